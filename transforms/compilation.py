@@ -85,12 +85,13 @@ def _arrive(options: JitOptions, call: Call) -> Arrival:
 def _lift(lift: Lift[JitOptions]) -> Any:
     (body,) = lift.bodies
 
-    def traced(extra: Any, *groups: tuple[Any, ...]) -> Exit:
+    # JAX's errors call its arguments so; see `Crossing.name_lanes`.
+    def traced(extra: Any, *weft_lanes: tuple[Any, ...]) -> Exit:
         # Runs when JAX traces, and not when it has compiled the call before: each run is a trace to be explained.
-        lift.traces.record(body.name, body.boundary, lift.crossing, lift.crossing.ungroup(groups))
+        lift.traces.record(body.name, body.boundary, lift.crossing, lift.crossing.ungroup(weft_lanes))
         with open_frame("jit"):
             # Here too, as a call of a known make is traced again for arguments of other shapes.
-            return call_with_room(body, groups)
+            return call_with_room(body, weft_lanes)
 
     options = lift.options
     keywords = dict(options.jax_options)
@@ -166,7 +167,7 @@ class JitFunction(Transformed[P, R]):
         try:
             traced = jitted.trace((), *plan.crossing.group(values))
         except Exception as error:
-            self._interpreted.explain(error, call)
+            self._interpreted.explain(error, call, plan.crossing)
             raise
         return Stage(traced, self._interpreted, plan.crossing, complete)
 

@@ -228,7 +228,9 @@ def read_arguments(
         jax.tree.map(jnp.zeros_like, primal) if values[i] is None else values[i]
         for i, primal in zip(positions, primals, strict=True)
     )
-    refuse_misshapen(what, chosen, primals, lambda i: format_path(crossing.structure.path_of(positions[i])))
+    # JAX takes cotangents of another precision from the rule of a custom_vjp.
+    any_dtype = what == "cotangent"
+    refuse_misshapen(what, chosen, primals, lambda i: format_path(crossing.structure.path_of(positions[i])), any_dtype)
     return chosen
 
 
@@ -249,11 +251,21 @@ def read_output(outcome: Outcome, given: Any, primals: Sequence[Any], what: str)
     return tuple(values)
 
 
-def _shapes(tree: Any) -> list[tuple[int, ...]]:
-    return [cast(Any, np).shape(leaf) for leaf in jax.tree.leaves(tree)]
+def _fits(value: Any, primal: Any, any_dtype: bool) -> bool:
+    """Whether JAX takes this as a tangent. What integers have for one is left to JAX."""
+    if jax.tree_util.all_leaves([value]) != jax.tree_util.all_leaves([primal]):
+        return False
+    leaves, others = jax.tree.leaves(value), jax.tree.leaves(primal)
+    return len(leaves) == len(others) and all(
+        np.shape(one) == np.shape(other)
+        and (any_dtype or one.dtype in (other.dtype, jax.dtypes.float0) or not jnp.issubdtype(other.dtype, jnp.inexact))
+        for one, other in zip(map(jax.typeof, leaves), map(jax.typeof, others), strict=True)
+    )
 
 
-def refuse_misshapen(what: str, values: Sequence[Any], primals: Sequence[Any], path_of: Callable[[int], str]) -> None:
+def refuse_misshapen(
+    what: str, values: Sequence[Any], primals: Sequence[Any], path_of: Callable[[int], str], any_dtype: bool = False
+) -> None:
     """Refuses tangents or cotangents by the user's name for what they belong to: JAX counts them from 0."""
     wrong = [
         f"{path_of(i)}: {types_of(primal)}, its {what}: "
@@ -263,16 +275,13 @@ def refuse_misshapen(what: str, values: Sequence[Any], primals: Sequence[Any], p
             else type(value).__name__
         )
         for i, (value, primal) in enumerate(zip(values, primals, strict=True))
-        if value is not None
-        and (
-            _shapes(value) != _shapes(primal) or jax.tree_util.all_leaves([value]) != jax.tree_util.all_leaves([primal])
-        )
+        if value is not None and not _fits(value, primal, any_dtype)
     ]
     if wrong:
         raise StructureError(
-            f"a {what} must be of the shape of what it belongs to",
+            f"a {what} must be of the shape and dtype of what it belongs to",
             at=wrong,
-            fix="sum it over the axes along which that was broadcast, or give None where it is zero",
+            fix="sum it over the axes along which that was broadcast; .astype gives it the dtype; None is zero",
         )
 
 

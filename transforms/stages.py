@@ -21,6 +21,7 @@ from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.errors import StructureError
 from weft.core.interpreter.boundary import AnyCrossing
 from weft.core.interpreter.interpret import Interpreted
+from weft.core.interpreter.retraces import Trace, abstract, changes_between
 
 Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
 
@@ -177,11 +178,23 @@ class Stage:
         if plan.crossing != self._crossing:
             raise StructureError(
                 "the arguments are of another structure than those that this was compiled for",
-                at=[f"compiled for {self._crossing.structure!r}", f"called with {plan.crossing.structure!r}"],
+                at=self._changes(plan.crossing, values),
                 fix="compile it for these arguments, or pass arguments of the same structure",
             )
-        out, updates, outcome = self.stage(*self._before, *plan.crossing.group(values))
+        try:
+            out, updates, outcome = self.stage(*self._before, *plan.crossing.group(values))
+        except (TypeError, ValueError) as error:
+            plan.crossing.name_lanes(error)
+            raise
         return interpreted.boundary.hand_over(entered, outcome.value, values, (*out, *updates))
+
+    def _changes(self, crossing: AnyCrossing, values: Sequence[Any]) -> list[str]:
+        """What differs between arguments and those that this was compiled for, by path."""
+        infos = self._crossing.ungroup(self._traced.args_info[0][len(self._before) :])
+        types = jax.tree.map(lambda info: jax.core.ShapedArray(info.shape, info.dtype), infos)
+        boundary = self._interpreted.boundary
+        before = Trace(0, boundary, self._crossing, tuple(types), "")
+        return changes_between(before, Trace(0, boundary, crossing, tuple(map(abstract, values)), ""))
 
 
 def _digest(traced: Any) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import types
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from weft.core.edge.trees import PyTree
 from weft.core.errors import AxisError
 from weft.core.interpreter.rides import Read, Ride
 from weft.core.memory import live
-from weft.core.paths import Path
+from weft.core.paths import Path, format_path
 from weft.core.records.agree import Described
 from weft.core.records.aliases import Repeats
 from weft.core.records.draws import Kept
@@ -31,6 +32,7 @@ Groups = tuple[tuple[PyTree, ...], ...]
 Place = tuple[int, int]
 # How a call rides, as a prefix of it; None: all alike, as the rule reads None.
 Arrival = tuple[PyTree, PyTree, PyTree] | None
+_IN_A_LANE = re.compile(r"\bweft_lanes\[(\d+)\]\[(\d+)\]")
 
 
 def parameter_names(function: Function) -> tuple[str, ...]:
@@ -157,6 +159,15 @@ class Crossing(Generic[S]):
     def ungroup(self, groups: Groups) -> list[PyTree]:
         """Leaf values in order, from lanes."""
         return [groups[lane][place] for lane, place in self.places]
+
+    def name_lanes(self, error: Exception) -> None:
+        """Puts the paths of arguments into an error of JAX's, which knows them by their places in lanes."""
+
+        def path(place: re.Match[str]) -> str:
+            return format_path(self.structure.path_of(self.places.index((int(place[1]), int(place[2])))))
+
+        if len(error.args) == 1 and isinstance(error.args[0], str):
+            error.args = (_IN_A_LANE.sub(path, error.args[0]),)
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,12 @@ import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from weft.core.callers import calling_line
-
 
 class Donation:
-    """The last arrays that were donated to a function, by calls of one make. Made in the first of them."""
+    """The last arrays that were donated to a function, by calls of one make."""
 
     def __init__(self, function: str, lanes: Sequence[int]):
-        self.place = f"donated to {function}, first called at {calling_line()}"
+        self.place = f"donated in a call of {function}"
         self._first, self._last = lanes[0], lanes[-1]
         # Weakly, for what JAX could not use of them has its buffer still.
         self.ends: tuple[weakref.ref[Any], ...] = ()

@@ -43,7 +43,7 @@ from weft.core.interpreter.boundary import (
     QuickWay,
 )
 from weft.core.interpreter.donations import Donation
-from weft.core.interpreter.prefixes import depends_on_leaves, distinct, rides_in
+from weft.core.interpreter.prefixes import depends_on_leaves, distinct, refuse_by_kind, rides_in
 from weft.core.interpreter.retraces import Traces
 from weft.core.interpreter.rules import Body, Finish, Lift, Lifted, Prepare, Rule
 from weft.core.interpreter.threaded import boundary_of
@@ -150,6 +150,8 @@ class Interpreted(Generic[O]):
 
     def __init__(self, rule: Rule[O], boundary: AnyBoundary, functions: tuple[Function, ...], options: O):
         boundary, functions = boundary_of(boundary, functions, rule.name)
+        for option in rule.options:
+            refuse_by_kind(getattr(options, option, None), option, least=2)
         self.rule = rule
         self.boundary = boundary
         self.options = options
@@ -316,7 +318,7 @@ class Interpreted(Generic[O]):
             if came:
                 hand_over(came[0])
             elif isinstance(error, Exception):
-                self.explain(error, call)
+                self.explain(error, call, plan.crossing)
             raise
 
     def _guarded(self, plan: Plan, extra: PyTree, call: Call, groups: Groups) -> tuple[Any, ...]:
@@ -324,17 +326,18 @@ class Interpreted(Generic[O]):
             # The first call traces and lowers.
             out = call_with_room(plan.lifted, extra, *groups) if plan.uses == 1 else plan.lifted(extra, *groups)
         except Exception as error:
-            self.explain(error, call)
+            self.explain(error, call, plan.crossing)
             raise
         if plan.donation is not None:
             plan.donation.note(groups)
         return out
 
-    def explain(self, error: Exception, call: Call) -> None:
+    def explain(self, error: Exception, call: Call, crossing: AnyCrossing) -> None:
         """Raises a better error than one of JAX's, where an argument of the call is to blame."""
         # Taken apart once more, and only now: the quick way knows no paths, and most calls need none.
         from weft.core.interpreter.explain import explain
 
+        crossing.name_lanes(error)
         explain(error, lambda: self.boundary.enter(call)[1], self.boundary.layer)
 
     def _run_quickly(
@@ -354,7 +357,7 @@ class Interpreted(Generic[O]):
         try:
             out, updates, outcome = plan.lifted((), *groups)
         except Exception as error:
-            self.explain(error, call)
+            self.explain(error, call, plan.crossing)
             raise
         if plan.donation is not None:
             plan.donation.note(groups)

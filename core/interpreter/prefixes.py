@@ -147,26 +147,38 @@ class _Placed:
 
 def _does_not_fit(what: str, prefix: PyTree, error: ValueError) -> AxisError:
     """Says that a prefix does not fit; the likely reason is a dict by kind that is not marked as one."""
-    try:
-        meant = next((node for node in trees.flatten(prefix, _has_filters)[0] if _has_filters(node)), None)
-    except ValueError:  # a dict whose keys cannot be sorted
-        meant = None
-    if meant is not None:
-        by_filter = _by_filter(cast("dict[Any, Any]", meant).items())
-        return AxisError(
-            f"{what} has a dict by kind where a tree is expected: a plain dict stands for an argument that is a dict",
-            at=f"{what}: {by_filter}",
-            fix=f"say that it is about kinds: weft.axes({by_filter})",
-        )
+    refuse_by_kind(prefix, what)
     fix = "give one ride for a whole argument, or a tree of the argument's own structure"
     return AxisError(f"{what} does not fit: {error}", at=f"{what}={prefix!r}", fix=fix)
 
 
-def _has_filters(node: object) -> bool:
-    return isinstance(node, dict) and any(
-        key is ... or isinstance(key, type | InstanceOf | Inside | PathContains | WithTag | AnyOf)
-        for key in cast("dict[Any, Any]", node)
-    )
+def refuse_by_kind(prefix: PyTree, what: str, marker: str = "weft.axes", least: int = 1) -> None:
+    """Refuses a dict by kind that is not marked as one. Not as a tree: JAX would have to sort its keys, and cannot.
+
+    Args:
+        prefix: of a call or an output.
+        what: the option's name.
+        marker: what marks such a dict.
+        least: how many keys it has at least. An argument may be a dict with one class for a key, but not with two.
+
+    Raises:
+        AxisError: saying what to write.
+    """
+    if isinstance(prefix, dict):
+        by_kind = cast("dict[Any, Any]", prefix)
+        if len(by_kind) >= least and any(key is ... or isinstance(key, _FILTERS) for key in by_kind):
+            raise AxisError(
+                f"{what} has a dict by kind where a tree is expected: a plain dict stands for an argument that is a "
+                "dict",
+                at=f"{what}: {_by_filter(by_kind.items())}",
+                fix=f"say that it is about kinds: {marker}({_by_filter(by_kind.items())})",
+            )
+        prefix = tuple(by_kind.values())
+    for part in cast("Sequence[Any]", prefix) if isinstance(prefix, tuple | list) else ():
+        refuse_by_kind(part, what, marker, least)
+
+
+_FILTERS = (type, InstanceOf, Inside, PathContains, WithTag, AnyOf)
 
 
 def resolve_nodes(prefix: PyTree, tree: PyTree, is_node: Callable[[object], bool], read: Read) -> list[Ride]:

@@ -20,7 +20,7 @@ from weft.core.edge.trees import PyTree, TreeDef
 from weft.core.paths import Path, format_path, key_part
 from weft.core.records.configuration import iter_configuration, opened
 from weft.core.records.leaves import iter_leaves
-from weft.core.records.statics import Make, same_static
+from weft.core.records.statics import Make, Static, same_static
 
 
 @dataclass(frozen=True)
@@ -209,6 +209,8 @@ def _node_text(definition: TreeDef) -> str:
     kind = _kind(definition)
     if kind is None:
         return "a leaf" if definition.num_leaves else "None"
+    if kind is Static:
+        return str(Fixed(cast(Any, definition.node_data())[1].value))
     return f"{kind.__name__} of {_keys(definition) if kind is dict else len(definition.children())}"
 
 

@@ -9,7 +9,7 @@ known. So the *value* brings its own flattening: once a record is made, `stored`
 pytree node without leaves, and `Module.__getattribute__` takes it out again when the field is read:
 
     model.eps                               1e-06                       what everybody reads
-    model.__dict__["eps"]                   Static(1e-06)               what JAX flattens: no leaf, compared by value
+    model.__dict__["eps"]                   a `Static` of it           what JAX flattens: no leaf, compared by value
 
 A container may hold both (`layers=(Linear(...), jax.nn.relu)`): it is stored as a `Mixed`, a node with the container's
 own keys whose children are stored values. One that holds no configuration stays itself. Nodes of other libraries and
@@ -31,7 +31,7 @@ from weft.core.edge.trees import PyTree, TreeDef
 from weft.core.paths import Path, format_path, key_part
 from weft.core.records.leaves import NUMBERS, is_array, is_dynamic, keeps_numbers, refuse_arrays, refuse_unhashable
 from weft.core.records.pending import fields_of
-from weft.core.records.statics import Static
+from weft.core.records.statics import NamedInErrors, Static
 
 _UNKNOWN: Any = object()
 # Whose elements are looked into: what people write down as a value. Nodes of others may take arrays only.
@@ -40,7 +40,7 @@ _CONTAINERS = (tuple, list, dict)
 _MUTABLE = (list, dict)
 
 
-class Mixed:
+class Mixed(metaclass=NamedInErrors):
     """A container that holds configuration, as a pytree node whose children are its stored elements.
 
     Attributes:
@@ -93,12 +93,13 @@ class Mixed:
         return [(key, child) for (key, _), child in zip(level[0], children, strict=True)]
 
     def __repr__(self) -> str:
-        return f"Mixed({self.value!r})"
+        return repr(self.value)
 
     def __reduce__(self) -> tuple[Callable[[Any], Any], tuple[Any]]:
         return stored, (self.value,)
 
 
+Mixed.__name__ = "container of a record that holds configuration"
 trees.register_node_with_keys(
     Mixed,
     lambda node: (node.keyed_children(), node.definition),
@@ -117,8 +118,8 @@ def stored(value: PyTree, where: str = "") -> PyTree:
     Raises:
         StaticError: if it is no array and cannot be hashed.
 
-    >>> stored(3), stored((1, "same"))
-    (Static(3), Static((1, 'same')))
+    >>> stored(3).value, stored((1, "same")).value
+    (3, (1, 'same'))
     >>> jax.tree.leaves(stored({"heads": 8, "scale": jax.numpy.ones(2)}))
     [Array([1., 1.], dtype=float32)]
     """
@@ -154,8 +155,8 @@ def stored_in_place(value: PyTree, old: PyTree, where: str = "") -> PyTree:
         where: the field, for errors.
 
     >>> one = jax.numpy.ones(2)
-    >>> stored_in_place(0, one), stored_in_place(0, Static(1)), stored_in_place((0, None), (one, one))
-    (0, Static(0), (0, None))
+    >>> type(stored_in_place(0, one)), type(stored_in_place(0, Static(1))), stored_in_place((0, None), (one, one))
+    (<class 'int'>, configuration of a record, (0, None))
     """
     if type(value) in NUMBERS:
         return value if type(old) in NUMBERS or (old is not None and is_array(old)) else stored(value, where)

@@ -16,10 +16,18 @@ from weft.core.edge import trees
 from weft.core.edge.trees import TreeDef
 
 
-class Static:
+class NamedInErrors(type):
+    """A class of weft's own nodes, which goes by its `__name__` where JAX prints the types of nodes in its errors."""
+
+    def __repr__(cls) -> str:
+        return cls.__name__
+
+
+class Static(metaclass=NamedInErrors):
     """A pytree node without leaves. Two are equal if their values are of one type and equal.
 
-    It is also how records store their configuration; see `configuration`.
+    It is also how records store their configuration; see `configuration`. It prints as its value, which is what a user
+    knows of it: JAX prints nodes where two trees differ.
 
     >>> import jax
     >>> jax.jit(lambda s: s)(Static("relu")).value
@@ -40,7 +48,7 @@ class Static:
         return hash(_hashed(self.value))
 
     def __repr__(self) -> str:
-        return f"Static({self.value!r})"
+        return repr(self.value)
 
     # What cannot change is shared, not copied: a deep copy of a function's closure would be another function.
     def __copy__(self) -> Static:
@@ -50,6 +58,7 @@ class Static:
         return self
 
 
+Static.__name__ = "configuration of a record"
 # The node itself is the auxiliary data, so that flattening and unflattening make no object.
 trees.register_node(Static, lambda node: ((), node), lambda node, _: node)
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast
 
 from weft.core.caches import kept
 from weft.core.interpreter.interpret import Interpreted, interpret
-from weft.core.interpreter.prefixes import RidesByKind
+from weft.core.interpreter.prefixes import RidesByKind, refuse_by_kind
 from weft.core.interpreter.rules import Rule
 from weft.nnx.config import graph_mode, graph_updates_mode, setting
 from weft.nnx.crossing.extract import TreeState
@@ -110,6 +110,8 @@ def checked_prefix(boundary: References, value: Any, what: str, kinds: str) -> A
     Raises:
         ValueError: naming the option.
     """
+    if kinds != "DiffState":  # which says nothing by kind
+        refuse_by_kind(value, what, f"nnx.{kinds}", least=2)
     if (boundary.updates or not boundary.graph) and _any(value, _is(TreeState)):
         raise StructureError(
             f"`{what}` holds a prefix that was made for graph mode without graph updates",

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 import pytest
 import weft
-from weft import All, Inside, Param, PathContains
+from weft import All, Inside, Param, PathContains, nnx
 
 X = jnp.ones(3)
 
@@ -111,6 +111,36 @@ def test_remat_is_not_told_to_make_a_keyword_only_argument_static_as_it_is():
         weft.remat(power)(X, n=jnp.array(3))
 
 
+BY_KIND: Any = {Param: 0, ...: None}
+BY_VARIABLE: Any = {nnx.Param: None, ...: None}
+
+
+@pytest.mark.parametrize(
+    ("transform", "marked"),
+    [
+        (lambda: weft.vmap(lambda m: m, in_axes=(BY_KIND,)), "in_axes: weft.axes({Param: 0, ...: None})"),
+        (lambda: weft.vmap(lambda m: m, out_axes=BY_KIND), "out_axes: weft.axes({Param: 0, ...: None})"),
+        (lambda: weft.jit(lambda m: m, in_shardings={"m": BY_KIND}), "in_shardings: weft.axes({Param: 0, ...: None})"),
+        (lambda: nnx.vmap(lambda m: m, in_axes=({"m": BY_VARIABLE},)), "in_axes: nnx.StateAxes({Param: None, ...: N"),
+        (lambda: nnx.scan(lambda m: m, in_axes=BY_VARIABLE), "in_axes: nnx.StateAxes({Param: None, ...: None})"),
+        (lambda: nnx.jit(lambda m: m, out_shardings=BY_VARIABLE), "out_shardings: nnx.StateSharding({Param: None, ..."),
+    ],
+)
+def test_a_bare_dict_by_kind_is_answered_with_what_to_write(transform: Any, marked: str):
+    with pytest.raises(weft.AxisError, match="has a dict by kind where a tree is expected") as caught:
+        transform()
+    option, _, text = marked.partition(": ")
+    assert caught.value.what.startswith(option)
+    assert text in caught.value.fix
+
+
+def test_what_is_advised_for_a_dict_by_kind_works_and_an_argument_may_have_a_class_for_its_key():
+    net = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
+    out = nnx.vmap(lambda net, x: net(x), in_axes=(nnx.StateAxes(BY_VARIABLE), 0))(net, jnp.ones((4, 2)))
+    assert out.shape == (4, 3)
+    assert weft.vmap(lambda x: x[int], in_axes=({int: 0},))({int: X}).shape == (3,)
+
+
 def scaled(rule: Any) -> Any:
     @weft.custom_vjp
     def scale(weights: Any, x: jax.Array) -> jax.Array:
@@ -121,7 +151,7 @@ def scaled(rule: Any) -> Any:
 
 
 def test_cotangents_of_a_wrong_shape_are_told_by_the_argument_they_belong_to():
-    with pytest.raises(weft.StructureError, match="a cotangent must be of the shape of what it belongs to") as caught:
+    with pytest.raises(weft.StructureError, match="a cotangent must be of the shape and dtype of what") as caught:
         weft.grad(scaled(lambda saved, g: ({"w": g * saved[1]}, g * saved[0]["w"])))(1.0)
     assert "at: weights.w: ~float32[], its cotangent: float32[3]" in str(caught.value)
     assert "sum it over the axes along which that was broadcast" in caught.value.fix
@@ -145,9 +175,34 @@ def doubled_jvp() -> Any:
     ids=["jvp", "linearize", "vjp", "custom_jvp"],
 )
 def test_derivatives_of_a_wrong_shape_are_told_by_the_users_path(call: Any, place: str):
-    with pytest.raises(weft.StructureError, match="must be of the shape of what it belongs to") as caught:
+    with pytest.raises(weft.StructureError, match="must be of the shape and dtype of what it belongs to") as caught:
         call()
     assert f"at: {place}: float32[5]" in str(caught.value)
+
+
+HALF = X.astype("float16")
+
+
+@pytest.mark.parametrize(
+    ("call", "place"),
+    [
+        (lambda: weft.jvp(lambda a: a["w"], ({"w": X},), ({"w": HALF},)), "a.w: float32[3], its tangent"),
+        (lambda: weft.linearize(lambda a: 2 * a, X)[1](HALF), "a: float32[3], its tangent"),
+        (lambda: weft.vjp(lambda a: {"y": 2 * a}, X)[1]({"y": HALF}), "output.y: float32[3], its cotangent"),
+        (lambda: nnx.vjp(lambda a: {"y": 2 * a}, X)[1]({"y": HALF}), "output.y: float32[3], its cotangent"),
+    ],
+    ids=["jvp", "linearize", "vjp", "nnx.vjp"],
+)
+def test_derivatives_of_a_wrong_dtype_are_told_by_the_users_path(call: Any, place: str):
+    with pytest.raises(weft.StructureError, match="must be of the shape and dtype of what it belongs to") as caught:
+        call()
+    assert f"at: {place}: float16[3]" in str(caught.value)
+    assert ".astype" in caught.value.fix
+
+
+def test_cotangents_of_a_rule_may_be_of_another_precision_as_in_jax():
+    rule = scaled(lambda saved, g: ({"w": (g * saved[1]).sum().astype("float16")}, None))
+    assert float(weft.grad(rule)(1.0)) == 3.0
 
 
 class Normed(weft.Module):
@@ -184,6 +239,42 @@ def test_a_forgotten_successor_is_told_at_the_users_line(loss: Any, transform: A
     assert "a pair (value, successor of a Normed), as a call of a stateful record returns it" in str(caught.value)
     assert f"at: {__file__}:{loss.__code__.co_firstlineno} in <lambda>" in str(caught.value)
     assert "take it apart, y, normed = ..." in caught.value.fix
+
+
+class Outer(weft.Module):
+    inner: Normed
+
+    def both(self, x: jax.Array) -> tuple[jax.Array, Outer]:
+        return x, self
+
+
+UNNAMED = [
+    (lambda model: (model.inner(ROWS) - LABELS[:, None]).mean(), "Normed"),
+    (lambda model: (1.0 + 2 * (ROWS - model.inner(ROWS))).mean(), "Normed"),
+    (lambda model: (model.both(ROWS) ** 2).mean(), "Outer"),
+    (
+        lambda model: (
+            model.inner(ROWS)
+            / ROWS
+        ).mean(),
+        "Normed",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("loss", "name"), UNNAMED)
+@pytest.mark.parametrize("transform", [weft.grad, weft.jit])
+def test_arithmetic_with_a_pair_that_has_no_name_is_told_at_the_users_line(transform: Any, loss: Any, name: str):
+    with pytest.raises(weft.SuccessorError, match=f"a call of an? {name} gave a tuple: that of a stateful") as caught:
+        transform(loss)(Outer(normed()))
+    assert f"at: {__file__}:" in str(caught.value)
+    assert f"take it apart, y, {name.lower()} = ..." in caught.value.fix
+
+
+def test_arithmetic_with_another_tuple_keeps_the_words_of_python():
+    with pytest.raises(TypeError, match="unsupported operand") as caught:
+        weft.jit(lambda x: (x, x) - x)(X)
+    assert not isinstance(caught.value, weft.WeftError)
 
 
 def minimize(loss: Any, model: Any) -> Any:

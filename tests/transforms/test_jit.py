@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import weft
 from jax.sharding import NamedSharding, PartitionSpec
-from weft import BatchStat, Buffer, Param, axes
+from weft import BatchStat, Buffer, Param, axes, nnx
 from weft.core.errors import (
     AliasError,
     BranchError,
@@ -458,6 +458,22 @@ def test_a_compiled_function_is_called_without_its_static_arguments(lowered: Any
     np.testing.assert_allclose(compiled(*args, **kwargs), 6 * X)
     with pytest.raises(StructureError, match="of another structure than those that this was compiled for"):
         compiled(X, times=4)
+
+
+def test_a_compiled_function_that_is_given_other_arguments_says_by_their_paths_how_they_differ():
+    net = make_net()
+    for module in (weft, nnx):
+        compiled = module.jit(lambda net, x: net(x)).lower(net, X).compile()
+        with pytest.raises(StructureError, match=r"at: static: net\.rate: 0\.5 -> 0\.25\n"):
+            compiled(net.replace(rate=0.25), X)
+        with pytest.raises(TypeError, match=r"Argument 'net\.weight' compiled with float32\[2\] and called with f"):
+            compiled(net.replace(weight=jnp.ones(3)), X)
+
+
+def test_what_jax_refuses_is_told_by_paths_and_not_by_places_in_lanes():
+    for module in (weft, nnx):
+        with pytest.raises(OverflowError, match=r"whose argument path is x\.count"):
+            module.jit(lambda net, x: x)(make_net(), {"count": 2**70})
 
 
 def test_a_first_static_argument_is_left_out_too():

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from .known import ARRAY, Known
+from .making import Making
 from .reading import Reader, dotted
 
 # What keeps state beside the model, or raises from inside of a compiled function: equinox's transforms know of it.
@@ -56,12 +56,14 @@ def has_kinds(reader: Reader) -> bool:
     )
 
 
-def stacks(known: Known) -> bool:
+def stacks(known: Making) -> bool:
     """Whether a file may stack modules: a class as an annotation is one module to a contract, and no stack of them."""
     reader = known.reader
     for node in reader.nodes:
         if not isinstance(node, cst.Call):
             continue
+        if not isinstance(node.func, (cst.Name, cst.Attribute)):
+            continue  # `vmap(f)(g)`, of which g is an argument
         name = reader.means(node.func) or ""
         if name in ("jax.numpy.stack", "jax.numpy.concatenate") and any(
             isinstance(one, cst.Lambda) for one in reader.around(node)
@@ -74,7 +76,7 @@ def stacks(known: Known) -> bool:
         ):
             return True
     return any(
-        known.returned(node) != ARRAY
+        known.gives_modules(node)
         for node in known.functions.values()
         for one in node.decorators
         if (reader.means(called(one.decorator)) or "").rpartition(".")[2] in ("filter_vmap", "vmap")

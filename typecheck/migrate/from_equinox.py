@@ -248,7 +248,10 @@ class _EquinoxFile:
             raise _Doubt(
                 "modules are stacked, which contracts tell from one", "weft.Module, and Batched[...] for stacks"
             )
-        if (file := self.around.numpy.get(definition.name.value)) is not None:
+        lines = [line.body for line in definition.body.body if isinstance(line, cst.SimpleStatementLine)]
+        annotations = [one.annotation.annotation for line in lines for one in line if isinstance(one, cst.AnnAssign)]
+        takes_arrays = any("Array" in written(one) or self.known.annotated(one) == ARRAY for one in annotations)
+        if takes_arrays and (file := self.around.numpy.get(definition.name.value)) is not None:
             why = f"{file} makes it and has arrays of NumPy, which a field annotated with Array does not take"
             raise _Doubt(why, "weft.Module, where it is made with jax.numpy's")
         if definition.name.value in self.around.bases:

@@ -22,7 +22,7 @@ _ARRAYS = ("jax.Array", "jaxtyping.Array", "jax.numpy.ndarray", "numpy.ndarray",
 _TREES = ("equinox.Module", "optax.OptState", "optax.Updates", "optax.GradientTransformation", "typing.Callable")
 _TREES += ("collections.abc.Callable",)
 _NUMBERS = ("int", "float", "bool")
-_HOLDERS = ("tuple", "list", "dict", "typing.Optional", "typing.Annotated", "typing.Union", "jaxtyping.PyTree")
+HOLDERS = ("tuple", "list", "dict", "typing.Optional", "typing.Annotated", "typing.Union", "jaxtyping.PyTree")
 _MAKERS = ("jax.numpy.", "jax.random.", "jax.nn.", "jax.lax.", "jax.scipy.", "optax.")
 _NO_MAKERS = ("shape", "ndim", "size", "dtype", "result_type", "issubdtype", "iinfo", "finfo", "broadcast_shapes")
 _NO_MAKERS += ("isdtype", "promote_types", "axis_size", "can_cast", "isscalar", "iterable", "safe_increment")
@@ -40,8 +40,8 @@ _SAME_TREE = (
 )
 
 # What binds a name, and what gives a function's result.
-_LOOKED_AT = (cst.Assign, cst.AssignTarget, cst.AnnAssign, cst.AugAssign, cst.For, cst.CompFor, cst.NamedExpr)
-_LOOKED_AT += (cst.Return, cst.Yield)
+OTHERWISE = (cst.AnnAssign, cst.AugAssign, cst.For, cst.CompFor, cst.NamedExpr)
+_LOOKED_AT = (cst.Assign, cst.AssignTarget, *OTHERWISE, cst.Return, cst.Yield)
 
 
 class Known:
@@ -135,7 +135,7 @@ class Known:
             return self.annotated(inner[0])
         if name in ("typing.Callable", "collections.abc.Callable"):
             return TREE
-        if name not in _HOLDERS:
+        if name not in HOLDERS:
             return UNKNOWN
         if name == "typing.Annotated":
             return self.annotated(inner[0])
@@ -173,29 +173,6 @@ class Known:
             self.is_module(node) or self._elsewhere(self._means(node))
         )
         return own or any(self._has_module(child) for child in node.children)
-
-    def makes_modules(self, node: cst.CSTNode) -> bool:
-        """Whether a function that is mapped over may return modules."""
-        if isinstance(node, cst.Lambda):
-            body = node.body
-            calls_maker = isinstance(body, cst.Call) and self._makes(body.func)
-            return calls_maker or any(self._has_module(child) for child in body.children)
-        if not isinstance(node, cst.Name):
-            return False  # a method or a layer
-        if node.value in self.functions:
-            return self.returned(self.functions[node.value]) != ARRAY
-        # What is no function or class of the file is a parameter or a variable, and a model as a rule.
-        return self.is_module(node) or self._elsewhere(self._means(node)) or bool(self._means(node))
-
-    def _makes(self, called: cst.BaseExpression) -> bool:
-        """Whether what a lambda calls may return modules; a model that it calls, and a library's function, do not."""
-        if isinstance(called, cst.Name):
-            return self.makes_modules(called)
-        if self._means(called):
-            return self._means(called).split(".")[0] not in ("jax", "numpy", "math", "jaxtyping")
-        methods = [one for one in self.reader.nodes if isinstance(one, cst.FunctionDef) and self._is_method(one)]
-        name = dotted(called).rpartition(".")[2]
-        return any(self.returned(one) != ARRAY for one in methods if one.name.value == name)
 
     def _is_method(self, function: cst.FunctionDef) -> bool:
         around = self.reader.around(function)

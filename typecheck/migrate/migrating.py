@@ -10,7 +10,7 @@ from pathlib import Path
 
 from . import equinox_files, from_equinox, from_nnx
 from .findings import Changes, Left, edited
-from .known import Known
+from .making import Making
 from .notebooks import kept_in
 from .project import Project, Source
 from .reading import Reader
@@ -125,20 +125,25 @@ def _over_nnx(project: Project, readers: dict[Source, Reader], done: Migrated) -
 def _over_equinox(project: Project, readers: dict[Source, Reader], done: Migrated) -> dict[Source, Changes]:
     """The changes of files over equinox, each by itself: modules of both may meet."""
     concerned = {source: reader for source, reader in readers.items() if source.mentions("equinox")}
-    known = {source: Known(reader, _elsewhere(source, project, readers)) for source, reader in readers.items()}
+    known = {source: Making(reader, _elsewhere(source, project, readers)) for source, reader in readers.items()}
     found: dict[Source, Changes] = {}
+    # Once for each file, and not for each group that it is in.
+    stacking = {one for one in known if equinox_files.stacks(known[one])}
+    ties = {one: equinox_files.hazards(reader) for one, reader in readers.items()}
+    beside_numpy = {one: equinox_files.called_beside_numpy(reader) for one, reader in readers.items()}
+    bases = {name for reader in readers.values() for name in equinox_files.bases_in(reader)}
     unread = any(one.mentions("equinox") and one not in readers for one in project.sources)
     for source in concerned:
         if not source.asked:
             continue
         group = sorted(project.beside(source) & known.keys(), key=lambda one: one.path)
-        hazards = [f"{hazard} ({one.path.name})" for one in group for hazard in equinox_files.hazards(readers[one])]
+        hazards = [f"{hazard} ({one.path.name})" for one in group for hazard in ties[one]]
         around = equinox_files.Around(
             tied=hazards[0] if hazards else "a file that cannot be parsed" if unread else "",
             kinds=any(equinox_files.has_kinds(readers[one]) for one in group),
-            stacks=any(equinox_files.stacks(known[one]) for one in group),
-            numpy={name: one.path.name for one in group for name in equinox_files.called_beside_numpy(readers[one])},
-            bases={name for reader in readers.values() for name in equinox_files.bases_in(reader)},
+            stacks=not stacking.isdisjoint(group),
+            numpy={name: one.path.name for one in group for name in beside_numpy[one]},
+            bases=bases,
         )
         found[source] = from_equinox.changes_of(known[source], around)
         if found[source].edits and (lines := _of_ipython(source, readers[source].names_of("equinox"), holds=False)):
@@ -164,7 +169,7 @@ def _elsewhere(source: Source, project: Project, readers: dict[Source, Reader]) 
         files = [one for one in project.meant(origin, source) if one in readers and one is not source] if origin else []
         return any(last in known.classes and known.is_module(known.classes[last]) for known in map(_known, files))
 
-    def _known(file: Source) -> Known:
-        return Known(readers[file])
+    def _known(file: Source) -> Making:
+        return Making(readers[file])
 
     return is_module

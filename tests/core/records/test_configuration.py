@@ -394,3 +394,23 @@ def test_a_record_that_is_set_says_how_to_make_its_successor():
 
     with pytest.raises(AttributeError, match=r"Undeclared has no field 'w'; its fields are none"):
         Undeclared()
+
+
+@pytest.mark.parametrize(
+    ("compare", "text"),
+    [
+        (lambda one, other: jax.tree.map(lambda a, b: a, one, other), "3"),
+        (lambda one, other: jax.jit(lambda m: m).lower(one).compile()(other), "metadata 3 but now given"),
+        (lambda one, other: jax.lax.cond(True, lambda: one, lambda: other), "metadata 3 but"),
+    ],
+    ids=["tree.map", "compiled", "cond"],
+)
+def test_errors_of_jax_name_configuration_by_its_value_and_none_of_wefts_nodes(compare: Any, text: str):
+    one, other = (Net(heads, (jnp.ones(1), heads), 1) for heads in (3, 4))
+    with pytest.raises((ValueError, TypeError)) as caught:
+        compare(one, other)
+    assert text in str(caught.value)
+    assert "configuration of a record" in str(caught.value)
+    for internal in ("Static", "Mixed", "weft.core"):
+        assert internal not in str(caught.value)
+    assert pickle.loads(pickle.dumps(one)).layers == 3

@@ -106,6 +106,12 @@ MODEL = "class A(eqx.Module):\n    w: Array\n    def __call__(self, x: Array) ->
         "def loss(model, xs: Array, keys: Array): return jax.vmap(lambda x, k: model(x))(xs, keys).sum()\n",
         "def norms(xs: Array): return jax.vmap(lambda x: jax.numpy.sum(x))(xs)\n",
         "import numpy\ntable = numpy.ones(2)\n",
+        "def f(xs: Array): return jax.vmap(lambda x: g(x))(xs)\ndef g(x) -> float: return x + 1\n",
+        "def f(xs: Array): return jax.vmap(g)(xs)\ndef g(x: Array) -> tuple[Array, int | None]: return x, 1\n",
+        "def f(xs: Array): return jax.vmap(g)(xs)\ndef g(x):\n    y = jax.grad(h)(x)\n    return {'y': y}['y'] + 1\n",
+        "def f(m, xs):\n    def g(v):\n        out = m.mv(v)\n        return jax.flatten_util.ravel_pytree(out)[0]\n"
+        "    return jax.vmap(g)(xs)\n",
+        "def f(xs):\n    def g(c, x): return c, x\n    return jax.vmap(jax.lax.scan, (None, None, 0))(g, 0, xs)\n",
     ],
 )
 def test_a_model_that_is_mapped_and_numpy_elsewhere_hold_no_class_back(migrate: Migrate, text: str):
@@ -113,7 +119,27 @@ def test_a_model_that_is_mapped_and_numpy_elsewhere_hold_no_class_back(migrate: 
     assert "class A(weft.Module):" in after["a.py"]
 
 
-@pytest.mark.parametrize("text", ["models = jax.vmap(lambda k: A(k))(keys)\n", "models = jax.vmap(A)(keys)\n"])
+def test_a_class_that_takes_no_array_is_not_held_by_arrays_of_numpy(migrate: Migrate):
+    text = "import numpy\nmodels = [A(numpy.ones(2)), B(A(numpy.ones(2)))]\nclass B(eqx.Module):\n    part: A\n"
+    after, report = migrate({"a.py": HEAD + MODEL + text})
+    assert "class B(weft.Module):" in after["a.py"]
+    assert "a.py makes it and has arrays of NumPy" in report
+    assert "class A(eqx.Module):" in after["a.py"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "models = jax.vmap(lambda k: A(k))(keys)\n",
+        "models = jax.vmap(A)(keys)\n",
+        "def make(k):\n    w = k\n    model = A(w)\n    return w, model\nmodels = jax.vmap(make)(keys)\n",
+        "def make(k) -> tuple[A, Array]: ...\nmodels = jax.vmap(make)(keys)\n",
+        "def make(k, model):\n    return jax.tree.map(lambda x: x * k, model)\nmodels = jax.vmap(make)(keys, model)\n",
+        "def make(k):\n    return again(k)\ndef again(k):\n    return A(k)\nmodels = jax.vmap(make)(keys)\n",
+        "@eqx.filter_vmap\ndef make(k):\n    return A(k)\n",
+        "@jax.vmap\ndef same(model):\n    return model\n",
+    ],
+)
 def test_a_lambda_that_makes_modules_stacks_them(migrate: Migrate, text: str):
     after, report = migrate({"a.py": HEAD + MODEL + text})
     assert "modules are stacked" in report

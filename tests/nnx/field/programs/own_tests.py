@@ -1,4 +1,4 @@
-"""Packages' own tests, from their source archives, and what became of each: `python own_tests.py [PACKAGE...]`.
+"""Packages' own tests, of source archives or wheels, and what became of each: `python own_tests.py [PACKAGE...]`.
 
 What an archive lacks to run them (fixtures, mostly) is written here, as is what a user has to change in a package to
 use it with today's flax. The archives are those of the installed versions, and lie in the environment.
@@ -6,6 +6,7 @@ use it with today's flax. The archives are those of the installed versions, and 
 
 import contextlib
 import importlib.metadata
+import importlib.util
 import io
 import subprocess
 import sys
@@ -66,12 +67,6 @@ class Outcomes:
             print(report.nodeid, report.when, report.outcome, error, file=self.output, flush=True)
 
 
-# By package: what pytest needs beside its tests, and the arguments that it is given.
-SUITES = {
-    "rl_blox": (RLBlox, ["tests"]),
-}
-
-
 def source(package):
     """The folder with the source archive of the installed version, unpacked on first use."""
     version = importlib.metadata.version(package)
@@ -84,11 +79,23 @@ def source(package):
     return folder
 
 
+def installed(package):
+    """The folder of a package that brings its tests with it."""
+    (folder,) = importlib.util.find_spec(package).submodule_search_locations
+    return folder
+
+
+# By package: what pytest needs beside its tests, the arguments that it is given, and where the tests lie.
+SUITES = {
+    "rl_blox": (RLBlox, ["tests"], source),
+    "nnx_ppo": (object, ["networks"], installed),  # those of its algorithms ask for MuJoCo's playground
+}
+
+
 def run(package):
     """Runs the tests of one package; pytest's own output goes nowhere."""
-    needs, arguments = SUITES[package]
-    folder = source(package)
-    with contextlib.chdir(folder):
+    needs, arguments, folder = SUITES[package]
+    with contextlib.chdir(folder(package)):
         plugins = [Outcomes(sys.stdout), needs()]
         options = ["--import-mode=importlib", "-p", "no:cacheprovider", "-o", "addopts=", "-q"]
         with contextlib.redirect_stdout(io.StringIO()):
