@@ -69,11 +69,12 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "matching": {"", "language"},
         "messages": MATCHING,
         "calls": {*MATCHING, "messages"},
-        "arguments": MATCHING,
-        "proofs": {*MATCHING, "arguments"},
+        "sizes": set(),
+        "arguments": {*MATCHING, "sizes"},
+        "proofs": {*MATCHING, "sizes", "arguments"},
         # What was called while the checker's hook was installed, and proofs that start from it: it knows both.
         "recording": {*MATCHING, "messages", "calls", "arguments", "proofs"},
-        "shapes": {*MATCHING, "arguments", "proofs"},
+        "shapes": {*MATCHING, "sizes", "arguments", "proofs"},
         # It reads files, and asks weft.nnx what it has, by name.
         "migrate": set(),
         "command": {*MATCHING, "arguments", "proofs", "recording", "shapes", "migrate"},

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import jax
-import numpy as np
 from weft.core.edge import trees
 from weft.core.edge.untyped import jnp
 from weft.core.errors import DifferentiationError, StructureError
@@ -255,9 +254,10 @@ def _fits(value: Any, primal: Any, any_dtype: bool) -> bool:
     """Whether JAX takes this as a tangent. What integers have for one is left to JAX."""
     if jax.tree_util.all_leaves([value]) != jax.tree_util.all_leaves([primal]):
         return False
-    leaves, others = jax.tree.leaves(value), jax.tree.leaves(primal)
+    leaves: list[Any] = jax.tree.leaves(value)
+    others: list[Any] = jax.tree.leaves(primal)
     return len(leaves) == len(others) and all(
-        np.shape(one) == np.shape(other)
+        one.shape == other.shape
         and (any_dtype or one.dtype in (other.dtype, jax.dtypes.float0) or not jnp.issubdtype(other.dtype, jnp.inexact))
         for one, other in zip(map(jax.typeof, leaves), map(jax.typeof, others), strict=True)
     )

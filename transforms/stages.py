@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -190,8 +190,8 @@ class Stage:
 
     def _changes(self, crossing: AnyCrossing, values: Sequence[Any]) -> list[str]:
         """What differs between arguments and those that this was compiled for, by path."""
-        infos = self._crossing.ungroup(self._traced.args_info[0][len(self._before) :])
-        types = jax.tree.map(lambda info: jax.core.ShapedArray(info.shape, info.dtype), infos)
+        infos: Any = self._crossing.ungroup(self._traced.args_info[0][len(self._before) :])
+        types = [untyped_jax.core.ShapedArray(info.shape, info.dtype) for info in infos]
         boundary = self._interpreted.boundary
         before = Trace(0, boundary, self._crossing, tuple(types), "")
         return changes_between(before, Trace(0, boundary, crossing, tuple(map(abstract, values)), ""))

@@ -9,6 +9,8 @@ dtype, how an einsum over it is planned) is told here, once.
 
 from __future__ import annotations
 
+import functools
+import importlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +26,7 @@ from weft.core.edge.moved import Names
 __all__ = ["Tracer", "caller", "is_library", "looks_for_symbols", "register", "takes_for_integer", "value_of"]
 
 _FEATURE = "proofs for all sizes"
-_core = Names("jax._src.core", _FEATURE, "pytype_aval_mappings", "dim_value_aval", "shaped_abstractify")
+_core = Names("jax._src.core", _FEATURE, "pytype_aval_mappings", "dim_value_aval")
 _dtypes = Names(
     "jax._src.dtypes", _FEATURE,
     "register_weak_scalar_type", "python_scalar_types", "python_scalar_types_to_dtypes",
@@ -77,6 +79,10 @@ def value_of(number: int | float) -> Any:
     return jnp.asarray(number) * 1
 
 
+def _aval(_: Any) -> Any:
+    return _core.dim_value_aval()
+
+
 def register(of_int: type, of_float: type, number: Callable[[Any], int]) -> None:
     """Tells JAX of a class of sizes, and of a class of the floats that are computed from them.
 
@@ -84,7 +90,7 @@ def register(of_int: type, of_float: type, number: Callable[[Any], int]) -> None
         of_int, of_float: the classes.
         number: the number that a size has where one is needed, to plan an einsum.
     """
-    _core.pytype_aval_mappings[of_int] = lambda _: _core.dim_value_aval()
+    _core.pytype_aval_mappings[of_int] = _aval
     _core.pytype_aval_mappings[of_float] = _core.pytype_aval_mappings[float]
     for cls, python in ((of_int, int), (of_float, float)):
         _dtypes.register_weak_scalar_type(cls)
@@ -92,12 +98,12 @@ def register(of_int: type, of_float: type, number: Callable[[Any], int]) -> None
         _dtypes.python_scalar_types_to_dtypes[cls] = _dtypes.python_scalar_types_to_dtypes[python]
         _dtypes.register_canonicalize_value_handler(cls, None)
     if _einsum.present:
-        _einsum._poly_einsum_handlers[of_int] = lambda *given, **options: _planned(number, given, options)
+        _einsum._poly_einsum_handlers[of_int] = functools.partial(_planned, number)
 
 
-def _planned(number: Callable[[Any], int], operands: tuple[Any, ...], options: Any) -> Any:
+def _planned(number: Callable[[Any], int], *operands: Any, **options: Any) -> Any:
     """The plan of an einsum at the numbers that sizes have: arrays of no memory stand in for the operands."""
-    import opt_einsum
+    opt_einsum: Any = importlib.import_module("opt_einsum")
 
     def stand_in(operand: Any) -> Any:
         if isinstance(operand, str) or not hasattr(operand, "shape"):

@@ -179,7 +179,8 @@ def _recorded(
     recording.calls.append(call)
     program, out, after, objects, before = _traced(method, node, args, kwargs)
     count = out.count
-    shapes = out.fill(program.out_avals[:count])
+    avals: Any = program.out_avals[:count]
+    shapes = out.fill(avals)
     call.outputs = "" if shapes is None else as_text(shapes, is_graph_node)
     for_output = ClosedJaxpr(_jax.replaced(program.jaxpr, outvars=program.jaxpr.outvars[:count]), program.consts)
     if recording.flops:
@@ -210,8 +211,9 @@ def _traced(
         skeletons[:] = shape, state
         return [*out, *after]
 
-    program = jax.make_jaxpr(pure)(*map(abstract, before))
-    return program, *skeletons, objects, before
+    program = _jax.make_jaxpr(pure)(*map(abstract, before))
+    shape, state = skeletons
+    return program, shape, state, objects, before
 
 
 def _with_derivative(program: ClosedJaxpr) -> ClosedJaxpr:

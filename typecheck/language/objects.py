@@ -136,11 +136,13 @@ def sizes_of_object(value: Any) -> dict[str, Any]:
     return {**kept, **dict(attributes.get(NOTED, ()))}
 
 
-def is_size(value: Any) -> bool:
-    """Whether a value can be the size of a dim."""
-    from weft.typecheck.sizes.dim import Dim
+# What marks the class of the sizes of a proof.
+SIZE = "_weft_is_size"
 
-    return type(value) in (int, Dim)
+
+def is_size(value: Any) -> bool:
+    """Whether a value can be the size of a dim; what a proof has for one says so, and is not loaded to find out."""
+    return type(value) is int or getattr(type(value), SIZE, False) is True
 
 
 def note_sizes(value: Any, sizes: Mapping[str, Any]) -> None:

@@ -51,7 +51,10 @@ class Making(Known):
                 gives = self._may_hold_modules(function.returns.annotation)
             else:
                 found = [one for one in self._inside.get(function, ()) if isinstance(one, (cst.Return, cst.Yield))]
-                gives = any(one.value is not None and self._may_be_module(one.value, function) for one in found)
+                values = [one.value for one in found]
+                gives = any(
+                    isinstance(one, cst.BaseExpression) and self._may_be_module(one, function) for one in values
+                )
             self._gives[function] = gives
         return self._gives[function]
 

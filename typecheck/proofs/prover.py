@@ -161,7 +161,7 @@ def prove(target: Target, dims: Mapping[str, Any], budget: Budget, met: set[str]
     answers = outcome.answers
     sampled, reason = tuple(dict.fromkeys((*answers.sampled, *dict(outcome.needs.among)))), ""
     if answers.open:
-        reason = f"only one answer was tried to {', '.join(answers.open)}"
+        reason = f"only some sizes were tried of which {', '.join(answers.open)}"
     elif sampled:
         reason = "; ".join(dict.fromkeys(filter(None, answers.sampled.values())))
     assumptions = _assumptions(target, outcome)

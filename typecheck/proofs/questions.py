@@ -46,7 +46,7 @@ class Answers:
     Attributes:
         free: the keys whose sizes knew themselves in every trace.
         sampled: the keys of which only particular sizes were tried, with why.
-        open: the questions of which only one answer was tried, in words.
+        open: the answers for which only some sizes were tried, or none, in words.
         tried: the sizes at which the other answer was tried.
     """
 
@@ -131,19 +131,21 @@ class _Variant:
                 is_it = question_of(False, plus({(key,): 1}, constant(-number)))
                 self._tried_at(sizes, [(is_it, False)], key)
 
-    def _tried_at(self, sizes: Mapping[str, int], way: list[Answer], sampled: str = "", *, own: bool = True) -> None:
-        """The trial at some sizes, which has to hold unless it refuses them."""
+    def _tried_at(self, sizes: Mapping[str, int], way: list[Answer], sampled: str = "", *, own: bool = True) -> bool:
+        """Whether the trial at some sizes holds, as it has to unless it refuses them."""
         with contextlib.suppress(Unbuildable):
             plain = self.explainer.attempt(changed(self.trial, sizes=sizes))
             if plain.ok:
                 self.found.passed.append(plain)
-            elif plain.guard and sampled:
+                return True
+            if plain.guard and sampled:
                 # Which other sizes it refuses, as it refuses this one, is for `conditions` to find out.
                 guards = (*self.found.needs.guards, (sampled, at_guard(plain)))
                 needs = self.found.needs.plus(unlike=(sampled, sizes[sampled]))
                 self.found.needs = dataclasses.replace(needs, guards=guards)
             else:
                 self._refused(way, plain, own=own)
+        return False
 
     def _traced(self, numbers: Mapping[str, int]) -> tuple[Space, Trial | None, str]:
         """The trace at some numbers of the free dims, and why there is none."""
@@ -186,9 +188,12 @@ class _Variant:
                 continue
             space, traced, _ = self._traced(other)
             if traced is not None and traced.ok:
+                if space.pinned:  # what else is asked there is only known of these sizes
+                    self.answers.open.setdefault(asked.words(self.written))
                 return space
             way = [asked.answer, *((question, not answer) for question, answer in asked.way)]
-            self._tried_at(sizes, way, own=asked.own)
+            if self._tried_at(sizes, way, own=asked.own):
+                self.answers.open.setdefault(asked.words(self.written))
             return None
         if next(otherwise((asked.answer,), asked.numbers, self.written.least), None) is None:
             self.answers.open.setdefault(asked.words(self.written))

@@ -85,6 +85,7 @@ class Dim:
     """
 
     __slots__ = ("_number", "space", "terms")
+    _weft_is_size = True  # see `language.objects.is_size`
 
     def __init__(self, space: Space, terms: Terms):
         self.space, self.terms = space, terms
@@ -419,7 +420,9 @@ def _fraction(value: Any) -> tuple[Terms, int] | None:
         return value.terms, 1
     if isinstance(value, Real):
         return (value.terms, value.over) if value.over else None
-    if isinstance(value, int | float | np.integer) and math.isfinite(value):
+    if isinstance(value, np.integer):
+        return constant(int(value)), 1
+    if isinstance(value, int | float) and math.isfinite(value):
         number, over = value.as_integer_ratio()
         return (constant(number), over) if over <= _LARGEST_WRITTEN else None
     return None
@@ -523,7 +526,7 @@ def _of_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], options: Any) ->
         return getattr(ufunc, method)(*map(_plain, inputs), **options)
     if ufunc.__name__ in _OPERATORS:
         return _OPERATORS[ufunc.__name__](*(one.item() if isinstance(one, np.generic) else one for one in inputs))
-    first = known[0].real() if type(known[0]) is Dim else known[0]
+    first: Any = known[0].real() if type(known[0]) is Dim else known[0]
     return first._computed(float(ufunc(*map(_plain, inputs))), *known[1:])
 
 
