@@ -251,7 +251,7 @@ class Maybe(Any):
         super().__init__(filter)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Everything:
     """What `...` and `True` mean.
 
@@ -263,7 +263,7 @@ class Everything:
         return True
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Nothing:
     """What `None` and `False` mean.
 

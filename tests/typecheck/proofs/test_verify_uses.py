@@ -139,7 +139,7 @@ def turned_at_eight(x: Float[Array, "n m"]) -> Float[Array, "n"]:
 
 @pytest.mark.parametrize(
     ("function", "sizes"),
-    [(padded, "n=1, k=2"), (quartered, "n=4"), (clipped, "n=13"), (turned_at_eight, "n=1, m=8")],
+    [(padded, "n=1, k=2"), (quartered, "n=4"), (clipped, "n=9"), (turned_at_eight, "n=1, m=8")],
 )
 def test_what_branches_on_a_size_is_tried_on_both_sides(function: Callable[..., Any], sizes: str):
     report = verify(function)

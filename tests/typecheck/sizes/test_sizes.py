@@ -1,0 +1,242 @@
+"""Sizes that know themselves: their arithmetic is that of integers, and nothing is asked of them in silence."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from weft.typecheck.sizes.clauses import Clause, beside
+from weft.typecheck.sizes.deciding import Question, decided, otherwise, question_of
+from weft.typecheck.sizes.dim import Dim, Real, is_same, known_to_python
+from weft.typecheck.sizes.polynomials import constant, frozen, plus, value
+from weft.typecheck.sizes.space import Space
+
+NAMES = ("a", "b", "c")
+
+
+def dims(**numbers: int) -> tuple[Space, dict[str, Dim]]:
+    space = Space(dict(numbers), dict.fromkeys(numbers, 1))
+    return space, {name: Dim(space, {(name,): 1}) for name in numbers}
+
+
+# An expression is a function of the three sizes, with its text.
+LEAVES = st.one_of(st.sampled_from(NAMES), st.integers(1, 6).map(str))
+EXPRESSIONS = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.tuples(inner, st.sampled_from("+-*"), inner).map(lambda e: f"({e[0]} {e[1]} {e[2]})"),
+        st.tuples(inner, st.sampled_from(["//", "%"]), st.integers(1, 6)).map(lambda e: f"({e[0]} {e[1]} {e[2]})"),
+        st.tuples(inner, st.sampled_from(["//", "%"]), st.sampled_from(NAMES)).map(lambda e: f"({e[0]} {e[1]} {e[2]})"),
+    ),
+    max_leaves=5,
+)
+SIZES = st.fixed_dictionaries(dict.fromkeys(NAMES, st.integers(1, 40)))
+
+
+def number(size: Any) -> int:
+    return size.number if type(size) is Dim else size
+
+
+@given(EXPRESSIONS, SIZES)
+def test_arithmetic_is_that_of_integers(text: str, sizes: dict[str, int]):
+    _, known = dims(**sizes)
+    assert number(eval(text, {}, known)) == eval(text, {}, sizes)
+
+
+@given(EXPRESSIONS, EXPRESSIONS, SIZES)
+def test_a_comparison_is_answered_by_the_numbers(one: str, other: str, sizes: dict[str, int]):
+    for compare in (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge):
+        _, known = dims(**sizes)
+        assert compare(eval(one, {}, known), eval(other, {}, known)) is compare(
+            eval(one, {}, sizes), eval(other, {}, sizes)
+        )
+
+
+def asked(one: str, other: str, compare: Callable[[Any, Any], bool]) -> Question | None:
+    space, known = dims(a=5, b=7, c=11)
+    compare(eval(one, {}, known), eval(other, {}, known))
+    return next(iter(space.asked), None)
+
+
+@given(EXPRESSIONS, EXPRESSIONS, st.sampled_from([operator.eq, operator.lt]), st.lists(SIZES, min_size=8, max_size=8))
+def test_what_is_not_noted_has_one_answer(one: str, other: str, compare: Any, several: list[dict[str, int]]):
+    if asked(one, other, compare) is None:
+        answers = {
+            compare(eval(one, {}, sizes), eval(other, {}, sizes)) for sizes in [{"a": 5, "b": 7, "c": 11}, *several]
+        }
+        assert len(answers) == 1
+
+
+@given(EXPRESSIONS, EXPRESSIONS, st.sampled_from([operator.eq, operator.lt]))
+def test_sizes_with_another_answer_have_another_answer(one: str, other: str, compare: Any):
+    question = asked(one, other, compare)
+    if question is not None:
+        now = question.answer({"a": 5, "b": 7, "c": 11})
+        for sizes in otherwise([(question, bool(now))], {"a": 5, "b": 7, "c": 11}, {}):
+            assert compare(eval(one, {}, sizes), eval(other, {}, sizes)) is not compare(
+                eval(one, {}, {"a": 5, "b": 7, "c": 11}), eval(other, {}, {"a": 5, "b": 7, "c": 11})
+            )
+
+
+@pytest.mark.parametrize(
+    ("text", "far"),
+    [
+        ("a > 1000", 1001),
+        ("a == 12345", 12345),
+        ("a % 10 == 7 and a > 20", 27),
+        ("(a // 3) % 5 == 4", 12),
+        ("3*a == 2*b + 5", 0),
+    ],
+)
+def test_sizes_are_found_far_away_and_after_what_was_asked_before(text: str, far: int):
+    space, known = dims(a=5, b=7)
+    for _ in range(4):
+        if eval(text, {}, known):
+            break
+        path = [(question, answer) for question, (answer, *_) in space.asked.items()]
+        found = next(otherwise(path, space.numbers, space.least))
+        space, known = dims(**found)
+    assert eval(text, {}, space.numbers)
+    assert not far or space.numbers["a"] == far
+
+
+def test_quotients_of_ceilings_and_floors_are_known_to_be_one():
+    space, known = dims(n=7)
+    n: Any = known["n"]
+    assert -(-n // 2) == (n + 1) // 2
+    assert n // 2 * 2 + n % 2 == n
+    assert n % 4 < 4
+    assert (n + 3) // 4 >= n // 4
+    assert not space.asked
+
+
+def test_an_order_is_said_as_one_would_say_it():
+    space, known = dims(k=3, n=7)
+    k, n = known["k"], known["n"]
+    assert [k <= n, n >= 5, n % 3 != 0, k * 2 < n, n == 7] == [True] * 5
+    words = [question.said(answer) for question, (answer, *_) in space.asked.items()]
+    assert words == ["k <= n", "n >= 5", "3 does not divide n", "2*k < n", "n = 7"]
+
+
+@pytest.mark.parametrize(
+    "take",
+    [
+        range,
+        hash,
+        str,
+        "{}".format,
+        lambda n: [0] * n,
+        lambda n: {7: 1}.get(n),
+        lambda n: n in {7, 17},
+        lambda n: math.gcd(n, 4),
+        lambda n: n**0.5 > 2,
+        lambda n: np.zeros(n),
+        lambda n: 2**n,
+        int,
+        float,
+    ],
+)
+def test_what_takes_the_number_pins(take: Callable[[Any], Any]):
+    space, known = dims(n=7)
+    take(known["n"])
+    assert {*space.pinned} == {"n"}
+
+
+@pytest.mark.parametrize(
+    ("compute", "expected"),
+    [
+        (lambda n: n / 2 == 3.5, True),
+        (lambda n: n * 0.5 > 3, True),
+        (lambda n: math.floor(n * 0.75) == 5, True),
+        (lambda n: math.ceil(n / 2) == 4, True),
+        (lambda n: n < 7.5, True),
+        (lambda n: n >= 6.5, True),
+        (lambda n: n << 1 == 14, True),
+        (lambda n: n & 1 == 1, True),
+        (lambda n: n >> 1 == 3, True),
+    ],
+)
+def test_what_is_computed_is_asked_exactly(compute: Callable[[Any], bool], expected: bool):
+    space, known = dims(n=7)
+    assert compute(known["n"]) is expected is compute(7)
+    assert not space.pinned
+
+
+def test_a_scale_says_nothing_of_its_size():
+    _space, known = dims(d=7)
+    with known_to_python():
+        scale = 1 / math.sqrt(known["d"]) + known["d"] ** -0.5 + 1 / np.sqrt(known["d"])
+    assert type(scale) is Real
+    assert abs(scale._pinned() - 3 / math.sqrt(7)) < 1e-12
+    assert math.sqrt.__module__ == "math"
+
+
+def traced(function: Callable[..., Any], *shapes: str, **numbers: int) -> tuple[Space, list[str]]:
+    space, known = dims(**numbers)
+    arrays = [
+        jax.ShapeDtypeStruct(tuple(eval(word, {}, dict(known)) for word in shape.split()), "float32")
+        for shape in shapes
+    ]
+    out = jax.make_jaxpr(function)(*arrays)
+    return space, [",".join(map(repr, aval.shape)) for aval in out.out_avals]
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "out"),
+    [
+        (lambda q, k: jnp.einsum("btd,bsd->bts", q, k), ["b t d", "b s d"], "b,t,s"),
+        (lambda x: x.reshape(x.shape[0], 4, -1).swapaxes(1, 2), ["b 4*h"], "b,h,4"),
+        (lambda x: jnp.concatenate([x, x[1:]]), ["t d"], "2*t - 1,d"),
+        (lambda x: x[:, : x.shape[1] // 2], ["t d"], "t,(d // 2)"),
+        (lambda x: x[x.shape[0] - 1], ["t d"], "d"),
+        (lambda x: jnp.fft.rfft(x), ["t d"], "t,(d // 2) + 1"),
+        (lambda x: jax.lax.scan(lambda c, row: (c + row, c), jnp.zeros(x.shape[1]), x)[1], ["t d"], "t,d"),
+        (lambda x: jnp.tril(jnp.ones((x.shape[0],) * 2)), ["t d"], "t,t"),
+        (lambda a, b: jax.vmap(jnp.linalg.solve)(a, b), ["b t t", "b t"], "b,t"),
+        (lambda x: jnp.pad(x, ((0, 0), (1, x.shape[0]))), ["t d"], "t,d + t + 1"),
+    ],
+)
+def test_jax_takes_them_for_symbolic_dimensions(function: Any, shapes: list[str], out: str):
+    space, found = traced(function, *shapes, b=5, t=7, s=11, d=13, h=3)
+    assert found == [out]
+    assert not space.pinned
+
+
+def test_isinstance_is_about_what_a_program_would_have():
+    _, known = dims(n=7)
+    assert isinstance(known["n"], int)
+    assert type(known["n"]) is Dim
+
+
+def test_sizes_of_two_traces_are_apart():
+    (_, one), (_, other) = dims(n=7), dims(n=7)
+    assert one["n"] != other["n"]
+    assert is_same(one["n"], other["n"])
+
+
+def test_a_condition_that_another_makes_needless_goes():
+    even, large = question_of(False, {("n",): 1, (): -2}), question_of(True, {("n",): 1, (): -9})
+    clauses = beside((), Clause(((even, True), (large, True))))
+    clauses = beside(clauses, Clause(((even, True), (large, False))))
+    assert clauses == (Clause(((even, True),)),)
+    assert beside(clauses, Clause(((even, True), (large, True)))) == clauses
+    assert clauses[0].allows({"n": 2})
+    assert not clauses[0].allows({"n": 3})
+
+
+def test_what_is_decided_is_so_at_each_of_many_sizes():
+    """All orders and equations of two small linear expressions, decided or tried at each size up to 12."""
+    small = [plus({("n",): a}, constant(b)) for a, b in itertools.product((-2, -1, 1, 2), (-3, 0, 2))]
+    for is_order, terms in itertools.product((False, True), small):
+        question = Question(is_order, frozen(terms))
+        answers = {(value(terms, {"n": n}) < 0) if is_order else (value(terms, {"n": n}) == 0) for n in range(1, 13)}
+        assert decided(question, {"n": 1}) in ({None} if len(answers) == 2 else {None, *answers})
