@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,8 +34,8 @@ from weft.typecheck.sizes.space import Space
 # that the program compares something with are tried beside them.
 _USUAL = (1, 2, 4, 12, 15)
 _MOST_COMPARED = 24
-# Questions of one program that are gone after; those that are left are told.
-_MOST = 60
+# Questions of one program that are gone after, and traces that they may take; what is left is told.
+_MOST, _MOST_TRACES = 60, 80
 
 
 @dataclass
@@ -47,13 +46,13 @@ class Answers:
         free: the keys whose sizes knew themselves in every trace.
         sampled: the keys of which only particular sizes were tried, with why.
         open: the answers for which only some sizes were tried, or none, in words.
-        tried: the sizes at which the other answer was tried.
+        traces: how many of such sizes there were. Nothing of them is shared, as JAX's own functions are among trials.
     """
 
     free: dict[str, None] = field(default_factory=dict[str, None])
     sampled: dict[str, str] = field(default_factory=dict[str, str])
     open: dict[str, None] = field(default_factory=dict[str, None])
-    tried: list[dict[str, int]] = field(default_factory=list[dict[str, int]])
+    traces: int = 0
 
 
 def answer(explainer: Explainer, found: Found) -> Answers:
@@ -64,7 +63,10 @@ def answer(explainer: Explainer, found: Found) -> Answers:
         for one in reversed(found.passed)
     }
     for trial in reversed(variants.values()):
-        if not found.failed and trial.ok:
+        if answers.traces >= _MOST_TRACES:
+            for key in trial.assignment.sizes:
+                answers.sampled.setdefault(key, f"its sizes were followed in {_MOST_TRACES} traces, of more")
+        elif not found.failed and trial.ok:
             _Variant(explainer, found, trial, answers, seen).answer()
     first = found.passed[0].assignment.sizes
     answers.free = {key: None for key in answers.free if key in first and key not in answers.sampled}
@@ -83,12 +85,13 @@ class _Variant:
     written: Written = field(init=False)
 
     def answer(self) -> None:
+        known = set(self.answers.sampled)
         space = self._first()
-        self._sample()
+        self._sample([key for key in self.answers.sampled if key not in known])
         queue = list(self._new(space)) if space is not None else []
         while queue and not self.found.failed:
             asked = queue.pop(0)
-            if len(self.seen) > _MOST:
+            if len(self.seen) > _MOST or self.answers.traces >= _MOST_TRACES:
                 self.answers.open.setdefault(asked.words(self.written))
                 continue
             further = self._otherwise(asked)
@@ -120,14 +123,15 @@ class _Variant:
             plain |= pinned
         return None
 
-    def _sample(self) -> None:
-        """Other sizes of those keys that no question can be asked of: what usually decides something."""
+    def _sample(self, keys: list[str]) -> None:
+        """Other sizes of keys that no question can be asked of: those that usually decide something."""
         compared = (number + near for number in sorted(self.explainer.target.compared) for near in (0, -1, 1))
-        numbers = dict.fromkeys((*_USUAL, *itertools.islice(compared, _MOST_COMPARED)))
-        keys = [key for key in self.answers.sampled if key in self.trial.assignment.sizes]
-        for key, number in itertools.product(keys, numbers):
+        usual = [(key, number) for key in keys for number in _USUAL]
+        beside = [(key, number) for number in compared for key in keys]
+        for key, number in dict.fromkeys((*usual, *beside[:_MOST_COMPARED])):
             sizes = {**self.trial.assignment.sizes, key: number}
-            if number > 0 and not self.found.failed and self.found.needs.allows(sizes):
+            known = key in self.trial.assignment.sizes and number > 0
+            if known and not self.found.failed and self.found.needs.allows(sizes):
                 is_it = question_of(False, plus({(key,): 1}, constant(-number)))
                 self._tried_at(sizes, [(is_it, False)], key)
 
@@ -152,6 +156,7 @@ class _Variant:
         space, sizes = self.written.dims(numbers)
         assignment = dataclasses.replace(self.trial.assignment, sizes={**self.trial.assignment.sizes, **sizes})
         self.explainer.spend()
+        self.answers.traces += 1
         try:
             traced = run_trial(self.explainer.target, assignment, self.explainer.dims, space=space)
         except (Unbuildable, AnnotationError, ValueError, TypeError) as error:
