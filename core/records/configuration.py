@@ -202,6 +202,9 @@ def _one_level(value: Any) -> TreeDef:
     return trees.structure(value, lambda node: node is not value)
 
 
+_STORED = (Static, Mixed)
+
+
 def opened(value: PyTree) -> PyTree:
     """The inverse of `stored`: what the user sees."""
     return value.value if is_stored(value) else value
@@ -209,7 +212,7 @@ def opened(value: PyTree) -> PyTree:
 
 def is_stored(node: object) -> bool:
     """Whether a node of a tree stands for a field's value."""
-    return type(node) in (Static, Mixed)
+    return type(node) in _STORED
 
 
 def spelled_out(tree: PyTree, mark: Callable[[PyTree], object] = lambda leaf: leaf) -> PyTree:
@@ -246,8 +249,10 @@ def stored_static(value: object, where: str) -> Static:
 
 def field_values(record: eqx.Module) -> dict[str, PyTree]:
     """The values of a record's fields that are set, by name, as the user sees them."""
-    values = fields_of(record)
-    return {name: opened(value) for name, value in values.items()}
+    return {
+        name: value.value if type(value) in _STORED else value  # `opened`, for each field at each call of a method
+        for name, value in fields_of(record).items()
+    }
 
 
 def iter_configuration(tree: PyTree, path: Path = ()) -> Iterator[tuple[Path, object]]:

@@ -71,7 +71,8 @@ def _learn_type(value: object) -> bool:
 
 
 def is_dynamic(value: object, in_record: bool) -> bool:
-    """Whether a leaf is dynamic; `in_record` says whether the record around it is one of equinox's own."""
+    """Whether a leaf is dynamic; `in_record` says whether the record around it is one of equinox's own, whose numbers
+    JAX takes for leaves."""
     return is_array(value) or (not in_record and type(value) in NUMBERS)
 
 
@@ -85,7 +86,7 @@ class Leaf:
     """One leaf: where it is, what its field says of it, and what records it sits in.
 
     Attributes:
-        in_record: whether the nearest record is one of equinox's own, whose numbers JAX takes for leaves.
+        dynamic: whether JAX can trace it.
         owners: the classes of the records around it, outermost first.
         root: how many parts of the path name the tree that it is in (a call's argument) rather than a place there.
     """
@@ -93,7 +94,7 @@ class Leaf:
     path: Path
     role: Role
     value: Any
-    in_record: bool
+    dynamic: bool
     owners: tuple[type, ...] = ()
     root: int = 0
 
@@ -101,10 +102,6 @@ class Leaf:
     def place(self) -> Path:
         """Where it is in its tree: the path without what names the tree itself. What filters look at."""
         return self.path[self.root :]
-
-    @property
-    def dynamic(self) -> bool:
-        return is_dynamic(self.value, self.in_record)
 
     @property
     def kind(self) -> type[Kind]:
@@ -124,26 +121,31 @@ def iter_leaves(tree: PyTree, path: Path = (), *, fields: list[Any] | None = Non
         fields: takes the make of each static field of equinox's own records, as the record is met. Weft's records
             keep theirs in nodes that tell 1, 1.0 and True apart by themselves.
     """
-    return _visit(tree, path, NO_ROLE, (), len(path), [] if fields is None else fields)
+    found: list[Leaf] = []  # and no generator in a generator: each leaf would go through all those around it
+    _visit(found, tree, path, NO_ROLE, (), len(path), [] if fields is None else fields)
+    return iter(found)
 
 
-def _visit(node: Any, path: Path, role: Role, owners: tuple[type, ...], root: int, fields: list[Any]) -> Iterator[Leaf]:
+def _visit(
+    found: list[Leaf], node: Any, path: Path, role: Role, owners: tuple[type, ...], root: int, fields: list[Any]
+) -> None:
+    if node is None:
+        return
     if isinstance(node, eqx.Module):
         roles = field_roles(type(node))
         if not keeps_numbers(cls := cast("type[Any]", type(node))):
             fields += _makes_of_fields(node, path)
         inside = (*owners, cls)
         for name, child in record_children(node):
-            yield from _visit(child, (*path, name), roles[name].inside(role), inside, root, fields)
+            _visit(found, child, (*path, name), roles[name].inside(role), inside, root, fields)
         return
-    children = None if node is None else trees.flatten_one_level(node)
-    if node is None:
-        return
+    children = trees.flatten_one_level(node)
     if children is None:
-        yield Leaf(path, role, node, bool(owners) and not keeps_numbers(owners[-1]), owners, root)
+        in_record = bool(owners) and not keeps_numbers(owners[-1])
+        found.append(Leaf(path, role, node, is_dynamic(node, in_record), owners, root))
         return
     for key, child in children[0]:
-        yield from _visit(child, (*path, key_part(key)), role, owners, root, fields)
+        _visit(found, child, (*path, key_part(key)), role, owners, root, fields)
 
 
 def _makes_of_fields(record: eqx.Module, path: Path) -> Iterator[Any]:
@@ -214,11 +216,11 @@ def refuse_arrays(value: PyTree, where: Callable[[], str], *, is_argument: bool 
             ) from None
 
 
-def record_children(record: eqx.Module) -> Iterator[tuple[str, PyTree]]:
+def record_children(record: eqx.Module) -> list[tuple[str, PyTree]]:
     """The dynamic fields of a record that are set, as (name, value), in field order."""
     values = fields_of(record)
-    for field in record.__dataclass_fields__.values():
-        if not field.metadata.get("static", False):
-            value = values.get(field.name, MISSING)
-            if value is not MISSING:
-                yield field.name, value
+    return [
+        (name, values[name])
+        for name, field in record.__dataclass_fields__.items()
+        if name in values and not field.metadata.get("static", False)
+    ]

@@ -119,7 +119,7 @@ def test_equinox_records_are_records():
     leaves = list(iter_leaves(linear))
     assert [leaf.path for leaf in leaves] == [("weight",), ("bias",)]
     assert {leaf.kind for leaf in leaves} == {Param}
-    assert all(leaf.in_record for leaf in leaves)
+    assert all(leaf.dynamic for leaf in leaves)
 
 
 values = st.one_of(
