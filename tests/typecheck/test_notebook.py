@@ -24,7 +24,7 @@ cell("""import weft, jax, jax.numpy as jnp
 from jaxtyping import Array, Float
 from weft.typecheck import current_mode""")
 before = (shell.custom_exceptions, weft.typecheck.current_mode())
-LOSES = """@jax.jit
+LOSES = """@weft.jit
 def loses(counter):
     y, _ = counter()
     return y

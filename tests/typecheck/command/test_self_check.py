@@ -65,6 +65,7 @@ SKIPPED = {
 
 # What nobody can make arguments for, and what is abstract: judged where it is used, and in the classes that bring it.
 NOT_CHECKED = {
+    "modules/convolutions": {"Pool.__call__"},
     "modules/combinators": {"Ensemble", "Shared"},  # made of any layer
     "modules/norms": {"WeightNorm"},
     "modules/attention": {"turn"},
@@ -114,4 +115,5 @@ def test_weft_passes_its_own_check(room: str, monkeypatch: pytest.MonkeyPatch):
     assert [str(line) for line in checked.lines if line.level not in ("skipped", "unbuilt")] == []
     assert checked.exit_code == 0
     without_shapes = {"modules/ops", "modules/checkpoints", "modules/sharding", "modules/summary"}
-    assert (checked.verdicts.count(Verdict.PROVED.value) >= 2) is (room not in without_shapes)
+    decided = sum(checked.verdicts.count(one.value) for one in (Verdict.PROVED, Verdict.HOLDS))
+    assert (decided >= 2) is (room not in without_shapes)
