@@ -21,6 +21,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from pathlib import Path
+from typing import Any
 
 if __name__ == "__main__":  # pytest's conftest says this for the tests
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -100,32 +101,36 @@ def _quick_compilation() -> Iterator[None]:
         jax.config.update("jax_disable_most_optimizations", before)
 
 
-def compare(text: str) -> tuple[str, str | None]:
-    """How the two runs of a program went: how they ended, and how they differ (None if they agree).
+def _run(program: Any, library: Any) -> Any:
+    """One library's run of a program, in a thread of its own.
 
-    They run in a thread of their own: where flattening overflows the stack, JAX does not give back the depth that it
-    took, and depth is counted by thread.
+    Where flattening overflows the stack, JAX does not give back the depth that it took, and depth is counted by thread.
     """
+
+    def run() -> Any:
+        with _quick_compilation():
+            return agreement.run(program, library)
+
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(_compare, text).result()
+        return thread.submit(run).result()
 
 
-def _compare(text: str) -> tuple[str, str | None]:
+def compare(text: str) -> tuple[str, str | None]:
+    """How the two runs of a program went: how they ended, and how they differ (None if they agree)."""
     from flax import nnx as flax_nnx
     from weft import nnx as weft_nnx
     from weft.nnx.config import config
 
     program = program_of(text)
     before = config.nnx_flax_faults
-    with _quick_compilation():
-        theirs = agreement.run(program, flax_nnx)
-        try:
-            config.update("nnx_flax_faults", True)  # what flax does to the weights in a WeightNorm
-            ours = agreement.run(program, weft_nnx)
-        except PartialWriteError as error:
-            return "partial write", f"an exception left changes behind: {error}"
-        finally:
-            config.update("nnx_flax_faults", before)
+    theirs = _run(program, flax_nnx)
+    try:
+        config.update("nnx_flax_faults", True)  # what flax does to the weights in a WeightNorm
+        ours = _run(program, weft_nnx)
+    except PartialWriteError as error:
+        return "partial write", f"an exception left changes behind: {error}"
+    finally:
+        config.update("nnx_flax_faults", before)
     if _is_among(theirs, CRASHES):
         return "flax crashes", None
     if not isinstance(theirs, Exception) and _is_among(ours, WEFT_REFUSES):
