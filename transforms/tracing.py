@@ -11,6 +11,7 @@ from jax.experimental import checkify as jax_checkify
 from weft.core.edge import trees
 from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.errors import TracedValueError
+from weft.core.interpreter.building import as_array
 from weft.core.interpreter.interpret import interpret
 from weft.core.interpreter.prefixes import resolve_nodes
 from weft.core.interpreter.rides import Role, axis_of, read_axis
@@ -163,7 +164,8 @@ def _lift_remat(lift: Lift[RematOptions]) -> Lifted:
     checkpointed = untyped_jax.checkpoint(body, policy=options.policy, prevent_cse=options.prevent_cse)
 
     def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
-        return checkpointed(groups)
+        # Called eagerly, `jax.checkpoint` of JAX 0.12 gives constants back as the literals of its jaxpr, no arrays.
+        return untyped_jax.tree.map(as_array, checkpointed(groups))
 
     return lifted
 

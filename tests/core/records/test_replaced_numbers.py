@@ -107,3 +107,9 @@ def test_a_tangent_of_another_structure_names_no_internal(wrong: Any):
     with pytest.raises(weft.StructureError, match="a tangent or cotangent must be made like") as error:
         weft.jvp(lambda r: r.w, (record,), (record.replace(a=wrong),))
     assert not any(word in str(error.value) for word in ("Static", "Mixed", "PyTreeDef"))
+
+
+def test_a_number_that_replaces_an_array_comes_out_of_an_eager_remat_as_an_array():
+    after = weft.remat(lambda env: env.replace(count=0))(ENV)
+    assert isinstance(after.count, jax.Array)
+    assert after.count.dtype == ENV.count.dtype
