@@ -103,7 +103,7 @@ class Leaving:
         end = look.here()
         returned = [look.at(apart.flat[place]) for place in apart.nodes]
         if mode.updates:
-            check_levels(look.ref_index)
+            check_levels([node for node, _ in look.ref_index.items()])
         arguments = self._arguments(given, end) if mode.updates else None
         if arguments is None:
             reached = [i for i, variable in enumerate(holders) if variable is not None]

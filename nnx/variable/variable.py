@@ -372,7 +372,7 @@ def _register(cls: Any) -> None:
         # As `_new` does, but without a call for each slot.
         variable = object.__new__(cls)
         _set_raw_value(variable, *children)
-        _set_metadata(variable, metadata.in_order())
+        _set_metadata(variable, getattr(metadata, "_in_order", None) or metadata.in_order())
         _set_trace_state(variable, current_trace_state())
         return variable
 
