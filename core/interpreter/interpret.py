@@ -222,7 +222,7 @@ class Interpreted(Generic[O]):
         # may be mapped over axes of other sizes.
         self.rule.check(self.options, call, leaves, rides)
         # What is new in an argument may leave by an axis that nothing arrived by.
-        new = (ride for ride in rides_in(prefix, read) if ride.takes_new) if self.boundary.restructures else ()
+        new = [ride for ride in rides_in(prefix, read) if ride.takes_new] if self.boundary.restructures else ()
         # Those of the rule come first, whether anything rides in them or not: its lift takes them by their place.
         lanes = distinct((*self.rule.lanes, *rides, *new))
         values = [leaf.value for leaf in leaves]

@@ -163,7 +163,7 @@ def _makes_of_fields(record: eqx.Module, path: Path) -> Iterator[Any]:
 
 
 def refuse_unsorted(node: object, path: Path = ()) -> None:
-    """Refuses a dict whose keys cannot be sorted, as JAX sorts those of each dict: its error says neither which nor where.
+    """Refuses a dict whose keys cannot be sorted, as JAX does in an error that says neither which nor where.
 
     Raises:
         StructureError: naming its place.

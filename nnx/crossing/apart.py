@@ -129,7 +129,7 @@ def take_apart(graph: bool, tree: Any) -> Tree:
     """
     shape = shape_of(graph, tree)
     plan = plan_of([shape.flat[i] for i in shape.nodes])
-    holders = tuple(_holder(leaf) for leaf in plan.leaves)
+    holders = tuple([_holder(leaf) for leaf in plan.leaves])
     starts = [*plan.starts, len(plan.leaves)]
     leaves: list[RefLeaf] = []
     paths: list[tuple[int, Path]] = []
@@ -142,7 +142,7 @@ def take_apart(graph: bool, tree: Any) -> Tree:
         if item is ARRAY:
             leaves.append(RefLeaf(shape.bases[place], shape.flat[place]))
             paths.append((place, ()))
-    full = tuple(leaf.path for leaf in leaves)
+    full = tuple([leaf.path for leaf in leaves])
     structure = replace(shape.structure, graphdef=plan.graphdef, holders=holders, paths=tuple(paths), full_paths=full)
     return replace(shape, structure=structure, plan=plan, leaves=leaves)
 
@@ -166,7 +166,7 @@ def shape_of(graph: bool, tree: Any) -> Tree:
     flat = [value for _, value in with_paths]
     bases = [tuple(map(key_part, path)) for path, _ in with_paths]
     nodes = [i for i, value in enumerate(flat) if id(value) in met]
-    items = tuple(NODE if id(value) in met else _item(value) for value in flat)
+    items = tuple([NODE if id(value) in met else _item(value) for value in flat])
     structure = RefStructure(treedef, items, _NOTHING, ())
     return Tree(structure, flat, _NO_PLAN, nodes, [], bases)
 

@@ -117,7 +117,7 @@ class Variable(Shown, HasMetadata, Generic[A], metaclass=VariableMeta):
         """A Variable of the current level, made without hooks or checks."""
         variable = object.__new__(cls)
         _store(variable, "_trace_state", current_trace_state())
-        _store(variable, "_nnx_metadata", freeze(metadata))
+        _store(variable, "_nnx_metadata", metadata if type(metadata) is Metadata else freeze(metadata))
         _store(variable, "_raw_value", value)
         return variable
 
