@@ -13,7 +13,7 @@ from typing import Any, ClassVar, cast
 
 import jax
 from weft.core.edge import trees
-from weft.core.edge.trees import PyTree
+from weft.core.edge.trees import KeyPath, PyTree
 from weft.core.errors import AxisError, FilterError
 from weft.core.interpreter.rides import Read, Ride, read_with
 from weft.core.paths import format_path
@@ -110,14 +110,14 @@ def resolve(
     def stops(node: object) -> bool:
         return isinstance(node, RidesByKind | _Placed) or read(node) is not None
 
-    def placed(level: int, node: object) -> object:
-        return _Placed(node, max(0, level - depth)) if isinstance(node, RidesByKind) else node
+    def placed(keys: KeyPath, node: object) -> object:
+        return _Placed(node, max(0, len(keys) - depth)) if isinstance(node, RidesByKind) else node
 
-    all_rides = _spread(prefix, tree, stops, placed, 0)
+    all_rides = _spread(prefix, tree, stops, placed, ())
     if all_rides is None:
         try:
-            there = jax.tree_util.tree_map_with_path(lambda keys, node: placed(len(keys), node), prefix, is_leaf=stops)
-            all_rides = _broadcast(there, tree, stops, lambda _: False)
+            prefix_placed = jax.tree_util.tree_map_with_path(placed, prefix, is_leaf=stops)
+            all_rides = _broadcast(prefix_placed, tree, stops, lambda _: False)
         except ValueError as error:
             # Of the three parts of a call, whose prefix is the deep one, users write that of the arguments.
             raise _does_not_fit(what, prefix[1] if depth else prefix, error) from None
@@ -142,26 +142,29 @@ def resolve(
 
 
 def _spread(
-    prefix: PyTree, tree: PyTree, stops: Callable[[object], bool], placed: Callable[[int, object], object], level: int
+    prefix: PyTree,
+    tree: PyTree,
+    stops: Callable[[object], bool],
+    placed: Callable[[KeyPath, object], object],
+    keys: KeyPath,
 ) -> list[object] | None:
     """The node of the prefix for each leaf of a tree; None where anything but plain containers is above such a node.
 
     Most prefixes are a tuple with one entry for each argument. JAX would ask of every node whether to stop there.
     """
-    kind = cast("type[Any]", type(prefix))
+    kind: Any = cast("type[Any]", type(prefix))
     if kind not in (tuple, list, dict):
-        return [placed(level, prefix)] * trees.structure(tree).num_leaves if stops(prefix) else None
-    if type(tree) is not kind or len(prefix) != len(tree):
+        return [placed(keys, prefix)] * trees.structure(tree).num_leaves if stops(prefix) else None
+    is_dict = kind is dict
+    if cast("type[Any]", type(tree)) is not kind or len(prefix) != len(tree) or (is_dict and {*prefix} != {*tree}):
         return None
-    if kind is dict and prefix.keys() != tree.keys():
-        return None
-    found: list[object] = []
-    for key in sorted(prefix) if kind is dict else range(len(prefix)):
-        below = _spread(prefix[key], tree[key], stops, placed, level + 1)
+    spread: list[object] = []
+    for key in sorted(prefix) if is_dict else range(len(prefix)):
+        below = _spread(prefix[key], tree[key], stops, placed, (*keys, key))
         if below is None:
             return None
-        found += below
-    return found
+        spread += below
+    return spread
 
 
 @dataclass(frozen=True, eq=False)

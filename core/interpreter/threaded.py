@@ -223,7 +223,7 @@ def _write(entered: tuple[Any, ...], outcome: Outcome, groups: Groups) -> None:
     """Puts the records with their changed leaves into the blocks that they come from."""
     new = {position: groups[lane][place] for position, lane, place in outcome.updates}
     parts, start = entered[0][0], 0
-    by = cast("Any", parts.functions[0]).suffix() if len(parts.functions) == 1 else "(...)"
+    by = parts.functions[0].suffix() if len(parts.functions) == 1 else "(...)"
     for block, (_, path), record in zip(entered[1], parts.places, parts.records, strict=True):
         leaves, structure = trees.flatten(record)
         places = [i for i, leaf in enumerate(leaves) if is_array(leaf)]

@@ -32,7 +32,7 @@ from weft.core.interpreter.boundary import (
     QuickWay,
     parameter_names,
 )
-from weft.core.interpreter.building import FORWARDED, Builder, as_array, make_builder
+from weft.core.interpreter.building import FORWARDED, Builder, make_builder, through_registry
 from weft.core.interpreter.extracting import make_extractor
 from weft.core.interpreter.hidden import refuse_hidden_tracers
 from weft.core.interpreter.prefixes import resolve
@@ -263,9 +263,7 @@ class Values:
 
     def hand_over(self, entered: Any, outcome: Outcome, values: Sequence[PyTree], groups: Groups) -> PyTree:
         """The output, from what came out of the transform and what was forwarded."""
-        return outcome.structure.build(
-            [as_array(values[place]) if lane == FORWARDED else groups[lane][place] for lane, place in outcome.sources]
-        )
+        return through_registry(outcome.structure, outcome.sources, values, groups)
 
     def quick_way(self, crossing: Crossing[CallOfRecords], entered: Any, call: Call) -> QuickWay | None:
         """Generated code that takes calls of this make apart, and builds what comes out."""
