@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, cast
@@ -58,7 +59,7 @@ def make_builder(structure: Structure, sources: Sequence[tuple[int, int]]) -> Bu
     """
     skeleton = skeleton_of(structure)
     if skeleton is MISSING:
-        return lambda values, groups, records=None: through_registry(structure, sources, values, groups)
+        return functools.partial(through_registry, structure, sources)
     # Written when first needed: nearly always there is only one of the two.
     written: dict[bool, Builder] = {}
 
@@ -73,7 +74,11 @@ def make_builder(structure: Structure, sources: Sequence[tuple[int, int]]) -> Bu
 
 
 def through_registry(
-    structure: Structure, sources: Sequence[tuple[int, int]], values: Sequence[Any], groups: Sequence[Sequence[Any]]
+    structure: Structure,
+    sources: Sequence[tuple[int, int]],
+    values: Sequence[Any],
+    groups: Sequence[Sequence[Any]],
+    records: object = None,
 ) -> Any:
     """What a builder makes, without generated code."""
     return structure.build(
