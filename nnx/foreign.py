@@ -44,7 +44,8 @@ def refuse_foreign(value: Any) -> None:
         TypeError: saying how to move it over.
     """
     kind = type(value)
-    if kind not in _not_foreign and is_foreign_type(kind):
+    # Asked of every leaf: nothing is foreign in a program that has not imported flax.
+    if kind not in _not_foreign and "flax.nnx" in sys.modules and is_foreign_type(kind):
         raise ForeignObjectError(
             f"this {kind.__name__} is an object of the real flax.nnx, not of weft.nnx",
             fix="move it over with its state: nnx.convert(obj); or let the whole program use weft.nnx: call "

@@ -9,7 +9,7 @@ differentiated.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -336,6 +336,22 @@ def closed_over(primal: Callable[[Any, Any], Any], closed: Any) -> Callable[[Any
     return lambda differentiated: primal(differentiated, closed)
 
 
+def numbers_of_arguments(argnums: Iterable[Any], instead: str) -> tuple[int, ...]:
+    """The arguments that are differentiated, by number.
+
+    Raises:
+        DifferentiationError: if one is no number; `instead` says how leaves are chosen.
+    """
+    numbers = tuple(argnums)
+    if all(hasattr(cast("type[Any]", type(number)), "__index__") for number in numbers):
+        return numbers
+    raise DifferentiationError(
+        "argnums must be the position of an argument, or a tuple of positions",
+        at=f"argnums={argnums!r}",
+        fix=f"name arguments by position; {instead}",
+    )
+
+
 def diff_options(
     name: str,
     argnums: Any,
@@ -345,5 +361,6 @@ def diff_options(
     allow_int: bool,
     with_value: bool = False,
 ) -> DiffOptions:
-    argnums = argnums if isinstance(argnums, int) else tuple(argnums)
+    if not isinstance(argnums, int):
+        argnums = numbers_of_arguments(argnums, "wrt= chooses the leaves of an argument by kind or filter")
     return DiffOptions(name, argnums, wrt, has_aux, holomorphic, allow_int, with_value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, cast
@@ -58,13 +59,7 @@ def make_builder(structure: Structure, sources: Sequence[tuple[int, int]]) -> Bu
     """
     skeleton = skeleton_of(structure)
     if skeleton is MISSING:
-
-        def through_registry(values: Sequence[Any], groups: Sequence[Sequence[Any]], records: Any = None) -> Any:
-            return structure.build(
-                [as_array(values[place]) if lane == FORWARDED else groups[lane][place] for lane, place in sources]
-            )
-
-        return through_registry
+        return functools.partial(through_registry, structure, sources)
     # Written when first needed: nearly always there is only one of the two.
     written: dict[bool, Builder] = {}
 
@@ -76,6 +71,19 @@ def make_builder(structure: Structure, sources: Sequence[tuple[int, int]]) -> Bu
         return known(values, groups, records)
 
     return build
+
+
+def through_registry(
+    structure: Structure,
+    sources: Sequence[tuple[int, int]],
+    values: Sequence[Any],
+    groups: Sequence[Sequence[Any]],
+    records: object = None,
+) -> Any:
+    """What a builder makes, without generated code."""
+    return structure.build(
+        [as_array(values[place]) if lane == FORWARDED else groups[lane][place] for lane, place in sources]
+    )
 
 
 def _builder(

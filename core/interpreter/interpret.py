@@ -179,28 +179,19 @@ class Interpreted(Generic[O]):
         __tracebackhide__ = True
         try:
             call = (self.functions, args, kwargs)
-            if method_watchers and ledger() is not None:
-                return self._noting_draws(call, extra, prepare)
             # What is below has no closure: variables that one shares cost more at each call than the call of it.
             for plan, quick in self.memory.quick:
                 found = quick.extract(call)
                 if found is not None:
-                    return self._run_quickly(plan, quick, call, found)
+                    out = self._run_quickly(plan, quick, call, found)
+                    # Under `debug_keys` what a program draws is entered at each call of it.
+                    if method_watchers and ledger() is not None:
+                        enter_draws(plan.crossing.draws, found[1])
+                    return out
             return self._call(call, extra, prepare)
         except Exception as error:
             cut(error)
             raise
-
-    def _noting_draws(self, call: Call, extra: PyTree, prepare: Prepare | None) -> PyTree:
-        """A call under `debug_keys`: what its program draws is entered at each call of it."""
-        __tracebackhide__ = True
-        for plan, quick in self.memory.quick:
-            found = quick.extract(call)
-            if found is not None:
-                out = self._run_quickly(plan, quick, call, found)
-                enter_draws(plan.crossing.draws, found[1])
-                return out
-        return self._call(call, extra, prepare)
 
     def _call(self, call: Call, extra: PyTree, prepare: Prepare | None) -> PyTree:
         """A call of a make that the quick way does not know."""
@@ -231,7 +222,7 @@ class Interpreted(Generic[O]):
         # may be mapped over axes of other sizes.
         self.rule.check(self.options, call, leaves, rides)
         # What is new in an argument may leave by an axis that nothing arrived by.
-        new = (ride for ride in rides_in(prefix, read) if ride.takes_new) if self.boundary.restructures else ()
+        new = [ride for ride in rides_in(prefix, read) if ride.takes_new] if self.boundary.restructures else ()
         # Those of the rule come first, whether anything rides in them or not: its lift takes them by their place.
         lanes = distinct((*self.rule.lanes, *rides, *new))
         values = [leaf.value for leaf in leaves]

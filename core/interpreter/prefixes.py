@@ -7,7 +7,7 @@ A *prefix* is a tree that stops early, whose leaves hold for everything below (`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
@@ -20,7 +20,7 @@ from weft.core.paths import format_path
 from weft.core.records.configuration import is_stored, spelled_out
 from weft.core.records.filters import Any as AnyOf
 from weft.core.records.filters import Filter, Inside, InstanceOf, PathContains, WithTag, format_filter
-from weft.core.records.leaves import Leaf, iter_leaves
+from weft.core.records.leaves import Leaf
 from weft.core.records.sorting import sort_leaves
 
 
@@ -84,6 +84,7 @@ def resolve(
     read: Read,
     *,
     what: str,
+    statics: Container[int] = (),
     depth: int = 0,
 ) -> list[Ride]:
     """The ride of each dynamic leaf of a tree, from a prefix.
@@ -94,6 +95,7 @@ def resolve(
         leaves: the dynamic leaves of `tree`, in order.
         read: what a node of the prefix means: a ride, unless it is a container.
         what: the option's name, for errors (`in_axes`).
+        statics: the positions of the leaves of `tree` that are not dynamic.
         depth: how deep in `tree` the trees lie whose paths filters see: a call's arguments, for one.
 
     Raises:
@@ -111,14 +113,16 @@ def resolve(
     def placed(keys: KeyPath, node: object) -> object:
         return _Placed(node, max(0, len(keys) - depth)) if isinstance(node, RidesByKind) else node
 
-    try:
-        prefix = jax.tree_util.tree_map_with_path(placed, prefix, is_leaf=stops)
-        all_rides = _broadcast(prefix, tree, stops, lambda _: False)
-    except ValueError as error:
-        # Of the three parts of a call, whose prefix is the deep one, users write that of the arguments.
-        raise _does_not_fit(what, prefix[1] if depth else prefix, error) from None
+    all_rides = _spread(prefix, tree, stops, placed, ())
+    if all_rides is None:
+        try:
+            prefix_placed = jax.tree_util.tree_map_with_path(placed, prefix, is_leaf=stops)
+            all_rides = _broadcast(prefix_placed, tree, stops, lambda _: False)
+        except ValueError as error:
+            # Of the three parts of a call, whose prefix is the deep one, users write that of the arguments.
+            raise _does_not_fit(what, prefix[1] if depth else prefix, error) from None
     # A prefix gives a ride to static leaves too; keep those of the dynamic ones.
-    chosen = [node for node, leaf in zip(all_rides, iter_leaves(tree), strict=True) if leaf.dynamic]
+    chosen = [node for i, node in enumerate(all_rides) if i not in statics]
     # Together for all leaves of one place in the prefix: a filter has to match something there, not at every leaf.
     members: dict[int, list[int]] = {}
     for i, node in enumerate(chosen):
@@ -135,6 +139,32 @@ def resolve(
         for i, ride in zip(places, rides, strict=True):
             result[i] = ride
     return result
+
+
+def _spread(
+    prefix: PyTree,
+    tree: PyTree,
+    stops: Callable[[object], bool],
+    placed: Callable[[KeyPath, object], object],
+    keys: KeyPath,
+) -> list[object] | None:
+    """The node of the prefix for each leaf of a tree; None where anything but plain containers is above such a node.
+
+    Most prefixes are a tuple with one entry for each argument. JAX would ask of every node whether to stop there.
+    """
+    kind: Any = cast("type[Any]", type(prefix))
+    if kind not in (tuple, list, dict):
+        return [placed(keys, prefix)] * trees.structure(tree).num_leaves if stops(prefix) else None
+    is_dict = kind is dict
+    if cast("type[Any]", type(tree)) is not kind or len(prefix) != len(tree) or (is_dict and {*prefix} != {*tree}):
+        return None
+    spread: list[object] = []
+    for key in sorted(prefix) if is_dict else range(len(prefix)):
+        below = _spread(prefix[key], tree[key], stops, placed, (*keys, key))
+        if below is None:
+            return None
+        spread += below
+    return spread
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,11 +271,14 @@ def depends_on_leaves(prefix: PyTree, read: Read) -> bool:
 
 
 def _prefix_leaves(prefix: PyTree, read: Read) -> list[object]:
+    if type(prefix) in (tuple, list):
+        return [leaf for part in cast("Sequence[PyTree]", prefix) for leaf in _prefix_leaves(part, read)]
+
     def stops(node: object) -> bool:
         return isinstance(node, RidesByKind) or read(node) is not None
 
     # A record in the prefix keeps its rides as configuration.
-    return jax.tree.leaves(prefix if stops(prefix) else spelled_out(prefix), is_leaf=stops)
+    return [prefix] if stops(prefix) else jax.tree.leaves(spelled_out(prefix), is_leaf=stops)
 
 
 def mapped_size(leaves: Sequence[Leaf], axes: Sequence[int | None], *, given: int | None, what: str) -> int | None:
@@ -260,41 +293,43 @@ def mapped_size(leaves: Sequence[Leaf], axes: Sequence[int | None], *, given: in
     Raises:
         AxisError: if an axis is out of range, or the sizes differ: all offenders with path, shape and size.
     """
-    sizes: dict[str, int] = {}
-    wrong: list[str] = []
-    for leaf, axis in zip(leaves, axes, strict=True):
-        if axis is None:
-            continue
-        path = format_path(leaf.path)
-        # A leaf's value may be a tree of arrays itself, in a graph's Variable.
-        for value in jax.tree.leaves(leaf.value):
-            shape: tuple[int, ...] = getattr(value, "shape", ())
-            if not -len(shape) <= axis < len(shape):
-                wrong.append(f"{path}: axis {axis} of shape {shape}")
-            else:
-                sizes[f"{path}: axis {axis} of shape {shape} has size {shape[axis]}"] = shape[axis]
+    # Of shapes alone, since a path is written for an error only. A leaf may be a tree, in a graph's Variable.
+    mapped: list[tuple[Leaf, int, tuple[int, ...]]] = [
+        (leaf, axis, getattr(value, "shape", ()))
+        for leaf, axis in zip(leaves, axes, strict=True)
+        if axis is not None
+        for value in jax.tree.leaves(leaf.value)
+    ]
+
+    def places(is_meant: Callable[[int, tuple[int, ...]], bool], ending: str = "") -> list[str]:
+        return [
+            f"{format_path(leaf.path)}: axis {axis} of shape {shape}" + (ending and f"{ending}{shape[axis]}")
+            for leaf, axis, shape in mapped
+            if is_meant(axis, shape)
+        ]
+
     # First, because an axis that is not there has no size to differ in.
+    wrong = places(lambda axis, shape: not -len(shape) <= axis < len(shape))
     if wrong:
         raise AxisError(
             f"{what} is given an axis that these arguments do not have",
             at=wrong,
             fix="map them over None, or give them the axis",
         )
-    if given is not None and any(size != given for size in sizes.values()):
-        offenders = [text for text, size in sizes.items() if size != given]
+    sizes = {shape[axis] for _, axis, shape in mapped}
+    if given is not None and sizes - {given}:
         raise AxisError(
             f"{what} got arguments whose mapped axes differ from the size given, {given}",
-            at=offenders,
+            at=list(dict.fromkeys(places(lambda axis, shape: shape[axis] != given, " has size "))),
             fix="map them over None, or correct the size",
         )
-    if len(set(sizes.values())) > 1:
+    if len(sizes) > 1:
         raise AxisError(
-            f"{what} got arguments with inconsistent sizes on their mapped axes: "
-            f"{', '.join(map(str, sorted(set(sizes.values()))))}",
-            at=list(sizes),
+            f"{what} got arguments with inconsistent sizes on their mapped axes: {', '.join(map(str, sorted(sizes)))}",
+            at=list(dict.fromkeys(places(lambda axis, shape: True, " has size "))),
             fix="make the sizes agree, or map the odd ones over None",
         )
-    return next(iter(sizes.values()), given)
+    return next(iter(sizes), given)
 
 
 def subtrees(prefix: PyTree, tree: PyTree, read: Read, wanted: Ride) -> list[PyTree]:

@@ -347,12 +347,12 @@ CARRIED = Carried()
 
 def is_axis(node: object) -> TypeGuard[int | None]:
     """Whether a prefix node is an axis: an int or None."""
-    return node is None or (isinstance(node, int) and not isinstance(node, bool))
+    return read_axis(node) is not None
 
 
 def read_axis(node: object) -> Axis | None:
     """An axis, or None."""
-    return _axis(node) if is_axis(node) else None
+    return _axis(node) if node is None or (isinstance(node, int) and not isinstance(node, bool)) else None
 
 
 def read_step(node: object) -> Ride | None:

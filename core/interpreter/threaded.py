@@ -106,7 +106,7 @@ class Threaded(Values):
     def __reduce__(self) -> str:
         return "THREADED"
 
-    def enter(self, call: Call) -> tuple[CallOfParts, list[Leaf], Entered]:
+    def enter(self, call: Call) -> tuple[CallOfParts, list[Leaf], tuple[Any, ...]]:
         """Takes a call apart: its structure, its dynamic leaves, the records' first, and what it came from."""
         entered = _entered(call)
         parts: Any = entered[0][0]
@@ -118,7 +118,7 @@ class Threaded(Values):
         for path, tree in [*parts.held(), (("<function>",), parts.functions), *named]:
             leaves += iter_leaves(tree, path, fields=fields)
         structure, dynamic = assemble(CallOfParts, Make(trees.structure(entered[0]), tuple(fields)), leaves)
-        return structure, dynamic, entered
+        return structure, dynamic, (*entered, structure)
 
     def may_update(self, crossing: Crossing[CallOfRecords]) -> bool:
         """Parts may have successors."""
@@ -128,7 +128,7 @@ class Threaded(Values):
         self, prefix: Arrival, call: Call, entered: Any, leaves: Sequence[Leaf], read: Read, what: str
     ) -> list[Ride]:
         """The ride of each leaf; what changes of records that are the same at every step is carried along."""
-        rides, parts = super().rides(prefix, entered[0], None, leaves, read, what), entered[0][0]
+        rides, parts = super().rides(prefix, entered[0], entered[2], leaves, read, what), entered[0][0]
         for i in range(sum(map(is_array, trees.flatten(parts.records)[0]))):
             ride = rides[i]
             rides[i] = replace(ride, along=True) if isinstance(ride, Step) and ride.axis is None else ride
@@ -219,11 +219,11 @@ def _holds(outer: tuple[Block, Path], inner: tuple[Block, Path]) -> bool:
     return outer[0] is inner[0] and inner[1][: len(outer[1])] == outer[1]
 
 
-def _write(entered: Entered, outcome: Outcome, groups: Groups) -> None:
+def _write(entered: tuple[Any, ...], outcome: Outcome, groups: Groups) -> None:
     """Puts the records with their changed leaves into the blocks that they come from."""
     new = {position: groups[lane][place] for position, lane, place in outcome.updates}
     parts, start = entered[0][0], 0
-    by = cast("Any", parts.functions[0]).suffix() if len(parts.functions) == 1 else "(...)"
+    by = parts.functions[0].suffix() if len(parts.functions) == 1 else "(...)"
     for block, (_, path), record in zip(entered[1], parts.places, parts.records, strict=True):
         leaves, structure = trees.flatten(record)
         places = [i for i, leaf in enumerate(leaves) if is_array(leaf)]

@@ -32,7 +32,7 @@ from weft.core.interpreter.boundary import (
     QuickWay,
     parameter_names,
 )
-from weft.core.interpreter.building import FORWARDED, Builder, as_array, make_builder
+from weft.core.interpreter.building import FORWARDED, Builder, make_builder, through_registry
 from weft.core.interpreter.extracting import make_extractor
 from weft.core.interpreter.hidden import refuse_hidden_tracers
 from weft.core.interpreter.prefixes import resolve
@@ -176,7 +176,7 @@ class Values:
         for path, argument in named_arguments(call):
             leaves += iter_leaves(argument, path, fields=fields)
         structure, dynamic = assemble(CallOfRecords, Make(trees.structure(call), tuple(fields)), leaves)
-        return structure, dynamic, None
+        return structure, dynamic, structure
 
     def may_update(self, crossing: Crossing[CallOfRecords]) -> bool:
         """No record can be updated."""
@@ -186,7 +186,7 @@ class Values:
         self, prefix: Arrival, call: Call, entered: Any, leaves: Sequence[Leaf], read: Read, what: str
     ) -> list[Ride]:
         """The ride of each leaf, by a prefix of the call."""
-        return resolve(prefix, call, leaves, read, what=what, depth=2)
+        return resolve(prefix, call, leaves, read, what=what, statics=entered.static_positions, depth=2)
 
     def rebuild(self, crossing: Crossing[CallOfRecords], values: Sequence[PyTree]) -> tuple[Call, Any]:
         """The live call, with the values that the transform gives."""
@@ -238,14 +238,17 @@ class Values:
         lanes: OutLanes,
     ) -> Outcome:
         """What was returned, whose arrays are put into lanes unless they can be forwarded."""
-        # A function may return what `eval_shape` gave it: as static values these cross in the structure, as they are.
-        out = _with_abstract_as_static(out)
         structure, leaves = take_apart(out)
+        if any(isinstance(leaf.value, jax.ShapeDtypeStruct) for leaf in leaves):
+            # A function may return what `eval_shape` gave it: as static values these cross in the structure.
+            out = _with_abstract_as_static(out)
+            structure, leaves = take_apart(out)
         structure = replace(structure, statics=tuple(map(_unwrapped, structure.statics)))
         paths = structure.paths
         hidden = ((format_path(paths[i], "output"), value) for i, _, value in structure.statics)
         refuse_hidden_tracers(hidden, self.layer)
-        rides = resolve(departure.prefix, out, leaves, departure.read, what=departure.option)
+        statics = structure.static_positions
+        rides = resolve(departure.prefix, out, leaves, departure.read, what=departure.option, statics=statics)
         # By identity, which decides it while tracing: the numbers are not there to be compared.
         inputs = {id(value): i for i, value in enumerate(values)}
         sources: list[tuple[int, int]] = []
@@ -260,9 +263,7 @@ class Values:
 
     def hand_over(self, entered: Any, outcome: Outcome, values: Sequence[PyTree], groups: Groups) -> PyTree:
         """The output, from what came out of the transform and what was forwarded."""
-        return outcome.structure.build(
-            [as_array(values[place]) if lane == FORWARDED else groups[lane][place] for lane, place in outcome.sources]
-        )
+        return through_registry(outcome.structure, outcome.sources, values, groups)
 
     def quick_way(self, crossing: Crossing[CallOfRecords], entered: Any, call: Call) -> QuickWay | None:
         """Generated code that takes calls of this make apart, and builds what comes out."""
@@ -285,8 +286,6 @@ class _Abstract:
 
 
 def _with_abstract_as_static(out: PyTree) -> PyTree:
-    if not any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(out)):
-        return out
     leaves, definition = trees.flatten(out)
     return definition.unflatten(
         [_Abstract(leaf) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf for leaf in leaves]

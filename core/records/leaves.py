@@ -10,7 +10,7 @@ What a `weft.Module` holds that is no array is none of its leaves: it is configu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
@@ -22,7 +22,7 @@ from jax.core import Tracer
 from weft.core.caches import kept_in
 from weft.core.edge import trees
 from weft.core.edge.trees import PyTree
-from weft.core.errors import StaticError
+from weft.core.errors import StaticError, StructureError
 from weft.core.paths import Path, format_path, key_part
 from weft.core.records.kinds import NO_ROLE, Kind, Role, field_roles
 from weft.core.records.pending import fields_of
@@ -139,7 +139,11 @@ def _visit(
         for name, child in record_children(node):
             _visit(found, child, (*path, name), roles[name].inside(role), inside, root, fields)
         return
-    children = trees.flatten_one_level(node)
+    try:
+        children = trees.flatten_one_level(node)
+    except ValueError:
+        refuse_unsorted(node, path)
+        raise
     if children is None:
         in_record = bool(owners) and not keeps_numbers(owners[-1])
         found.append(Leaf(path, role, node, is_dynamic(node, in_record), owners, root))
@@ -156,6 +160,24 @@ def _makes_of_fields(record: eqx.Module, path: Path) -> Iterator[Any]:
         if field.metadata.get("static", False) and field.name in values:
             refuse_unhashable(values[field.name], lambda field=field: format_path((*path, field.name)))
             yield make_of_static(values[field.name])
+
+
+def refuse_unsorted(node: object, path: Path = ()) -> None:
+    """Refuses a dict whose keys cannot be sorted, as JAX does in an error that says neither which nor where.
+
+    Raises:
+        StructureError: naming its place.
+    """
+    if isinstance(node, Mapping):
+        keys = list(cast("Mapping[Any, Any]", node))
+        try:
+            sorted(keys)
+        except TypeError:
+            raise StructureError(
+                f"a dict in a tree must have keys that can be sorted, and these cannot be: {keys!r:.200}",
+                at=format_path(path),
+                fix="use keys of one type, such as strings; what differs by kind or filter is no tree",
+            ) from None
 
 
 def type_of(value: Any) -> str:
@@ -199,7 +221,11 @@ def refuse_arrays(value: PyTree, where: Callable[[], str], *, is_argument: bool 
         StaticError: naming the array's path.
     """
     owner = "argument" if is_argument else "field"
-    for path, leaf in trees.flatten_with_path(value)[0]:
+    try:
+        leaves = trees.flatten_with_path(value)[0]
+    except ValueError:  # a dict by kind, whose keys cannot be sorted
+        return
+    for path, leaf in leaves:
         if isinstance(leaf, jax.Array | np.ndarray):
             kind = "a traced array" if isinstance(leaf, Tracer) else "an array"
             fix = "make it an ordinary field (static fields are part of the structure, and are compared by ==)"

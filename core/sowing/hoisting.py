@@ -20,6 +20,7 @@ a moment; their rules run when the jaxpr around them is hoisted, or evaluated by
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -160,11 +161,19 @@ def _with_tags_outside(
     return outs[:num_outs]
 
 
-def _jit(params: Params, args: list[jax.Array], handler: Handler) -> list[jax.Array]:
-    hoisted = hoist(params["jaxpr"])
-    num_offsets, num_sown = count_leaves(hoisted.sites.perturbed), count_leaves(hoisted.sites.sown)
-    extended = equations.extend_jit(params, hoisted.closed, num_offsets, num_sown)
-    return _with_tags_outside(lambda offsets: _jax.jit_p.bind(*args, *offsets, **extended), hoisted.sites, handler)
+def _extended(primitive: Primitive, extend: Callable[[Params, ClosedJaxpr, int, int], Params]) -> Rule:
+    """Offsets come last among the inputs (of a scan: among what is scanned), sown values last among the outputs."""
+
+    def rule(params: Params, args: list[jax.Array], handler: Handler) -> list[jax.Array]:
+        hoisted = hoist(params["jaxpr"])
+        num_offsets, num_sown = count_leaves(hoisted.sites.perturbed), count_leaves(hoisted.sites.sown)
+        extended = extend(params, hoisted.closed, num_offsets, num_sown)
+        bind = functools.partial(primitive.bind, *args)
+        return _with_tags_outside(
+            lambda offsets: bind(*offsets, **extended), hoisted.sites, handler, params.get("length")
+        )
+
+    return rule
 
 
 def _remat(params: Params, args: list[jax.Array], handler: Handler) -> list[jax.Array]:
@@ -174,16 +183,6 @@ def _remat(params: Params, args: list[jax.Array], handler: Handler) -> list[jax.
     operands = [*consts, *args]
     return _with_tags_outside(
         lambda offsets: _jax.remat_p.bind(*operands, *offsets, **extended), hoisted.sites, handler
-    )
-
-
-def _scan(params: Params, args: list[jax.Array], handler: Handler) -> list[jax.Array]:
-    # Offsets come last, among what is scanned; sown values come last, among what is stacked.
-    hoisted, length = hoist(params["jaxpr"]), params["length"]
-    num_offsets, num_sown = count_leaves(hoisted.sites.perturbed), count_leaves(hoisted.sites.sown)
-    extended = equations.extend_scan(params, hoisted.closed, num_offsets, num_sown)
-    return _with_tags_outside(
-        lambda offsets: _jax.scan_p.bind(*args, *offsets, **extended), hoisted.sites, handler, length
     )
 
 
@@ -237,13 +236,10 @@ def _while(params: Params, args: list[jax.Array], handler: Handler) -> list[jax.
         carry = flat[num_all : num_all + len(init)]
         return _jax.run(body.closed, [*flat[:num_body], *carry, *flat[num_body:num_all]])
 
-    def run_cond(*flat: jax.Array) -> list[jax.Array]:
-        return evaluate(cond.jaxpr, cond.consts, flat[: num_cond + len(init)], ignore)
-
     extended = dict(
         params,
         body_nconsts=num_all,
-        cond_jaxpr=_jax.trace(run_cond, [*cond.in_avals, *sown_avals], like=cond),
+        cond_jaxpr=_untagged(cond, sown_avals),
         body_jaxpr=_jax.trace(run_body, [*const_avals, *offset_avals, *carry_avals, *sown_avals], like=body.closed),
     )
     last = map(_jax.zeros, sown_avals)
@@ -253,6 +249,15 @@ def _while(params: Params, args: list[jax.Array], handler: Handler) -> list[jax.
     if tag_names({"cond_jaxpr": cond}):
         evaluate(cond.jaxpr, cond.consts, [*args[:num_cond], *outs], handler)
     return outs
+
+
+def _untagged(closed: ClosedJaxpr, ignored: Sequence[ShapedArray] = ()) -> ClosedJaxpr:
+    """A jaxpr without its tags, with more inputs behind its own, which it ignores."""
+
+    def run(*flat: jax.Array) -> list[jax.Array]:
+        return evaluate(closed.jaxpr, closed.consts, flat[: len(closed.in_avals)], ignore)
+
+    return _jax.trace(run, [*closed.in_avals, *ignored], like=closed)
 
 
 def _inline(params: Params, args: list[jax.Array], handler: Handler) -> list[jax.Array]:
@@ -270,10 +275,7 @@ def _custom_derivative(primitive: Primitive) -> Rule:
     def rule(params: Params, args: list[jax.Array], handler: Handler) -> list[jax.Array]:
         call, hoisted = params["call_jaxpr"], hoist(params["call_jaxpr"])
 
-        def run_untagged(*inputs: jax.Array) -> list[jax.Array]:
-            return evaluate(call.jaxpr, call.consts, inputs, ignore)
-
-        untagged = dict(params, call_jaxpr=_jax.trace(run_untagged, call.in_avals, like=call))
+        untagged = dict(params, call_jaxpr=_untagged(call))
         bind_params = derivatives.without_context(primitive.get_bind_params(untagged), lambda: tracing_tags(None))
 
         def custom(*inputs: jax.Array) -> list[jax.Array]:
@@ -294,9 +296,9 @@ def _custom_derivative(primitive: Primitive) -> Rule:
 
 
 RULES: dict[object, Rule] = {
-    _jax.jit_p: _jit,
+    _jax.jit_p: _extended(_jax.jit_p, equations.extend_jit),
     _jax.remat_p: _remat,
-    _jax.scan_p: _scan,
+    _jax.scan_p: _extended(_jax.scan_p, equations.extend_scan),
     _jax.cond_p: _cond,
     _jax.while_p: _while,
     **dict.fromkeys(_jax.call_primitives(), _inline),

@@ -30,7 +30,7 @@ from weft.core.errors import DifferentiationError, StructureError
 from weft.core.interpreter.boundary import parameter_names
 from weft.core.paths import Path, format_path, key_part
 from weft.core.records.aliases import refuse_aliases
-from weft.core.records.filters import Filter, format_filter
+from weft.core.records.filters import Filter, format_filter, predicate
 from weft.core.records.kinds import OptState, Param
 from weft.core.records.leaves import Leaf, iter_leaves
 from weft.core.records.module import Module, static
@@ -193,6 +193,7 @@ class Optimizer(Module):  # weft: skip(of any model)
         wrt: Filter = Param,
     ):
         _check_transformation(transformation)
+        predicate(wrt)  # refuses what is no filter
         self.wrt = hashable(wrt)
         leaves = _parameters(model, self.wrt)
         refuse_aliases(model, leaves, ("model",), "an optimizer")

@@ -7,6 +7,7 @@ known. In tree mode objects are looked through as the pytrees that they are, and
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,15 +15,16 @@ from typing import Any
 import jax
 from weft.core.paths import Path, key_part
 from weft.core.records.agree import Fixed
-from weft.core.records.leaves import NUMBERS, is_array
+from weft.core.records.leaves import NUMBERS, is_array, iter_leaves
 from weft.nnx.errors import StructureError
 from weft.nnx.foreign import refuse_foreign
 from weft.nnx.graphs import whereabouts
 from weft.nnx.graphs.definitions import GraphDef, IndexMap
-from weft.nnx.graphs.nodes import is_graph_node
 from weft.nnx.graphs.plan import Plan, plan_of
 from weft.nnx.graphs.unflattening import Unflattener
+from weft.nnx.objects.attributes import GRAPH_TYPES
 from weft.nnx.variable.refs import copy_containers, is_array_ref
+from weft.nnx.variable.tracers import current_trace_state
 from weft.nnx.variable.variable import VARIABLE_TYPES, Variable
 
 
@@ -112,9 +114,7 @@ class Memory:
 
 def is_item(graph: bool, value: Any) -> bool:
     """Whether a value is a graph of its own, where objects are graphs or not."""
-    if isinstance(value, Variable) or is_array_ref(value):
-        return True
-    if graph and is_graph_node(value):
+    if isinstance(value, Variable) or is_array_ref(value) or (graph and type(value) in GRAPH_TYPES):
         return True
     refuse_foreign(value)
     return False
@@ -129,7 +129,7 @@ def take_apart(graph: bool, tree: Any) -> Tree:
     """
     shape = shape_of(graph, tree)
     plan = plan_of([shape.flat[i] for i in shape.nodes])
-    holders = tuple(_holder(leaf) for leaf in plan.leaves)
+    holders = tuple([_holder(leaf) for leaf in plan.leaves])
     starts = [*plan.starts, len(plan.leaves)]
     leaves: list[RefLeaf] = []
     paths: list[tuple[int, Path]] = []
@@ -142,7 +142,7 @@ def take_apart(graph: bool, tree: Any) -> Tree:
         if item is ARRAY:
             leaves.append(RefLeaf(shape.bases[place], shape.flat[place]))
             paths.append((place, ()))
-    full = tuple(leaf.path for leaf in leaves)
+    full = tuple([leaf.path for leaf in leaves])
     structure = replace(shape.structure, graphdef=plan.graphdef, holders=holders, paths=tuple(paths), full_paths=full)
     return replace(shape, structure=structure, plan=plan, leaves=leaves)
 
@@ -158,11 +158,15 @@ def shape_of(graph: bool, tree: Any) -> Tree:
         return found
 
     # JAX asks of every node and every leaf, once: what it is need not be asked again.
-    with_paths, treedef = jax.tree_util.tree_flatten_with_path(tree, is_leaf=stops)
+    try:
+        with_paths, treedef = jax.tree_util.tree_flatten_with_path(tree, is_leaf=stops)
+    except ValueError:
+        deque(iter_leaves(tree), maxlen=0)  # which names the dict whose keys cannot be sorted
+        raise
     flat = [value for _, value in with_paths]
     bases = [tuple(map(key_part, path)) for path, _ in with_paths]
     nodes = [i for i, value in enumerate(flat) if id(value) in met]
-    items = tuple(NODE if id(value) in met else _item(value) for value in flat)
+    items = tuple([NODE if id(value) in met else _item(value) for value in flat])
     structure = RefStructure(treedef, items, _NOTHING, ())
     return Tree(structure, flat, _NO_PLAN, nodes, [], bases)
 
@@ -224,9 +228,10 @@ def check_levels(nodes: Iterable[Any]) -> None:
     Raises:
         TraceLevelError: naming their type.
     """
+    here = current_trace_state()
     for node in nodes:
         state = node._trace_state if type(node) in VARIABLE_TYPES else getattr(node, "_pytree__trace", None)
-        if state is not None and not state.is_valid():
+        if state is not None and state is not here and not state.is_valid():
             raise StructureError(
                 f"Cannot extract graph node from different trace level: {type(node).__name__}",
                 at=whereabouts.find(node, "given to a transform"),

@@ -103,7 +103,7 @@ class Leaving:
         end = look.here()
         returned = [look.at(apart.flat[place]) for place in apart.nodes]
         if mode.updates:
-            check_levels(look.ref_index)
+            check_levels([node for node, _ in look.ref_index.items()])
         arguments = self._arguments(given, end) if mode.updates else None
         if arguments is None:
             reached = [i for i, variable in enumerate(holders) if variable is not None]
@@ -112,8 +112,7 @@ class Leaving:
             reached = [self.position[id(leaf)] for leaf in look.leaves[: end.leaves] if id(leaf) in self.position]
         if not (mode.updates or mode.copies):
             self._refuse_returned(apart, returned)  # before what it changes is refused: that it is returned is why
-        places = ((i, self._changed(i)) for i in reached)
-        updates = tuple((i, *place) for i, place in places if place is not None)
+        updates = tuple([(i, *place) for i in reached if (place := self._changed(i)) is not None])
         metadata = self._metadata()
         sources = self._output(apart, returned)
         treedef, items = apart.structure.treedef, apart.structure.items
@@ -197,13 +196,12 @@ class Leaving:
     def _same_things(self, end: Mark) -> bool:
         """Whether objects, Variables and arrays of the arguments are where they were."""
         before = self.memory.index_ref
-        if any(number < end.numbers and before.get(number) is not node for node, number in self.look.ref_index.items()):
-            return False
-        triples = enumerate(zip(self.look.leaves[: end.leaves], self.memory.holders, self.values, strict=False))
-        return all(
-            variable is not None or (leaf is value and not self.crossing.rides[i].gives_away)
-            for i, (leaf, variable, value) in triples
-        )
+        for node, number in self.look.ref_index.items():
+            if number < end.numbers and before.get(number) is not node:
+                return False
+        rows = zip(self.look.leaves[: end.leaves], self.memory.holders, self.values, self.crossing.rides, strict=False)
+        moved = [variable is None and (leaf is not value or ride.gives_away) for leaf, variable, value, ride in rows]
+        return not any(moved)
 
     def _finders_now(self) -> list[Finder]:
         """For each argument what finds the ride of what is in it now, from the prefix that it came with."""

@@ -23,8 +23,8 @@ import jax
 import numpy as np
 from jax.core import Tracer
 from weft.core.interpreter.boundary import Groups, Place
+from weft.core.interpreter.building import FORWARDED, as_array
 from weft.core.interpreter.rides import Ride
-from weft.core.interpreter.values import FORWARDED, as_array
 from weft.nnx.crossing.apart import put_together, take_apart
 from weft.nnx.graphs.definitions import GraphDef, IndexMap
 from weft.nnx.graphs.plan import Plan

@@ -12,8 +12,8 @@ from typing import Any
 
 import jax
 from weft.core.interpreter.boundary import Call, Crossing, Groups, QuickWay
+from weft.core.interpreter.building import as_array
 from weft.core.interpreter.extracting import SameObject, make_extractor
-from weft.core.interpreter.values import as_array
 from weft.core.records.agree import Fixed
 from weft.core.records.leaves import NUMBERS, is_array
 from weft.core.records.partition import Structure

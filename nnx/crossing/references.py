@@ -87,7 +87,7 @@ class References:
             self._refuse_sharing(tree)
         if self.updates:
             # Objects are written too, then; without, only Variables are, which are asked when it comes to that.
-            check_levels(tree.plan.node(number) for number in tree.plan.by_number)
+            check_levels([tree.plan.node(number) for number in tree.plan.by_number])
         structure = RefCall(**vars(tree.structure), functions=functions, mode=self.mode)
         return structure, tree.leaves, tree
 

@@ -40,7 +40,9 @@ class RefMap(MutableMapping[Any, int], MappingReprMixin):
 
     @staticmethod
     def from_indexmap(indexmap: IndexMap) -> RefMap:
-        return RefMap((value, index) for index, value in indexmap.items())
+        found = RefMap()
+        found._mapping = {id(value): (value, index) for index, value in indexmap.items()}
+        return found
 
     def get(self, key: Any, default: Any = None) -> Any:
         return self._mapping.get(id(key), (None, default))[1]
@@ -155,7 +157,7 @@ def renumbered(definition: Any, outer_index: Any) -> Any:
         return definition
     index = outer_index(definition.index) if callable(outer_index) else outer_index
     changes: dict[str, Any] = {"outer_index": index}
-    if isinstance(definition, VariableDef):
+    if isinstance(definition, VariableDef) and definition.array_refdef is not None:
         changes["array_refdef"] = renumbered(definition.array_refdef, outer_index)
     return definition._replace(**changes)
 
@@ -262,7 +264,7 @@ class GraphDef(Generic[N]):
         return (GraphDef, (self.nodes, self.attributes, self.num_leaves))
 
     def _renumbered(self, outer_index: Any) -> GraphDef[N]:
-        return GraphDef((renumbered(node, outer_index) for node in self.nodes), self.attributes, self.num_leaves)
+        return GraphDef([renumbered(node, outer_index) for node in self.nodes], self.attributes, self.num_leaves)
 
     def with_no_outer_index(self) -> GraphDef[N]:
         """This definition, as of a graph without an earlier one."""

@@ -47,6 +47,7 @@ class Flattener:
         self.paths: list[Path] | None = [] if with_paths else None
         self.repeats: list[tuple[int, Path]] = []
         self._numbers = ref_index._mapping
+        self._outers: dict[int, tuple[Any, int]] = {} if ref_outer_index is None else ref_outer_index._mapping
 
     def graphdef(self) -> GraphDef[Any]:
         return GraphDef(self.nodes, self.attributes, len(self.leaves))
@@ -76,7 +77,8 @@ class Flattener:
         return True
 
     def _outer(self, node: Any) -> int | None:
-        return None if self.ref_outer_index is None else self.ref_outer_index.get(node, None)
+        met = self._outers.get(id(node))
+        return None if met is None else met[1]
 
     def _node(self, node: Any, path: Path) -> bool | None:
         """Describes a node; says `None` if it is none."""
@@ -84,8 +86,8 @@ class Flattener:
         # By exact type, two look-ups: nearly all nodes are objects or Variables, and JAX's registry is asked about the
         # others only.
         if kind in GRAPH_TYPES or kind in VARIABLE_TYPES:
-            if self._again(node, path):
-                return True
+            if id(node) in self._numbers:
+                return self._again(node, path)
             if kind in VARIABLE_TYPES:
                 self._variable(node, path)
                 return True

@@ -17,6 +17,7 @@ import jax.tree_util as jtu
 import numpy as np
 from weft.core.caches import kept_in
 from weft.core.paths import Path, key_part
+from weft.core.records.leaves import refuse_unsorted
 from weft.nnx.errors import StructureError
 from weft.nnx.foreign import refuse_foreign
 from weft.nnx.objects.attributes import GRAPH_TYPES, HashableMapping
@@ -133,13 +134,18 @@ def _set_item(container: Any, key: Any, value: Any) -> None:
     container[key] = value
 
 
+def _items_of_dict(xs: dict[Any, Any]) -> tuple[list[tuple[Any, Any]], None]:
+    refuse_unsorted(xs)
+    return sorted(xs.items()), None
+
+
 register_pytree_node_type(
     list, lambda xs: (list(enumerate(xs)), None), lambda items, _: [x for _, x in items], set_key=_set_item
 )
 register_pytree_node_type(tuple, lambda xs: (list(enumerate(xs)), None), lambda items, _: tuple([x for _, x in items]))
 register_pytree_node_type(
     dict,
-    lambda xs: (sorted(xs.items()), None),
+    _items_of_dict,
     lambda items, _: dict(items),
     set_key=_set_item,
     pop_key=lambda xs, key: xs.pop(key),

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, TypeVar
 import jax.tree_util as jtu
 from weft.core.edge._nodes import register_dispatched_node
 from weft.core.paths import Path, format_path
+from weft.core.records.leaves import refuse_unsorted
 from weft.nnx.errors import FilterError, StructureError
 from weft.nnx.printing.reprlib import Attr, Object, Representable, SequenceReprMixin
 from weft.nnx.states.filters import Filter, filters_to_predicates
@@ -40,7 +41,10 @@ class FlatState(Sequence[tuple[Path, V]], SequenceReprMixin):
     __slots__ = ("_keys", "_values")
 
     def __init__(self, items: Iterable[tuple[Path, V]], /, *, sort: bool):
-        pairs = sorted(items, key=operator.itemgetter(0)) if sort else list(items)
+        pairs = list(items)
+        if sort:
+            refuse_unsorted(dict.fromkeys(path for path, _ in pairs))
+            pairs.sort(key=operator.itemgetter(0))
         self._keys: tuple[Path, ...] = tuple(path for path, _ in pairs)
         self._values: list[V] = [value for _, value in pairs]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, TypeVar, cast
 
 from weft.core.caches import kept
@@ -20,6 +20,7 @@ from weft.nnx.missing import Missing
 from weft.nnx.variable.sharding import get_logical_axis_rules
 from weft.nnx.variable.variable import Variable
 from weft.transforms._wrap import as_tuple, by_position
+from weft.transforms.differentiation import numbers_of_arguments
 from weft.transforms.transformed import named_like
 
 O = TypeVar("O")
@@ -162,10 +163,14 @@ def argnums_and_filters(argnums: Any) -> tuple[int | tuple[int, ...], tuple[tupl
 
     Raises:
         StructureError: if an argument is named twice, for its Variables would be differentiated by one of the two.
+        DifferentiationError: if one is named by something else.
     """
-    single = not isinstance(argnums, Sequence)
-    entries: tuple[Any, ...] = (argnums,) if single else tuple(cast("Sequence[Any]", argnums))
-    numbers: tuple[Any, ...] = tuple(entry.argnum if isinstance(entry, DiffState) else entry for entry in entries)
+    single = isinstance(argnums, DiffState) or hasattr(type(argnums), "__index__")
+    entries: tuple[Any, ...] = (argnums,) if single else tuple(cast("Iterable[Any]", argnums))
+    numbers = numbers_of_arguments(
+        [entry.argnum if isinstance(entry, DiffState) else entry for entry in entries],
+        "an argument's Variables are chosen by nnx.DiffState(argnum, filter)",
+    )
     repeated = next((number for i, number in enumerate(numbers) if number in numbers[:i]), None)
     if repeated is not None:
         raise StructureError(

@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 import jax.extend
-from weft.core.edge._tracers import running_trace
+from weft.core.edge._tracers import running_trace, trace_ctx
 from weft.nnx.printing.reprlib import Attr, Object, Representable
 
 
@@ -73,7 +73,7 @@ _latest = _outside
 def current_trace_state() -> TraceState:
     """The current level, as the one object that everything made at it shares (within, until levels alternate)."""
     global _latest
-    now = running_trace()
+    now = trace_ctx.trace._weakref  # as `running_trace`, without the call: JAX rebuilds thousands of Variables at once
     known, state = _outside
     if known is now:
         return state

@@ -117,7 +117,7 @@ class Variable(Shown, HasMetadata, Generic[A], metaclass=VariableMeta):
         """A Variable of the current level, made without hooks or checks."""
         variable = object.__new__(cls)
         _store(variable, "_trace_state", current_trace_state())
-        _store(variable, "_nnx_metadata", freeze(metadata))
+        _store(variable, "_nnx_metadata", metadata if type(metadata) is Metadata else freeze(metadata))
         _store(variable, "_raw_value", value)
         return variable
 
@@ -372,7 +372,7 @@ def _register(cls: Any) -> None:
         # As `_new` does, but without a call for each slot.
         variable = object.__new__(cls)
         _set_raw_value(variable, *children)
-        _set_metadata(variable, metadata.in_order())
+        _set_metadata(variable, getattr(metadata, "_in_order", None) or metadata.in_order())
         _set_trace_state(variable, current_trace_state())
         return variable
 

@@ -362,3 +362,9 @@ def test_a_list_of_two_is_a_pair_too(lib):
     assert (float(value), list(aux), gradient.tolist()) == (2.0, ["x"], [1.0, 1.0])
     out, _ = weft.vjp(lambda x: [x, x], jnp.ones(2))
     assert isinstance(out, list)
+
+
+@pytest.mark.parametrize("argnums", [{Param}, {Param: 0, ...: None}, (Param,)])
+def test_argnums_that_are_kinds_are_refused(argnums: Any):
+    with pytest.raises(weft.DifferentiationError, match=r"argnums must be the position(.|\n)*wrt= chooses the leaves"):
+        weft.grad(lambda x: x**2, argnums=argnums)

@@ -150,3 +150,16 @@ def test_the_leaves_are_those_of_jax_in_its_order_and_with_its_paths(tree: Any):
     wanted = jax.tree_util.tree_flatten_with_path(tree)[0]
     assert [id(leaf.value) for leaf in found] == [id(value) for _, value in wanted]
     assert [len(leaf.path) for leaf in found] == [len(path) for path, _ in wanted]
+
+
+@pytest.mark.parametrize(
+    "use", [weft.jit(lambda tree: 0), weft.vmap(lambda tree: 0), lambda tree: weft.split({"tree": tree}, ...)]
+)
+def test_a_dict_whose_keys_cannot_be_sorted_is_named_by_its_place(use: Any):
+    with pytest.raises(weft.StructureError, match=r"keys that can be sorted(.|\n)*at: tree.by_kind"):
+        use({"by_kind": {weft.Param: jnp.ones(2), ...: jnp.ones(2)}})
+
+
+def test_a_returned_dict_whose_keys_cannot_be_sorted_is_refused():
+    with pytest.raises(weft.StructureError, match="keys that can be sorted"):
+        weft.jit(lambda x: {weft.Param: x, ...: x})(1.0)

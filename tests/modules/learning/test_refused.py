@@ -108,3 +108,9 @@ def test_an_adapter_that_is_larger_than_its_layer_is_refused():
     with pytest.raises(weft.ConfigError, match=r"(?s)a rank of 100 is no low one for a kernel of 6 by 6.*at most 6"):
         weft.lora(MODEL, 100, key=KEY)
     assert weft.lora(MODEL, 6, key=KEY).down.shape == (6, 6)
+
+
+@pytest.mark.parametrize("wrt", [{weft.Param: 0, ...: None}, {weft.Param, weft.BatchStat}])
+def test_what_an_optimizer_moves_is_chosen_by_filters_alone(wrt: Any):
+    with pytest.raises(weft.FilterError, match="not a filter"):
+        weft.Optimizer(weft.Linear(2, 2, key=jax.random.key(0)), optax.sgd(0.1), wrt=wrt)

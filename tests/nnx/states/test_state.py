@@ -170,3 +170,15 @@ def test_a_kind_selects_from_records_too():
     _, floats, rest = core_split({"w": ARRAY, "n": jnp.arange(2)}, Param, ...)
     assert floats["n"] is None
     assert rest["w"] is None
+
+
+@pytest.mark.parametrize("state", [{nnx.Param: 1, nnx.BatchStat: 2}, nnx.State({"a": {1: 0, "b": 0}})])
+def test_keys_that_cannot_be_sorted_are_named(state):
+    with pytest.raises(ValueError, match="keys that can be sorted"):
+        nnx.map_state(lambda path, value: value, state)
+
+
+@pytest.mark.parametrize("use", [nnx.split, nnx.jit(lambda tree: 0)])
+def test_a_dict_in_a_graph_whose_keys_cannot_be_sorted_is_named(use):
+    with pytest.raises(ValueError, match="keys that can be sorted"):
+        use({nnx.Param: jax.numpy.ones(2), ...: jax.numpy.ones(2)})

@@ -64,3 +64,9 @@ def test_how_much_is_compiled_is_asked_under_the_name_that_trainers_use():
     assert nnx.jit_partial(double, w, graph_updates=False).jitted_fn._cache_size() == 0
     dropped = weakref.ref(nnx.jit(double))
     assert dropped() is None
+
+
+@pytest.mark.parametrize("argnums", [{nnx.Param}, {nnx.Param: 0}, {nnx.Param: 0, ...: 1}])
+def test_argnums_that_are_kinds_are_refused(argnums):
+    with pytest.raises(TypeError, match=r"argnums must be the position(.|\n)*nnx.DiffState"):
+        nnx.grad(lambda x: x**2, argnums=argnums)
