@@ -64,7 +64,14 @@ def _bytes(program: Program, step: Compiled, activations: int) -> Bytes:
     memory = step.memory
     peak = memory["argument"] + memory["output"] - memory["alias"] + memory["temp"]
     gradients = roles["params"] if has_backward else 0
-    return Bytes(**roles, outputs=memory["output"], gradients=gradients, activations=activations, temporaries=memory["temp"], peak=peak)
+    return Bytes(
+        **roles,
+        outputs=memory["output"],
+        gradients=gradients,
+        activations=activations,
+        temporaries=memory["temp"],
+        peak=peak,
+    )
 
 
 def _kept(kept: Compiled | None, paths: list[str]) -> list[Kept]:
@@ -135,7 +142,10 @@ def groups_of(rest: str, count: int) -> list[list[int]]:
         ids = ids.transpose([int(one) for one in found[3].split(",")]) if found[3] else ids
         return ids.reshape(shape).tolist()
     listed = re.search(r"(?:replica_groups|source_target_pairs)=\{((?:\{[\d,]*\},?)*)\}", rest)
-    groups = [[int(one) for one in group.split(",") if one] for group in re.findall(r"\{([\d,]*)\}", listed[1] if listed else "")]
+    groups = [
+        [int(one) for one in group.split(",") if one]
+        for group in re.findall(r"\{([\d,]*)\}", listed[1] if listed else "")
+    ]
     return [group for group in groups if group] or [list(range(count))]
 
 
@@ -161,13 +171,17 @@ def _collectives(module: Module, arguments: list[Argument], mesh: dict[str, int]
         asked = kind in _SUMS or moves is not None or phase == "update"
         seconds = _seconds(kind, size, groups, device) * times
         phase = "backward" if phase == "recomputed" else phase
-        found.append(Collective(kind, size, times, axes_over(groups, mesh), _where(module, one), phase, moves, asked, seconds))
+        found.append(
+            Collective(kind, size, times, axes_over(groups, mesh), _where(module, one), phase, moves, asked, seconds)
+        )
     return found
 
 
 def _seconds(kind: str, size: int, groups: list[list[int]], device: Hardware) -> float:
     n = len(groups[0])
-    ring = {"all-reduce": 2 * (n - 1) / n, "collective-permute": 1.0, "collective-broadcast": 1.0}.get(kind, (n - 1) / n)
+    ring = {"all-reduce": 2 * (n - 1) / n, "collective-permute": 1.0, "collective-broadcast": 1.0}.get(
+        kind, (n - 1) / n
+    )
     in_node = all(len({one // device.node for one in group}) == 1 for group in groups)
     return size * ring / (device.link if in_node else device.network)
 

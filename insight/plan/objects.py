@@ -31,13 +31,13 @@ def objects_taken_apart(
     with nnx.logical_axis_rules(list(rules.items()) if isinstance(rules, dict) else rules or ()):
         places = jax.tree.leaves(nnx.get_named_sharding(state, mesh))
     by_path = nnx.to_flat_state(state)
-    paths = [
-        (path, variable) for path, variable in by_path for _ in jax.tree.leaves(variable)
-    ]
+    paths = [(path, variable) for path, variable in by_path for _ in jax.tree.leaves(variable)]
     leaves, tree = jax.tree.flatten(state)
     for (path, variable), leaf, place in zip(paths, leaves, places, strict=True):
-        optimizer = issubclass(variable.type, nnx.OptState | nnx.training.optimizer.OptVariable) if False else (
-            isinstance(args[names[path[0]]], nnx.Optimizer)
+        optimizer = (
+            issubclass(variable.type, nnx.OptState | nnx.training.optimizer.OptVariable)
+            if False
+            else (isinstance(args[names[path[0]]], nnx.Optimizer))
         )
         role = "optimizer" if optimizer else "params" if issubclass(variable.type, nnx.Param) else "state"
         sharding = getattr(place, "sharding", place)
@@ -48,7 +48,11 @@ def objects_taken_apart(
         shape = jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=getattr(leaf, "sharding", None))
         is_placed = isinstance(shape.sharding, jax.sharding.NamedSharding)
         arguments.append(
-            Argument("batch", "batch", shape if is_placed else on_mesh(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), mesh, batch))
+            Argument(
+                "batch",
+                "batch",
+                shape if is_placed else on_mesh(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), mesh, batch),
+            )
         )
 
     def run(*arrays: Any) -> Any:

@@ -234,8 +234,10 @@ def _peeled(closed: ClosedJaxpr, arguments: list[Argument]) -> Program:
     if len(jaxpr.eqns) != 1 or jaxpr.eqns[0].primitive.name not in ("jit", "pjit"):
         inputs = set(jaxpr.invars)
         outs = [one for one in jaxpr.outvars if _jax.is_literal(one) or one not in inputs]
-        return Program(_with_outputs(closed, outs), arguments, (), (None,) * len(outs)) if outs else Program(
-            closed, arguments, (), unknown
+        return (
+            Program(_with_outputs(closed, outs), arguments, (), (None,) * len(outs))
+            if outs
+            else Program(closed, arguments, (), unknown)
         )
     equation: JaxprEqn = jaxpr.eqns[0]
     inner, params = equation.params["jaxpr"], equation.params
@@ -243,9 +245,7 @@ def _peeled(closed: ClosedJaxpr, arguments: list[Argument]) -> Program:
     if closed.consts or any(_jax.is_literal(var) or var not in places for var in equation.invars):
         return Program(closed, arguments, (), unknown)
     order = [places[var] for var in equation.invars]
-    if sorted(order) != list(range(len(order))):
-        arguments = [arguments[i] for i in order]
-    elif order != list(range(len(jaxpr.invars))):
+    if sorted(order) != list(range(len(order))) or order != list(range(len(jaxpr.invars))):
         arguments = [arguments[i] for i in order]
     donated = tuple(i for i, is_donated in enumerate(params["donated_invars"]) if is_donated)
     outs = tuple(one if isinstance(one, jax.sharding.Sharding) else None for one in params["out_shardings"])
@@ -253,8 +253,10 @@ def _peeled(closed: ClosedJaxpr, arguments: list[Argument]) -> Program:
 
 
 def _with_outputs(closed: ClosedJaxpr, outs: list[Any]) -> ClosedJaxpr:
-    return _jax.close(_jax.replaced(closed.jaxpr, outvars=outs)) if not closed.consts else ClosedJaxpr(
-        _jax.replaced(closed.jaxpr, outvars=outs), closed.consts
+    return (
+        _jax.close(_jax.replaced(closed.jaxpr, outvars=outs))
+        if not closed.consts
+        else ClosedJaxpr(_jax.replaced(closed.jaxpr, outvars=outs), closed.consts)
     )
 
 
