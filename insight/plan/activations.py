@@ -48,12 +48,24 @@ def kept_values(program: Program) -> tuple[ClosedJaxpr, list[str]] | None:
     for equation in flat.jaxpr.eqns:
         for var in equation.invars:
             if not _jax.is_literal(var) and var in made and is_backward(equation):
-                kept.setdefault(var, _path_of(*made[var]))
+                kept.setdefault(var, _nearest_path(var, made))
         if not is_backward(equation) and any(not _jax.is_literal(var) for var in equation.invars):
             made.update({var: (equation, i) for i, var in enumerate(equation.outvars)})
     if not kept:
         return None
     return ClosedJaxpr(_jax.replaced(flat.jaxpr, outvars=list(kept)), flat.consts), list(kept.values())
+
+
+def _nearest_path(var: Any, made: dict[Any, tuple[JaxprEqn, int]]) -> str:
+    """The path of the part that computed a value, or of the part whose output went into it, as into a relu."""
+    for _ in range(8):
+        if path := _path_of(*made[var]):
+            return path
+        before = [one for one in made[var][0].invars if not _jax.is_literal(one) and one in made]
+        if not before:
+            break
+        var = before[0]
+    return ""
 
 
 def _path_of(equation: JaxprEqn, index: int) -> str:

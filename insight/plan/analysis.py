@@ -187,12 +187,29 @@ def _seconds(kind: str, size: int, groups: list[list[int]], device: Hardware) ->
 
 
 def _where(module: Module, one: Instruction) -> str:
+    one = _with_lines(module, one)
     lines = list(module.lines(one)) or [("", 0)]
     own = [(file, line) for file, line in lines if not file.startswith(_ROOMS) and "site-packages" not in file]
     file, line = (own or lines)[0]
     path = path_in(one.op_name)
     place = f"{Path(file).name}:{line}" if file else "no source line"
     return f"{place} ({path})" if path else place
+
+
+def _with_lines(module: Module, one: Instruction) -> Instruction:
+    """An instruction, or the nearest around it that has source lines: XLA gives what it inserts none now and then."""
+    around = module.computations[one.computation].values()
+    ahead, seen = [one], {one.name}
+    while ahead:
+        current = ahead.pop(0)
+        if next(module.lines(current), None):
+            return current
+        readers = [reader for reader in around if current.name in reader.operands]
+        sources = [module.operand(current, i) for i in range(len(current.operands)) if current.opcode != "parameter"]
+        near = [other for other in (*readers, *sources) if other.name not in seen]
+        seen |= {other.name for other in near}
+        ahead += near
+    return one
 
 
 # ---- what to mend ----------------------------------------------------------------------------------------------------
@@ -226,12 +243,12 @@ def _warnings(
             text = f"no rule asked for this {one.kind} over {axes} at {one.where}: {show(one.bytes)}, {one.count} times a step"
             reshards.append(PlanWarning("resharding", text, one.bytes * one.count))
     found += sorted(reshards, key=lambda one: -one.bytes)
-    if bytes_.peak > device.memory:
-        text = f"the step does not fit: {show(bytes_.peak)} of {show(device.memory)}"
-        found.insert(0, PlanWarning("memory", text, bytes_.peak - int(device.memory)))
     if params and not divides and math.prod(mesh.values()) > 1:
         text = f"all parameters are whole on each of {math.prod(mesh.values())} devices: {show(whole)}"
         found.append(PlanWarning("replicated", text, whole))
+    if bytes_.peak > device.memory:
+        text = f"the step does not fit: {show(bytes_.peak)} of {show(device.memory)}"
+        found.append(PlanWarning("memory", text, bytes_.peak - int(device.memory)))
     return found
 
 

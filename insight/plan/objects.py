@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+from jax.sharding import NamedSharding, PartitionSpec
 from weft.core.paths import format_path
 from weft.core.sowing.tags import take_arrays
 from weft.insight.plan.tracing import Argument, on_mesh
@@ -29,24 +30,19 @@ def objects_taken_apart(
     rest = [arg for arg, ours in zip(args, is_object, strict=True) if not ours]
     arguments: list[Argument] = []
     with nnx.logical_axis_rules(list(rules.items()) if isinstance(rules, dict) else rules or ()):
-        places = jax.tree.leaves(nnx.get_named_sharding(state, mesh))
-    by_path = nnx.to_flat_state(state)
-    paths = [(path, variable) for path, variable in by_path for _ in jax.tree.leaves(variable)]
+        specs = nnx.get_partition_spec(state)
+    places = jax.tree.leaves(specs, is_leaf=lambda one: isinstance(one, PartitionSpec))
+    paths = [(path, one) for path, one in nnx.to_flat_state(state) for _ in jax.tree.leaves(one)]
     leaves, tree = jax.tree.flatten(state)
-    for (path, variable), leaf, place in zip(paths, leaves, places, strict=True):
-        optimizer = (
-            issubclass(variable.type, nnx.OptState | nnx.training.optimizer.OptVariable)
-            if False
-            else (isinstance(args[names[path[0]]], nnx.Optimizer))
-        )
-        role = "optimizer" if optimizer else "params" if issubclass(variable.type, nnx.Param) else "state"
-        sharding = getattr(place, "sharding", place)
-        shape = jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
-        arguments.append(Argument(format_path(path[1:], f"args[{names[path[0]]}]"), role, on_mesh(shape, mesh)))
+    for (path, variable), leaf, spec in zip(paths, leaves, places, strict=True):
+        is_moment = isinstance(args[names[path[0]]], nnx.Optimizer)
+        role = "optimizer" if is_moment else "params" if issubclass(variable.type, nnx.Param) else "state"
+        shape = jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, spec or PartitionSpec()))
+        arguments.append(Argument(format_path(path[1:], f"args[{names[path[0]]}]"), role, shape))
     given, skeleton = take_arrays(rest)
     for leaf in given:
         shape = jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=getattr(leaf, "sharding", None))
-        is_placed = isinstance(shape.sharding, jax.sharding.NamedSharding)
+        is_placed = isinstance(shape.sharding, NamedSharding)
         arguments.append(
             Argument(
                 "batch",

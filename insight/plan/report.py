@@ -67,7 +67,7 @@ class Collective:
 
 @dataclass(frozen=True)
 class Kept:
-    """Activations that one part of the model keeps for the backward pass, in bytes a device; remat saves at most these."""
+    """Activations that a part keeps for the backward pass, in bytes a device; remat saves at most these."""
 
     path: str
     bytes: int

@@ -82,11 +82,7 @@ def test_a_collective_says_line_and_part(plan):
 
 def test_a_replicated_kernel_is_told_first():
     model, opt = shapes()
-    names = (
-        {weft.PathContains("layers[2].kernel"): (None, None)}
-        if False
-        else {(lambda leaf: leaf.path[-3:] == ("layers", 2, "kernel")): (None, None)}
-    )
+    names = {lambda path, kind, value: tuple(path)[-3:] == ("layers", 2, "kernel"): (None, None)}
     plan = weft.plan(step, model, opt, X, mesh=MESH, rules=RULES, names=names)
     assert plan.warnings[0].kind == "replicated"
     assert "layers[2].kernel" in plan.warnings[0].text
@@ -203,3 +199,29 @@ def test_the_command_prints_a_plan_and_one_line_for_what_is_wrong(tmp_path: Path
         error = capsys.readouterr().err
         assert message in error
         assert error.count("\n") == 1
+
+
+def test_nnx_objects_lie_as_their_metadata_says():
+    from weft import nnx
+
+    class Model(nnx.Module):
+        def __init__(self, rngs: nnx.Rngs):
+            up = nnx.with_partitioning(nnx.initializers.lecun_normal(), ("embed", "mlp"))
+            self.up = nnx.Linear(16, 64, use_bias=False, rngs=rngs, kernel_init=up)
+
+        def __call__(self, x):
+            return self.up(x)
+
+    @nnx.jit
+    def train(model, optimizer, x):
+        optimizer.update(model, nnx.grad(lambda model: (model(x) ** 2).mean())(model))
+
+    def made():
+        with nnx.use_eager_sharding(False):
+            model = Model(nnx.Rngs(0))
+            return model, nnx.Optimizer(model, optax.adam(1e-3), wrt=nnx.Param)
+
+    plan = weft.plan(train, *made(), X, mesh=MESH, rules={"embed": "data", "mlp": "model"})
+    assert plan.bytes_per_device.params == 16 * 64 * 4 // 8
+    assert plan.bytes_per_device.optimizer - 2 * plan.bytes_per_device.params in (4, 8)
+    assert {one.phase for one in plan.collectives} >= {"backward"}
