@@ -34,7 +34,7 @@ def analysed(
     collectives = _collectives(module, program.arguments, sizes, device)
     flops = {**_flops(module), "model": total}
     activations = _kept(kept, paths)
-    bytes_per_device = _bytes(program, step, sum(one.bytes for one in activations))
+    bytes_per_device = _bytes(program, step, module, sum(one.bytes for one in activations))
     share = half / total if total else 0
     traffic = step.memory["argument"] + step.memory["output"] + _product_bytes(module) * (1 - share / 2)
     peak = 1 / (share / device.flops + (1 - share) / device.flops32)
@@ -56,7 +56,7 @@ def analysed(
 # ---- bytes -----------------------------------------------------------------------------------------------------------
 
 
-def _bytes(program: Program, step: Compiled, activations: int) -> Bytes:
+def _bytes(program: Program, step: Compiled, module: Module, activations: int) -> Bytes:
     roles = dict.fromkeys(("params", "optimizer", "state", "batch"), 0)
     for one in program.arguments:
         roles[one.role] += one.local
@@ -64,9 +64,11 @@ def _bytes(program: Program, step: Compiled, activations: int) -> Bytes:
     memory = step.memory
     peak = memory["argument"] + memory["output"] - memory["alias"] + memory["temp"]
     gradients = roles["params"] if has_backward else 0
+    # XLA's own count has the table of a tuple's addresses, too.
+    outputs = bytes_of(module.root(module.entry).type)
     return Bytes(
         **roles,
-        outputs=memory["output"],
+        outputs=outputs,
         gradients=gradients,
         activations=activations,
         temporaries=memory["temp"],
@@ -240,7 +242,8 @@ def _warnings(
         is_told = any(path and path in one.where for path in paths)
         if not one.asked and one.bytes * one.count > SHARE * moved and not is_told:
             axes = ", ".join(one.axes)
-            text = f"no rule asked for this {one.kind} over {axes} at {one.where}: {show(one.bytes)}, {one.count} times a step"
+            often = f"{show(one.bytes)}, {one.count} times a step"
+            text = f"no rule asked for this {one.kind} over {axes} at {one.where}: {often}"
             reshards.append(PlanWarning("resharding", text, one.bytes * one.count))
     found += sorted(reshards, key=lambda one: -one.bytes)
     if params and not divides and math.prod(mesh.values()) > 1:
@@ -266,7 +269,8 @@ def _undivided(arguments: list[Argument], params: list[Argument]) -> list[PlanWa
         return []
     lost = sum(one.local for one in worse)
     first = max(worse, key=lambda one: one.local)
-    text = f"optimizer state is divided less than its parameters: {len(worse)} arrays, {show(lost)} a device, such as {first.path}"
+    many = f"{len(worse)} arrays, {show(lost)} a device, such as {first.path}"
+    text = f"optimizer state is divided less than its parameters: {many}"
     return [PlanWarning("optimizer", text, lost)]
 
 

@@ -9,15 +9,19 @@ from weft.insight.plan.report import Plan
 from weft.insight.plan.text import COLLECTIVE_HEADS, bound, bytes_rows, collective_rows, mesh_of, show, verdict
 
 _STYLE = """
-body { font: 16px/1.45 system-ui, sans-serif; margin: 0 auto; padding: 1em; max-width: 70em; color: #222; background: #fff; }
+body { font: 16px/1.45 system-ui, sans-serif; margin: 0 auto; padding: 1em; max-width: 70em; color: #222; }
 h1 { font-size: 1.3em; } h2 { font-size: 1.05em; margin-top: 1.6em; }
-.warning { border-left: 4px solid #c60; background: #fff4e5; padding: .5em .8em; margin: .5em 0; overflow-wrap: anywhere; }
+p { overflow-wrap: anywhere; }
+.warning { border-left: 4px solid #c60; background: #fff4e5; padding: .5em .8em; margin: .5em 0; }
 .row { display: grid; grid-template-columns: 8em 1fr 6em; gap: .6em; align-items: center; margin: .2em 0; }
-.row b { background: #3f51b5; height: .8em; display: block; min-width: 1px; } .row span:last-child { text-align: right; }
+.row b { background: #3f51b5; height: .8em; display: block; min-width: 1px; }
+.row span:last-child { text-align: right; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; font-size: 13px; }
 th, td { padding: 4px 10px; border-bottom: 1px solid #ddd; text-align: left; white-space: nowrap; }
 tr.unasked td { background: #fff4e5; } .note { color: #666; font-size: 13px; }
-@media (prefers-color-scheme: dark) { body { color: #ddd; background: #1b1d22; } .warning, tr.unasked td { background: #40300f; } }
+@media (prefers-color-scheme: dark) {
+  body { color: #ddd; background: #1b1d22; } .warning, tr.unasked td { background: #40300f; }
+}
 """
 
 

@@ -44,8 +44,8 @@ class Planning:
     ) -> Plan:
         """Plans a step: bytes a device, every collective, operations and an estimate of its time.
 
-        Nothing is allocated and no device is needed: the step is traced over shapes, lowered for a mesh without devices,
-        and compiled in a process of its own that simulates them.
+        Nothing is allocated and no device is needed: the step is traced over shapes, lowered for a mesh without
+        devices, and compiled in a process of its own that simulates them.
 
         Args:
             step: of the arguments; compiled or not, its donation and its outputs' shardings hold.
