@@ -188,7 +188,7 @@ def test_a_llama_is_planned_for_512_devices_within_memory(width: int, layers: in
 def test_the_page_is_as_wide_as_a_phone(plan, tmp_path: Path, visit):
     plan.save(tmp_path / "plan.html")
     script = "[document.documentElement.scrollWidth <= window.innerWidth, document.querySelectorAll('tbody tr').length]"
-    fits, rows = visit((tmp_path / "plan.html").as_uri(), script, size=(390, 800))
+    [[fits, rows]] = visit((tmp_path / "plan.html").as_uri(), script=script, size=(390, 800))
     assert fits
     assert rows == len(plan.collectives)
 
