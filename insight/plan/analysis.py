@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 from weft.insight.plan.activations import matrix_flops, path_in
+from weft.insight.plan.arguments import Argument
 from weft.insight.plan.hardware import Hardware
 from weft.insight.plan.hlo import Instruction, Module, bytes_of, sizes_of
 from weft.insight.plan.report import Bytes, Collective, Kept, Plan, PlanWarning, Seconds
 from weft.insight.plan.simulated import Compiled
-from weft.insight.plan.tracing import Argument, Program
+from weft.insight.plan.text import show
+from weft.insight.plan.tracing import Program
 
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast")
 _SUMS = ("all-reduce", "reduce-scatter")
@@ -276,15 +278,3 @@ def _undivided(arguments: list[Argument], params: list[Argument]) -> list[PlanWa
 
 def _tail(path: str) -> str:
     return path.partition(".")[2] or path
-
-
-def show(number: float) -> str:
-    """Bytes for readers.
-
-    >>> show(1_500_000)
-    '1.50 MB'
-    """
-    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
-        if number >= scale:
-            return f"{number / scale:.2f} {unit}"
-    return f"{number:.0f} B"

@@ -10,7 +10,7 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec
 from weft.core.paths import format_path
 from weft.core.sowing.tags import take_arrays
-from weft.insight.plan.tracing import Argument, on_mesh
+from weft.insight.plan.arguments import Argument, on_mesh
 
 
 def has_objects(args: tuple[Any, ...]) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
+from typing import Any
 
-from weft.insight.plan.report import Plan
 from weft.insight.plan.text import COLLECTIVE_HEADS, bound, bytes_rows, collective_rows, mesh_of, show, verdict
 
 _STYLE = """
@@ -25,7 +25,7 @@ tr.unasked td { background: #fff4e5; } .note { color: #666; font-size: 13px; }
 """
 
 
-def as_page(plan: Plan) -> str:
+def as_page(plan: Any) -> str:
     """The page: what to mend, bars of bytes, activations by path, and all collectives."""
     title = f"Plan for {mesh_of(plan)} of {plan.hardware.name}"
     sizes = [(name, getattr(plan.bytes_per_device, name), text) for name, text in bytes_rows(plan)]
@@ -57,7 +57,7 @@ def _bars(rows: Sequence[tuple[str, int, str]]) -> str:
     )
 
 
-def _table(plan: Plan) -> str:
+def _table(plan: Any) -> str:
     head = "".join(f"<th>{name}</th>" for name in COLLECTIVE_HEADS)
     rows = (
         f"<tr{'' if one.asked else ' class=unasked'}>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>"

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-from weft.insight.plan.analysis import show
-from weft.insight.plan.report import Plan
+from typing import Any
 
 _BYTES = ("params", "optimizer", "state", "batch", "outputs", "gradients", "activations", "temporaries", "peak")
 
 
-def as_text(plan: Plan) -> str:
+def as_text(plan: Any) -> str:
     """What `print(plan)` shows: what to mend, bytes, time, activations by path and collectives."""
     lines = [f"plan for {mesh_of(plan)} of {plan.hardware.name}: {verdict(plan)}", bound(plan)]
     lines += [f"! {one.kind}: {one.text}" for one in plan.warnings]
@@ -28,18 +26,18 @@ def as_text(plan: Plan) -> str:
 COLLECTIVE_HEADS = ("kind", "bytes", "times", "over", "time", "phase", "where", "moves")
 
 
-def mesh_of(plan: Plan) -> str:
+def mesh_of(plan: Any) -> str:
     return " ".join(f"{name}={size}" for name, size in plan.mesh.items())
 
 
-def verdict(plan: Plan) -> str:
+def verdict(plan: Any) -> str:
     """Whether it fits, and by how much."""
     peak, memory = plan.bytes_per_device.peak, plan.hardware.memory
     room = f"{show(memory - peak)} to spare" if plan.fits else f"{show(peak - memory)} too much"
     return f"{'fits' if plan.fits else 'does not fit'}, {show(peak)} of {show(memory)} a device, {room}"
 
 
-def bound(plan: Plan) -> str:
+def bound(plan: Any) -> str:
     """The bound that holds, in one sentence."""
     times = plan.seconds
     return (
@@ -61,11 +59,11 @@ def seconds(number: float) -> str:
     return f"{number / 1e-9:.3g} ns"
 
 
-def bytes_rows(plan: Plan) -> list[tuple[str, str]]:
+def bytes_rows(plan: Any) -> list[tuple[str, str]]:
     return [(name, show(getattr(plan.bytes_per_device, name))) for name in _BYTES]
 
 
-def collective_rows(plan: Plan) -> list[tuple[str, ...]]:
+def collective_rows(plan: Any) -> list[tuple[str, ...]]:
     return [
         (
             f"{'' if one.asked else '! '}{one.kind}",
@@ -88,7 +86,7 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
     return [f"  {line}".rstrip() for line in padded]
 
 
-def comparison(plan: Plan, other: Plan) -> str:
+def comparison(plan: Any, other: Any) -> str:
     """Two plans' figures in columns, and how often the second's the first's are."""
     rows = [("", mesh_of(plan), mesh_of(other), "ratio")]
     pairs = [(name, getattr(plan.bytes_per_device, name), getattr(other.bytes_per_device, name)) for name in _BYTES]
@@ -98,3 +96,15 @@ def comparison(plan: Plan, other: Plan) -> str:
         rows.append((f"{name} time", seconds(a), seconds(b), f"{b / a:.2f}" if a else ""))
     rows.append(("warnings", str(len(plan.warnings)), str(len(other.warnings)), ""))
     return "\n".join(columns(rows))
+
+
+def show(number: float) -> str:
+    """Bytes for readers.
+
+    >>> show(1_500_000)
+    '1.50 MB'
+    """
+    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
+        if number >= scale:
+            return f"{number / scale:.2f} {unit}"
+    return f"{number:.0f} B"

@@ -17,17 +17,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import JaxprEqn
-from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from weft.core.contexts import tabulate_context
 from weft.core.edge import _jax, equations
 from weft.core.edge._jax import ClosedJaxpr
-from weft.core.errors import MeshError
 from weft.core.paths import format_path
 from weft.core.records.keys import Keys
-from weft.core.records.kinds import Param, RngState
+from weft.core.records.kinds import Param
 from weft.core.records.leaves import NUMBERS, iter_leaves
 from weft.core.records.module import watch_methods
 from weft.core.sowing.tags import take_arrays
+from weft.insight.plan.arguments import Argument, fits, on_mesh
+from weft.insight.plan.objects import has_objects, objects_taken_apart
 from weft.insight.plan.simulated import Lowered
 from weft.modules.learning.optimizer import Optimizer
 from weft.modules.sharding.placing import shard
@@ -36,30 +37,6 @@ from weft.modules.summary.calls import Running, _place_of
 MARK = "weft:"
 _running: ContextVar[list[Running] | None] = ContextVar("weft_plan_running", default=None)
 _numbers = itertools.count(1)
-
-
-@dataclass(frozen=True)
-class Argument:
-    """An array that a step takes: its path, its role, its shape with where it lies, and whether it is a parameter's."""
-
-    path: str
-    role: str
-    aval: jax.ShapeDtypeStruct
-
-    @property
-    def sharding(self) -> NamedSharding:
-        sharding = self.aval.sharding
-        assert isinstance(sharding, NamedSharding)
-        return sharding
-
-    @property
-    def size(self) -> int:
-        return int(np.prod(self.aval.shape, dtype=np.int64)) * self.aval.dtype.itemsize
-
-    @property
-    def local(self) -> int:
-        """Bytes on one device."""
-        return int(np.prod(self.sharding.shard_shape(self.aval.shape), dtype=np.int64)) * self.aval.dtype.itemsize
 
 
 @dataclass(frozen=True)
@@ -110,8 +87,6 @@ def traced(
         naming: `names` and `unnamed` of `weft.shard`.
     """
     with jax.sharding.use_abstract_mesh(mesh if isinstance(mesh, AbstractMesh) else mesh.abstract_mesh):
-        from weft.insight.plan.objects import has_objects, objects_taken_apart
-
         if has_objects(args):
             arguments, run = objects_taken_apart(step, args, mesh, rules, batch)
         else:
@@ -172,31 +147,6 @@ def _shape_on(mesh: Any) -> Callable[[Any], Any]:
     return shape
 
 
-def fits(spec: PartitionSpec, mesh: Any) -> bool:
-    """Whether a mesh has the axes that a spec names."""
-    named = [axis for entry in spec if entry for axis in (entry if isinstance(entry, tuple) else (entry,))]
-    return all(axis in mesh.shape for axis in named)
-
-
-def on_mesh(value: Any, mesh: Any, batch: Any = None) -> jax.ShapeDtypeStruct:
-    """A shape where it lies; without a place whole, or with its first axis over those of a batch.
-
-    Raises:
-        MeshError: if the first axis of a batch is not divided by them.
-    """
-    if getattr(value, "sharding", None) is not None:
-        return value
-    axes = (batch,) if isinstance(batch, str) else tuple(batch or ())
-    parts = int(np.prod([mesh.shape[axis] for axis in axes], dtype=int))
-    if axes and value.shape and value.shape[0] % parts:
-        raise MeshError(
-            f"a batch of {value.shape[0]} is not divided by {parts} devices of the axis {', '.join(axes)}",
-            fix="give a batch that is a multiple, another mesh, or batch=None for one that is whole on every device",
-        )
-    spec = PartitionSpec(axes) if axes and value.shape else PartitionSpec()
-    return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=NamedSharding(mesh, spec))
-
-
 @contextlib.contextmanager
 def scopes(models: list[Any]) -> Iterator[None]:
     """Within it, methods of the models' records run in named scopes with their paths."""
@@ -245,8 +195,7 @@ def _peeled(closed: ClosedJaxpr, arguments: list[Argument]) -> Program:
     if closed.consts or any(_jax.is_literal(var) or var not in places for var in equation.invars):
         return Program(closed, arguments, (), unknown)
     order = [places[var] for var in equation.invars]
-    if sorted(order) != list(range(len(order))) or order != list(range(len(jaxpr.invars))):
-        arguments = [arguments[i] for i in order]
+    arguments = [arguments[i] for i in order]
     donated = tuple(i for i, is_donated in enumerate(params["donated_invars"]) if is_donated)
     outs = tuple(one if isinstance(one, jax.sharding.Sharding) else None for one in params["out_shardings"])
     return Program(inner, arguments, donated, outs)
@@ -262,7 +211,3 @@ def _with_outputs(closed: ClosedJaxpr, outs: list[Any]) -> ClosedJaxpr:
 
 def inner_of(equation: JaxprEqn) -> list[Any]:
     return [equations.opened(one) for one in equations.inner_jaxprs(equation.params)]
-
-
-def is_random(kind: type) -> bool:
-    return issubclass(kind, RngState)
