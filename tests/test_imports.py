@@ -108,7 +108,8 @@ FLAX_ROOM = "nnx/bridge/"
 # and the launcher loads a few rooms of it without the rest.
 OUTSIDE = (("typecheck", "pytest_plugin"), ("typecheck", "launcher"))
 # Slow to import and needed by few programs: loaded where they are used.
-LOADED_ON_USE = (
+LOADED_ON_USE = ("weft.nnx", "weft.typecheck", "weft.insight", "optax", "treescope", "rich", "flax", "orbax")
+LOADED_ON_USE += ("matplotlib", "sklearn")
     "weft.nnx",
     "weft.typecheck",
     "weft.insight",

@@ -20,6 +20,10 @@ MESH = {"data": 4, "model": 2}
 RULES = {"embed": "data", "mlp": "model", ...: None}
 
 
+# One for all: a step is compiled again for each new transformation.
+ADAM = optax.adam(1e-3)
+
+
 def loss(model, x):
     return (model(x) ** 2).mean()
 
@@ -32,7 +36,7 @@ def step(model, opt, x):
 
 def shapes():
     model = weft.init(weft.MLP, 16, 64, 16, abstract=True)
-    return model, jax.eval_shape(lambda m: weft.Optimizer(m, optax.adam(1e-3)), model)
+    return model, jax.eval_shape(lambda m: weft.Optimizer(m, ADAM), model)
 
 
 X = jax.ShapeDtypeStruct((32, 16), jnp.float32)
