@@ -1,7 +1,7 @@
 """weft threads state through JAX's transforms.
 
 Models are immutable records (`weft.Module`); every transform (`weft.jit`, `weft.grad`, `weft.scan`, ...) takes records
-and gives their successors back. `weft.nnx` and `weft.typecheck` load when they are first used.
+and gives their successors back. `weft.nnx`, `weft.typecheck` and `weft.plan` load when they are first used.
 """
 
 import importlib as _importlib
@@ -18,6 +18,7 @@ if _TYPE_CHECKING:
     from weft import typecheck as typecheck
     from weft.core import *
     from weft.core import Any as Any
+    from weft.insight.plan import plan as plan
     from weft.modules import *
     from weft.transforms import *
     from weft.transforms import map as map
@@ -52,6 +53,8 @@ _sys.meta_path.append(_ShortNames())
 __version__ = "0.2.0"
 
 _ON_FIRST_USE = ("nnx", "typecheck")
+# Objects of `weft.insight`, likewise.
+_INSIGHT = {"plan": "weft.insight.plan.planning"}
 
 __all__ = ["core", "modules", "transforms"]
 __all__ += core.__all__
@@ -67,6 +70,8 @@ if not _TYPE_CHECKING:  # a checker would take every misspelt name for one that 
     def __getattr__(name: str):
         if name in _ON_FIRST_USE:
             return _importlib.import_module(f"weft.{name}")
+        if name in _INSIGHT:
+            return getattr(_importlib.import_module(_INSIGHT[name]), name)
         for package in (core, transforms, modules):
             if name in package.__all__:
                 found = globals()[name] = getattr(package, name)
@@ -89,4 +94,4 @@ def unload_ipython_extension(shell) -> None:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_ON_FIRST_USE, "Any", "map"})
+    return sorted({*globals(), *__all__, *_ON_FIRST_USE, *_INSIGHT, "Any", "map"})

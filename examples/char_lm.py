@@ -230,6 +230,14 @@ def draw(path: Path, table: Path) -> None:  # weft: skip(it writes a picture)
     plt.close(figure)
 
 
+def plan(chosen: argparse.Namespace) -> Any:  # weft: skip(of sizes that are chosen)
+    """What a step would cost on eight accelerators, four of them along the batch; nothing is computed."""
+    state = jax.eval_shape(lambda: State(chosen))
+    windows = jax.ShapeDtypeStruct((chosen.batch, chosen.context + 1), jnp.int32)
+    mesh = {"data": 4, "model": 2}
+    return weft.plan(train_step, state, windows, mesh=mesh, rules=weft.plan.TABLES["fsdp_tensor"])
+
+
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train a small GPT on Python's standard library with weft.")
     shown = {"help": "(default: %(default)s)"}
@@ -255,6 +263,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--text", type=Path, default=library, help="folder of Python files (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=Path("out"), help="folder for results (default: %(default)s)")
     parser.add_argument("--resume", type=Path, metavar="CHECKPOINT", help="go on from this checkpoint")
+    parser.add_argument("--plan", action="store_true", help="show at the end what a step costs on eight devices")
     chosen = parser.parse_args()
     for name in ("steps", "every", "batch", "context", "width", "layers", "heads", "length"):
         if getattr(chosen, name) < 1:
@@ -285,6 +294,9 @@ def main() -> None:
     console.rule()
     console.print(f"{int(state.optimizer.step)} steps, {time.perf_counter() - start:.0f} s")
     console.print(f"checkpoint {checkpoint}, losses {table}, picture {picture}", soft_wrap=True)
+    if chosen.plan:
+        console.rule()
+        console.print(str(plan(chosen)), markup=False, highlight=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

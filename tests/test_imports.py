@@ -22,7 +22,7 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("core", "transforms", "modules", "typecheck", "nnx")
+PACKAGES = ("core", "transforms", "modules", "typecheck", "nnx", "insight")
 
 # What the files of each package may import of weft; "" is the top-level `__init__.py`, which only `nnx` may lean on.
 MAY_IMPORT = {
@@ -31,7 +31,8 @@ MAY_IMPORT = {
     "modules": {"core", "transforms", "modules"},
     "typecheck": {"core", "typecheck"},
     "nnx": {"", "core", "transforms", "modules", "typecheck", "nnx"},
-    "": {"", "core", "transforms", "modules", "typecheck", "nnx"},
+    "insight": {"core", "transforms", "modules", "insight"},
+    "": {"", "core", "transforms", "modules", "typecheck", "nnx", "insight"},
 }
 # What the files of each room may import of the other rooms of their package, from the ground up; "" is the ground, the
 # files that lie in the package itself.
@@ -97,6 +98,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "interop": {*GRAPHS, "modules", "streams", "nn", "training", "crossing", "transforms"},
         "bridge": {*GRAPHS, "modules", "streams", "nn", "crossing", "transforms"},
     },
+    "insight": {"plan": set()},
 }
 # The files that may reach into JAX's private modules.
 PRIVATE_JAX = ("core/edge/_jax.py", "core/edge/_tracers.py", "core/edge/_nodes.py")
@@ -106,7 +108,19 @@ FLAX_ROOM = "nnx/bridge/"
 # and the launcher loads a few rooms of it without the rest.
 OUTSIDE = (("typecheck", "pytest_plugin"), ("typecheck", "launcher"))
 # Slow to import and needed by few programs: loaded where they are used.
-LOADED_ON_USE = ("weft.nnx", "weft.typecheck", "optax", "treescope", "rich", "flax", "orbax", "matplotlib", "sklearn")
+LOADED_ON_USE = ("weft.nnx", "weft.typecheck", "weft.insight", "optax", "treescope", "rich", "flax", "orbax")
+LOADED_ON_USE += ("matplotlib", "sklearn")
+    "weft.nnx",
+    "weft.typecheck",
+    "weft.insight",
+    "optax",
+    "treescope",
+    "rich",
+    "flax",
+    "orbax",
+    "matplotlib",
+    "sklearn",
+)
 
 
 def library_files() -> list[Path]:
@@ -259,13 +273,9 @@ def test_every_room_is_in_the_table():
 
 
 def test_every_room_says_what_it_promises():
-    packages = {
-        file.parent
-        for name in ("core", "transforms", "modules", "nnx", "typecheck")
-        for file in (ROOT / name).rglob("__init__.py")
-    }
+    packages = {file.parent for name in PACKAGES for file in (ROOT / name).rglob("__init__.py")}
     # These hold rooms, and docs/architecture.md says which.
-    rooms = packages - {ROOT / name for name in ("core", "nnx", "typecheck")}
+    rooms = packages - {ROOT / name for name in ("core", "nnx", "typecheck", "insight")}
     silent = [str(room.relative_to(ROOT)) for room in rooms if not (room / "README.md").is_file()]
     assert not silent, f"without a README.md: {silent}"
     texts = {room: (room / "README.md").read_text() for room in rooms}

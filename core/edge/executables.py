@@ -7,6 +7,7 @@ from collections.abc import Generator
 from typing import Any
 
 import jax
+import numpy as np
 from weft.core.edge.moved import Names
 
 _config: Any = jax.config
@@ -30,3 +31,33 @@ def compiling_anew() -> Generator[None]:
     finally:
         _config.update("jax_enable_compilation_cache", True)
         _cache.reset_cache()
+
+
+_xla = Names("jaxlib.xla_client", "`weft.plan`", "CompileOptions", "DeviceAssignment", "DeviceList")
+
+
+def compile_module(module: bytes, count: int, open_outputs: list[bool]) -> tuple[str, dict[str, int]]:
+    """Compiles a StableHLO module for as many devices of this process; its HLO text, and XLA's count of its memory.
+
+    JAX has no public way to compile for devices what another process, which does not have them, lowered.
+
+    Args:
+        module: as MLIR bytecode.
+        count: of devices; partition i of the program is the i-th.
+        open_outputs: for each output, whether XLA chooses where it lies, as JAX has it do where nobody said.
+    """
+    options = _xla.CompileOptions()
+    build = options.executable_build_options
+    options.num_replicas = build.num_replicas = 1
+    options.num_partitions = build.num_partitions = count
+    build.use_spmd_partitioning = build.use_shardy_partitioner = True
+    build.allow_spmd_sharding_propagation_to_output = open_outputs
+    assignment = _xla.DeviceAssignment.create(np.arange(count).reshape(1, count))
+    options.device_assignment = build.device_assignment = assignment
+    devices = jax.devices()[:count]
+    client: Any = devices[0].client
+    executable = client.compile_and_load(module, _xla.DeviceList(tuple(devices)), options)
+    stats = executable.get_compiled_memory_stats()
+    names = ("argument", "output", "alias", "temp")
+    memory = {name: int(getattr(stats, f"{name}_size_in_bytes")) for name in names}
+    return executable.hlo_modules()[0].to_string(), memory

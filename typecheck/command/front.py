@@ -40,6 +40,7 @@ _DEFAULTS = Config()
 # Commands of their own, loaded when they are asked for; they import weft.
 _OTHERS = {
     "migrate": ("weft.typecheck.migrate.front", "rewrite a code base of flax.nnx or equinox, where that is safe"),
+    "plan": ("weft.insight.plan.command", "what a training step will cost on a mesh that need not exist"),
     "info": ("weft.typecheck.command.info", "versions, devices, modes and caches, for a bug report"),
 }
 

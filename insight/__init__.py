@@ -1,0 +1,1 @@
+"""Tools that look into a program: loaded on first use (`weft.plan`)."""

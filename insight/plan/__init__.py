@@ -1,0 +1,9 @@
+"""weft.plan: what a step will cost on a mesh, before there is a machine with it."""
+
+from __future__ import annotations
+
+from weft.insight.plan.hardware import HARDWARE, Hardware
+from weft.insight.plan.planning import Planning, plan
+from weft.insight.plan.report import Bytes, Collective, Kept, Plan, PlanWarning, Seconds
+
+__all__ = ["HARDWARE", "Bytes", "Collective", "Hardware", "Kept", "Plan", "PlanWarning", "Planning", "Seconds", "plan"]
