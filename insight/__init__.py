@@ -1,0 +1,1 @@
+"""Insight: what weft knows of a program, for people. `weft.debug` says where a number goes wrong."""
