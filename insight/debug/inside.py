@@ -203,7 +203,9 @@ def _shard_map(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
             own = [x if written else next(rest)[0] for x, written in zip(values, literal, strict=True)]
             return jax.tree.map(lambda x: jnp.asarray(x)[None], function(*own))
 
-        return mapped(local, (stacked,) * len(arrays))(*arrays)
+        # An equation's own context says that it is inside of the map.
+        with jax.sharding.use_abstract_mesh(mesh if isinstance(mesh, jax.sharding.AbstractMesh) else mesh.abstract_mesh):
+            return mapped(local, (stacked,) * len(arrays))(*arrays)
 
     def descend(which: int) -> Found:
         if not known:

@@ -142,6 +142,8 @@ class Run:
         from weft.insight.debug.inside import RULES
 
         self._index += 1
+        # A literal is a number of Python's with a dtype, which NumPy takes.
+        values = [np.asarray(x, x.dtype) if isinstance(x, int | float | complex) else x for x in values]
         if not eqn.outvars:  # a print, which has printed
             return []
         step = Step(eqn, self._index, self.context, [])

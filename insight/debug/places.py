@@ -51,7 +51,7 @@ def place_of(eqn: JaxprEqn) -> Place:
     derived = ""
     if rules:  # the function of JAX's that bound what is differentiated is the next outside of JAX's own plumbing
         rest = (function for name, function, *_ in inner[rules[0] :] if not _is_plumbing(name))
-        derived = next(rest, "").lstrip("_")
+        derived = next(rest, inner[-1][1]).lstrip("_")
     return Place(where, text, inner[-1][1] if inner else "", derived if derived != eqn.primitive.name else "")
 
 
@@ -62,7 +62,7 @@ def _is_derivation(file: str, function: str) -> bool:
 
 
 def _is_plumbing(file: str) -> bool:
-    return file.endswith(("interpreters/ad.py", "core.py", "traceback_util.py", "partial_eval.py", "batching.py"))
+    return owner_of(file) != "jax" or file.endswith(("interpreters/ad.py", "core.py", "traceback_util.py", "partial_eval.py", "batching.py", "pjit.py", "api.py", "linear_util.py", "profiler.py"))
 
 
 def argument_names(text: str, count: int) -> list[str]:
