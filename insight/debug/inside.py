@@ -185,6 +185,11 @@ def _while(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
     return outs
 
 
+def _of_each(x: Any, axes: tuple[str, ...]) -> jax.Array:
+    """A value with a leading axis of devices; what is alike on all of them is what each of them has."""
+    return jnp.where(jax.lax.axis_index(axes) >= 0, x, x)[None]
+
+
 def _shard_map(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
     """Runs a `shard_map`; followed, each of its equations is one `shard_map` of its own, over values stacked by device."""
     params, outs = step.eqn.params, run.bind(step.eqn, values)
@@ -193,7 +198,7 @@ def _shard_map(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
     known: list[Run] = []
 
     def mapped(function: Callable[..., Any], specs: Any) -> Callable[..., Any]:
-        return jax.jit(jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=stacked, check_vma=False))
+        return jax.jit(jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=stacked))
 
     def call(function: Callable[..., Any], values: Sequence[Any], literal: Sequence[bool]) -> Any:
         arrays = [x for x, written in zip(values, literal, strict=True) if not written]
@@ -201,7 +206,7 @@ def _shard_map(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
         def local(*arrays: Any) -> Any:
             rest = iter(arrays)
             own = [x if written else next(rest)[0] for x, written in zip(values, literal, strict=True)]
-            return jax.tree.map(lambda x: jnp.asarray(x)[None], function(*own))
+            return jax.tree.map(lambda x: _of_each(x, axes), function(*own))
 
         # An equation's own context says that it is inside of the map.
         with jax.sharding.use_abstract_mesh(mesh if isinstance(mesh, jax.sharding.AbstractMesh) else mesh.abstract_mesh):
@@ -209,7 +214,7 @@ def _shard_map(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
 
     def descend(which: int) -> Found:
         if not known:
-            lifted = mapped(lambda *xs: [x[None] for x in xs], params["in_specs"])(*values)
+            lifted = mapped(lambda *xs: [_of_each(x, axes) for x in xs], params["in_specs"])(*values)
             context = run.context.inside(step.eqn, step.index, "shard_map", call=call)
             known.append(Run(params["jaxpr"], lifted, context, run.expected))
         inner = known[0]
@@ -219,6 +224,12 @@ def _shard_map(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
     return outs
 
 
+def _same(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
+    """A cast that says that a value varies by device: here each one does."""
+    step.descend = lambda which: ([], [which])
+    return values
+
+
 RULES: dict[str, Callable[[Run, Step, Sequence[Any]], Sequence[Any]]] = {
     **dict.fromkeys(("jit", "pjit", "closed_call", "core_call", "call", "custom_jvp_call", "custom_vjp_call"), _call),
     **dict.fromkeys(("checkpoint", "remat", "remat2"), _remat),
@@ -226,4 +237,5 @@ RULES: dict[str, Callable[[Run, Step, Sequence[Any]], Sequence[Any]]] = {
     "scan": _scan,
     "while": _while,
     "shard_map": _shard_map,
+    **dict.fromkeys(("pvary", "pcast"), _same),
 }

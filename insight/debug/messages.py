@@ -37,7 +37,9 @@ def words_of(step: Step, place: Place) -> str:
     text = f"{name}{f' of {of}' if of else ''} gives {result}"
     at = [x for x in facts.at if x is not None]
     finite = all(np.isfinite(np.asarray(x, np.float64)) for x in at if np.isrealobj(x))
-    is_pole = (name == "div" and at and not np.any(at[-1])) or (name in ("log", "rsqrt", "log1p", "atanh"))
+    is_pole = name in ("log", "rsqrt", "log1p", "atanh") or (
+        name in ("div", "pow", "integer_pow") and bool(at) and not np.any(at[-1 if name == "div" else 0])
+    )
     if max(step.states) == 1 and finite and not is_pole and step.generates:
         text += f": an overflow, the largest {facts.dtype} is {float(jnp.finfo(facts.dtype).max):.6g}"
     return text + (f" (the derivative of {place.derived})" if place.derived else "")

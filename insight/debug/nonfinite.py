@@ -216,7 +216,8 @@ class Guarded:
         with insight_context(True), _tracers.mapped_axes(lambda var, size, axis: axes.setdefault(var, []).append((size, axis))):
             self.lifted.clear_cache()  # what is traced now says which axes are mapped
             closed = self.lifted.trace(*arguments).jaxpr
-        run = Run(closed, jax.tree.leaves(arguments), Context(), expected_p)
+        values = [x if is_array(x) else jnp.asarray(x) for x in jax.tree.leaves(arguments)]
+        run = Run(closed, values, Context(), expected_p)
         outputs = [i for i, var in enumerate(closed.jaxpr.outvars[:-1]) if is_inexact(var.aval)]
         found = [run.origins(run.jaxpr.outvars[outputs[i]]) for i in wrong]
         origins = [origin for several, _ in found for origin in several]

@@ -51,7 +51,9 @@ def place_of(eqn: JaxprEqn) -> Place:
     derived = ""
     if rules:  # the function of JAX's that bound what is differentiated is the next outside of JAX's own plumbing
         rest = (function for name, function, *_ in inner[rules[0] :] if not _is_plumbing(name))
-        derived = next(rest, inner[-1][1]).lstrip("_")
+        derived = next(rest, "").lstrip("_")
+        if not derived or "operator" in derived:  # a compiled function of JAX's has no frame: its name is in the text
+            derived = _called(text)
     return Place(where, text, inner[-1][1] if inner else "", derived if derived != eqn.primitive.name else "")
 
 
@@ -63,6 +65,26 @@ def _is_derivation(file: str, function: str) -> bool:
 
 def _is_plumbing(file: str) -> bool:
     return owner_of(file) != "jax" or file.endswith(("interpreters/ad.py", "core.py", "traceback_util.py", "partial_eval.py", "batching.py", "pjit.py", "api.py", "linear_util.py", "profiler.py"))
+
+
+def _called(text: str) -> str:
+    """What an expression calls, as JAX's primitives are called.
+
+    >>> _called("jnp.log(x)"), _called("x / y"), _called("x[0]")
+    ('log', 'div', 'subscript')
+    """
+    try:
+        node = ast.parse(text.strip(), mode="eval").body
+    except SyntaxError:
+        return ""
+    if isinstance(node, ast.BinOp):
+        return _OPERATORS.get(type(node.op).__name__, type(node.op).__name__.lower())
+    if isinstance(node, ast.Call):
+        return getattr(node.func, "attr", getattr(node.func, "id", "call"))
+    return type(node).__name__.lower()
+
+
+_OPERATORS = {"Mult": "mul", "MatMult": "dot_general"}
 
 
 def argument_names(text: str, count: int) -> list[str]:
