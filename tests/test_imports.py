@@ -22,16 +22,17 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("core", "transforms", "modules", "typecheck", "nnx")
+PACKAGES = ("core", "transforms", "modules", "insight", "typecheck", "nnx")
 
 # What the files of each package may import of weft; "" is the top-level `__init__.py`, which only `nnx` may lean on.
 MAY_IMPORT = {
     "core": {"core"},
     "transforms": {"core", "transforms"},
     "modules": {"core", "transforms", "modules"},
+    "insight": {"core", "transforms", "insight"},
     "typecheck": {"core", "typecheck"},
     "nnx": {"", "core", "transforms", "modules", "typecheck", "nnx"},
-    "": {"", "core", "transforms", "modules", "typecheck", "nnx"},
+    "": {"", "core", "transforms", "modules", "insight", "typecheck", "nnx"},
 }
 # What the files of each room may import of the other rooms of their package, from the ground up; "" is the ground, the
 # files that lie in the package itself.
@@ -62,6 +63,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "sharding": {"", "attention", "dense", "learning", "norms"},
         "ops": {"", "attention", "convolutions", "dense", "norms", "recurrence"},
     },
+    "insight": {"": set(), "debug": GROUND},
     # The checker of calls and the prover do not know each other.
     "typecheck": {
         "": set(),
@@ -261,11 +263,11 @@ def test_every_room_is_in_the_table():
 def test_every_room_says_what_it_promises():
     packages = {
         file.parent
-        for name in ("core", "transforms", "modules", "nnx", "typecheck")
+        for name in PACKAGES
         for file in (ROOT / name).rglob("__init__.py")
     }
     # These hold rooms, and docs/architecture.md says which.
-    rooms = packages - {ROOT / name for name in ("core", "nnx", "typecheck")}
+    rooms = packages - {ROOT / name for name in ("core", "insight", "nnx", "typecheck")}
     silent = [str(room.relative_to(ROOT)) for room in rooms if not (room / "README.md").is_file()]
     assert not silent, f"without a README.md: {silent}"
     texts = {room: (room / "README.md").read_text() for room in rooms}
@@ -374,6 +376,7 @@ OPTIONAL_ROOMS = (
     "weft.core.edge.equations",
     "weft.core.edge.executables",
     "weft.core.edge.hijax",
+    "weft.insight",
     "weft.modules.",
     "weft.nnx",
     "weft.transforms.custom",

@@ -95,7 +95,9 @@ class Loop:
 
         @jax.jit
         def turn(consts: list[Any], carry: list[Any], slices: list[Any]) -> Any:
-            return call(lambda *all: tuple(_jax.run(body, all)), [*consts, *carry, *slices], [False] * len(body.in_avals))
+            return call(
+                lambda *all: tuple(_jax.run(body, all)), [*consts, *carry, *slices], [False] * len(body.in_avals)
+            )
 
         self._turn, self._num = turn, num
 
@@ -209,7 +211,9 @@ def _shard_map(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
             return jax.tree.map(lambda x: _of_each(x, axes), function(*own))
 
         # An equation's own context says that it is inside of the map.
-        with jax.sharding.use_abstract_mesh(mesh if isinstance(mesh, jax.sharding.AbstractMesh) else mesh.abstract_mesh):
+        with jax.sharding.use_abstract_mesh(
+            mesh if isinstance(mesh, jax.sharding.AbstractMesh) else mesh.abstract_mesh
+        ):
             return mapped(local, (stacked,) * len(arrays))(*arrays)
 
     def descend(which: int) -> Found:

@@ -130,9 +130,7 @@ class Run:
         self.states: dict[Var, int] = {}
         self.inputs = {var: i for i, var in enumerate(self.jaxpr.invars)}
         consts = [context.call(lambda const=const: const, (), ()) for const in closed.consts]
-        for var, state in zip(
-            [*self.jaxpr.constvars, *self.jaxpr.invars], states_of([*consts, *values]), strict=True
-        ):
+        for var, state in zip([*self.jaxpr.constvars, *self.jaxpr.invars], states_of([*consts, *values]), strict=True):
             self.states[var] = state
         self._known: dict[tuple[Step, int], tuple[list[Origin], list[int]]] = {}
         self._index = -1
@@ -186,8 +184,12 @@ class Run:
             step.generates = bool(wrong.any())
             step.causes = [a for a, m, s in zip(eqn.invars, masks, bad, strict=True) if s and (m & mask).any()]
         else:  # would it give anything bad, were its inputs finite?
-            clean = [jnp.where(jnp.isfinite(x), x, jnp.ones_like(x)) if s else x for x, s in zip(values, bad, strict=True)]
-            wrong = mask & ~np.asarray(jnp.isfinite(self._bound(eqn, clean)[which])) if name != "expected" else mask & False
+            clean = [
+                jnp.where(jnp.isfinite(x), x, jnp.ones_like(x)) if s else x for x, s in zip(values, bad, strict=True)
+            ]
+            wrong = (
+                mask & ~np.asarray(jnp.isfinite(self._bound(eqn, clean)[which])) if name != "expected" else mask & False
+            )
             step.generates = bool(wrong.any())
             step.causes = [atom for atom, state in zip(eqn.invars, bad, strict=True) if state]
         shown = wrong if step.generates else mask

@@ -191,7 +191,9 @@ class Guarded:
         lift = interpreted.lift_of(plan.crossing)
         self.boundary, self.crossing = interpreted.boundary, plan.crossing
         self.donates = plan.donation is not None
-        self.lifted: Any = interpreted.rule.lift(replace(lift, bodies=tuple(map(_Checked, lift.bodies)), traces=Traces()))  # type: ignore[arg-type]
+        self.lifted: Any = interpreted.rule.lift(
+            replace(lift, bodies=tuple(map(_Checked, lift.bodies)), traces=Traces())
+        )  # type: ignore[arg-type]
         self._let_pass: np.ndarray | None = None
 
     def let_pass(self, count: int) -> np.ndarray:
@@ -213,7 +215,10 @@ class Guarded:
                 "them before each call, and says where it began",
             )
         axes: dict[Any, list[tuple[int, int]]] = {}
-        with insight_context(True), _tracers.mapped_axes(lambda var, size, axis: axes.setdefault(var, []).append((size, axis))):
+        with (
+            insight_context(True),
+            _tracers.mapped_axes(lambda var, size, axis: axes.setdefault(var, []).append((size, axis))),
+        ):
             self.lifted.clear_cache()  # what is traced now says which axes are mapped
             closed = self.lifted.trace(*arguments).jaxpr
         values = [x if is_array(x) else jnp.asarray(x) for x in jax.tree.leaves(arguments)]
@@ -271,7 +276,9 @@ class Guarded:
         shaped = [np.broadcast_to(np.float32(0), (i,)) for i in range(len(leaves))]
         groups = definition.unflatten(shaped)
         described = self.boundary.describe_outcome(self.crossing, outcome.value, (*groups[0], *groups[1]))
-        names = {leaf.shape[0]: format_path(path) for path, leaf in described.leaves if len(getattr(leaf, "shape", ())) == 1}
+        names = {
+            leaf.shape[0]: format_path(path) for path, leaf in described.leaves if len(getattr(leaf, "shape", ())) == 1
+        }
         return [names.get(numbers[i], f"output {numbers[i]}") for i in wrong]
 
 

@@ -58,13 +58,27 @@ def place_of(eqn: JaxprEqn) -> Place:
 
 
 def _is_derivation(file: str, function: str) -> bool:
-    return file.endswith("interpreters/ad.py") and function == "process_primitive" or function.endswith(
-        ("JVPTrace.process_primitive", "LinearizeTrace.process_primitive")
+    return (
+        file.endswith("interpreters/ad.py")
+        and function == "process_primitive"
+        or function.endswith(("JVPTrace.process_primitive", "LinearizeTrace.process_primitive"))
     )
 
 
 def _is_plumbing(file: str) -> bool:
-    return owner_of(file) != "jax" or file.endswith(("interpreters/ad.py", "core.py", "traceback_util.py", "partial_eval.py", "batching.py", "pjit.py", "api.py", "linear_util.py", "profiler.py"))
+    return owner_of(file) != "jax" or file.endswith(
+        (
+            "interpreters/ad.py",
+            "core.py",
+            "traceback_util.py",
+            "partial_eval.py",
+            "batching.py",
+            "pjit.py",
+            "api.py",
+            "linear_util.py",
+            "profiler.py",
+        )
+    )
 
 
 def _called(text: str) -> str:

@@ -224,10 +224,14 @@ RIGHT: dict[str, Callable[[], Any]] = {
     "attention": lambda x=X: _attention(x),
     "gradient_of_attention": lambda x=X: jax.grad(lambda x: _attention(x).sum())(x),
     "guarded_division": lambda x=X: jnp.where(x == 0, 0.0, 1 / jnp.where(x == 0, 1.0, x)),
-    "gradient_of_guarded_division": lambda x=X: jax.grad(lambda x: jnp.where(x == 0, 0.0, 1 / jnp.where(x == 0, 1.0, x)).sum())(x),
+    "gradient_of_guarded_division": lambda x=X: jax.grad(
+        lambda x: jnp.where(x == 0, 0.0, 1 / jnp.where(x == 0, 1.0, x)).sum()
+    )(x),
     "selected_away": lambda x=X: jnp.where(x > 0, jnp.log(x), 0.0),
     "running_maximum": lambda x=X: jax.lax.fori_loop(0, 4, lambda i, m: jnp.maximum(m, x[i]), -jnp.inf),
-    "online_softmax": lambda x=X: jax.lax.scan(lambda c, v: ((m := jnp.maximum(c[0], v), c[1] * jnp.exp(c[0] - m) + jnp.exp(v - m)), None), (-jnp.inf, 0.0), x)[0],
+    "online_softmax": lambda x=X: jax.lax.scan(
+        lambda c, v: ((m := jnp.maximum(c[0], v), c[1] * jnp.exp(c[0] - m) + jnp.exp(v - m)), None), (-jnp.inf, 0.0), x
+    )[0],
     "logsumexp_of_masked": lambda x=X: jax.nn.logsumexp(x, where=x > 0),
     "nanmean": lambda x=X: jnp.nanmean(jnp.where(x > 0, x, jnp.nan)),
     "expected": lambda x=X: weft.debug.expected(jnp.where(x > 0, x, -jnp.inf)),
@@ -246,7 +250,9 @@ RIGHT: dict[str, Callable[[], Any]] = {
     "xlogy": lambda x=X: jax.scipy.special.xlogy(x, x),
     "maximum": lambda x=X: jnp.max(x, initial=-jnp.inf, where=x > 0),
     "half_softmax": lambda x=X: jax.nn.softmax(x.astype(jnp.float16) * 1000),
-    "safe_norm": lambda x=X: jax.grad(lambda x: jnp.where((s := (x * x).sum()) == 0, 0.0, jnp.sqrt(jnp.where(s == 0, 1.0, s))))(x * 0),
+    "safe_norm": lambda x=X: jax.grad(
+        lambda x: jnp.where((s := (x * x).sum()) == 0, 0.0, jnp.sqrt(jnp.where(s == 0, 1.0, s)))
+    )(x * 0),
     "adam": lambda x=X: optax.adam(0.1).update(x, optax.adam(0.1).init(x))[0],
     "argmax": lambda x=X: jnp.argmax(jnp.log(x)),
     "remat": lambda x=X: jax.grad(jax.checkpoint(lambda x: _attention(x).sum()))(x),
