@@ -18,9 +18,9 @@ from weft.core.switches import is_on as _is_on
 if _TYPE_CHECKING:
     from weft import nnx as nnx
     from weft import typecheck as typecheck
-    from weft.insight import debug as debug
     from weft.core import *
     from weft.core import Any as Any
+    from weft.insight import debug as debug
     from weft.modules import *
     from weft.transforms import *
     from weft.transforms import map as map

@@ -386,7 +386,7 @@ class Interpreted(Generic[O]):
 
 
 # Gives a plan that runs instead of one, for the length of a call: how `debug.nonfinite` looks at what comes out. The
-# first are a task's, the second the process's; they are looked for only where methods are watched, and cost nothing else.
+# first are a task's, the second the process's; they are looked for where methods are watched.
 Guard = Callable[[Interpreted[Any], Plan], Plan]
 guards: ContextVar[Guard | None] = ContextVar("weft_guards", default=None)
 guards_of_process: list[Guard | None] = [None]

@@ -24,10 +24,9 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-import weakref
 from collections.abc import Callable, Generator, Sequence
 from contextvars import ContextVar
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import equinox as eqx
 import jax
@@ -37,9 +36,9 @@ from weft.core.contexts import LOOKING, MARKING, marking, successors_context
 from weft.core.edge import _jax, trees
 from weft.core.edge.trees import PyTree
 from weft.core.errors import SuccessorError
-from weft.core.paths import Path, format_path, key_part
+from weft.core.paths import format_path, key_part
 from weft.core.records.module import Given, construction_watchers, watch_methods
-from weft.core.records.successors import find_records, is_successor_last, records_in, with_part
+from weft.core.records.successors import find_records, is_successor_last, with_part
 from weft.core.sowing.tags import take_arrays
 from weft.core.threads.calls import ByIdentity, calling, note_successor, running_calls
 from weft.core.threads.marks import Mark, bind_mark, summarise

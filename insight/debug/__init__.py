@@ -20,19 +20,27 @@ if TYPE_CHECKING:
     from weft.core.records.keys import debug_keys
     from weft.core.threads.lost import debug_successors
     from weft.insight.debug.nonfinite import expected, nonfinite
+    from weft.insight.debug.showing import plot, table
+    from weft.insight.debug.watching import Row, watch
 
 _HOMES = {
     "weft.core.records.keys": "debug_keys",
     "weft.core.threads.lost": "debug_successors",
     "weft.insight.debug.nonfinite": "expected nonfinite",
+    "weft.insight.debug.showing": "plot table",
+    "weft.insight.debug.watching": "Row watch",
 }
 __getattr__, __dir__ = first_use(globals(), _HOMES)
 
 __all__ = [
     "NonFiniteError",
+    "Row",
     "debug_keys",
     "debug_successors",
     "expected",
     "explain_retraces",
     "nonfinite",
+    "plot",
+    "table",
+    "watch",
 ]

@@ -7,6 +7,7 @@ and the inputs of the equation that it came in by.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import jax
@@ -164,7 +165,7 @@ def _scan(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
     params, outs = step.eqn.params, run.bind(step.eqn, values)
     num_consts, num_carry = equations.scan_counts(params)
     ends = [0, num_consts, num_consts + num_carry, len(values)]
-    parts = [(list(range(a, b)), list(values[a:b])) for a, b in zip(ends, ends[1:], strict=False)]
+    parts = [(list(range(a, b)), list(values[a:b])) for a, b in pairwise(ends)]
     turns = range(params["length"])
     loop = Loop(run, step, "scan", params["jaxpr"], *parts, turns=turns[::-1] if params["reverse"] else turns)
     step.descend = loop.descend
@@ -175,7 +176,7 @@ def _while(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
     params, outs = step.eqn.params, run.bind(step.eqn, values)
     num_cond, num_body = params["cond_nconsts"], params["body_nconsts"]
     ends = [num_cond, num_cond + num_body, len(values)]
-    parts = [(list(range(a, b)), list(values[a:b])) for a, b in zip(ends, ends[1:], strict=False)]
+    parts = [(list(range(a, b)), list(values[a:b])) for a, b in pairwise(ends)]
     cond, call = jax.jit(lambda *all: _jax.run(params["cond_jaxpr"], all)[0]), run.context.call
 
     def goes_on(carry: list[Any]) -> bool:
@@ -193,7 +194,7 @@ def _of_each(x: Any, axes: tuple[str, ...]) -> jax.Array:
 
 
 def _shard_map(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
-    """Runs a `shard_map`; followed, each of its equations is one `shard_map` of its own, over values stacked by device."""
+    """Runs a `shard_map`; when it is followed, each of its equations is a `shard_map` over values stacked by device."""
     params, outs = step.eqn.params, run.bind(step.eqn, values)
     mesh, axes = params["mesh"], tuple(params["mesh"].axis_names)
     stacked = PartitionSpec(axes)

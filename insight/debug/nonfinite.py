@@ -257,7 +257,7 @@ class Guarded:
             var = pending.pop()
             if _jax.is_literal(var) or var not in run.steps:
                 return True
-            step, which = run.steps[var]
+            step, _ = run.steps[var]
             if step in seen or step.eqn.primitive is expected_p:
                 continue
             seen.add(step)

@@ -58,10 +58,8 @@ def place_of(eqn: JaxprEqn) -> Place:
 
 
 def _is_derivation(file: str, function: str) -> bool:
-    return (
-        file.endswith("interpreters/ad.py")
-        and function == "process_primitive"
-        or function.endswith(("JVPTrace.process_primitive", "LinearizeTrace.process_primitive"))
+    return (file.endswith("interpreters/ad.py") and function == "process_primitive") or function.endswith(
+        ("JVPTrace.process_primitive", "LinearizeTrace.process_primitive")
     )
 
 

@@ -1,4 +1,4 @@
-"""Programs with a fault planted in one line, which ends in `# here`; and right programs, with infinities that are meant."""
+"""Programs with a fault in the line that ends in `# here`, and right programs with infinities that are meant."""
 
 from __future__ import annotations
 

@@ -98,10 +98,15 @@ def test_objects_of_nnx_are_told_by_the_paths_of_their_variables():
 
 def test_a_loop_under_the_context_is_looked_at_before_the_block_is_left():
     step = weft.jit(lambda x: x * 1e20)
-    with pytest.raises(weft.NonFiniteError, match="overflow"), weft.debug.nonfinite():
+
+    def train():
         x = jnp.ones(2)
-        for _ in range(2):
-            x = step(x)
+        with weft.debug.nonfinite():
+            for _ in range(2):
+                x = step(x)
+
+    with pytest.raises(weft.NonFiniteError, match="overflow"):
+        train()
 
 
 def test_donated_arguments_are_copied_only_where_asked():
