@@ -7,7 +7,8 @@
 >>> weft.debug.nonfinite(loss)(jnp.array([1.0, 0.0]))
 Traceback (most recent call last):
 ...
-weft.core.errors.NonFiniteError: log of 0.0 gives -inf, first seen in the forward pass...
+weft.core.errors.NonFiniteError: log of 0 gives -inf, first seen in the forward pass
+  at: ...jnp.log(x)...
 """
 
 from typing import TYPE_CHECKING

@@ -59,12 +59,12 @@ def watch(step: Callable[..., Any], filter: Any = ..., *, every: int = 100) -> C
         StructureError: if `every` is less than 1, or the first argument is no record.
         FilterError: if the filter picks no leaf.
 
-    >>> import jax.numpy as jnp, weft
-    >>> model = weft.Linear(2, 2, key=weft.Keys(0))
+    >>> import jax, jax.numpy as jnp, weft
+    >>> model = weft.Linear(2, 2, key=jax.random.key(0))
     >>> watched = weft.debug.watch(lambda model, x: model(x).sum(), every=2)
     >>> loss, rows = watched(model, jnp.ones((1, 2)))
     >>> [(row.kind, row.path) for row in rows]
-    [('parameter', 'weight'), ('parameter', 'bias'), ('activation', 'Linear')]
+    [('parameter', 'kernel'), ('parameter', 'bias'), ('activation', 'Linear')]
     >>> watched(model, jnp.ones((1, 2)))[1] is None
     True
     """
