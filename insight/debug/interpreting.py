@@ -94,15 +94,13 @@ class Origin:
     source: str = ""
 
 
-@jax.jit
-def _states(values: list[jax.Array]) -> jax.Array:
-    return jnp.stack([state_of(value) for value in values])
-
-
 def state_of(value: jax.Array) -> jax.Array:
     """The state of an inexact array, by one reduction that XLA can fuse into what computes it."""
     codes = jnp.where(jnp.isfinite(value), 0, jnp.where(jnp.isnan(value), NAN, INFINITE))
     return jnp.max(codes.astype(jnp.uint8), initial=FINITE)
+
+
+_compiled_state = jax.jit(state_of)
 
 
 def is_inexact(value: Any) -> bool:
@@ -112,12 +110,15 @@ def is_inexact(value: Any) -> bool:
 
 def states_of(values: Sequence[Any]) -> list[int]:
     """The state of each value."""
-    inexact = [i for i, value in enumerate(values) if is_inexact(value)]
-    found = [FINITE] * len(values)
-    if inexact:
-        for i, state in zip(inexact, np.asarray(_states([values[i] for i in inexact])), strict=True):
-            found[i] = int(state)
-    return found
+    return [_state(value) if is_inexact(value) else FINITE for value in values]
+
+
+def _state(value: Any) -> int:
+    # On the host there is nothing to compile: a program has hundreds of shapes.
+    if all(device.platform == "cpu" for device in getattr(value, "devices", set)()):
+        array = np.asarray(value)
+        return FINITE if np.isfinite(array).all() else NAN if np.isnan(array).any() else INFINITE
+    return int(_compiled_state(value))
 
 
 class Run:
