@@ -1,7 +1,7 @@
 """weft threads state through JAX's transforms.
 
 Models are immutable records (`weft.Module`); every transform (`weft.jit`, `weft.grad`, `weft.scan`, ...) takes records
-and gives their successors back. `weft.nnx`, `weft.typecheck` and `weft.plan` load when they are first used.
+and gives their successors back. `weft.nnx`, `weft.typecheck`, `weft.debug` and `weft.plan` load when they are first used.
 """
 
 import importlib as _importlib
@@ -11,13 +11,16 @@ import sys as _sys
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from weft import core, modules, transforms
+from weft.core.contexts import DEBUG_NONFINITE as _DEBUG_NONFINITE
 from weft.core.hooks import defer_contracts as _defer_contracts
+from weft.core.switches import is_on as _is_on
 
 if _TYPE_CHECKING:
     from weft import nnx as nnx
     from weft import typecheck as typecheck
     from weft.core import *
     from weft.core import Any as Any
+    from weft.insight import debug as debug
     from weft.insight.plan import plan as plan
     from weft.modules import *
     from weft.transforms import *
@@ -28,6 +31,7 @@ _defer_contracts("weft.typecheck.calls.runtime")
 
 # Modules that are API under a shorter name.
 _SHORT_NAMES = {
+    "weft.debug": "weft.insight.debug",
     "weft.metrics": "weft.modules.learning.metrics",
     "weft.ops": "weft.modules.ops",
     "weft.tree": "weft.modules.learning.tree",
@@ -52,7 +56,7 @@ _sys.meta_path.append(_ShortNames())
 
 __version__ = "0.2.0"
 
-_ON_FIRST_USE = ("nnx", "typecheck")
+_ON_FIRST_USE = ("debug", "nnx", "typecheck")
 # Objects of `weft.insight`, likewise.
 _INSIGHT = {"plan": "weft.insight.plan.planning"}
 
@@ -77,6 +81,12 @@ if not _TYPE_CHECKING:  # a checker would take every misspelt name for one that 
                 found = globals()[name] = getattr(package, name)
                 return found
         raise AttributeError(f"module 'weft' has no attribute {name!r}")
+
+
+if _is_on(_DEBUG_NONFINITE):
+    from weft.insight.debug.nonfinite import guard_process as _guard_process
+
+    _guard_process()
 
 
 def load_ipython_extension(shell) -> None:

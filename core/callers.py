@@ -29,6 +29,7 @@ _FOLDERS: tuple[tuple[str, Owner], ...] = (
     (os.path.join(_ROOT, "core", ""), "machinery"),
     (os.path.join(_ROOT, "transforms", ""), "machinery"),
     (os.path.join(_ROOT, "typecheck", ""), "contracts"),
+    (os.path.join(_ROOT, "insight", ""), "machinery"),
     (os.path.join(_ROOT, "nnx", ""), "nnx"),
     (os.path.join(_ROOT, "modules", ""), "modules"),
     (os.path.join(os.path.dirname(os.path.abspath(jax.__file__)), ""), "jax"),

@@ -173,6 +173,10 @@ class CheckError(WeftError, eqx.EquinoxRuntimeError):
     """A check of values that failed, in eager code or while a compiled program ran: of `weft.error_if`."""
 
 
+class NonFiniteError(WeftError, FloatingPointError):
+    """A value that is not finite and reached an output, under `debug.nonfinite`: where it arose, and out of what."""
+
+
 class KeyReuseError(WeftError, RuntimeError):
     """A random key consumed twice, under `Keys` debugging mode."""
 

@@ -201,7 +201,13 @@ def train(  # weft: skip(it reads numbers and writes files)
         task = bar.add_task("training", total=chosen.steps, completed=begun, **shown)
         waiting, since = [], time.perf_counter()
         for step in range(begun + 1, chosen.steps + 1):
-            found, state = train_step(state, jnp.asarray(next(data)))
+            windows_now = jnp.asarray(next(data))
+            if step == chosen.poison:
+                # A fault on request, to see how it is told: weights that overflow in the next forward pass.
+                state = state.replace(model=jax.tree.map(lambda leaf: leaf * 1e25, state.model))
+                found, state = weft.debug.nonfinite(train_step, keep_donated=True)(state, windows_now)
+            else:
+                found, state = train_step(state, windows_now)
             waiting.append(found)
             if step % chosen.every and step < chosen.steps:
                 continue
@@ -264,6 +270,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("out"), help="folder for results (default: %(default)s)")
     parser.add_argument("--resume", type=Path, metavar="CHECKPOINT", help="go on from this checkpoint")
     parser.add_argument("--plan", action="store_true", help="show at the end what a step costs on eight devices")
+    parser.add_argument("--poison", type=int, metavar="STEP", help="make weights overflow at this step, and say where")
     chosen = parser.parse_args()
     for name in ("steps", "every", "batch", "context", "width", "layers", "heads", "length"):
         if getattr(chosen, name) < 1:
@@ -302,5 +309,7 @@ def main() -> None:
 if __name__ == "__main__":
     try:
         main()
+    except weft.NonFiniteError as error:
+        sys.exit(f"char_lm: {error}")
     except (OSError, weft.CheckpointError) as error:
         sys.exit(f"char_lm: {str(error).splitlines()[0]}")

@@ -1,1 +1,1 @@
-"""Tools that look into a program: loaded on first use (`weft.plan`)."""
+"""What weft knows of a program, for people: loaded on first use (`weft.debug`, `weft.plan`)."""

@@ -63,6 +63,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "sharding": {"", "attention", "dense", "learning", "norms"},
         "ops": {"", "attention", "convolutions", "dense", "norms", "recurrence"},
     },
+    "insight": {"debug": set()},
     # The checker of calls and the prover do not know each other.
     "typecheck": {
         "": set(),
@@ -384,6 +385,7 @@ OPTIONAL_ROOMS = (
     "weft.core.edge.equations",
     "weft.core.edge.executables",
     "weft.core.edge.hijax",
+    "weft.insight",
     "weft.modules.",
     "weft.nnx",
     "weft.transforms.custom",

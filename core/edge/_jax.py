@@ -192,6 +192,24 @@ def bind_equation(eqn: JaxprEqn, values: Sequence[jax.Array]) -> Sequence[jax.Ar
     return outs if eqn.primitive.multiple_results else [outs]
 
 
+def lines_of(eqn: JaxprEqn) -> list[tuple[str, str, int, int, int]]:
+    """Where an equation was traced, innermost first: file, function, line, and the columns on it (or 0, 0)."""
+    traceback: Any = eqn.source_info.traceback
+    if traceback is None:
+        return []
+    codes, instructions = traceback.raw_frames()
+    places = [traceback.code_addr2location(*one) for one in zip(codes, instructions, strict=True)]
+    return [
+        (code.co_filename, code.co_name, line, *((column, end) if last == line else (0, 0)))
+        for code, (line, column, last, end) in zip(codes, places, strict=True)
+    ]
+
+
+def scopes_of(eqn: JaxprEqn) -> list[tuple[bool, str]]:
+    """The name scopes and transforms that an equation was traced in, outermost first: (is a transform, name)."""
+    return [(type(part).__name__ == "Transform", part.name) for part in eqn.source_info.name_stack.stack]
+
+
 def is_literal(atom: Atom) -> TypeGuard[Literal]:
     """Whether what an equation reads is a constant written into it, and no variable."""
     return isinstance(atom, core.Literal)

@@ -33,6 +33,9 @@ trace_ctx: Any = Names("jax._src.core", "weft", "trace_ctx").trace_ctx
 _SPEED = "the speed of `weft check`"
 _config = Names("jax._src.config", _SPEED, "traceback_filtering")
 
+# What a batched program does not say: which axis of a value is the mapped one.
+_batching = Names("jax._src.interpreters.batching", "the examples in errors of `weft.debug.nonfinite`", "BatchTrace")
+
 # Where JAX traces its own functions, and where it makes one jaxpr of another.
 _calls = Names("jax._src.pjit", _SPEED, "_infer_params")
 _derivations = (
@@ -190,6 +193,37 @@ def _is_plain(value: object) -> bool:
     if isinstance(value, functools.partial | MethodType) or (callable(value) and not isinstance(value, type)):
         return isinstance(value, BuiltinFunctionType) or _is_own(value)
     return not isinstance(value, tuple | list | dict) or all(map(_is_plain, jax.tree.leaves(value)))
+
+
+@contextlib.contextmanager
+def mapped_axes(note: Callable[[Any, int, int], None]) -> Generator[None]:
+    """Tells `note` of what `vmap` traces in this thread: a variable of the program, the size of its axis, and where.
+
+    Nothing of a batched program says which of its axes is the mapped one. Nested maps are told from the outermost on.
+    """
+    cls, thread = _batching.BatchTrace, threading.get_ident()
+    original = cls.process_primitive
+
+    def process(trace: Any, primitive: Any, tracers: Any, params: Any, /) -> Any:
+        outs = original(trace, primitive, tracers, params)
+        if threading.get_ident() == thread:
+            for out in outs if primitive.multiple_results else [outs]:
+                value, axis = trace.to_batch_info(out)
+                while isinstance(axis, int) and not hasattr(getattr(value, "_trace", None), "frame"):
+                    outer = getattr(value, "batch_dim", None)
+                    axis += isinstance(outer, int) and outer <= axis
+                    value = getattr(value, "val", getattr(value, "primal", None))
+                    if value is None:
+                        break
+                if isinstance(axis, int) and value is not None:
+                    note(value.val, trace.axis_data.size, axis)
+        return outs
+
+    cls.process_primitive = process
+    try:
+        yield
+    finally:
+        cls.process_primitive = original
 
 
 def asks_for_one_integer(error: Exception) -> bool:

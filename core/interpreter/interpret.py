@@ -23,6 +23,7 @@ import itertools
 import types
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -179,24 +180,28 @@ class Interpreted(Generic[O]):
         __tracebackhide__ = True
         try:
             call = (self.functions, args, kwargs)
+            guard = (guards.get() or guards_of_process[-1]) if method_watchers else None
             # What is below has no closure: variables that one shares cost more at each call than the call of it.
             for plan, quick in self.memory.quick:
                 found = quick.extract(call)
                 if found is not None:
-                    out = self._run_quickly(plan, quick, call, found)
+                    guarded = plan if guard is None else guard(self, plan)
+                    out = self._run_quickly(guarded, quick, call, found)
                     # Under `debug_keys` what a program draws is entered at each call of it.
                     if method_watchers and ledger() is not None:
                         enter_draws(plan.crossing.draws, found[1])
                     return out
-            return self._call(call, extra, prepare)
+            return self._call(call, extra, prepare, guard)
         except Exception as error:
             cut(error)
             raise
 
-    def _call(self, call: Call, extra: PyTree, prepare: Prepare | None) -> PyTree:
+    def _call(self, call: Call, extra: PyTree, prepare: Prepare | None, guard: Guard | None = None) -> PyTree:
         """A call of a make that the quick way does not know."""
         __tracebackhide__ = True
         plan, values, entered = self.plan(call)
+        if guard is not None:
+            plan = guard(self, plan)
         if prepare is not None:
             extra = prepare(self.boundary, plan.crossing, call, values)
 
@@ -233,7 +238,7 @@ class Interpreted(Generic[O]):
             donated = tuple(i for i, lane in enumerate(lanes) if lane.gives_away)
             gives_away = self.boundary.has_updates and bool(donated)
             donation = Donation(name_of(self.held[0]), donated) if donated else None
-            plan = Plan(crossing, self._lifted(self._lift(crossing)), gives_away, donation)
+            plan = Plan(crossing, self._lifted(self.lift_of(crossing)), gives_away, donation)
             plan = self.memory.plans.add(crossing, plan)
         plan.uses += 1
         # The quick way looks at the structure alone.
@@ -245,7 +250,8 @@ class Interpreted(Generic[O]):
                 self._promote(plan, quick)
         return plan, values, entered
 
-    def _lift(self, crossing: AnyCrossing) -> Lift[O]:
+    def lift_of(self, crossing: AnyCrossing) -> Lift[O]:
+        """What the rule lifts for calls of a crossing."""
         rule, boundary, count = self.rule, self.boundary, len(self.functions)
         # Without updates no lanes for them either, so that JAX is not asked for axes of what is never there.
         arrived = crossing.lanes if boundary.has_updates else ()
@@ -339,7 +345,8 @@ class Interpreted(Generic[O]):
         found: tuple[Any, Sequence[PyTree], Groups],
     ) -> PyTree:
         first = self.memory.quick
-        if not first or first[0][0] is not plan:  # none, where another thread has cleared the caches since
+        # By the crossing: a guarded plan stands for the one that is remembered.
+        if not first or first[0][0].crossing is not plan.crossing:  # none, where another thread has cleared the caches
             self._promote(plan, quick)
         if plan.gives_away:
             return self._give_away(plan, quick, call, *found)
@@ -366,6 +373,13 @@ class Interpreted(Generic[O]):
         # Replaced as a whole, so that other threads see the old order or the new one.
         others = tuple(other for other in self.memory.quick if other[0] is not plan)
         self.memory.quick = ((plan, quick), *others[: QUICK_PLANS - 1])
+
+
+# Gives a plan that runs instead of one, for the length of a call: how `debug.nonfinite` looks at what comes out. The
+# first are a task's, the second the process's; they are looked for where methods are watched.
+Guard = Callable[[Interpreted[Any], Plan], Plan]
+guards: ContextVar[Guard | None] = ContextVar("weft_guards", default=None)
+guards_of_process: list[Guard | None] = [None]
 
 
 def interpret(rule: Rule[O], boundary: AnyBoundary) -> Callable[[tuple[Function, ...], O], Interpreted[O]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from weft.core.contexts import marking
+from weft.core.contexts import insight_context, marking
 from weft.core.edge.trees import PyTree
 from weft.core.paths import Path
 
@@ -36,7 +36,7 @@ def drop(successor: T) -> T:
 
 def note_place(record: PyTree, root: str, path: Path) -> None:
     """Says where a record belongs, for errors: it may have been rebuilt, and not be found in its owner by identity."""
-    if marking():
-        from weft.core.threads import lost
+    if marking() or insight_context.value:
+        from weft.core.threads import calls
 
-        lost.note_place(record, root, path)
+        calls.note_place(record, root, path)

@@ -24,10 +24,9 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-import weakref
 from collections.abc import Callable, Generator, Sequence
 from contextvars import ContextVar
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import equinox as eqx
 import jax
@@ -37,10 +36,11 @@ from weft.core.contexts import LOOKING, MARKING, marking, successors_context
 from weft.core.edge import _jax, trees
 from weft.core.edge.trees import PyTree
 from weft.core.errors import SuccessorError
-from weft.core.paths import Path, format_path, key_part
+from weft.core.paths import format_path, key_part
 from weft.core.records.module import Given, construction_watchers, watch_methods
-from weft.core.records.successors import find_records, is_successor_last, records_in, with_part
+from weft.core.records.successors import find_records, is_successor_last, with_part
 from weft.core.sowing.tags import take_arrays
+from weft.core.threads.calls import ByIdentity, calling, note_successor, running_calls
 from weft.core.threads.marks import Mark, bind_mark, summarise
 
 T = TypeVar("T")
@@ -108,34 +108,12 @@ def note_drop(successor: PyTree) -> None:
 # --- marking what methods return -------------------------------------------------------------------------------------
 
 
-class _ByIdentity(Generic[V]):
-    """What is known of objects that cannot be hashed, for as long as they live."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[weakref.ref[object], V]] = {}
-
-    def get(self, key: object) -> V | None:
-        found = self._known.get(id(key))
-        return found[1] if found is not None and found[0]() is key else None
-
-    def put(self, key: object, value: V) -> None:
-        place, known = id(key), self._known
-
-        def forget(reference: object) -> None:
-            if known.get(place, (None,))[0] is reference:
-                del known[place]
-
-        known[place] = (weakref.ref(key, forget), value)
-
-
-# The public methods that are running: of which records, and what these are called.
-_calls: ContextVar[tuple[tuple[object, str], ...]] = ContextVar("weft_marked_calls", default=())
 # The marks that were made in the program that is looked at.
 _made: ContextVar[list[Mark]] = ContextVar("weft_marks_made")
 # Records that were constructed in a trace, and their successors.
-_fresh = _ByIdentity[bool]()
-# The mark of what a mark gave; and where records that were met on the way belong: the name of a root, and a path.
-_marked, _places = _ByIdentity[Mark](), _ByIdentity[tuple[str, Path]]()
+_fresh = ByIdentity[bool]()
+# The mark of what a mark gave.
+_marked = ByIdentity[Mark]()
 
 
 def _note_constructed(record: object) -> None:
@@ -143,32 +121,12 @@ def _note_constructed(record: object) -> None:
         _fresh.put(record, True)
 
 
-def note_place(record: object, root: str, path: Path) -> None:
-    """Says where a record belongs, for errors: it may have been rebuilt, and not be found in its owner by identity."""
-    _places.put(record, (root, path))
-
-
-def _name_of(record: object) -> str:
-    root, path = _places.get(record) or (None, ())
-    for owner, name in reversed(_calls.get()):
-        found = next((path for path, part in records_in(owner) if part is record), None)
-        if found is not None:
-            return format_path(found, name)
-        if root == type(owner).__qualname__:
-            return format_path(path, name)
-    return format_path(path, root or type(record).__qualname__)
-
-
 def _watch(record: eqx.Module, method: Callable[..., object], given: Given, proceed: Callable[[], PyTree]) -> PyTree:
     __tracebackhide__ = True
     if successors_context.value is None:
         return proceed()
-    name = _name_of(record)
-    token = _calls.set((*_calls.get(), (record, name)))
-    try:
+    with calling(record) as name:
         result = proceed()
-    finally:
-        _calls.reset(token)
     called = name + ("(...)" if method.__name__ == "__call__" else f".{method.__name__}(...)")
     mark = Mark(called, calling_line())
     found = dict(find_records(cast("type[Any]", type(record)), result))
@@ -179,12 +137,12 @@ def _watch(record: eqx.Module, method: Callable[..., object], given: Given, proc
         marked = _marked_successor(record, successor, mark)
         if marked is successor:
             continue
-        _places.put(marked, _places.get(record) or (name, ()))
+        note_successor(record, marked, name)
         with contextlib.suppress(TypeError, ValueError):  # inside of a node whose items cannot be set
             result = with_part(result, path, marked, lenient=True)
     if mark.leaves and marking():
         _made.get().append(mark)
-    elif mark.leaves and not _calls.get():  # said of the outermost call alone
+    elif mark.leaves and not running_calls():  # said of the outermost call alone
         _warn(mark, "weft does not compile what calls it")
     return result
 

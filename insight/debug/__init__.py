@@ -1,0 +1,47 @@
+"""`weft.debug`: where a number goes wrong, how numbers develop, and what else helps to find a fault.
+
+>>> import jax.numpy as jnp, weft
+>>> @weft.jit
+... def loss(x):
+...     return jnp.log(x).sum()
+>>> weft.debug.nonfinite(loss)(jnp.array([1.0, 0.0]))
+Traceback (most recent call last):
+...
+weft.core.errors.NonFiniteError: log of 0 gives -inf, first seen in the forward pass
+  at: ...jnp.log(x)...
+"""
+
+from typing import TYPE_CHECKING
+
+from weft.core.errors import NonFiniteError
+from weft.core.first_use import first_use
+from weft.core.interpreter.retraces import explain_retraces
+
+if TYPE_CHECKING:
+    from weft.core.records.keys import debug_keys
+    from weft.core.threads.lost import debug_successors
+    from weft.insight.debug.nonfinite import expected, nonfinite
+    from weft.insight.debug.showing import plot, table
+    from weft.insight.debug.watching import Row, watch
+
+_HOMES = {
+    "weft.core.records.keys": "debug_keys",
+    "weft.core.threads.lost": "debug_successors",
+    "weft.insight.debug.nonfinite": "expected nonfinite",
+    "weft.insight.debug.showing": "plot table",
+    "weft.insight.debug.watching": "Row watch",
+}
+__getattr__, __dir__ = first_use(globals(), _HOMES)
+
+__all__ = [
+    "NonFiniteError",
+    "Row",
+    "debug_keys",
+    "debug_successors",
+    "expected",
+    "explain_retraces",
+    "nonfinite",
+    "plot",
+    "table",
+    "watch",
+]

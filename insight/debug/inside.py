@@ -1,0 +1,246 @@
+"""How equations that hold jaxprs are run one equation at a time; `RULES` is the table, by primitive.
+
+A rule runs the equation, and says how a bad output of it is followed: `step.descend(output)` gives the origins inside,
+and the inputs of the equation that it came in by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec
+from weft.core.edge import _jax, equations
+from weft.insight.debug.interpreting import Context, Origin, Run, Step, states_of
+
+Found = tuple[list[Origin], list[int]]
+
+
+def _inline(run: Run, step: Step, jaxpr: Any, values: Sequence[Any], first: int, *frames: str) -> list[Any]:
+    """Runs a jaxpr in the place of its equation, whose inputs it takes from the given one on."""
+    context = run.context.inside(step.eqn, step.index, *frames)
+    inner = Run(jaxpr, values, context, run.expected)
+
+    def descend(which: int) -> Found:
+        origins, inputs = inner.origins(inner.jaxpr.outvars[which])
+        return origins, [first + i for i in inputs]
+
+    step.descend = descend
+    return inner.outs
+
+
+def _call(run: Run, step: Step, values: Sequence[Any]) -> list[Any]:
+    return _inline(run, step, equations.inner_jaxprs(step.eqn.params)[0], values, 0)
+
+
+def _remat(run: Run, step: Step, values: Sequence[Any]) -> list[Any]:
+    return _inline(run, step, step.eqn.params["jaxpr"], values, 0, "remat")
+
+
+def _cond(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
+    index = np.asarray(values[0])
+    if index.ndim:  # one for each device
+        return _whole(run, step, values)
+    branches = step.eqn.params["branches"]
+    taken = int(np.clip(int(index), 0, len(branches) - 1))
+    return _inline(run, step, branches[taken], values[1:], 1, f"cond(branch {taken})")
+
+
+def _whole(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
+    """Runs an equation as it is, whose inside is not looked at: it is to blame, or what came in."""
+    outs = run.bind(step.eqn, values)
+    step.states = states_of(outs)
+    if any(step.states):
+        run._look(step, values, outs)
+    return outs
+
+
+class Loop:
+    """A loop that gave something bad, run turn by turn.
+
+    Args:
+        run: around it.
+        step: its equation.
+        name: as users call it.
+        body: of `(*consts, *carry, *slices)`.
+        consts: the positions of the body's constants among the equation's inputs, and their values.
+        carry: likewise.
+        scanned: likewise.
+        turns: the index of the slices that each turn takes; None where a condition decides.
+        goes_on: whether there is another turn, of the carry.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        step: Step,
+        name: str,
+        body: Any,
+        consts: tuple[list[int], list[Any]],
+        carry: tuple[list[int], list[Any]],
+        scanned: tuple[list[int], list[Any]] = ([], []),
+        turns: Sequence[int] | None = None,
+        goes_on: Callable[[list[Any]], bool] | None = None,
+    ):
+        self.run, self.step, self.name, self.body = run, step, name, body
+        self.positions = [*consts[0], *carry[0], *scanned[0]]
+        self.consts, self.carry, self.scanned = consts[1], carry[1], scanned[1]
+        self.turns, self.goes_on = turns, goes_on
+        self._flags: list[list[int]] | None = None
+        self._runs: dict[int, Run] = {}
+        call, num = run.context.call, len(self.carry)
+
+        @jax.jit
+        def turn(consts: list[Any], carry: list[Any], slices: list[Any]) -> Any:
+            return call(
+                lambda *all: tuple(_jax.run(body, all)), [*consts, *carry, *slices], [False] * len(body.in_avals)
+            )
+
+        self._turn, self._num = turn, num
+
+    def _slices(self, i: int) -> list[Any]:
+        if self.turns is None:
+            return []
+        axis = self.run.context.call(lambda: jnp.zeros(()), (), ()).ndim  # a leading axis of devices
+        return [jax.lax.dynamic_index_in_dim(x, self.turns[i], axis, keepdims=False) for x in self.scanned]
+
+    def _carry_at(self, last: int | None) -> list[Any]:
+        """The carry before a turn; of all turns, notes what is bad in their outputs."""
+        carry, i, flags = list(self.carry), 0, list[list[int]]()
+        while i != last and (i < len(self.turns) if self.turns is not None else self.goes_on(carry)):  # type: ignore[misc]
+            outs = list(self._turn(self.consts, carry, self._slices(i)))
+            carry, i = outs[: self._num], i + 1
+            if last is None:
+                flags.append(states_of(outs))
+        if last is None:
+            self._flags = flags
+        return carry
+
+    def _run_at(self, i: int) -> Run:
+        if i not in self._runs:
+            values = [*self.consts, *self._carry_at(i), *self._slices(i)]
+            frame = f"{self.name}(iteration {i} of {len(self._flags or ())})"
+            context = self.run.context.inside(self.step.eqn, self.step.index, frame)
+            context = Context(context.transforms, context.modules, context.frames, (*context.order, i), context.call)
+            self._runs[i] = Run(self.body, values, context, self.run.expected)
+        return self._runs[i]
+
+    def descend(self, which: int) -> Found:
+        """Follows a bad output back through the turns."""
+        if self._flags is None:
+            self._carry_at(None)
+        flags = self._flags or []
+        if not flags:
+            return [], [self.positions[len(self.consts) + which]]
+        # What is carried is bad at the end; what is stacked is looked up where it was first.
+        start = len(flags) - 1
+        if which >= self._num:
+            start = next((i for i, states in enumerate(flags) if states[which]), start)
+        origins, reached, seen = list[Origin](), list[int](), set[tuple[int, int]]()
+        pending = [(start, which)]
+        while pending:
+            i, output = pending.pop()
+            while output < self._num and i and flags[i - 1][output]:
+                i -= 1
+            if (i, output) in seen:
+                continue
+            seen.add((i, output))
+            run = self._run_at(i)
+            more, inputs = run.origins(run.jaxpr.outvars[output])
+            origins += more
+            for position in inputs:
+                carried = position - len(self.consts)
+                if 0 <= carried < self._num and i:
+                    pending.append((i - 1, carried))
+                else:
+                    reached.append(self.positions[position])
+        return origins, reached
+
+
+def _scan(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
+    params, outs = step.eqn.params, run.bind(step.eqn, values)
+    num_consts, num_carry = equations.scan_counts(params)
+    ends = [0, num_consts, num_consts + num_carry, len(values)]
+    parts = [(list(range(a, b)), list(values[a:b])) for a, b in pairwise(ends)]
+    turns = range(params["length"])
+    loop = Loop(run, step, "scan", params["jaxpr"], *parts, turns=turns[::-1] if params["reverse"] else turns)
+    step.descend = loop.descend
+    return outs
+
+
+def _while(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
+    params, outs = step.eqn.params, run.bind(step.eqn, values)
+    num_cond, num_body = params["cond_nconsts"], params["body_nconsts"]
+    ends = [num_cond, num_cond + num_body, len(values)]
+    parts = [(list(range(a, b)), list(values[a:b])) for a, b in pairwise(ends)]
+    cond, call = jax.jit(lambda *all: _jax.run(params["cond_jaxpr"], all)[0]), run.context.call
+
+    def goes_on(carry: list[Any]) -> bool:
+        return bool(np.any(call(cond, [*values[:num_cond], *carry], [False] * (num_cond + len(carry)))))
+
+    if jnp.ndim(params["cond_jaxpr"].out_avals[0]):
+        return _whole(run, step, values)
+    step.descend = Loop(run, step, "while_loop", params["body_jaxpr"], *parts, goes_on=goes_on).descend
+    return outs
+
+
+def _of_each(x: Any, axes: tuple[str, ...]) -> jax.Array:
+    """A value with a leading axis of devices; what is alike on all of them is what each of them has."""
+    return jnp.where(jax.lax.axis_index(axes) >= 0, x, x)[None]
+
+
+def _shard_map(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
+    """Runs a `shard_map`; when it is followed, each of its equations is a `shard_map` over values stacked by device."""
+    params, outs = step.eqn.params, run.bind(step.eqn, values)
+    mesh, axes = params["mesh"], tuple(params["mesh"].axis_names)
+    stacked = PartitionSpec(axes)
+    known: list[Run] = []
+
+    def mapped(function: Callable[..., Any], specs: Any) -> Callable[..., Any]:
+        return jax.jit(jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=stacked))
+
+    def call(function: Callable[..., Any], values: Sequence[Any], literal: Sequence[bool]) -> Any:
+        arrays = [x for x, written in zip(values, literal, strict=True) if not written]
+
+        def local(*arrays: Any) -> Any:
+            rest = iter(arrays)
+            own = [x if written else next(rest)[0] for x, written in zip(values, literal, strict=True)]
+            return jax.tree.map(lambda x: _of_each(x, axes), function(*own))
+
+        # An equation's own context says that it is inside of the map.
+        with jax.sharding.use_abstract_mesh(
+            mesh if isinstance(mesh, jax.sharding.AbstractMesh) else mesh.abstract_mesh
+        ):
+            return mapped(local, (stacked,) * len(arrays))(*arrays)
+
+    def descend(which: int) -> Found:
+        if not known:
+            lifted = mapped(lambda *xs: [_of_each(x, axes) for x in xs], params["in_specs"])(*values)
+            context = run.context.inside(step.eqn, step.index, "shard_map", call=call)
+            known.append(Run(params["jaxpr"], lifted, context, run.expected))
+        inner = known[0]
+        return inner.origins(inner.jaxpr.outvars[which])
+
+    step.descend = descend
+    return outs
+
+
+def _same(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
+    """A cast that says that a value varies by device: here each one does."""
+    step.descend = lambda which: ([], [which])
+    return values
+
+
+RULES: dict[str, Callable[[Run, Step, Sequence[Any]], Sequence[Any]]] = {
+    **dict.fromkeys(("jit", "pjit", "closed_call", "core_call", "call", "custom_jvp_call", "custom_vjp_call"), _call),
+    **dict.fromkeys(("checkpoint", "remat", "remat2"), _remat),
+    "cond": _cond,
+    "scan": _scan,
+    "while": _while,
+    "shard_map": _shard_map,
+    **dict.fromkeys(("pvary", "pcast"), _same),
+}

@@ -1,0 +1,268 @@
+"""The second run: a program is run once more, one equation at a time, and what is not finite is followed to its origin.
+
+Words used here:
+
+- a value is *bad* if it is not finite; its *state* is 0 (finite), 1 (infinite) or 2 (NaN, perhaps infinite elsewhere).
+- a `Run` is one jaxpr that was run with values. It remembers a `Step` for each equation that gave something bad, and
+  nothing of the others.
+- an *origin* is a step that gave something bad out of finite values, or NaN out of infinities that are meant.
+- a step's *causes* are the inputs that its bad output came from. A mask of `-inf` that was selected away is none.
+
+Jaxprs inside of an equation are run likewise, and never compiled as a whole. A loop runs compiled first; where it gave
+something bad, its body is compiled alone, run turn by turn, and interpreted in the turns that matter (`loops`). What is
+inside of a `shard_map` runs one equation at a time on all devices (`Sharded`).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import JaxprEqn, Var
+from weft.core.edge import _jax
+from weft.core.edge.names import ELEMENTWISE, UNARY
+from weft.insight.debug.places import scopes
+
+FINITE, INFINITE, NAN = 0, 1, 2
+# Where a value of the run is read, while an equation's place in the program orders them.
+Order = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Context:
+    """What is around a run: transforms and modules by name, the frames of loops, and how functions are called there."""
+
+    transforms: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    frames: tuple[str, ...] = ()
+    order: Order = ()
+    call: Callable[..., Any] = lambda function, values, literal: function(*values)
+
+    def inside(self, eqn: JaxprEqn, index: int, *frames: str, call: Any = None) -> Context:
+        """What is around a jaxpr of an equation."""
+        transforms, modules = scopes(eqn)
+        mapped = [] if "vmap" not in transforms else ["vmap"]
+        return Context(
+            (*self.transforms, *transforms),
+            (*self.modules, *modules),
+            (*self.frames, *mapped, *frames),
+            (*self.order, index),
+            self.call if call is None else call,
+        )
+
+
+@dataclass(eq=False)
+class Step:
+    """An equation that gave something bad: its inputs as bad causes, and what of it is not theirs."""
+
+    eqn: JaxprEqn
+    index: int
+    context: Context
+    states: list[int]
+    causes: list[Any] = field(default_factory=list[Any])
+    generates: bool = False
+    makes_nan: bool = False
+    facts: Facts | None = None
+    # Of an equation with jaxprs inside: which output of the run each output is, or what follows one to its causes.
+    descend: Callable[[int], tuple[list[Origin], list[int]]] | None = None
+
+
+@dataclass(eq=False)
+class Facts:
+    """What is known of the arrays of a step once they are gone."""
+
+    inputs: list[Mapping[str, Any]]
+    index: tuple[int, ...]
+    at: list[Any]
+    result: Any
+    dtype: str
+    axes: tuple[int, ...]
+
+
+@dataclass(eq=False)
+class Origin:
+    """Where something bad began: a step, or what the program was given (`source`)."""
+
+    order: Order
+    step: Step | None
+    context: Context
+    source: str = ""
+
+
+def state_of(value: jax.Array) -> jax.Array:
+    """The state of an inexact array, by one reduction that XLA can fuse into what computes it."""
+    codes = jnp.where(jnp.isfinite(value), 0, jnp.where(jnp.isnan(value), NAN, INFINITE))
+    return jnp.max(codes.astype(jnp.uint8), initial=FINITE)
+
+
+_compiled_state = jax.jit(state_of)
+
+
+def is_inexact(value: Any) -> bool:
+    """Whether a value can be anything but finite."""
+    return hasattr(value, "dtype") and jnp.issubdtype(value.dtype, jnp.inexact)
+
+
+def states_of(values: Sequence[Any]) -> list[int]:
+    """The state of each value."""
+    return [_state(value) if is_inexact(value) else FINITE for value in values]
+
+
+def _state(value: Any) -> int:
+    # On the host there is nothing to compile: a program has hundreds of shapes.
+    if all(device.platform == "cpu" for device in getattr(value, "devices", set)()):
+        array = np.asarray(value)
+        return FINITE if np.isfinite(array).all() else NAN if np.isnan(array).any() else INFINITE
+    return int(_compiled_state(value))
+
+
+class Run:
+    """A jaxpr that is run one equation at a time."""
+
+    def __init__(self, closed: Any, values: Sequence[Any], context: Context, expected: object):
+        closed = _jax.close(closed)
+        self.jaxpr, self.context, self.expected = closed.jaxpr, context, expected
+        self.steps: dict[Var, tuple[Step, int]] = {}
+        self.states: dict[Var, int] = {}
+        self.inputs = {var: i for i, var in enumerate(self.jaxpr.invars)}
+        consts = [context.call(lambda const=const: const, (), ()) for const in closed.consts]
+        for var, state in zip([*self.jaxpr.constvars, *self.jaxpr.invars], states_of([*consts, *values]), strict=True):
+            self.states[var] = state
+        self._known: dict[tuple[Step, int], tuple[list[Origin], list[int]]] = {}
+        self._index = -1
+        self.outs = _jax.evaluate(self.jaxpr, consts, list(values), self._run)
+
+    def _run(self, eqn: JaxprEqn, values: list[Any]) -> Sequence[Any]:
+        from weft.insight.debug.inside import RULES
+
+        self._index += 1
+        # A literal is a number of Python's with a dtype, which NumPy takes.
+        values = [np.asarray(x, x.dtype) if isinstance(x, int | float | complex) else x for x in values]
+        if not eqn.outvars:  # a print, which has printed
+            return []
+        step = Step(eqn, self._index, self.context, [])
+        rule = RULES.get(eqn.primitive.name)
+        outs = self._bound(eqn, values) if rule is None else rule(self, step, values)
+        step.states = states_of(outs)
+        for i, (var, state) in enumerate(zip(eqn.outvars, step.states, strict=True)):
+            if state:
+                self.steps[var], self.states[var] = (step, i), state
+        if rule is None and any(step.states):
+            self._look(step, values, outs)
+        return outs
+
+    def bind(self, eqn: JaxprEqn, values: Sequence[Any]) -> Sequence[Any]:
+        """Runs an equation as it is."""
+        return self._bound(eqn, values)
+
+    def _bound(self, eqn: JaxprEqn, values: Sequence[Any]) -> Sequence[Any]:
+        literal = tuple(_jax.is_literal(atom) for atom in eqn.invars)
+        return self.context.call(lambda *values: tuple(_jax.bind_equation(eqn, values)), values, literal)
+
+    def state(self, atom: Any) -> int:
+        """The state of what an equation reads."""
+        return states_of([np.asarray(atom.val)])[0] if _jax.is_literal(atom) else self.states.get(atom, FINITE)
+
+    def _look(self, step: Step, values: Sequence[Any], outs: Sequence[Any]) -> None:
+        """Finds which inputs what is bad came from, while they are there."""
+        eqn = step.eqn
+        which = next(i for i, state in enumerate(step.states) if state == max(step.states))
+        out, bad = outs[which], [self.state(atom) for atom in eqn.invars]
+        masks = [~np.asarray(jnp.isfinite(x)) if is_inexact(x) else np.zeros(jnp.shape(x), bool) for x in values]
+        mask = ~np.asarray(jnp.isfinite(out))
+        step.makes_nan = max(step.states) == NAN and NAN not in bad
+        name = eqn.primitive.name
+        together = name in ELEMENTWISE | UNARY and all(m.shape in ((), mask.shape) for m in masks)
+        if not any(bad):
+            step.generates, wrong = True, mask
+        elif together:
+            wrong = mask & ~functools.reduce(np.logical_or, masks)
+            step.generates = bool(wrong.any())
+            step.causes = [a for a, m, s in zip(eqn.invars, masks, bad, strict=True) if s and (m & mask).any()]
+        else:  # would it give anything bad, were its inputs finite?
+            clean = [
+                jnp.where(jnp.isfinite(x), x, jnp.ones_like(x)) if s else x for x, s in zip(values, bad, strict=True)
+            ]
+            wrong = (
+                mask & ~np.asarray(jnp.isfinite(self._bound(eqn, clean)[which])) if name != "expected" else mask & False
+            )
+            step.generates = bool(wrong.any())
+            step.causes = [atom for atom, state in zip(eqn.invars, bad, strict=True) if state]
+        shown = wrong if step.generates else mask
+        index = tuple(map(int, np.argwhere(shown)[0])) if shown.any() else (0,) * mask.ndim
+        at = [_item(x, index if jnp.shape(x) else ()) for x in values] if together or name in UNARY else []
+        step.facts = Facts(
+            [described(x) for x in values], index, at, _item(out, index), str(out.dtype), tuple(jnp.shape(out))
+        )
+
+    def origins(self, atom: Any) -> tuple[list[Origin], list[int]]:
+        """Where something bad in a variable began; and which inputs of this jaxpr it came in by."""
+        if _jax.is_literal(atom):
+            return [], []
+        if atom not in self.steps:
+            if atom in self.inputs:
+                return [], [self.inputs[atom]]
+            return [], []  # a constant of the program: it was meant
+        step, which = self.steps[atom]
+        known = self._known.get((step, which))
+        if known is None:
+            known = self._known[step, which] = self._origins(step, which)
+        return known
+
+    def _origins(self, step: Step, which: int) -> tuple[list[Origin], list[int]]:
+        if step.eqn.primitive is self.expected:
+            return [], []
+        here = Origin((*self.context.order, step.index), step, self.context)
+        if step.descend is not None:
+            origins, inputs = step.descend(which)
+            causes = [step.eqn.invars[i] for i in inputs]
+        elif step.generates:
+            return [here], []
+        else:
+            origins, causes = [], step.causes
+        reached: list[int] = []
+        for cause in causes:
+            if self.state(cause):
+                more, inputs = self.origins(cause)
+                origins, reached = [*origins, *more], [*reached, *inputs]
+        # NaN of infinities that are meant: a row that is masked as a whole.
+        if step.descend is None and step.makes_nan and not origins:
+            return [here], []
+        return origins, reached
+
+
+def _item(value: Any, index: tuple[int, ...]) -> Any:
+    return np.asarray(value)[index] if len(index) == np.ndim(value) else None
+
+
+def described(value: Any) -> dict[str, Any]:
+    """What an error tells of an input: its type, and of inexact ones the least, the largest, and how many are 0."""
+    kind = jax.typeof(value).str_short(short_dtypes=True)
+    if not is_inexact(value) or jnp.issubdtype(value.dtype, jnp.complexfloating) or not value.size:
+        return {"type": kind}
+    array = np.asarray(jnp.asarray(value).astype(jnp.float32) if value.dtype.itemsize < 4 else value)
+    finite = array[np.isfinite(array)]
+    return {
+        "type": kind,
+        "size": array.size,
+        "min": finite.min() if finite.size else None,
+        "max": finite.max() if finite.size else None,
+        "zeros": int((array == 0).sum()),
+        "nan": int(np.isnan(array).sum()),
+        "inf": int(np.isinf(array).sum()),
+    }
+
+
+def iter_equations(jaxpr: Any) -> Iterator[JaxprEqn]:
+    """The equations of a jaxpr, at any depth."""
+    from weft.core.edge.equations import inner_jaxprs, opened
+
+    for eqn in opened(jaxpr).eqns:
+        yield eqn
+        for inner in inner_jaxprs(eqn.params):
+            yield from iter_equations(inner)

@@ -1,0 +1,138 @@
+"""The text of a `NonFiniteError`: what happened in an equation, inside of what, out of which inputs, and what helps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from weft.core.edge import _jax
+from weft.core.errors import NonFiniteError
+from weft.insight.debug.interpreting import Origin, Step
+from weft.insight.debug.places import Place, argument_names, place_of, scopes
+
+# What helps: by the primitive (or the one whose derivative it is) and by whether it is in a derivative.
+_HINTS = {
+    ("log", True): "the gradient of log at 0 is inf: jnp.where selects after the fact; mask its argument",
+    ("sqrt", True): "the gradient of sqrt at 0 is inf: jnp.where selects after the fact; mask its argument",
+    ("div", True): "the gradient of a division by 0 is not finite: mask the divisor, not the quotient",
+    ("pow", True): "the gradient of pow at 0 is not finite: jnp.where selects after the fact; mask its argument",
+    ("log", False): "log is finite above 0: keep its argument there (jnp.maximum, an epsilon), or mask it",
+    ("sqrt", False): "sqrt has no value below 0: keep its argument there (jnp.maximum)",
+    ("rsqrt", False): "rsqrt is finite above 0: add an epsilon to its argument",
+    ("div", False): "mask the divisor before it divides: x / jnp.where(y == 0, 1, y)",
+    ("exp", False): "subtract the maximum before exp, as jax.nn.softmax and logsumexp do",
+}
+
+
+def words_of(step: Step, place: Place) -> str:
+    """What the equation did: `log of 0.0 gives -inf`."""
+    facts, name = step.facts, step.eqn.primitive.name
+    assert facts is not None
+    result = "nan" if max(step.states) == 2 else str(facts.result)
+    of = " and ".join(f"{float(x):.6g}" if np.ndim(x) == 0 and np.isrealobj(x) else str(x) for x in facts.at)
+    of = " by ".join(of.split(" and ")) if name == "div" else of
+    text = f"{name}{f' of {of}' if of else ''} gives {result}"
+    at = [x for x in facts.at if x is not None]
+    finite = all(np.isfinite(np.asarray(x, np.float64)) for x in at if np.isrealobj(x))
+    is_pole = name in ("log", "rsqrt", "log1p", "atanh") or (
+        name in ("div", "pow", "integer_pow") and bool(at) and not np.any(at[-1 if name == "div" else 0])
+    )
+    if max(step.states) == 1 and finite and not is_pole and step.generates:
+        text += f": an overflow, the largest {facts.dtype} is {float(jnp.finfo(facts.dtype).max):.6g}"
+    return text + (f" (the derivative of {place.derived})" if place.derived else "")
+
+
+def _pass(transforms: Sequence[str], place: Place, differentiates: bool) -> str:
+    if "transpose" in transforms:
+        return "in the backward pass"
+    if place.derived:
+        return "in the forward pass, which prepares the backward one"
+    outside = differentiates and "jvp" not in transforms
+    return "outside of the gradient (an update, a metric)" if outside else "in the forward pass"
+
+
+def _example(step: Step, axes: Mapping[Any, list[tuple[int, int]]], stacked: bool) -> list[str]:
+    """The examples of the maps around an equation, by what `vmap` said of its output."""
+    facts = step.facts
+    assert facts is not None
+    frames: list[str] = []
+    if stacked:
+        frames.append(f"shard {facts.index[0]} of {facts.axes[0]}")
+    known = next((axes[var] for var in step.eqn.outvars if var in axes), None)
+    if known is None and "vmap" in (*scopes(step.eqn)[0], *step.context.transforms) and facts.axes[stacked:]:
+        sizes = {size for several in axes.values() for size, _ in several}
+        known = [(facts.axes[int(stacked)], 0)] if facts.axes[int(stacked)] in sizes else []
+    return frames + [f"vmap(example {facts.index[axis + stacked]} of {size})" for size, axis in known or ()]
+
+
+def _inputs(step: Step, place: Place) -> list[str]:
+    facts = step.facts
+    assert facts is not None
+    read = [i for i, atom in enumerate(step.eqn.invars) if not _jax.is_literal(atom)]
+    names = argument_names("" if place.derived else place.text, len(read))
+    lines: list[str] = []
+    for name, i in zip(names, read, strict=True):
+        known = facts.inputs[i]
+        text = f"{name} {known['type']}"
+        if known.get("min") is not None:
+            text += f" min {known['min']:.6g} max {known['max']:.6g}"
+            counts = ((known["zeros"], "are 0"), (known["nan"], "are nan"), (known["inf"], "are inf"))
+            text += "".join(f", {count} of {known['size']} {what}" for count, what in counts if count)
+        lines.append(text)
+    return lines
+
+
+def error_of(
+    origin: Origin, axes: Mapping[Any, list[tuple[int, int]]], reached: Sequence[str], differentiates: bool
+) -> NonFiniteError:
+    """The error about a step that gave something that is not finite."""
+    step = origin.step
+    assert step is not None
+    place, (transforms, modules) = place_of(step.eqn), scopes(step.eqn)
+    every, path = [*step.context.transforms, *transforms], [*step.context.modules, *modules]
+    frames = [frame for frame in step.context.frames if frame != "vmap"]
+    stacked = "shard_map" in frames
+    inside = ["jit", *frames, *_example(step, axes, stacked)]
+    name = place.derived or step.eqn.primitive.name
+    derivative = bool(place.derived) or "transpose" in every
+    hint = _HINTS.get((name, derivative))
+    if hint is None and "overflow" in words_of(step, place):
+        hint = f"scale it down, or compute it in a wider dtype than {step.facts.dtype if step.facts else ''}"
+    if hint is None and step.makes_nan and step.causes:
+        hint = "infinities that are meant met here: a row that is masked as a whole has no softmax; mask its result"
+    at = f"{path[-1]}, {place.where}" if path else place.where
+    return DetailedError(
+        f"{words_of(step, place)}, first seen {_pass(every, place, differentiates)}",
+        at=at,
+        lines=(("inside", " > ".join(inside)), *(("inputs", line) for line in _inputs(step, place)),
+               ("reaches", reaching(reached)), *((("hint", hint),) if hint else ())),
+    )  # fmt: skip
+
+
+class DetailedError(NonFiniteError):
+    """A `NonFiniteError` with the lines that only a second run can tell."""
+
+    __module__, __qualname__ = NonFiniteError.__module__, NonFiniteError.__qualname__
+
+    def __init__(self, what: str, *, at: str, lines: Sequence[tuple[str, str]]):
+        self.lines = tuple(lines)
+        super().__init__(what, at=at)
+
+    def _message(self) -> str:
+        return "\n".join([self.what, *(f"  at: {place}" for place in self.at), *(f"  {k}: {v}" for k, v in self.lines)])
+
+
+DetailedError.__name__ = NonFiniteError.__name__
+
+
+def reaching(paths: Sequence[str]) -> str:
+    """The outputs that are not finite, on one line.
+
+    >>> reaching(["output[0]", "output[1].a", "output[1].b", "output[1].c", "output[1].d"])
+    'output[0], output[1].a, output[1].b and 2 more'
+    """
+    shown = [re.sub(r"^<root>$", "output", path) for path in paths[:3]]
+    return ", ".join(shown) + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")

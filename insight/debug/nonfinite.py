@@ -1,0 +1,307 @@
+"""`nonfinite`: the first value of a compiled call that is not finite and reaches an output, and where it arose.
+
+The call runs at full speed, as another compiled program with one more output: a state for each output. Only if a state
+is bad, the same call is run once more, one equation at a time (`interpreting`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import weakref
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar, overload
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from weft.core.contexts import insight_context
+from weft.core.edge import _jax, _tracers, trees
+from weft.core.edge.levels import EAGER, current_level
+from weft.core.errors import NonFiniteError
+from weft.core.interpreter.interpret import Interpreted, Plan, guards, guards_of_process
+from weft.core.interpreter.retraces import Traces
+from weft.core.paths import format_path
+from weft.core.records.leaves import is_array
+from weft.core.records.module import watch_methods
+from weft.core.threads.calls import calling
+from weft.insight.debug.interpreting import Context, Origin, Run, is_inexact, iter_equations, state_of
+from weft.insight.debug.messages import error_of, reaching
+from weft.insight.debug.places import MODULE
+
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+
+# How many calls may wait for their states: with two, the next call is dispatched before the last has been looked at.
+WAITING = 2
+
+expected_p = _jax.new_primitive("expected", multiple_results=True)
+_jax.define_identity(expected_p, batch=lambda axis, values, dims: (expected_p.bind(*values), dims))
+
+
+def expected(value: T) -> T:
+    """Says that a value is meant to be infinite, or NaN, where it is: `nonfinite` lets it reach an output.
+
+    Args:
+        value: any tree; its arrays are marked.
+
+    >>> import jax.numpy as jnp, weft
+    >>> @weft.jit
+    ... def masked(x):
+    ...     return weft.debug.expected(jnp.where(x > 0, x, -jnp.inf))
+    >>> weft.debug.nonfinite(masked)(jnp.array([1.0, -1.0])).tolist()
+    [1.0, -inf]
+    """
+    if not insight_context.value:
+        return value
+    return jax.tree.map(lambda leaf: expected_p.bind(leaf)[0] if is_array(leaf) else leaf, value)
+
+
+@overload
+def nonfinite(function: F, /, *, keep_donated: bool = ...) -> F: ...
+@overload
+def nonfinite(*, keep_donated: bool = ...) -> contextlib.AbstractContextManager[None]: ...
+def nonfinite(function: Any = None, /, *, keep_donated: bool = False) -> Any:
+    """Finds the first value that is not finite and reaches an output of a compiled call.
+
+    Around a function, each call is looked at before it returns. As a `with` block around a training loop it looks at
+    all calls of what `weft.jit` and `nnx.jit` compiled, in this task; at most two calls are on their way before their
+    outputs are looked at, whose arguments stay alive as long, and the rest is looked at when the block is left.
+    `WEFT_DEBUG_NONFINITE=1` in the environment looks at each call of the process.
+
+    Args:
+        function: what is compiled by `weft.jit` or `nnx.jit`; another function is compiled by `weft.jit`.
+        keep_donated: whether donated arguments are copied before each call. Without a copy nothing is left to run the
+            call again with, and the error names outputs alone.
+
+    Raises (when a compiled function is called, or the block is left):
+        NonFiniteError: naming the equation, its module, file and line, the turn of a loop and the example of a map.
+
+    >>> import jax.numpy as jnp, weft
+    >>> step = weft.jit(lambda x: x / x.sum())
+    >>> with weft.debug.nonfinite():
+    ...     y = step(jnp.zeros(2))
+    Traceback (most recent call last):
+    ...
+    weft.core.errors.NonFiniteError: div of 0 by 0 gives nan, first seen in the forward pass
+      at: ...: x / x.sum()...
+    """
+    if function is None:
+        return _guarding(Session(keep_donated, WAITING))
+    from weft.transforms import jit
+    from weft.transforms.compilation import JitFunction
+
+    compiled = function if isinstance(function, JitFunction) else jit(function)
+    session = Session(keep_donated, 0)
+
+    @functools.wraps(function)
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        with _guarding(session):
+            return compiled(*args, **kwargs)
+
+    return guarded
+
+
+@contextlib.contextmanager
+def _guarding(session: Session) -> Generator[None]:
+    watch_methods(_name_module, 1)
+    token = guards.set(session.guard)
+    try:
+        yield
+        session.finish()
+    finally:
+        guards.reset(token)
+        watch_methods(_name_module, -1)
+
+
+def _name_module(record: Any, method: Any, given: Any, proceed: Callable[[], Any]) -> Any:
+    __tracebackhide__ = True
+    if not insight_context.value:
+        return proceed()
+    with calling(record) as name, jax.named_scope(f"{MODULE}{name} ({type(record).__qualname__}.{method.__name__})"):
+        return proceed()
+
+
+@dataclass(eq=False)
+class Session:
+    """The calls that one use of `nonfinite` looks at."""
+
+    keep_donated: bool
+    waiting: int
+    calls: deque[tuple[Guarded, Any, Any, Any]] = field(default_factory=lambda: deque[Any]())
+
+    def guard(self, interpreted: Interpreted[Any], plan: Plan) -> Plan:
+        """What runs instead of a plan."""
+        if not interpreted.rule.quick or current_level() != EAGER:
+            return plan
+        guarded = _guarded.get(plan)
+        if guarded is None:
+            guarded = _guarded[plan] = Guarded(interpreted, plan)
+        return replace(plan, lifted=functools.partial(self.run, guarded))
+
+    def run(self, guarded: Guarded, extra: Any, *groups: Any) -> Any:
+        """Runs a call, and looks at what it or an earlier one gave."""
+        donates = guarded.donates and self.keep_donated
+        kept = jax.tree.map(jnp.copy, groups) if donates else groups
+        with insight_context(True):
+            out, updates, (outcome, states) = guarded.lifted(extra, *groups)
+        self.calls.append((guarded, states, (extra, *kept), outcome))
+        while self.calls and (len(self.calls) > self.waiting or self.calls[0][1].is_ready()):
+            self.look()
+        return out, updates, outcome
+
+    def look(self) -> None:
+        """Looks at the oldest call."""
+        guarded, states, arguments, outcome = self.calls.popleft()
+        found = np.asarray(states)
+        if found.any() and (wrong := np.flatnonzero(found > guarded.let_pass(len(found)))).size:
+            try:
+                guarded.explain(wrong, found, arguments, outcome)
+            except NonFiniteError:
+                self.calls.clear()  # what follows began with what is not finite
+                raise
+
+    def finish(self) -> None:
+        """Looks at all that waits."""
+        while self.calls:
+            self.look()
+
+
+class _Checked:
+    """A body that gives the states of what it returns, beside the outcome."""
+
+    def __init__(self, body: Any):
+        self._body = body
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._body, name)
+
+    def __call__(self, *args: Any) -> Any:
+        out, updates, outcome = self._body(*args)
+        states = [state_of(leaf) for leaf in jax.tree.leaves((out, updates)) if is_inexact(leaf)]
+        return out, updates, (outcome, jnp.stack(states) if states else jnp.zeros(0, jnp.uint8))
+
+
+class Guarded:
+    """What is compiled of a plan to be looked at, and which of its outputs may be what they are."""
+
+    def __init__(self, interpreted: Interpreted[Any], plan: Plan):
+        lift = interpreted.lift_of(plan.crossing)
+        self.boundary, self.crossing = interpreted.boundary, plan.crossing
+        self.donates = plan.donation is not None
+        self.lifted: Any = interpreted.rule.lift(
+            replace(lift, bodies=tuple(map(_Checked, lift.bodies)), traces=Traces())
+        )  # type: ignore[arg-type]
+        self._let_pass: np.ndarray | None = None
+
+    def let_pass(self, count: int) -> np.ndarray:
+        """For each inexact output the state that is no alarm; what came of `expected` alone is let pass."""
+        if self._let_pass is None:
+            self._let_pass = np.zeros(count, np.uint8)
+        return self._let_pass
+
+    def explain(self, wrong: Sequence[int], states: Any, arguments: Any, outcome: Any) -> None:
+        """Runs the call once more.
+
+        Raises:
+            NonFiniteError: unless what is not finite was expected.
+        """
+        if any(isinstance(x, jax.Array) and x.is_deleted() for x in jax.tree.leaves(arguments)):
+            raise NonFiniteError(
+                f"an output is not finite: {reaching(self._paths(wrong, arguments, outcome))}",
+                fix="its arguments were donated, and are gone: weft.debug.nonfinite(..., keep_donated=True) copies "
+                "them before each call, and says where it began",
+            )
+        axes: dict[Any, list[tuple[int, int]]] = {}
+        with (
+            insight_context(True),
+            _tracers.mapped_axes(lambda var, size, axis: axes.setdefault(var, []).append((size, axis))),
+        ):
+            self.lifted.clear_cache()  # what is traced now says which axes are mapped
+            closed = self.lifted.trace(*arguments).jaxpr
+        values = [x if is_array(x) else jnp.asarray(x) for x in jax.tree.leaves(arguments)]
+        run = Run(closed, values, Context(), expected_p)
+        outputs = [i for i, var in enumerate(closed.jaxpr.outvars[:-1]) if is_inexact(var.aval)]
+        found = [run.origins(run.jaxpr.outvars[outputs[i]]) for i in wrong]
+        origins = [origin for several, _ in found for origin in several]
+        paths = self._paths(wrong, arguments, outcome)
+        if origins:
+            first: Origin = min(origins, key=lambda origin: origin.order)
+            differentiates = any("jvp" in _transforms(eqn) for eqn in iter_equations(closed))
+            raise error_of(first, axes, paths, differentiates)
+        if inputs := sorted({i for _, several in found for i in several}):
+            self._came_in(inputs, paths)
+        if self._literal(run, [outputs[i] for i in wrong]):
+            raise NonFiniteError(
+                f"an infinity or NaN that is written into the program reaches an output: {reaching(paths)}",
+                fix="if it is meant, return weft.debug.expected(value)",
+            )
+        self.let_pass(len(states))[list(wrong)] = states[list(wrong)]
+
+    def _came_in(self, inputs: Sequence[int], paths: Sequence[str]) -> None:
+        order = [leaf for lane in self.crossing.group(list(range(len(self.crossing.rides)))) for leaf in lane]
+        names = [format_path(self.crossing.structure.path_of(order[i])) for i in inputs]
+        raise NonFiniteError(
+            f"an argument is not finite before the call, and reaches {reaching(paths)}",
+            at=names,
+            fix="look where it was made, under weft.debug.nonfinite too; what is meant to be so is returned as "
+            "weft.debug.expected(value)",
+        )
+
+    def _literal(self, run: Run, outputs: Sequence[int]) -> bool:
+        """Whether a bad output did not come through `expected`."""
+        pending, seen = [run.jaxpr.outvars[i] for i in outputs], set[Any]()
+        while pending:
+            var = pending.pop()
+            if _jax.is_literal(var) or var not in run.steps:
+                return True
+            step, _ = run.steps[var]
+            if step in seen or step.eqn.primitive is expected_p:
+                continue
+            seen.add(step)
+            bad = [atom for atom in (step.causes or step.eqn.invars) if run.state(atom)]
+            if not bad and not any(eqn.primitive is expected_p for eqn in iter_equations_of(step.eqn)):
+                return True
+            pending += bad
+        return False
+
+    def _paths(self, wrong: Sequence[int], arguments: Any, outcome: Any) -> list[str]:
+        """The paths of outputs, by describing an output whose leaves have their own number for a shape."""
+        with insight_context(True):
+            out, updates, _ = self.lifted.eval_shape(*_abstract(arguments))
+        leaves, definition = trees.flatten((out, updates))
+        numbers = [i for i, leaf in enumerate(leaves) if is_inexact(leaf)]
+        shaped = [np.broadcast_to(np.float32(0), (i,)) for i in range(len(leaves))]
+        groups = definition.unflatten(shaped)
+        described = self.boundary.describe_outcome(self.crossing, outcome.value, (*groups[0], *groups[1]))
+        names = {
+            leaf.shape[0]: format_path(path) for path, leaf in described.leaves if len(getattr(leaf, "shape", ())) == 1
+        }
+        return [names.get(numbers[i], f"output {numbers[i]}") for i in wrong]
+
+
+def iter_equations_of(eqn: Any) -> Any:
+    """The equations inside of one."""
+    from weft.core.edge.equations import inner_jaxprs
+
+    return (inner for jaxpr in inner_jaxprs(eqn.params) for inner in iter_equations(jaxpr))
+
+
+def _transforms(eqn: Any) -> list[str]:
+    return [name for is_transform, name in _jax.scopes_of(eqn) if is_transform]
+
+
+def _abstract(arguments: Any) -> Any:
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jax.typeof(x).dtype), arguments)
+
+
+# Weakly: what is compiled to be looked at goes with the plan.
+_guarded: weakref.WeakKeyDictionary[Plan, Guarded] = weakref.WeakKeyDictionary()
+
+
+def guard_process() -> None:
+    """Looks at each call of the process: for `WEFT_DEBUG_NONFINITE`."""
+    watch_methods(_name_module, 1)
+    guards_of_process.append(Session(False, 0).guard)

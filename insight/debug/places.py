@@ -1,0 +1,131 @@
+"""Where an equation comes from: the module's path, file, line and source text, and what it is the derivative of."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from dataclasses import dataclass
+
+from jax.extend.core import JaxprEqn
+from weft.core.callers import owner_of, shorten
+from weft.core.edge import _jax
+
+# How the scope of a module's call begins in the names of a program.
+MODULE = "weft:"
+_TOOLS = frozenset(("machinery", "contracts", "jax", "equinox", "frozen"))
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an equation was written.
+
+    Attributes:
+        where: file, line and source text.
+        text: the innermost expression of the user's that it was traced for.
+        function: the function of JAX's that the user called there.
+        derived: the primitive whose derivative rule made the equation, or nothing.
+    """
+
+    where: str
+    text: str
+    function: str
+    derived: str
+
+
+def place_of(eqn: JaxprEqn) -> Place:
+    """Where an equation was written, by its traceback."""
+    lines = _jax.lines_of(eqn)
+    outside = [i for i, (file, *_) in enumerate(lines) if owner_of(file) not in _TOOLS]
+    if not outside:
+        return Place("", "", "", "")
+    first = outside[0]
+    file, _, number, column, end = lines[first]
+    source = linecache.getline(file, number)
+    text = (source.encode()[column:end].decode(errors="replace") if end > column else source).strip()
+    where = f"{shorten(file)}:{number}: {text}"
+    users = next((i for i in outside if owner_of(lines[i][0]) == "user"), None)
+    if users is not None and owner_of(file) != "user":  # in a layer of weft's, or in optax: who called it, too
+        where += f", called at {shorten(lines[users][0])}:{lines[users][2]}"
+    inner = lines[:first]
+    rules = [i for i, (name, function, *_) in enumerate(inner) if _is_derivation(name, function)]
+    derived = ""
+    if rules:  # the function of JAX's that bound what is differentiated is the next outside of JAX's own plumbing
+        rest = (function for name, function, *_ in inner[rules[0] :] if not _is_plumbing(name))
+        derived = next(rest, "").lstrip("_")
+        if not derived or "operator" in derived:  # a compiled function of JAX's has no frame: its name is in the text
+            derived = _called(text)
+    return Place(where, text, inner[-1][1] if inner else "", derived if derived != eqn.primitive.name else "")
+
+
+def _is_derivation(file: str, function: str) -> bool:
+    return (file.endswith("interpreters/ad.py") and function == "process_primitive") or function.endswith(
+        ("JVPTrace.process_primitive", "LinearizeTrace.process_primitive")
+    )
+
+
+def _is_plumbing(file: str) -> bool:
+    return owner_of(file) != "jax" or file.endswith(
+        (
+            "interpreters/ad.py",
+            "core.py",
+            "traceback_util.py",
+            "partial_eval.py",
+            "batching.py",
+            "pjit.py",
+            "api.py",
+            "linear_util.py",
+            "profiler.py",
+        )
+    )
+
+
+def _called(text: str) -> str:
+    """What an expression calls, as JAX's primitives are called.
+
+    >>> _called("jnp.log(x)"), _called("x / y"), _called("x[0]")
+    ('log', 'div', 'subscript')
+    """
+    try:
+        node = ast.parse(text.strip(), mode="eval").body
+    except SyntaxError:
+        return ""
+    if isinstance(node, ast.BinOp):
+        return _OPERATORS.get(type(node.op).__name__, type(node.op).__name__.lower())
+    if isinstance(node, ast.Call):
+        return getattr(node.func, "attr", getattr(node.func, "id", "call"))
+    return type(node).__name__.lower()
+
+
+_OPERATORS = {"Mult": "mul", "MatMult": "dot_general"}
+
+
+def argument_names(text: str, count: int) -> list[str]:
+    """What an expression calls its operands, if there are as many of them as an equation has inputs.
+
+    >>> argument_names("jnp.log(p)", 1), argument_names("x / (y + 1)", 2), argument_names("f(", 1)
+    (['p'], ['x', 'y + 1'], ['input 0'])
+    """
+    try:
+        node = ast.parse(text.strip(), mode="eval").body
+    except SyntaxError:
+        node = None
+    operands: list[ast.expr] = []
+    if isinstance(node, ast.Call):
+        operands = list(node.args)
+        if isinstance(node.func, ast.Attribute) and len(operands) < count:
+            operands.insert(0, node.func.value)
+    elif isinstance(node, ast.BinOp):
+        operands = [node.left, node.right]
+    elif isinstance(node, ast.UnaryOp):
+        operands = [node.operand]
+    if len(operands) != count:
+        return [f"input {i}" for i in range(count)]
+    return [ast.unparse(operand) for operand in operands]
+
+
+def scopes(eqn: JaxprEqn) -> tuple[list[str], list[str]]:
+    """The transforms that an equation was traced in, and the modules whose calls ran, outermost first."""
+    parts = _jax.scopes_of(eqn)
+    return [name for is_transform, name in parts if is_transform], [
+        name.removeprefix(MODULE) for is_transform, name in parts if not is_transform and name.startswith(MODULE)
+    ]

@@ -1,0 +1,153 @@
+"""`weft.debug.nonfinite`: planted faults are told at their line, and right programs are left alone."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import pytest
+import weft
+from weft import nnx
+
+from .faults import FAULTS, RIGHT, X
+
+
+def line_of(name: str) -> int:
+    source, start = inspect.getsourcelines(sys.modules[FAULTS[name][0].__module__])
+    around = FAULTS[name][0].__code__.co_firstlineno
+    lines = [i for i, line in enumerate(source, start or 1) if line.rstrip().endswith("# here")]
+    if name == "in_custom_jvp":
+        return max(i for i in lines if i < around)
+    return min(i for i in lines if i > around)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_told_at_its_line(name: str):
+    function, fragments = FAULTS[name]
+    (argument,) = function.__defaults__
+    with pytest.raises(weft.NonFiniteError) as caught:
+        weft.debug.nonfinite(weft.jit(function))(argument)
+    text = str(caught.value)
+    assert f"faults.py:{line_of(name)}:" in text, text
+    for fragment in fragments:
+        assert fragment in text, text
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_no_alarm_in_a_right_program(name: str):
+    (argument,) = RIGHT[name].__defaults__
+    step = weft.debug.nonfinite(weft.jit(RIGHT[name]))
+    step(argument)
+    step(argument)
+
+
+class Layer(weft.Module):
+    w: jax.Array
+
+    def __call__(self, x):
+        return jnp.log(x * self.w)
+
+
+class Net(weft.Module):
+    layers: list[Layer]
+
+    def __call__(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def test_a_record_is_told_by_its_path_with_what_the_value_reaches():
+    net = Net([Layer(jnp.full(4, 20.0)), Layer(jnp.full(4, 3.0))])
+
+    @weft.jit
+    def step(net, xs):
+        value, gradient = weft.value_and_grad(lambda net: weft.vmap(net)(xs).sum())(net)
+        return value, jax.tree.map(lambda p, g: p - g, net, gradient)
+
+    with pytest.raises(FloatingPointError) as caught:
+        weft.debug.nonfinite(step)(net, jnp.ones((3, 4)).at[1, 2].set(0.0))
+    text = str(caught.value)
+    assert "at: Net.layers[0] (Layer.__call__)" in text
+    assert "inside: jit > vmap(example 1 of 3)" in text
+    assert "inputs: x * self.w f32[3,4] min 0 max 20, 1 of 12 are 0" in text
+    assert "reaches: output[0], output[1].layers[0].w, output[1].layers[1].w" in text
+
+
+def test_objects_of_nnx_are_told_by_the_paths_of_their_variables():
+    class Scale(nnx.Module):
+        def __init__(self):
+            self.w = nnx.Param(jnp.ones(4))
+
+        def __call__(self, x):
+            return jnp.log(self.w * x)
+
+    @nnx.jit
+    def step(model, x):
+        gradient = nnx.grad(lambda model: model(x).sum())(model)
+        model.w[...] = model.w[...] - gradient.w[...] / x
+
+    model = Scale()
+    with pytest.raises(weft.NonFiniteError) as caught:
+        weft.debug.nonfinite(step)(model, X)
+    assert "reaches: model.w" in str(caught.value)
+
+
+def test_a_loop_under_the_context_is_looked_at_before_the_block_is_left():
+    step = weft.jit(lambda x: x * 1e20)
+
+    def train():
+        x = jnp.ones(2)
+        with weft.debug.nonfinite():
+            for _ in range(2):
+                x = step(x)
+
+    with pytest.raises(weft.NonFiniteError, match="overflow"):
+        train()
+
+
+def test_donated_arguments_are_copied_only_where_asked():
+    step = weft.jit(lambda x: jnp.log(x), donate_argnums=0)
+    with pytest.raises(weft.NonFiniteError, match="keep_donated=True"):
+        weft.debug.nonfinite(step)(jnp.zeros(3))
+    with pytest.raises(weft.NonFiniteError, match="log of 0"):
+        weft.debug.nonfinite(step, keep_donated=True)(jnp.zeros(3))
+
+
+def test_an_argument_that_is_not_finite_is_named():
+    with pytest.raises(weft.NonFiniteError, match="an argument is not finite before the call") as caught:
+        weft.debug.nonfinite(weft.jit(lambda model: model["w"] * 2))({"w": X / 0})
+    assert "at: model.w" in str(caught.value)
+
+
+def test_an_infinity_that_is_written_down_is_an_alarm_where_it_reaches_an_output():
+    with pytest.raises(weft.NonFiniteError, match="written into the program"):
+        weft.debug.nonfinite(weft.jit(lambda x: jnp.where(x > 0, x, -jnp.inf)))(X)
+
+
+def test_what_is_expected_hides_no_other_fault():
+    def step(x):
+        return weft.debug.expected(jnp.log(x)), jnp.log(x - 1)
+
+    with pytest.raises(weft.NonFiniteError, match="log of"):
+        weft.debug.nonfinite(weft.jit(step))(X)
+
+
+def test_shards_of_a_mesh_and_the_environment():
+    program = """
+import jax, jax.numpy as jnp, weft
+from jax.sharding import AxisType, PartitionSpec as P
+mesh = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Auto,))
+f = jax.shard_map(lambda x: jax.lax.psum(jnp.log(x), "data"), mesh=mesh, in_specs=P("data"), out_specs=P())
+try:
+    weft.jit(f)(jnp.ones(8).at[5].set(0.0))
+except weft.NonFiniteError as error:
+    print(error)
+"""
+    environment = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "WEFT_DEBUG_NONFINITE": "1", "PATH": ""}
+    run = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    assert "log of 0 gives -inf" in run.stdout, run.stderr
+    assert "shard_map > shard 2 of 4" in run.stdout
