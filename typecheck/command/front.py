@@ -39,7 +39,7 @@ _MODES = ("off", "on", "strict")
 _DEFAULTS = Config()
 # Commands of their own, loaded when they are asked for; they import weft.
 _OTHERS = {
-    "migrate": ("weft.typecheck.migrate.front", "rewrite a code base of flax.nnx or equinox, where that is safe"),
+    "migrate": ("weft.migrate.front", "move a code base from flax.nnx, and list what it uses of equinox"),
     "info": ("weft.typecheck.command.info", "versions, devices, modes and caches, for a bug report"),
 }
 
