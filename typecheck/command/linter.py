@@ -113,7 +113,7 @@ def judged(unit: Unit, settings: Settings, steps: Steps | None = None) -> Iterat
             import_below(unit.module)
         failed: dict[str, Exception] = {}
         recorded = Recorded(unit, module, settings)
-        found = [] if settings.only_calls else [*definitions(module, failed)]
+        found = [*definitions(module, failed)]
         for name, error in failed.items():
             if _is_asked(name, settings):
                 yield _crash(shown(unit.file), 0, name, error)
