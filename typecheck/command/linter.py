@@ -305,7 +305,8 @@ def _part(contract: Contract, strict: bool) -> Checked:
     when = "given" if contract.failures else "holds when"  # what fails does so where these are met
     assumptions = tuple(f"{where}: {when} {what}" for what in contract.assumptions)
     # What ended with its time may have more of it on another machine; what ended with its trials does so everywhere.
-    return Checked(tuple(lines), (told,), assumptions, marks=tuple(marks), lasting=contract.cause is not Cause.SECONDS)
+    lasting = contract.cause is not Cause.SECONDS
+    return Checked(tuple(lines), (told,), assumptions, marks=tuple(marks), lasting=lasting, name=contract.name)
 
 
 def _lines(contract: Contract, strict: bool) -> Iterator[tuple[Line, str]]:
