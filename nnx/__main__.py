@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from types import TracebackType
 
-from weft.typecheck.recording.scripts import STARTING, ProgramError, of_the_program, run_program
+from weft.nnx.scripts import STARTING, ProgramError, of_the_program, run_program
 
 # The pytest plugin reads it in xdist's workers, which are processes of their own.
 ENVIRONMENT = "WEFT_NNX_INSTALL"

@@ -128,12 +128,6 @@ class ImportHook(MetaPathFinder):
             found["all"] = "JAXTYPING_DISABLE is set, which switches contracts of other packages off"
         return found
 
-    def decorated(self, tree: ast.Module, module: ModuleType) -> ast.Module:
-        """A module's source with the decorator in it, ready to run in the module."""
-        setattr(module, _NAME, self.checked)
-        decorate(tree, all_of_it=self.decorates_all)
-        return tree
-
     def checked(self, thing: Any) -> Any:
         """The decorator: a function or a class with its contracts."""
         visible = sys._getframe(1).f_locals

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import inspect
 import sys
 from collections.abc import Iterator, Mapping
@@ -18,7 +17,6 @@ from weft.typecheck.command.units import Unit
 from weft.typecheck.proofs.budget import Budget
 from weft.typecheck.proofs.report import Contract, Verdict
 from weft.typecheck.proofs.trial import Target
-from weft.typecheck.recording.borrowed import calls_with, instances_in
 from weft.typecheck.recording.proving import called_as, others, prove_recorded
 from weft.typecheck.recording.structures import Decoder
 from weft.typecheck.recording.targets import Unusable, recorded_target
@@ -50,23 +48,9 @@ class Recorded:
     def contract(
         self, name: str, function: Any, owner: type | None, dims: Mapping[str, int], budget: Budget
     ) -> Contract | None:
-        """The verdict from recorded calls; None if there are none.
-
-        Where its own say nothing, an instance is borrowed from others.
-        """
+        """The verdict from recorded calls; None if there are none."""
         calls = called_as(function, owner, self.calls, self._names) if self.calls else []
-        found = prove_recorded(function, name, owner, calls, self._decoder, dims, budget) if calls else None
-        if not self.calls or (found is not None and found.verdict is not Verdict.SKIPPED):
-            return found
-        argument, borrowed = calls_with(function, owner, self._instances, self._decoder)
-        if borrowed:
-            other = prove_recorded(function, name, owner, borrowed, self._decoder, dims, budget, argument)
-            found = other if found is None or other.verdict is not Verdict.SKIPPED else found
-        return found
-
-    @functools.cached_property
-    def _instances(self) -> dict[str, list[Any]]:
-        return instances_in(self.calls)
+        return prove_recorded(function, name, owner, calls, self._decoder, dims, budget) if calls else None
 
     def targets(self, name: str, thing: Any) -> Iterator[Target]:
         """What there is to prove of a function, or of a method of a class, by each of its recorded calls."""

@@ -39,7 +39,7 @@ _MODES = ("off", "on", "strict")
 _DEFAULTS = Config()
 # Commands of their own, loaded when they are asked for; they import weft.
 _OTHERS = {
-    "migrate": ("weft.typecheck.migrate.front", "rewrite a code base of flax.nnx or equinox, where that is safe"),
+    "migrate": ("weft.migrate.front", "move a code base from flax.nnx, and list what it uses of equinox"),
     "plan": ("weft.insight.plan.command", "what a training step will cost on a mesh that need not exist"),
     "info": ("weft.typecheck.command.info", "versions, devices, modes and caches, for a bug report"),
 }
@@ -80,11 +80,7 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--write-baseline", action="store_true", help="accept what fails now, in --baseline's file")
     calls = f"recorded calls, for what annotations leave open (default: {PLACE}, if it is there)"
     command.add_argument("--calls", metavar="FILE", help=calls)
-    command.add_argument("--run", metavar="SCRIPT", help='record calls while "SCRIPT ARGS..." runs, and use those')
-    command.add_argument("--call", metavar="EXPRESSION", help='judge one call: "pkg.mod.f(f32[3,4], n=3)"')
     command.add_argument("--explain", metavar="TARGET", help="show a program for each failure of NAME or MODULE:NAME")
-    contracts = "run a script under the contracts of packages: --contracts PACKAGE SCRIPT [ARGS...], and nothing else"
-    command.add_argument("--contracts", metavar="PACKAGE", help=contracts)
     command.add_argument("--watch", action="store_true", help="judge again whenever a file changes, until ^C")
     command.add_argument("--no-cache", action="store_true", help="judge everything, and keep nothing in .weft/cache")
     add_shapes(commands)
@@ -107,9 +103,6 @@ def main(
         serve: the language server, which is built on this room.
     """
     given = list(sys.argv[1:] if argv is None else argv)
-    after = given[1:] if given[:1] == ["check"] else given
-    if after[:1] == ["--contracts"]:
-        return _under_contracts(after[1:])
     if given and given[0] in _OTHERS:
         try:
             code = importlib.import_module(_OTHERS[given[0]][0]).main(given[1:])
@@ -117,10 +110,6 @@ def main(
         except BrokenPipeError:
             return _nobody_reads()
         return code
-    if "--contracts" in after and given[:1] == ["check"]:
-        # Before the options of its script are taken for those of the check.
-        print("weft check: --contracts comes first: weft check --contracts PACKAGE SCRIPT [ARGS...]", file=sys.stderr)
-        return 2
     options = parser().parse_args(given)
     usable = _usable_mode()
     if options.command == "lsp" and serve is not None:
@@ -128,13 +117,10 @@ def main(
     try:
         if options.command == "shapes":
             return show_shapes(options)
-        if options.contracts:
-            raise ConfigError("weft check: --contracts takes its package as the next word: --contracts PACKAGE SCRIPT")
         check_options(options)
         config = _configured(options)
         _check_pattern(options.only)
         asked = calls_for(options, config)
-        config = dataclasses.replace(config, paths=asked.paths or config.paths)
         if options.watch:
             return watch(lambda: Run(options, config, asked).go(judge), config)
         code = Run(options, config, asked).go(judge)
@@ -161,13 +147,6 @@ def _usable_mode() -> bool:
     return given in _MODES
 
 
-def _under_contracts(arguments: Sequence[str]) -> int:
-    """Runs a program, in this process; it is no check."""
-    from weft.typecheck.recording.contracts import main
-
-    return main(arguments)
-
-
 def _check_pattern(only: str | None) -> None:
     try:
         re.compile(only or "")
@@ -183,7 +162,7 @@ def _configured(options: argparse.Namespace) -> Config:
     """
     config = read(Path.cwd())
     names = options.names or [_from_here(config.root, path) for path in config.paths]
-    if not names and not options.call:
+    if not names:
         raise ConfigError(
             "weft check: nothing to check: name files, folders or modules, here or as `paths` of a table "
             "[tool.weft.check] in pyproject.toml"

@@ -63,6 +63,7 @@ class Checked:
         targets: what was looked at, as `module:name`.
         marks: the markers `# weft: ignore[...]` that ignored something, as file and line.
         lasting: whether the same sources give this again; not so where a limit or an error of the machine ended it.
+        name: the function or class, where it is one contract.
     """
 
     lines: tuple[Line, ...] = ()
@@ -71,6 +72,7 @@ class Checked:
     targets: tuple[str, ...] = ()
     marks: tuple[tuple[str, int], ...] = ()
     lasting: bool = True
+    name: str = ""
 
     @property
     def exit_code(self) -> int:
@@ -127,6 +129,7 @@ def from_json(found: Mapping[str, Any]) -> Checked:
         tuple(found["targets"]),
         tuple((str(file), int(line)) for file, line in found["marks"]),
         bool(found["lasting"]),
+        str(found["name"]),
     )
 
 

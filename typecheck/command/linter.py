@@ -113,7 +113,7 @@ def judged(unit: Unit, settings: Settings, steps: Steps | None = None) -> Iterat
             import_below(unit.module)
         failed: dict[str, Exception] = {}
         recorded = Recorded(unit, module, settings)
-        found = [] if settings.only_calls else [*definitions(module, failed)]
+        found = [*definitions(module, failed)]
         for name, error in failed.items():
             if _is_asked(name, settings):
                 yield _crash(shown(unit.file), 0, name, error)
@@ -305,7 +305,8 @@ def _part(contract: Contract, strict: bool) -> Checked:
     when = "given" if contract.failures else "holds when"  # what fails does so where these are met
     assumptions = tuple(f"{where}: {when} {what}" for what in contract.assumptions)
     # What ended with its time may have more of it on another machine; what ended with its trials does so everywhere.
-    return Checked(tuple(lines), (told,), assumptions, marks=tuple(marks), lasting=contract.cause is not Cause.SECONDS)
+    lasting = contract.cause is not Cause.SECONDS
+    return Checked(tuple(lines), (told,), assumptions, marks=tuple(marks), lasting=lasting, name=contract.name)
 
 
 def _lines(contract: Contract, strict: bool) -> Iterator[tuple[Line, str]]:

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
 from weft.typecheck.arguments.builder import Unbuildable
 from weft.typecheck.proofs.budget import Budget
-from weft.typecheck.proofs.needs import spelled
 from weft.typecheck.proofs.prover import prove
-from weft.typecheck.proofs.report import Cause, Contract, Verdict
-from weft.typecheck.proofs.trial import Target
+from weft.typecheck.proofs.report import Contract, Verdict
 from weft.typecheck.proofs.whose import place_of
 from weft.typecheck.recording.structures import Decoder, Node
-from weft.typecheck.recording.targets import Unusable, numbers_of, recorded_target, sizes_in_configuration
+from weft.typecheck.recording.targets import Unusable, recorded_target
 
 # From what decides least to what decides most, of those that are no failure.
-_UNSURE = (Verdict.FAILS, Verdict.UNDECIDED)
 _WEAKER = (Verdict.SKIPPED, Verdict.UNDECIDED, Verdict.HOLDS, Verdict.PROVED)
 
 
@@ -65,69 +61,39 @@ def prove_recorded(
     decoder: Decoder,
     dims: Mapping[str, Any],
     budget: Budget,
-    borrowed: str = "",
 ) -> Contract:
-    """The verdict of a function from its recorded calls; `borrowed` is the argument that other calls have.
+    """The verdict of a function from its recorded calls.
 
     It is the weakest of those of the calls, but for calls that say nothing while others do; a failure at sizes that
     were not recorded is a failure of the function.
     """
     plain = inspect.unwrap(function)
     contracts: list[Contract] = []
-    doubtful: list[Contract] = []
     reasons: list[str] = []
     for call in calls:
         try:
-            contract = prove(target := recorded_target(function, call, decoder, owner, name), dims, budget)
-            kept = sizes_in_configuration(target, call) if contract.verdict in _UNSURE else {}
+            contracts.append(prove(recorded_target(function, call, decoder, owner, name), dims, budget))
         except (Unusable, Unbuildable) as reason:
             reasons.append(str(reason))
-            continue
-        contracts.append(_as_configured(contract, target, kept, dims, budget) if kept else contract)
-        doubtful += [contract] * (kept is None)
-    if any(one.verdict in (Verdict.PROVED, Verdict.HOLDS) for one in contracts):
-        contracts = [one for one in contracts if one not in doubtful]
     decided = [one for one in contracts if one.verdict is not Verdict.SKIPPED]
     if not decided:
         file, line = place_of(plain)
         why = next(iter([*(one.reason for one in contracts), *reasons]), "nothing was recorded")
-        what = "instances recorded elsewhere" if borrowed else "recorded calls"
-        return Contract(name, file, line, Verdict.SKIPPED, reason=f"of {len(calls)} {what} none says more: {why}")
+        return Contract(
+            name, file, line, Verdict.SKIPPED, reason=f"of {len(calls)} recorded calls none says more: {why}"
+        )
     failing = next((one for one in decided if one.verdict is Verdict.FAILS), None)
-    if failing is not None and borrowed and (owner is None or _meets(failing, numbers_of(calls))):
-        reason = f"with {borrowed} as recorded elsewhere, to which no annotation links the rest: {failing.failures[0]}"
-        return dataclasses.replace(failing, verdict=Verdict.UNDECIDED, failures=(), reason=reason, cause=Cause.DOUBT)
     if failing is not None:
-        how = f"{borrowed} as recorded elsewhere" if borrowed else "called as recorded"
-        failures = [dataclasses.replace(one, options=(*one.options, how)) for one in failing.failures]
+        failures = [dataclasses.replace(one, options=(*one.options, "called as recorded")) for one in failing.failures]
         return dataclasses.replace(failing, failures=tuple(failures))
     worst = min(decided, key=lambda one: _WEAKER.index(one.verdict))
     reasons += [one.reason for one in contracts if one.verdict is Verdict.SKIPPED]
     rest = f"; {len(reasons)} not used: {reasons[0]}" if reasons else ""
-    how = f"{borrowed} is as recorded in other calls" if borrowed else "it is called as recorded"
-    told = f"{how} ({_counted(len(decided), 'structure')}{'' if borrowed else ' of arguments'}{rest})"
+    told = f"it is called as recorded ({len(decided)} structure{'s' * (len(decided) != 1)} of arguments{rest})"
     return dataclasses.replace(
         worst,
         assumptions=(told, *_assumptions(decided)),
         warnings=tuple({(w.rule, w.file, w.line, w.message): w for one in decided for w in one.warnings}.values()),
-    )
-
-
-def _as_configured(
-    contract: Contract, target: Target, kept: Mapping[str, int], dims: Mapping[str, Any], budget: Budget
-) -> Contract:
-    """The verdict with the sizes that the recorded configuration has; as it is, if it does not hold with those."""
-    found = prove(target, {**kept, **dims}, budget)
-    if found.verdict not in (Verdict.PROVED, Verdict.HOLDS):
-        return contract
-    told = ", ".join(f"{spelled(key)} = {size}" for key, size in kept.items())
-    return dataclasses.replace(found, assumptions=(*found.assumptions, f"{told}, as its configuration says"))
-
-
-def _meets(failing: Contract, numbers: frozenset[int]) -> bool:
-    """Whether a failure speaks of numbers of a configuration, and of no size of its own that is the same."""
-    return any(
-        numbers & {*map(int, re.findall(r"\d+", one.message))} - {*one.sizes.values()} for one in failing.failures
     )
 
 
@@ -138,10 +104,6 @@ def _assumptions(contracts: Sequence[Contract]) -> Iterator[str]:
     apart = dict.fromkeys(" and ".join(what for what in one.assumptions if what not in alike) for one in contracts)
     if any(apart):
         yield "; or ".join(what or "nothing more" for what in apart)
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def others(

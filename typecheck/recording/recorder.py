@@ -43,9 +43,8 @@ class Recorder(ImportHook):
         "import it later: not in a plugin, nor with `-p`",
     )
 
-    def __init__(self, packages: Sequence[str], aliases: Mapping[str, str] | None = None):
+    def __init__(self, packages: Sequence[str]):
         super().__init__(packages)
-        self.aliases = dict(aliases or {})
         self.calls: dict[str, list[Node]] = {}
         self.full = False
         self._size = 0
@@ -67,7 +66,7 @@ class Recorder(ImportHook):
         return self._recorded(thing)
 
     def _recorded(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        name = f"{self.aliases.get(function.__module__, function.__module__)}:{function.__qualname__}"
+        name = f"{function.__module__}:{function.__qualname__}"
         count, looks, has_ended = 0, 0, False
 
         @functools.wraps(function)
@@ -93,8 +92,8 @@ class Recorder(ImportHook):
     def structure(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Node:
         """The structure of a call."""
         return {
-            "args": [Encoder(self.aliases).argument(one) for one in args],
-            "kwargs": {name: Encoder(self.aliases).argument(one) for name, one in kwargs.items()},
+            "args": [Encoder().argument(one) for one in args],
+            "kwargs": {name: Encoder().argument(one) for name, one in kwargs.items()},
         }
 
     def _keep(self, name: str, call: Node) -> bool:

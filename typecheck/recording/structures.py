@@ -45,14 +45,9 @@ class Unresolved(Exception):
 
 
 class Encoder:
-    """Writes structures down.
+    """Writes structures down."""
 
-    Args:
-        aliases: other names for modules: the script's own for `__main__`.
-    """
-
-    def __init__(self, aliases: Mapping[str, str] | None = None):
-        self.aliases = aliases or {}
+    def __init__(self) -> None:
         self._left = MOST_NODES
         self._inside: list[Any] = []
 
@@ -118,7 +113,7 @@ class Encoder:
             raise Opaque(f"a {cls.__name__} has nothing to read")
         name = _global_name(value) if form is None else None
         if name is not None:  # a marker, say, which others know by its identity
-            return {"name": f"{self.aliases.get(cls.__module__, cls.__module__)}:{name}"}
+            return {"name": f"{cls.__module__}:{name}"}
         # A dataclass may have more attributes than fields, and fields that are slots.
         fields = {} if form is None else dict(form.values(value))
         if form not in (MODULE, NAMEDTUPLE):
@@ -134,7 +129,7 @@ class Encoder:
         module = getattr(thing, "__module__", None) or ""
         for name in (getattr(thing, "__qualname__", ""), getattr(thing, "__name__", "")):
             if module in sys.modules and _reached(sys.modules[module], name) is thing:
-                return {"name": f"{self.aliases.get(module, module)}:{name}"}
+                return {"name": f"{module}:{name}"}
         raise Opaque(f"{getattr(thing, '__qualname__', type(thing).__name__)} cannot be found by its name")
 
 

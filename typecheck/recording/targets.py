@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from weft.core.records.leaves import is_array
 from weft.typecheck.arguments.abstract_copies import abstract_copy
-from weft.typecheck.arguments.builder import Assignment, Builder, Scope
+from weft.typecheck.arguments.builder import Builder, Scope
 from weft.typecheck.arguments.generalise import generalise
 from weft.typecheck.arguments.new_shapes import new_shape
 from weft.typecheck.arguments.parameters import build_arguments
@@ -83,24 +83,6 @@ def _takes_any_size(annotation: Annotation) -> bool:
     )
 
 
-def sizes_in_configuration(target: Target, call: Node) -> dict[str, int] | None:
-    """The keys whose recorded sizes are numbers of the recorded configuration, which stays as it was, with those sizes.
-
-    A grid that keeps its shape in a tuple takes arrays of that shape, and no annotation can say so. None where two keys
-    have one size, for then nobody sees which of them the program means.
-    """
-    builder = Builder(Assignment())
-    target.prepare(builder)
-    numbers = numbers_of(call)
-    found = {key: size for key, size in builder.originals.items() if size in numbers}
-    return found if len({*found.values()}) == len(found) else None
-
-
-def numbers_of(node: Node) -> frozenset[int]:
-    """The integers of a configuration that may be sizes: of objects, and of tuples and lists, with their lengths."""
-    return frozenset((*_configured(node), *_integers(node)))
-
-
 def _configured(node: Node) -> Iterator[int]:
     """The numbers that stay as they are at all sizes: how many items tuples and lists have, and integers in them."""
     if isinstance(node, dict):
@@ -108,14 +90,6 @@ def _configured(node: Node) -> Iterator[int]:
         yield from (one for kind in ("tuple", "list") for one in node.get(kind, ()) if type(one) is int)
     for one in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
         yield from _configured(one)
-
-
-def _integers(node: Node) -> Iterator[int]:
-    """The integers that objects hold."""
-    if isinstance(node, dict):
-        yield from (one for one in node.get("fields", {}).values() if type(one) is int)
-    for one in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
-        yield from _integers(one)
 
 
 class _Recorded:

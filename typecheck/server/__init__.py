@@ -1,1 +1,1 @@
-"""`weft lsp`: findings and shapes in the editor, as one types; see README.md."""
+"""`weft lsp`: findings and shapes in the editor, as one saves; see README.md."""

@@ -1,4 +1,4 @@
-"""What is said of the word under the cursor: where a dim was bound, what a parameter binds, the shape of a name."""
+"""What is said of the word under the cursor: a verdict, where a dim was bound, what a parameter binds, a shape."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ def hover(document: Document, line: int, column: int) -> str | None:
     word = next((one[0] for one in _WORD.finditer(text) if one.start() <= column <= one.end()), None)
     if word is None:
         return None
-    notes = [
-        note
-        for (number, _, _), note in document.notes().items()
-        if number == line and note.name.rpartition(".")[2] == word
-    ]
+    notes = [note for note in document.notes() if note.line == line and note.name.rpartition(".")[2] == word]
     if notes:
         return f"`{notes[0].name}`: `{notes[0].shape}`"
+    if re.match(r"\s*((async )?def|class) ", text):
+        verdicts = [(name, told) for name, told in document.verdicts().items() if name.rpartition(".")[2] == word]
+        around = [*_names_around(document, line)]
+        for name, told in verdicts:
+            if name in around:
+                return f"`{name}`: {told}"
     scopes = [*_scopes(document, line)]
     for name, dims in scopes:
         found = dims.get(word) or dims.get(f"*{word}")
@@ -49,15 +51,20 @@ def _is_parameter(word: str, where: str) -> bool:
 def _scopes(document: Document, line: int) -> Iterator[tuple[str, Mapping[str, str]]]:
     """The functions that a line is in, innermost first, with their dims; of a class, those of its methods."""
     dims = document.dims()
-    try:
-        around = [*_around(ast.parse(document.judged), line, "")]
-    except (SyntaxError, ValueError):
-        return
-    for name in reversed(around):
+    for name in reversed([*_names_around(document, line)]):
         if name in dims:
             yield name, dims[name]
         else:
             yield from ((one, found) for one, found in dims.items() if one.startswith(f"{name}."))
+
+
+def _names_around(document: Document, line: int) -> Iterator[str]:
+    """The functions and classes that a line is in, outermost first."""
+    try:
+        tree = ast.parse(document.judged)
+    except (SyntaxError, ValueError):
+        return
+    yield from _around(tree, line, "")
 
 
 def _around(node: ast.AST, line: int, scope: str) -> Iterator[str]:

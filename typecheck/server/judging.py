@@ -1,53 +1,29 @@
-"""Judging documents as they are typed: one thread, one warm worker a project, and verdicts that are kept.
+"""Judging documents as they are saved: one thread, and one warm worker a project.
 
-Nothing of the user's runs here. What a document says is sent to a worker (`command/conversation.py`), which imports it
-in place of the file; a worker that dies costs the answer that it was at. Only what an edit reaches is judged again.
+Nothing of the user's runs here. A worker (`command/conversation.py`) imports the file and judges all of it; a worker
+that dies costs the answer that it was at. Between two saves the editor itself moves what it shows with the text.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 import threading
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..command.config import Config, ConfigError, Settings, read
 from ..command.conversation import Conversation
-from ..command.lines import Line, from_json
+from ..command.lines import Checked, Line, from_json
 from ..command.recorded import calls_below
-from ..command.sources import Sources
 from ..command.units import WEFT, unit_of
-from ..shapes.notes import Note
+from ..shapes.notes import Note, Shapes, joined
 from ..shapes.notes import from_json as shapes_from_json
-from .definitions import Anchor, Definition, anchor, definitions_of
 
-# How long typing has to pause, in seconds.
-DEBOUNCE = 0.05
-# Of each proof, at most: whoever types waits for less than whoever runs `weft check`.
+# Of each proof, at most: whoever writes waits for less than whoever runs `weft check`.
 _SECONDS, _TRIALS = 10.0, 300
-
-
-@dataclass(frozen=True)
-class Known:
-    """What is known of one definition; it is replaced, not changed, for another thread reads it.
-
-    Attributes:
-        key: for what source of it.
-        lines: what the check said, each with where it stands.
-        notes: the shapes on its lines and on those of what it calls.
-        dims: where each dim was bound, by function.
-        shaped: whether shapes were asked for.
-    """
-
-    key: str
-    lines: tuple[tuple[Anchor, Line], ...] = ()
-    notes: tuple[tuple[Anchor, Note], ...] = ()
-    dims: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    shaped: bool = False
 
 
 @dataclass
@@ -59,10 +35,9 @@ class Document:
         uri: as the editor calls it.
         text, version: as it is in the editor, and the number of the edit.
         judged, judged_version: the same of what was judged last.
-        definitions: of the last text that could be parsed.
-        known: by definition.
-        trouble: what is wrong with the whole: no syntax, no import.
-        is_stale: whether nothing that is known holds any more, for what it imports has changed.
+        parts: what the check said of it.
+        shapes: of its functions.
+        trouble: what is wrong with the whole: no configuration, a failure of weft's.
     """
 
     path: str
@@ -71,37 +46,36 @@ class Document:
     version: int | None = None
     judged: str = ""
     judged_version: int | None = None
-    definitions: dict[str, Definition] = field(default_factory=dict)
-    known: dict[str, Known] = field(default_factory=dict)
-    trouble: list[Line] = field(default_factory=list)
-    is_stale: bool = False
+    parts: tuple[Checked, ...] = ()
+    shapes: tuple[Shapes, ...] = ()
+    trouble: tuple[Line, ...] = ()
 
-    def lines(self) -> list[tuple[int, Line]]:
-        """What there is to say, at the lines where it stands now."""
-        found = [(one.line, one) for one in self.trouble]
-        for known in self.known.values():
-            placed = ((place.line(self.definitions), line) for place, line in known.lines)
-            found += [(number, line) for number, line in placed if number is not None]
-        return sorted(dict.fromkeys(found), key=lambda one: one[0])
+    def lines(self) -> list[Line]:
+        """What there is to say, by line."""
+        found = (*self.trouble, *(line for part in self.parts for line in part.lines))
+        return sorted(dict.fromkeys(found), key=lambda line: line.line)
 
-    def notes(self) -> dict[tuple[int, int, str], Note]:
-        """The shapes, by line, column and name; a function's own trace before those of who calls it."""
-        own: dict[tuple[int, int, str], Note] = {}
-        others: dict[tuple[int, int, str], Note] = {}
-        for name, known in self.known.items():
-            for place, note in known.notes:
-                number = place.line(self.definitions)
-                if number is not None:
-                    (own if place.name == name else others).setdefault((number, note.column, note.name), note)
-        return others | own
+    def notes(self) -> list[Note]:
+        """The shapes on lines that are as they were judged; a function's own trace before those of who calls it."""
+        then, now = self.judged.split("\n"), self.text.split("\n")
+        notes = (note for shapes in joined(list(self.shapes)) for note in shapes.notes if note.line <= len(then))
+        return [note for note in notes if now[note.line - 1 : note.line] == [then[note.line - 1]]]
 
     def dims(self) -> dict[str, Mapping[str, str]]:
         """Where dims were bound, by function."""
-        return {name: dims for known in self.known.values() for name, dims in known.dims.items()}
+        return {name: dims for shapes in self.shapes for name, dims in shapes.dims.items()}
+
+    def verdicts(self) -> dict[str, str]:
+        """The verdict of each function, with its conditions; of a class, those of its methods are apart."""
+        return {
+            part.name: "; ".join([*part.verdicts, *(what.partition(f"{part.name}: ")[2] for what in part.assumptions)])
+            for part in self.parts
+            if part.name
+        }
 
 
 class Judge(threading.Thread):
-    """Judges open documents, those that were edited last first.
+    """Judges open documents, each as it was saved last.
 
     Args:
         told: is called, in this thread, with a document that there is something new about, and whether it is shapes.
@@ -111,30 +85,25 @@ class Judge(threading.Thread):
         super().__init__(daemon=True)
         self.told = told
         self.documents: dict[str, Document] = {}
-        self._due: dict[str, float] = {}
+        # What is to be judged next, first the first; a folder stands for its worker, which is to be started.
+        self._due: dict[str, None] = {}
         self._changed = threading.Condition()
         self._conversations: dict[Path, tuple[Config, Settings, Conversation]] = {}
         self._stopped = False
 
-    def edit(self, path: str, text: str, version: int | None, uri: str = "", *, at_once: bool = False) -> None:
-        """Takes a new text of a document."""
+    def edit(self, path: str, text: str, version: int | None, uri: str = "") -> None:
+        """Takes a new text of a document, which is judged when it is saved."""
         with self._changed:
             document = self.documents.setdefault(path, Document(path, uri, text))
             document.text, document.version = text, version
-            if _is_weft(path) and not at_once:
-                return  # seen when it is saved
-            self._due[path] = time.monotonic() + (0 if at_once else DEBOUNCE)
-            self._changed.notify()
 
     def saved(self, path: str) -> None:
-        """Judges again what imports a file that was saved; itself only if it is a part of weft."""
+        """Judges a document that was opened or saved, and those that may import it: its name stands in them."""
+        parent, module = Path(path).parent.name, Path(path).stem
+        name = re.compile(rf"\b{re.escape(parent if module == '__init__' else module)}\b")
         with self._changed:
-            for other in self.documents.values():
-                if other.path == path and not _is_weft(path):
-                    continue
-                if other.path == path or path in Sources({}).closure(unit_of(Path(other.path))):
-                    other.is_stale = True
-                    self._due[other.path] = time.monotonic()
+            others = [other.path for other in self.documents.values() if name.search(other.text)]
+            self._due |= dict.fromkeys([path, *others])
             self._changed.notify()
 
     def close_document(self, path: str) -> None:
@@ -146,7 +115,7 @@ class Judge(threading.Thread):
     def warm(self, folder: str) -> None:
         """Starts the worker of a project before there is anything to do."""
         with self._changed:
-            self._due.setdefault(folder, 0.0)
+            self._due.setdefault(folder)
             self._changed.notify()
 
     def stop(self) -> None:
@@ -173,20 +142,17 @@ class Judge(threading.Thread):
 
     def _say(self, document: Document | None, level: str, message: str, rule: str) -> None:
         if document is not None and not self._stopped:
-            document.trouble = [Line(level, document.path, 1, "weft", message, rule)]
+            document.trouble = (Line(level, document.path, 1, "weft", message, rule),)
             self.told(document, False)
 
     def _next(self) -> str | None:
         with self._changed:
-            while not self._stopped:
-                now = time.monotonic()
-                ready = [path for path, due in self._due.items() if due <= now]
-                if ready:
-                    path = max(ready, key=lambda one: self._due[one])
-                    del self._due[path]
-                    return path
-                self._changed.wait(min(self._due.values()) - now if self._due else None)
-            return None
+            self._changed.wait_for(lambda: self._stopped or self._due)
+            if self._stopped:
+                return None
+            path = next(iter(self._due))
+            del self._due[path]
+            return path
 
     def _conversation(self, folder: Path) -> Conversation:
         config = read(folder)
@@ -198,100 +164,37 @@ class Judge(threading.Thread):
             return known[2]
         if known is not None:
             known[2].close()
-            # What was configured or recorded anew may decide otherwise.
-            for document in self.documents.values():
-                document.is_stale = True
         self._conversations[config.root] = config, settings, Conversation(settings, config.memory)
         return self._conversations[config.root][2]
 
     def _judge(self, document: Document) -> None:
         conversation = self._conversation(Path(document.path).parent)
         with self._changed:
-            text = document.judged = document.text
-            document.judged_version = document.version
-            if document.is_stale:
-                document.known, document.is_stale = {}, False
+            document.judged, document.judged_version = document.text, document.version
             # What else is not saved may be imported by it.
             texts = {path: one.text for path, one in self.documents.items() if not _is_weft(path)}
-        try:
-            definitions = definitions_of(text)
-        except (SyntaxError, ValueError) as error:
-            line = getattr(error, "lineno", None) or 1
-            document.trouble = [Line("unusable", document.path, line, "", f"SyntaxError: {error.args[0]}", "import")]
-            self.told(document, False)
-            return
-        known = {name: one for name, one in document.known.items() if _holds(one, definitions.get(name))}
-        ahead = [name for name in definitions if name not in known]
-        document.definitions, document.known = definitions, known
         if _is_weft(document.path):
             conversation.restart()
-        if ahead or document.trouble:
-            self._check(document, conversation, texts, ahead or [*definitions])
-        else:
-            self.told(document, False)  # what is known has moved
-        unshaped = [name for name in definitions if name in document.known and not document.known[name].shaped]
-        if unshaped and document.text == text:
-            self._read(document, conversation, texts, unshaped)
-        elif not unshaped:
-            self.told(document, True)
-
-    def _check(
-        self, document: Document, conversation: Conversation, texts: Mapping[str, str], names: list[str]
-    ) -> None:
-        found: dict[str, list[tuple[Anchor, Line]]] = {name: [] for name in names}
-        trouble: list[Line] = []
-        asked = {"texts": texts, "only": f"^({'|'.join(map(re.escape, names))})$"}
-        for message in conversation.ask(unit_of(Path(document.path)), asked):
-            lines: tuple[Line, ...] = ()
-            if "part" in message:
-                lines = from_json(message["part"]).lines
-            elif "died" in message:
-                step = message["step"]
-                level, rule = ("unusable", "import") if step["at"] == 1 else ("undecided", "undecided")
-                words = f"undecided: {message['died']}"
-                lines = (Line(level, step["file"], step["line"], step["name"], words, rule),)
-            for line in lines:
-                known = found.get(line.name.partition(".")[0])
-                if known is None or line.rule == "import":
-                    trouble.append(line)
-                else:
-                    known.append((self._anchored(document, line), line))
-        document.trouble = trouble
-        if not any(line.rule == "import" for line in trouble):
-            new = {name: Known(document.definitions[name].key, tuple(lines)) for name, lines in found.items()}
-            document.known = {**document.known, **new}
+        document.parts = tuple(self._parts(conversation.ask(unit_of(Path(document.path)), {"texts": texts})))
+        document.trouble = ()
         self.told(document, False)
-
-    def _anchored(self, document: Document, line: Line) -> Anchor:
-        here = os.path.realpath(line.file) == os.path.realpath(document.path)
-        if here and line.line:
-            return anchor(line.line, document.definitions)
-        return Anchor(line.name.partition(".")[0], 0)
-
-    def _read(self, document: Document, conversation: Conversation, texts: Mapping[str, str], names: list[str]) -> None:
-        places = [document.definitions[name] for name in names]
-        asked = {"texts": texts, "shapes": {"lines": [[one.first, one.last] for one in places]}}
-        found = [
-            shapes_from_json(message["shapes"])
-            for message in conversation.ask(unit_of(Path(document.path)), asked)
-            if "shapes" in message
-        ]
-        known = {name: dataclasses.replace(document.known[name], shaped=True) for name in names}
-        for one in found:
-            name = anchor(one.line, document.definitions).name
-            if name in known:
-                notes = tuple((anchor(note.line, document.definitions), note) for note in one.notes)
-                old = known[name]
-                known[name] = dataclasses.replace(old, notes=old.notes + notes, dims={**old.dims, **one.dims})
-        document.known = {**document.known, **known}
+        asked = {"texts": texts, "shapes": {"lines": None}}
+        answers = conversation.ask(unit_of(Path(document.path)), asked)
+        document.shapes = tuple(shapes_from_json(answer["shapes"]) for answer in answers if "shapes" in answer)
         self.told(document, True)
 
-
-def _holds(known: Known, definition: Definition | None) -> bool:
-    return definition is not None and known.key == definition.key
+    def _parts(self, answers: Iterator[Mapping[str, Any]]) -> Iterator[Checked]:
+        for answer in answers:
+            if "part" in answer:
+                yield from_json(answer["part"])
+            elif "died" in answer:
+                step = answer["step"]
+                level, rule = ("unusable", "import") if step["at"] == 1 else ("undecided", "undecided")
+                why = f"undecided: {answer['died']}"
+                yield Checked((Line(level, step["file"], step["line"], step["name"], why, rule),))
 
 
 def _is_weft(path: str) -> bool:
-    """Whether a file is a part of weft, which a worker has imported before it could be told another text."""
+    """Whether a file is a part of weft, which a worker has imported before it is told of a file."""
     whole = Path(os.path.realpath(path))
     return whole.is_relative_to(WEFT) and whole.relative_to(WEFT).parts[0] not in ("tests", "examples")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -72,16 +73,14 @@ class Server:
             self.judge.warm(self.pygls.workspace.root_path or str(Path.cwd()))
 
         async def opened(params: Any) -> None:
-            self._edited(params.text_document.uri, at_once=True)
+            self._edited(params.text_document.uri)
+            self._save(params.text_document.uri)
 
         async def changed(params: Any) -> None:
             self._edited(params.text_document.uri)
 
         async def saved(params: Any) -> None:
-            self._edited(params.text_document.uri, at_once=True)
-            path = self._path(params.text_document.uri)
-            if path is not None:
-                await asyncio.get_running_loop().run_in_executor(None, self.judge.saved, path)
+            self._save(params.text_document.uri)
 
         async def closed(params: Any) -> None:
             path = self._path(params.text_document.uri)
@@ -113,16 +112,21 @@ class Server:
         path = str(Path(document.path).resolve())
         return None if path.startswith(self._installed) else path
 
-    def _edited(self, uri: str, *, at_once: bool = False) -> None:
+    def _save(self, uri: str) -> None:
+        path = self._path(uri)
+        if path is not None:
+            self.judge.saved(path)
+
+    def _edited(self, uri: str) -> None:
         path = self._path(uri)
         if path is not None:
             document = self.pygls.workspace.get_text_document(uri)
-            self.judge.edit(path, document.source, document.version, uri, at_once=at_once)
+            self.judge.edit(path, document.source, document.version, uri)
 
     def _told(self, document: Document, shapes: bool) -> None:
         """Called in the judge's thread; what goes to the editor goes from the loop's."""
         version, uri = document.judged_version, document.uri
-        found = [] if shapes else [self._diagnostic(document, number, line) for number, line in document.lines()]
+        found = [] if shapes else [self._diagnostic(document, line) for line in document.lines()]
 
         def send() -> None:
             if not shapes:
@@ -141,14 +145,17 @@ class Server:
         told = self.types.PublishDiagnosticsParams(uri=uri, diagnostics=found, version=version)
         self.pygls.text_document_publish_diagnostics(told)
 
-    def _diagnostic(self, document: Document, number: int, line: Line) -> Any:
+    def _diagnostic(self, document: Document, line: Line) -> Any:
         types = self.types
         severity = self.severities.get(line.level)
         if severity is None:
             return None
         lines = document.judged.split("\n")
-        row = min(max(number - 1, 0), len(lines) - 1)
         here = Path(line.file).resolve() == Path(document.path)
+        # What stands in another file is shown where the function begins whose proof came to it.
+        begins = re.compile(rf"\s*(async\s+def|def|class)\s+{re.escape(line.name.rpartition('.')[2])}\b")
+        head = next((row for row, text in enumerate(lines) if begins.match(text)), 0)
+        row = min(max(line.line - 1, 0), len(lines) - 1) if here else head
         elsewhere = "" if here else f"{line.file}:{line.line}: "
         text = lines[row].rstrip("\r")
         return types.Diagnostic(
@@ -173,11 +180,11 @@ class Server:
             return None
         lines = document.judged.split("\n")
         found: list[Any] = []
-        for (number, column, _), note in sorted(document.notes().items()):
-            if params.range.start.line <= number - 1 <= params.range.end.line and number <= len(lines):
-                before = lines[number - 1].encode()[:column].decode(errors="ignore")
+        for note in sorted(document.notes(), key=lambda note: (note.line, note.column)):
+            if params.range.start.line <= note.line - 1 <= params.range.end.line:
+                before = lines[note.line - 1].encode()[: note.column].decode(errors="ignore")
                 label = f"-> {note.shape}" if note.name in ("return", "yield") else note.shape
-                place = types.Position(number - 1, self._units(before))
+                place = types.Position(note.line - 1, self._units(before))
                 found.append(types.InlayHint(place, label, kind=types.InlayHintKind.Type, padding_left=True))
         return found
 

@@ -18,7 +18,6 @@ import jax.numpy as jnp
 import pytest
 from weft.typecheck.proofs.budget import USUAL
 from weft.typecheck.proofs.report import Verdict
-from weft.typecheck.recording.program import CallError, described
 from weft.typecheck.recording.proving import called_as, others, prove_recorded
 from weft.typecheck.recording.recorder import MOST_CALLS, Recorder
 from weft.typecheck.recording.structures import MOST_NODES, Decoder, Encoder, Opaque, Unresolved
@@ -307,30 +306,6 @@ def test_a_few_structures_of_a_function_are_enough(recorded: Any):
         module.theirs(jnp.ones(size))
     assert len(recorder.calls["recorded_package:theirs"]) == MOST_CALLS
     assert recorder.missed() == []
-
-
-def test_one_call_is_described_without_being_made(recorded: Any):
-    name, calls = described("recorded_package.Plain(f32[3]).times(bf16[2,3], n=2)")
-    plain = {"of": "recorded_package:Plain", "fields": {"w": {"array": "float32", "shape": [3]}}}
-    assert name == "recorded_package:Plain.times"
-    assert calls == [{"args": [plain, {"array": "bfloat16", "shape": [2, 3]}], "kwargs": {"n": 2}}]
-
-
-@pytest.mark.parametrize(
-    ("expression", "why"),
-    [
-        ("f(", "is no expression"),
-        ("recorded_package.uses", "is no call"),
-        ("no_such_module.f(1)", "NameError"),
-        ("recorded_package.nothing(1)", "AttributeError"),
-        ("recorded_package.uses(lambda: 0, 1, 2)", "cannot be written down"),
-        ("recorded_package.uses()", "missing a required argument"),
-        ("recorded_package.uses(f32[-3])", "sizes are integers from 0 on"),
-    ],
-)
-def test_what_describes_no_call_is_refused_in_one_line(recorded: Any, expression: str, why: str):
-    with pytest.raises(CallError, match=why):
-        described(expression)
 
 
 @pytest.mark.slow

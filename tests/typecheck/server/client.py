@@ -93,14 +93,16 @@ class Client:
         return self.diagnostics()
 
     def change(self, name: str, text: str) -> list[dict[str, Any]]:
-        """Edits a document, without saving it, and waits for its diagnostics."""
+        """Edits a document, tells that it was saved, and waits for its diagnostics."""
+        self.edit(name, text)
+        self.notify("textDocument/didSave", {"textDocument": {"uri": self.uri(name)}})
+        return self.diagnostics()
+
+    def edit(self, name: str, text: str) -> None:
+        """Edits a document, without saving it."""
         self._version += 1
         document = {"uri": self.uri(name), "version": self._version}
         self.notify("textDocument/didChange", {"textDocument": document, "contentChanges": [{"text": text}]})
-        return self.diagnostics()
-
-    def save(self, name: str) -> None:
-        self.notify("textDocument/didSave", {"textDocument": {"uri": self.uri(name)}})
 
     def diagnostics(self) -> list[dict[str, Any]]:
         """Those of the last edit."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("libcst")
-from weft.typecheck.migrate.front import main
+from weft.migrate.front import main
 
 Migrate = Callable[[Mapping[str, str]], tuple[dict[str, str], str]]
 

@@ -9,10 +9,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-_CONTRACTS = (
-    "what weft transforms now is held to its jaxtyping annotations as it is traced: true ones change nothing "
-    "(WEFT_TYPECHECK=off leaves them alone)"
-)
 _MISSING = "weft migrate: libcst is not installed: pip install 'weft[migrate]'"
 
 
@@ -20,9 +16,9 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     top = argparse.ArgumentParser(
         "weft migrate",
-        description="Rewrites imports and idioms of flax.nnx and equinox, where a program stays the same. Prints a "
-        "diff, and beside it, as errors are printed, what it left and what to do there.",
-        epilog="Exit code: 0, or 2 if a file cannot be read or written; nothing is written then.",
+        description="Rewrites the imports of flax.nnx, where a program stays the same. Prints a diff, and on standard "
+        "error what it left, and where a program uses equinox, each with what to do by hand.",
+        epilog="Exit code: 0, or 2 if a path cannot be read or written; nothing is written then.",
     )
     top.add_argument("paths", nargs="+", metavar="PATH", help="files, notebooks and folders: best, a whole code base")
     top.add_argument("--write", action="store_true", help="change the files, all of them or none")
@@ -49,21 +45,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     done = migrated(project, (options.library,) if options.library else ("nnx", "equinox"))
     for path, (before, after) in done.files.items():
         print(diff(_shown(path).lstrip("/"), before, after), end="")
-    for one in sorted(done.unreadable + done.left):
-        print(one.shown(f"{_shown(one.file)}{project.place(one.file, one.line)}"), file=sys.stderr)
-    if done.unreadable and options.write:
-        print("weft migrate: nothing is written: a file cannot be read (--exclude leaves it out)", file=sys.stderr)
-        return 2
+    for finding in sorted(done.left):
+        print(finding.shown(f"{_shown(finding.file)}{project.place(finding.file, finding.line)}"), file=sys.stderr)
     if options.write:
         try:
             write(done.files)
         except OSError as error:
             print(f"weft migrate: nothing is written: {error}", file=sys.stderr)
             return 2
-    if done.holds_annotations:
-        print(_CONTRACTS, file=sys.stderr)
     print(_summary(len(done.files), len(done.left), options.write), file=sys.stderr)
-    return 2 if done.unreadable else 0
+    return 0
 
 
 def _shown(path: Path) -> str:

@@ -24,7 +24,8 @@ from .notebooks import Notebook
 _ROOTS = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
 NOTEBOOK = ".ipynb"
 _SKIPPED = ("__pycache__", "node_modules", "site-packages", "build", "dist")
-_IMPORT = re.compile(rb"^\s*(?:from|import)\s+([\w.]+)", re.MULTILINE)
+# The imports of a file that this Python cannot parse: the module and the names that are taken from it, or modules.
+_IMPORT = re.compile(rb"^\s*(?:from\s+([\w.]+)\s+)?import\s+(\([^)]*\)|[^\n]*)", re.MULTILINE)
 
 
 @dataclass(eq=False)
@@ -94,17 +95,22 @@ class Source:
     def imports(self) -> list[str]:
         """What it imports, dotted; relative names begin with dots, and `from a import b` gives `a.b`."""
         try:
-            tree = ast.parse(self.data)
+            # JSON, which is all there is of a broken notebook, is Python without imports.
+            tree = ast.parse("(" if self.broken else self.data)
         except (SyntaxError, ValueError):
-            return [name.decode() for name in _IMPORT.findall(self.data)]
+            text = self.data.replace(b"\\n", b"\n").replace(b'"', b"\n")
+            found = [
+                (origin.decode(), re.findall(r"[\w.]+", names.decode(errors="replace")))
+                for origin, names in _IMPORT.findall(text)
+            ]
+            return [_within(origin, name) for origin, names in found for name in names]
         names: list[str] = []
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 names += [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom):
                 origin = "." * node.level + (node.module or "")
-                dot = "" if origin.endswith(".") else "."
-                names += [f"{origin}{dot}{alias.name}" for alias in node.names]
+                names += [_within(origin, alias.name) for alias in node.names]
         return names
 
     def mentions(self, library: str) -> bool:
@@ -182,10 +188,6 @@ class Project:
 
         return [closure(source) for source in self.sources]
 
-    def beside(self, source: Source) -> set[Source]:
-        """The files whose objects may meet those of a file: some program loads both."""
-        return set().union(*(loaded for loaded in self._loaded if source in loaded))
-
     def groups(self, library: str) -> dict[Source, Source]:
         """For each file that has to do with a library, the one that stands for all it may meet, directly or not."""
         over: dict[Source, Source] = {source: source for source in self.sources}
@@ -202,6 +204,11 @@ class Project:
                 if first is not None and other is not None:
                     over[top(other)] = top(first)
         return {source: top(source) for source in self.sources}
+
+
+def _within(origin: str, name: str) -> str:
+    """`name` of a module; of no module, or of a package that only dots name, nothing stands between."""
+    return f"{origin}{name}" if origin.endswith(".") or not origin else f"{origin}.{name}"
 
 
 def _below(path: Path, root: Path) -> str:

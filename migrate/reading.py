@@ -59,20 +59,6 @@ class Reader:
         names = names() if callable(names) else names
         return {one.name for one in names if one.source is QualifiedNameSource.IMPORT}
 
-    def names_of(self, library: str) -> set[str]:
-        """The names that stand for a library, or for something in it."""
-        named = (node for node in self.nodes if isinstance(node, cst.Name))
-        return {node.value for node in named if any(one.split(".")[0] == library for one in self.imported(node))}
-
-    def means(self, node: cst.CSTNode) -> str | None:
-        """The one imported thing that a name means; None if it may mean something else too."""
-        names = self._names.get(node, ())
-        names = names() if callable(names) else names
-        if len(names) != 1:
-            return None
-        (one,) = names
-        return one.name if one.source is QualifiedNameSource.IMPORT else None
-
     @cached_property
     def stored(self) -> set[str]:
         """Names that are bound otherwise than by an import, in any scope."""

@@ -1,38 +1,29 @@
-"""Running a program as `python SCRIPT` or `python -m MODULE` would: under contracts, or while its calls are recorded.
-
-`python -m weft.nnx` runs programs of flax by it, too.
-"""
+"""Running a program of flax as `python SCRIPT` or `python -m MODULE` would, for `python -m weft.nnx`."""
 
 from __future__ import annotations
 
-import ast
 import importlib.util
 import os
 import runpy
 import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from types import ModuleType, TracebackType
+from collections.abc import Sequence
+from types import TracebackType
 
 from weft.core.errors import WeftError
 
 # Files whose frames come before the program's own.
 STARTING = ("<frozen runpy>", runpy.__file__, __file__)
 
-# Changes the source of a script before it runs in its module.
-Change = Callable[[ast.Module, ModuleType], ast.Module]
-
 
 class ProgramError(WeftError, ValueError):
     """Arguments that name no program, or none that Python can read; nothing of it has run."""
 
 
-def run_program(arguments: Sequence[str], change: Change | None = None) -> None:
+def run_program(arguments: Sequence[str]) -> None:
     """Runs a script or a module as `__main__`.
 
     Args:
         arguments: the script's path, or `-m` and a module's name, then its own arguments.
-        change: changes a script's source; a module that `-m` names is run as it is.
 
     Raises:
         ProgramError: in one line, if there is nothing to run. Whatever the program itself raises, `SystemExit` too,
@@ -42,7 +33,7 @@ def run_program(arguments: Sequence[str], change: Change | None = None) -> None:
         if arguments[:1] == ["-m"]:
             _run_module(arguments[1:])
         else:
-            _run_script(arguments, change)
+            _run_script(arguments)
     except (SyntaxError, ImportError, OSError, ValueError) as error:
         # One that is raised before any frame of the program's is about the file that it is in, and not by it.
         if of_the_program(error.__traceback__) is not None:
@@ -62,7 +53,7 @@ def _run_module(arguments: Sequence[str]) -> None:
     runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
 
 
-def _run_script(arguments: Sequence[str], change: Change | None) -> None:
+def _run_script(arguments: Sequence[str]) -> None:
     script = arguments[0]
     if not os.path.exists(script):
         raise ProgramError(f"can't open file {script!r}: no such file")
@@ -74,21 +65,7 @@ def _run_script(arguments: Sequence[str], change: Change | None) -> None:
     sys.argv = list(arguments)
     # A script's `__file__` is absolute, so that it holds when the program changes its folder.
     path = script if is_folder else os.path.abspath(script)
-    if change is None or is_folder:
-        runpy.run_path(path, run_name="__main__")
-    else:
-        _run_changed(path, change)
-
-
-def _run_changed(script: str, change: Change) -> None:
-    module = ModuleType("__main__")
-    module.__file__ = script
-    source = Path(script).read_bytes()
-    # What `ast.parse` does, without a frame of another file.
-    tree = compile(source, script, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
-    assert isinstance(tree, ast.Module)  # as it is in this mode
-    sys.modules["__main__"] = module
-    exec(compile(change(tree, module), script, "exec", dont_inherit=True), vars(module))
+    runpy.run_path(path, run_name="__main__")
 
 
 def _is_there(module: str) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("libcst")
-from weft.typecheck.migrate.front import main
+from weft.migrate.front import main
 
 PROGRAMS = Path(__file__).parent / "programs"
 
