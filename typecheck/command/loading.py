@@ -34,12 +34,12 @@ def importable(unit: Unit) -> Iterator[None]:
     for name in sorted(_shadowed(root)):
         for known in [one for one in sys.modules if one == name or one.startswith(f"{name}.")]:
             del sys.modules[known]
-    before = list(sys.path)
     sys.path.insert(0, str(root))
     try:
         yield
     finally:
-        sys.path[:] = before
+        if str(root) in sys.path:  # what the unit has added stays, for `changes` to see
+            sys.path.remove(str(root))
 
 
 def _shadowed(root: Path) -> Iterator[str]:
