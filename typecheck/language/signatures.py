@@ -168,10 +168,17 @@ def _names_of_function(function: Any, owner: type | None, names: Mapping[str, An
         return {}
     maps: list[Mapping[str, Any]] = [dict(names)] if names else []
     maps.append(closed_over(function) if isinstance(function, FunctionType) else {})
+    maps.append(_type_parameters(function))
     if owner is not None:
+        maps.append(_type_parameters(owner))
         maps += [{owner.__name__: owner}, vars(owner)]
     maps += _enclosing_locals(getattr(function, "__qualname__", ""), getattr(function, "__module__", ""))
     return ChainMap(*(dict(one) for one in maps))
+
+
+def _type_parameters(definition: Any) -> Mapping[str, Any]:
+    """The names in the brackets of `def f[T](...)` or `class C[T]`, which are no name of any scope at run time."""
+    return {one.__name__: one for one in getattr(definition, "__type_params__", ())}
 
 
 def _enclosing_locals(qualname: str, module: str) -> list[Mapping[str, Any]]:
@@ -231,6 +238,7 @@ def attributes_of(cls: type) -> dict[str, Annotation]:
 
 def _read_field(cls: type, name: str, base: type, hint: Any) -> Annotation:
     names: list[Mapping[str, Any]] = [{base.__name__: base, cls.__name__: cls}, dict(vars(base))]
+    names.append(_type_parameters(base))
     methods = [inspect.unwrap(value) for value in vars(base).values() if inspect.isfunction(value)]
     names += [closed_over(method) for method in methods if isinstance(method, FunctionType)]
     names += _enclosing_locals(base.__qualname__, base.__module__)
