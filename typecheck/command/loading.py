@@ -38,7 +38,7 @@ def importable(unit: Unit) -> Iterator[None]:
     try:
         yield
     finally:
-        if str(root) in sys.path:  # what the unit has added stays, for `changes` to see
+        if str(root) in sys.path:  # what the unit has added stays, for `contamination` to see
             sys.path.remove(str(root))
 
 

@@ -10,7 +10,7 @@ goes to standard error, also where it is printed by native code.
                 {"ran": ...} answers a {"run": ...}
     answered:   {"ready": true}, then for a unit {"at": number, "name", "file", "line"} and {"part": ...} as they come,
                 and {"end": true, "reads": [...], "changed": [...]} at its end, with what it has changed of the process
-                (`changes`), which is then good for no other; {"shapes": ...} for each function that they are asked of;
+                (`contamination`), which is then good for no other; {"shapes": ...} for each function that they are asked of;
                 {"run": program, "hooked": module, "path": [...]} to have a program run (`programs`): a worker starts no
                 process
 """
@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import jax
-from weft.typecheck.command.changes import begin, changed_since
 from weft.typecheck.command.config import Settings
+from weft.typecheck.command.contamination import begin, changed_since
 from weft.typecheck.command.inside import channels, end_with_the_command, limit_processor_time, no_core_dumps, say
 from weft.typecheck.command.lines import to_json as lines_to_json
 from weft.typecheck.command.linter import Steps, judged
