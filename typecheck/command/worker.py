@@ -10,7 +10,8 @@ goes to standard error, also where it is printed by native code.
                 {"ran": ...} answers a {"run": ...}
     answered:   {"ready": true}, then for a unit {"at": number, "name", "file", "line"} and {"part": ...} as they come,
                 and {"end": true, "reads": [...], "changed": [...]} at its end, with what it has changed of the process
-                (`contamination`), which is then good for no other; {"shapes": ...} for each function that they are asked of;
+                (`contamination`), which is then good for no other; {"shapes": ...} for each function that they are
+                asked of;
                 {"run": program, "hooked": module, "path": [...]} to have a program run (`programs`): a worker starts no
                 process
 """

@@ -1,8 +1,8 @@
 """The command's side of its workers: who judges what, what has taken too long or too much, and what is left then.
 
 A worker imports JAX once and judges many units. It is replaced when it dies, when a limit ends it, and between two
-units when it has grown over half of the memory that it may take, or a file has changed it (`contamination`). What it was at
-when it died is undecided, with the reason; the next worker goes on after that.
+units when it has grown over half of the memory that it may take, or a file has changed it (`contamination`). What it
+was at when it died is undecided, with the reason; the next worker goes on after that.
 """
 
 from __future__ import annotations
