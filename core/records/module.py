@@ -32,6 +32,7 @@ from weft.core.errors import FrozenError, StructureError
 from weft.core.records.cached import SLOT, keep_beside
 from weft.core.records.computed import computed_again, computed_fields
 from weft.core.records.configuration import Mixed, opened, stored, stored_in_place, stored_static
+from weft.core.records.contracted import under_contract
 from weft.core.records.cycles import refuse_cycles
 from weft.core.records.pending import PENDING, Pending, fields_of, read_dict
 from weft.core.records.printing import printed
@@ -132,6 +133,8 @@ class Module(_Base):
             is_method = inspect.isfunction(value) or getattr(cast(Any, type(value)), "__weft_method__", False)
             if is_method and name not in fields and (name == "__call__" or not name.startswith("_")):
                 setattr(cls, name, _dispatched(value))
+            elif name not in fields and (checked := under_contract(name, value)) is not None:
+                setattr(cls, name, checked)
 
     # Read by `leaves`, which must not know this class.
     _keeps_configuration = True

@@ -50,7 +50,7 @@ class Conversation:
         """
         after = 0
         while not self._closed:
-            if self._worker is not None and self._worker.size() > self.memory / 2:
+            if self._worker is not None and self._worker.is_spent:
                 self._worker.close()
                 self._worker = None
             self.start()

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
-from weft.typecheck.arguments.abstract import is_plain_class
 from weft.typecheck.arguments.subclasses import is_abstract
-from weft.typecheck.language.annotations import holds_arrays
-from weft.typecheck.language.forms import has_own_dims
+from weft.typecheck.errors import AnnotationError
+from weft.typecheck.language.annotations import Annotation, ArrayOf, BatchedOf, TreeOf, holds_arrays
+from weft.typecheck.language.forms import form_of, has_own_dims
 from weft.typecheck.language.objects import is_foreign_class
-from weft.typecheck.language.signatures import fields_of
-from weft.typecheck.proofs.targets import is_annotated, public_methods
+from weft.typecheck.language.signatures import fields_of, signature_of
+from weft.typecheck.proofs.targets import is_annotated, is_made, public_methods, unbound_methods
 from weft.typecheck.proofs.whose import place_of
 
 
@@ -56,12 +57,29 @@ def _is_checkable(module: ModuleType, value: Any) -> bool:
     if getattr(inspect.unwrap(value), "__module__", None) != module.__name__:
         return False
     if isinstance(value, type):
-        return (has_own_dims(value) or is_foreign_class(value) or is_plain_class(value)) and _has_contract(value)
+        return (is_made(value) or is_foreign_class(value)) and _has_contract(value)
     return not has_own_dims(type(value)) and not is_foreign_class(type(value)) and is_annotated(value)
 
 
 def _has_contract(cls: type) -> bool:
-    return any(True for _ in public_methods(cls)) or _makes_fields(cls)
+    methods = [*public_methods(cls), *(function for function, _ in unbound_methods(cls))]
+    form = form_of(cls)
+    if form is not None and form.plain and not any(map(_names_arrays, _annotations(cls, methods))):
+        return False  # options, or a tree of a parser's: its methods take and return others of its kind
+    return bool(methods) or _makes_fields(cls)
+
+
+def _annotations(cls: type, methods: list[Callable[..., Any]]) -> Iterator[Annotation]:
+    """What the fields of a class, and what its methods take and return, are annotated with, where it can be read."""
+    with contextlib.suppress(AnnotationError):
+        yield from (field.annotation for field in fields_of(cls))
+        for method in methods:
+            signature = signature_of(method, cls)
+            yield from (signature.returns, *(one.annotation for one in signature.parameters))
+
+
+def _names_arrays(annotation: Annotation) -> bool:
+    return any(isinstance(one, ArrayOf | TreeOf | BatchedOf) for one in annotation.walk())
 
 
 def _makes_fields(cls: type) -> bool:

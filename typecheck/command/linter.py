@@ -316,9 +316,7 @@ def _lines(contract: Contract, strict: bool) -> Iterator[tuple[Line, str]]:
         return Line(level, shown(file), number, contract.name, message, rule, program), file
 
     def of(level: str, one: Finding) -> tuple[Line, str]:
-        # A file that is no part of a package is loaded under a name of ours (`loading.load`).
-        program = one.program.replace("from weft_check_", "from ")
-        return line(level, one.file, one.line, f"{one.rule}: {one}", one.rule, program)
+        return line(level, one.file, one.line, f"{one.rule}: {one}", one.rule, one.program)
 
     if contract.verdict is Verdict.SKIPPED:
         yield line("unbuilt", contract.file, contract.line, f"not checked: {contract.reason}", "unbuilt")

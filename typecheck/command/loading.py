@@ -21,6 +21,7 @@ from typing import Any
 from weft.core.caches import kept
 from weft.typecheck.command.units import WEFT, Unit, installed_roots
 from weft.typecheck.language.siblings import Written, below, is_apart, modules_of, written
+from weft.typecheck.proofs.writing import LOADED
 
 
 @contextlib.contextmanager
@@ -33,12 +34,12 @@ def importable(unit: Unit) -> Iterator[None]:
     for name in sorted(_shadowed(root)):
         for known in [one for one in sys.modules if one == name or one.startswith(f"{name}.")]:
             del sys.modules[known]
-    before = list(sys.path)
     sys.path.insert(0, str(root))
     try:
         yield
     finally:
-        sys.path[:] = before
+        if str(root) in sys.path:  # what the unit has added stays, for `contamination` to see
+            sys.path.remove(str(root))
 
 
 def _shadowed(root: Path) -> Iterator[str]:
@@ -61,18 +62,18 @@ def load(unit: Unit) -> ModuleType:
     known = sys.modules.get(unit.module)
     if known is not None and getattr(known, "__file__", None) == str(path):
         return known
-    if "." in unit.module or path.name == "__init__.py":
+    if unit.in_package:
         module = importlib.import_module(unit.module)
         if Path(module.__file__ or "").resolve() == path:
             return module
         raise ImportError(
             f"two versions of one package: {unit.module!r} is imported from {module.__file__}; check each alone"
         )
-    if _is_found(unit.module):
+    if "." not in unit.module and _is_found(unit.module):
         module = importlib.import_module(unit.module)
         if Path(module.__file__ or "").resolve() == path:
             return module
-    name = f"weft_check_{path.stem}"
+    name = f"{LOADED}{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path, loader=_Loader(name, str(path)))
     if spec is None or spec.loader is None:
         raise ImportError(f"cannot import {unit.file}")

@@ -34,10 +34,17 @@ class Unit:
     module: str
     root: str
 
+    @property
+    def in_package(self) -> bool:
+        """Whether it is imported as a part of a package, its `__init__.py` among them, and not loaded by its path."""
+        return Path(self.file).stem != self.module
+
 
 def unit_of(path: Path) -> Unit:
     """The unit of a file: its name comes from the packages that it is in."""
     real = path.resolve()
+    if "." in real.stem:  # `v1.2.py` is no module of any package
+        return Unit(str(path), real.stem, str(real.parent))
     parts = [] if real.stem == "__init__" else [real.stem]
     folder = real.parent
     while (folder / "__init__.py").exists():
@@ -137,8 +144,7 @@ def _once(units: Iterable[Unit]) -> tuple[list[Unit], list[Checked]]:
     told: dict[tuple[str, str], Checked] = {}
     for unit in units:
         top = unit.module.partition(".")[0]
-        is_package = "." in unit.module or Path(unit.file).name == "__init__.py"
-        first = roots.setdefault(top, unit.root) if is_package else unit.root
+        first = roots.setdefault(top, unit.root) if unit.in_package else unit.root
         if first == unit.root:
             kept.append(unit)
             continue

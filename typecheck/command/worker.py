@@ -9,7 +9,9 @@ goes to standard error, also where it is printed by native code.
                 "shapes": {"lines": [[first, last], ...] or null} to be told shapes in place of verdicts
                 {"ran": ...} answers a {"run": ...}
     answered:   {"ready": true}, then for a unit {"at": number, "name", "file", "line"} and {"part": ...} as they come,
-                and {"end": true, "reads": [...]} at its end; {"shapes": ...} for each function that they are asked of;
+                and {"end": true, "reads": [...], "changed": [...]} at its end, with what it has changed of the process
+                (`contamination`), which is then good for no other; {"shapes": ...} for each function that they are
+                asked of;
                 {"run": program, "hooked": module, "path": [...]} to have a program run (`programs`): a worker starts no
                 process
 """
@@ -28,6 +30,7 @@ from typing import Any, TextIO
 
 import jax
 from weft.typecheck.command.config import Settings
+from weft.typecheck.command.contamination import begin, changed_since
 from weft.typecheck.command.inside import channels, end_with_the_command, limit_processor_time, no_core_dumps, say
 from weft.typecheck.command.lines import to_json as lines_to_json
 from weft.typecheck.command.linter import Steps, judged
@@ -63,9 +66,11 @@ def main() -> None:
 
     for line in iter(asked.readline, ""):
         request = json.loads(line)
+        before = begin()
         with _as_before(home, environment), run_by(run) if first.get("runs") else contextlib.nullcontext():
             _answer(request, settings, sandbox, answers)
-        say(answers, {"end": True, "reads": sorted(sandbox.reads)})
+            changed = changed_since(before)
+        say(answers, {"end": True, "reads": sorted(sandbox.reads), "changed": changed})
 
 
 def _answer(request: Mapping[str, Any], settings: Settings, sandbox: Sandbox, answers: TextIO) -> None:

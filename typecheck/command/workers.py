@@ -1,8 +1,8 @@
 """The command's side of its workers: who judges what, what has taken too long or too much, and what is left then.
 
 A worker imports JAX once and judges many units. It is replaced when it dies, when a limit ends it, and between two
-units when it has grown over half of the memory that it may take. What it was at when it died is undecided, with the
-reason; the next worker goes on after that.
+units when it has grown over half of the memory that it may take, or a file has changed it (`contamination`). What it
+was at when it died is undecided, with the reason; the next worker goes on after that.
 """
 
 from __future__ import annotations
@@ -54,12 +54,22 @@ class Worker(Process):
     def __init__(self, settings: Settings, memory: float, temporary: str, *, runs: bool = False):
         super().__init__(_START, sys.path, seconds=settings.seconds, memory=memory, temporary=temporary)
         self.settings = settings
-        self.has_judged = False
+        self.has_judged = self.changed = False
         told = {"temporary": temporary, "caches": caches(), "runs": runs}
         self.tell({"settings": dataclasses.asdict(settings), **told})
         if self.answer(STARTING) is None:
             self.end()
             raise ConfigError(f"weft check: a worker did not start: {self.why()}")
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether what it has judged would be seen in what it judges next: it has grown much, or is not as it was."""
+        return self.changed or self.size() > self.memory / 2
+
+    def answer(self, seconds: float) -> dict[str, Any] | None:
+        message = super().answer(seconds)
+        self.changed |= bool(message and message.get("changed"))
+        return message
 
     def ask(self, unit: Unit, after: int, more: Mapping[str, Any] | None = None) -> None:
         """Asks for the verdicts of a unit, from the step after a number; `worker` says what more can be asked."""
@@ -130,7 +140,7 @@ class Pool:
                     index = self._work.get_nowait()
                 except queue.Empty:
                     break
-                if worker is not None and worker.size() > self.memory / 2:
+                if worker is not None and worker.is_spent:
                     worker.close()
                     worker = None
                 worker = self._judge(index, worker, programs)

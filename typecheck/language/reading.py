@@ -62,6 +62,8 @@ class Scope:
     locals: Mapping[str, Any] = field(default_factory=dict)
     owner: type | None = None
     within: frozenset[Any] = frozenset()
+    # What the parameters of the aliases that it stands in are: `Vec` for the `T` of `Pair[Vec]`.
+    given: Mapping[Any, Any] = field(default_factory=dict)
 
 
 def read(hint: Any, scope: Scope = Scope()) -> Annotation:
@@ -227,6 +229,9 @@ def _read_tuple(arguments: tuple[Any, ...], scope: Scope) -> Annotation:
             items += [read(argument, scope)] if argument != () else []
             continue
         inner = get_args(argument)[0] if get_origin(argument) in _UNPACKS else argument.__origin__[argument.__args__]
+        if inner in scope.given:
+            items += scope.given[inner]
+            continue
         whole = read(inner, scope) if get_origin(inner) is tuple else SequenceOf(tuple, ANYTHING)  # of a TypeVarTuple
         is_fixed &= isinstance(whole, TupleOf)
         items += whole.items if isinstance(whole, TupleOf) else (cast(SequenceOf, whole).item,)
@@ -256,17 +261,36 @@ _GENERICS: tuple[tuple[tuple[type, ...], Callable[[type, list[Annotation]], Anno
 )
 
 
+def _read_alias(alias: Any, hint: Any, scope: Scope) -> Annotation:
+    """What a `type` alias stands for, with what its parameters are where it is used."""
+    if hint in scope.within:
+        return ANYTHING
+    try:
+        value, parameters = alias.__value__, getattr(alias, "__type_params__", ())
+    except (NameError, AttributeError, ImportError) as error:  # it is evaluated now, and may name what is not imported
+        return Unresolved(str(hint), str(error))
+    given, arguments = {**scope.given}, [read(one, scope) for one in get_args(hint)]
+    for number, parameter in enumerate(parameters if arguments else ()):
+        if isinstance(parameter, TypeVar):
+            given[parameter] = arguments.pop(0) if arguments else ANYTHING
+        else:  # a TypeVarTuple takes all that the parameters after it leave
+            count = max(len(arguments) - (len(parameters) - number - 1), 0)
+            given[parameter], arguments = tuple(arguments[:count]), arguments[count:]
+    return read(value, dataclasses.replace(scope, within=scope.within | {hint}, given=given))
+
+
 def _read_named(hint: Any, scope: Scope) -> Annotation:
     if isinstance(hint, TypeVar):
+        if hint in scope.given:
+            return scope.given[hint]
         if hint.__bound__ is not None:
             return read(hint.__bound__, scope)
         members = tuple(read(one, scope) for one in hint.__constraints__)
         return OneOf(members) if members else Variable(hint.__name__)
     if hasattr(hint, "__supertype__"):
         return read(hint.__supertype__, scope)
-    if hasattr(hint, "__value__"):
-        within = scope.within | {hint}
-        return ANYTHING if hint in scope.within else read(hint.__value__, dataclasses.replace(scope, within=within))
+    if "__value__" in dir(get_origin(hint) or hint):  # to ask for it would evaluate it
+        return _read_alias(get_origin(hint) or hint, hint, scope)
     if isinstance(hint, (typing.ParamSpec, typing.ParamSpecArgs, typing.ParamSpecKwargs)):
         return ANYTHING
     return Opaque(hint)

@@ -4,6 +4,8 @@ String annotations (`from __future__ import annotations`, forward references) ar
 that only exists for the type checker hides nothing else. The names they may use are, in this order: the function's
 closure, the class's own namespace, the module's globals, and, for what is defined inside a function that is still
 running, that function's locals.
+
+What `typing.no_type_check` is on says nothing, whatever its annotations are.
 """
 
 from __future__ import annotations
@@ -106,14 +108,31 @@ def signature_of(
     elif not inspect.isfunction(target) and not inspect.isbuiltin(target) and not isinstance(target, type):
         owner, target = owner or type(target), inspect.unwrap(type(target).__call__)
     scope = Scope(getattr(target, "__globals__", {}), _names_of_function(target, owner, names), owner)
+    written = inspect.signature(target, follow_wrapped=False)
+    if _opts_out(function, target, owner):
+        bare = (Parameter(p.name, ANYTHING, p.kind, p.default) for p in written.parameters.values())
+        return Signature(target, tuple(bare), ANYTHING, _flavour(target), owner)
     parameters = tuple(
         Parameter(
             p.name, _or_none(_read_at(_own(p, target, owner), scope, target, p.name), p.default), p.kind, p.default
         )
-        for p in inspect.signature(target, follow_wrapped=False).parameters.values()
+        for p in written.parameters.values()
     )
-    returns = _read_at(inspect.signature(target, follow_wrapped=False).return_annotation, scope, target, "return")
+    returns = _read_at(written.return_annotation, scope, target, "return")
     return Signature(target, parameters, returns, _flavour(target), owner)
+
+
+def _opts_out(function: Any, target: Any, owner: type | None) -> bool:
+    """Whether `typing.no_type_check` is on a function, on what wraps it, or on the class that it is written in."""
+    classes = (base for base in getattr(owner, "__mro__", ()) if vars(base).get("__no_type_check__"))
+    written_in = getattr(target, "__qualname__", "").rpartition(".")[0]
+    if getattr(target, "__no_type_check__", False) or any(base.__qualname__ == written_in for base in classes):
+        return True
+    while function is not target and (inner := getattr(function, "__wrapped__", None)) is not None:
+        if getattr(function, "__no_type_check__", False):
+            return True
+        function = inner
+    return False
 
 
 def _own(parameter: inspect.Parameter, function: Any, owner: type | None) -> Any:
@@ -168,10 +187,17 @@ def _names_of_function(function: Any, owner: type | None, names: Mapping[str, An
         return {}
     maps: list[Mapping[str, Any]] = [dict(names)] if names else []
     maps.append(closed_over(function) if isinstance(function, FunctionType) else {})
+    maps.append(_type_parameters(function))
     if owner is not None:
+        maps.append(_type_parameters(owner))
         maps += [{owner.__name__: owner}, vars(owner)]
     maps += _enclosing_locals(getattr(function, "__qualname__", ""), getattr(function, "__module__", ""))
     return ChainMap(*(dict(one) for one in maps))
+
+
+def _type_parameters(definition: Any) -> Mapping[str, Any]:
+    """The names in the brackets of `def f[T](...)` or `class C[T]`, which are no name of any scope at run time."""
+    return {one.__name__: one for one in getattr(definition, "__type_params__", ())}
 
 
 def _enclosing_locals(qualname: str, module: str) -> list[Mapping[str, Any]]:
@@ -230,7 +256,10 @@ def attributes_of(cls: type) -> dict[str, Annotation]:
 
 
 def _read_field(cls: type, name: str, base: type, hint: Any) -> Annotation:
+    if vars(base).get("__no_type_check__"):
+        return ANYTHING
     names: list[Mapping[str, Any]] = [{base.__name__: base, cls.__name__: cls}, dict(vars(base))]
+    names.append(_type_parameters(base))
     methods = [inspect.unwrap(value) for value in vars(base).values() if inspect.isfunction(value)]
     names += [closed_over(method) for method in methods if isinstance(method, FunctionType)]
     names += _enclosing_locals(base.__qualname__, base.__module__)

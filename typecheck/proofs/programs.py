@@ -22,7 +22,7 @@ from weft.typecheck.modes import mode
 from weft.typecheck.proofs.reshapes import REFUSED
 from weft.typecheck.proofs.trial import Target, Trial, one_at_a_time
 from weft.typecheck.proofs.violations import Violation, first_line, in_short
-from weft.typecheck.proofs.writing import Unwritable, Writer
+from weft.typecheck.proofs.writing import LOADED, Unwritable, Writer
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def program_of(target: Target, trial: Trial, dims: Mapping[str, Any] | None = No
             return Program(why=f"its arguments cannot be made: {type(error).__name__}")
         # Shapes alone do not pass a guard that looks at numbers; whoever runs this may need others than ones.
         plain = writer.program(function, args, kwargs, computing=bool(trial.passing))
-        return dataclasses.replace(_tried(text, writer.names, trial), plain=plain)
+        return dataclasses.replace(_tried(text, writer, trial), plain=plain)
 
 
 def _hooked(
@@ -107,7 +107,10 @@ def _hooked(
     """
     package = inspect.unwrap(function).__module__.partition(".")[0]
     module = _module_of(violated.file) or package
-    hook = "import jaxtyping", f'jaxtyping.install_import_hook("{module}", "beartype.beartype")'
+    told = module.removeprefix(LOADED)
+    if told != module and "." in told:
+        return Program(why=f"no import hook can be told of {told}.py, whose name is that of no module")
+    hook = "import jaxtyping", f'jaxtyping.install_import_hook("{told}", "beartype.beartype")'
     forms = [Form(writer.program(function, args, kwargs, hook), module)]
     if _is_plain(module, violated.function):
         called = f"inside.{violated.function}"
@@ -115,7 +118,7 @@ def _hooked(
             "import importlib",
             "from beartype import beartype",
             "from jaxtyping import jaxtyped",
-            f'inside = importlib.import_module("{module}")',
+            f'inside = importlib.import_module("{told}")',
             f"{called} = jaxtyped(typechecker=beartype)({called})",
         )
         with contextlib.suppress(Unwritable):  # the other one is shorter
@@ -142,10 +145,12 @@ def _is_plain(module: str, qualname: str) -> bool:
     return inspect.isfunction(getattr(owner, name, None)) and not isinstance(kept_as, (staticmethod, classmethod))
 
 
-def _tried(text: str, names: Mapping[str, Any], trial: Trial) -> Program:
-    lines = (line for line in text.splitlines() if not line.startswith("#"))
+def _tried(text: str, writer: Writer, trial: Trial) -> Program:
+    # What the program would import is here already, and a script may have no name to import it by.
+    apart = {*writer.imports()}
+    lines = (line for line in text.splitlines() if not line.startswith("#") and line not in apart)
     try:
-        exec(compile("\n".join(lines), "<program>", "exec"), dict(names))
+        exec(compile("\n".join(lines), "<program>", "exec"), dict(writer.names))
     except Exception as raised:
         message, said = first_line(raised), in_short(raised)
         if not trial.violations:

@@ -18,6 +18,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from weft.core.records.contracted import OPERATORS
 from weft.core.records.leaves import is_array
 from weft.typecheck.arguments.abstract import is_plain_class
 from weft.typecheck.arguments.builder import Assignment, Builder, Scope, Unwritten
@@ -87,8 +88,8 @@ def targets_of(thing: Any, given: Mapping[str, Any], generalise: Generaliser) ->
 def names_taken(thing: Any) -> frozenset[str] | None:
     """The parameters that arguments can be given for; None if a function takes any."""
     cls = thing if isinstance(thing, type) else _class_of(thing) if inspect.isfunction(thing) else type(thing)
-    if cls is not None and (has_own_dims(cls) or _is_made(cls)):
-        functions = [cls, *public_methods(cls), *(function for function, _ in _unbound_methods(cls))]
+    if cls is not None and (has_own_dims(cls) or is_made(cls)):
+        functions = [cls, *public_methods(cls), *(function for function, _ in unbound_methods(cls))]
     else:
         functions = [inspect.unwrap(thing)]
     parameters = [one for function in functions for one in _parameters(function)]
@@ -156,7 +157,7 @@ def _class_of(method: Any) -> type | None:
     found: Any = None
     for i, owner in enumerate(owners):
         found = getattr(plain, "__globals__", {}).get(owner) if i == 0 else getattr(found, owner, None)
-    if not isinstance(found, type) or not _is_made(found):
+    if not isinstance(found, type) or not is_made(found):
         return None
     return found if any(one is plain for one in public_methods(found)) else None
 
@@ -166,7 +167,7 @@ def _has_fields(cls: type) -> bool:
     return form_of(cls) not in (None, TYPEDDICT)
 
 
-def _is_made(cls: type) -> bool:
+def is_made(cls: type) -> bool:
     """Whether instances of a class can be made: from its fields, or by its constructor."""
     return _has_fields(cls) or is_plain_class(cls)
 
@@ -178,7 +179,7 @@ def _of_partial(partial: Any, given: Mapping[str, Any]) -> list[Target]:
 
 
 def _of_class(cls: type, given: Mapping[str, Any], method: str | None = None) -> list[Target]:
-    if not _is_made(cls):
+    if not is_made(cls):
         raise TypeError(f"{cls.__qualname__} has no annotated fields; verify its functions one by one")
     counts = dict.fromkeys(counts_of_class(cls), 2) if has_own_dims(cls) else {}
 
@@ -222,7 +223,9 @@ def _of_method(
     parameters = tuple(as_narrowed(one, function.__name__, cls) for one in written.parameters[1:])
     signature = Signature(written.function, parameters, written.returns, written.flavour, cls)
     # A method of an object is proved as it was written, without the transforms around it, as functions are.
-    attribute = written.function if form_of(cls) is OBJECT else getattr(cls, function.__name__)
+    called: Any = inspect.getattr_static(cls, function.__name__)
+    plain = form_of(cls) is OBJECT or isinstance(called, property)
+    attribute = written.function if plain else getattr(cls, function.__name__)
 
     def prepare(builder: Builder) -> Call:
         if getattr(function, "__isabstractmethod__", False) or is_protocol(cls) or is_stub(written.function):
@@ -244,7 +247,7 @@ def _of_method(
     constants |= frozenset(_constants(written.function))
     target = _target(written.function, name, prepare, constants, signature)
     # What `attribute` keeps around it raises by itself what a transform makes JAX raise.
-    transformed = form_of(cls) is OBJECT and is_transformed(inspect.getattr_static(cls, function.__name__))
+    transformed = form_of(cls) is OBJECT and is_transformed(called)
     # A method of another package's base asks what is in this class's file, and its guards are there.
     own = target.own | {place_of(cls)[0]}
     return dataclasses.replace(target, own=own, inherited=function.__name__ not in vars(cls), transformed=transformed)
@@ -262,7 +265,7 @@ def _bind_computed(builder: Builder, record: Any, signature: Signature, scope: S
 
 
 def _of_unbound_methods(cls: type, given: Mapping[str, Any]) -> Iterator[Target]:
-    for function, bound in _unbound_methods(cls):
+    for function, bound in unbound_methods(cls):
         try:
             yield _of_function(function, {**given, **bound})
         except AnnotationError as error:
@@ -278,8 +281,11 @@ def _unreadable(function: Callable[..., Any], name: str, error: AnnotationError)
     return _target(inspect.unwrap(function), name, prepare)
 
 
+_SEEN = {"__call__", *OPERATORS}
+
+
 def public_methods(cls: type) -> Iterator[Callable[..., Any]]:
-    """The public methods, `__call__` included, with an array somewhere in their annotations; in order."""
+    """The public methods, operators and properties with an array somewhere in their annotations; in order."""
     seen: set[str] = set()
     layer = layer_of(cls)
     own = () if layer is None else (layer.package,)
@@ -290,17 +296,18 @@ def public_methods(cls: type) -> Iterator[Callable[..., Any]]:
         for name, value in vars(base).items():
             if isinstance(value, staticmethod | classmethod) or name in fields:
                 continue  # `norm: Callable = layer_norm` is a field
+            value = value.fget if isinstance(value, property) else value
             function = inspect.unwrap(value) if callable(value) else None
             if name in seen or not isinstance(function, FunctionType):
                 continue
             seen.add(name)
             if not hasattr(cls, function.__name__):
                 continue  # a function from elsewhere, under a name of its own here
-            if (name == "__call__" or not name.startswith("_")) and is_annotated(function, cls):
+            if (name in _SEEN or not name.startswith("_")) and is_annotated(function, cls):
                 yield function
 
 
-def _unbound_methods(cls: type) -> Iterator[tuple[Callable[..., Any], dict[str, Any]]]:
+def unbound_methods(cls: type) -> Iterator[tuple[Callable[..., Any], dict[str, Any]]]:
     """The public static and class methods that a class defines itself, with what stands for the class."""
     for name, value in vars(cls).items():
         if name.startswith("_") or not isinstance(value, staticmethod | classmethod):

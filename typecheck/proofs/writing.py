@@ -10,6 +10,7 @@ import itertools
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from keyword import iskeyword
 from typing import Any
 
 import jax
@@ -22,8 +23,13 @@ from weft.typecheck.language.annotations import Anything, CallableOf
 from weft.typecheck.proofs.trial import only_built
 
 _MOST_LINES = 10
+# What the name of a module begins with that is loaded from a file by its path, being no part of a package.
+LOADED = "weft_check_"
 # What the first lines of a program may call something.
-_TAKEN = ("jax", "jnp", "np", "jaxtyping", "jaxtyped", "beartype", "importlib", "inside", "stand_in", "made")
+_TAKEN = (
+    *("jax", "jnp", "np", "jaxtyping", "jaxtyped", "beartype"),
+    *("importlib", "runpy", "own", "inside", "stand_in", "made"),
+)
 
 
 class Unwritable(Exception):
@@ -88,10 +94,22 @@ class Writer:
         return "\n".join([*lines, call if computing else f"jax.eval_shape(lambda: {call})"])
 
     def imports(self) -> Iterator[str]:
-        """The imports of what is named, a line for each module."""
+        """The lines that import what is named, for whoever runs the program in the folder that its modules start from.
+
+        A tutorial's `01_attention.py` has a name that no `import` statement takes.
+        """
         for module in dict.fromkeys(module for module, _ in self.modules.values()):
-            own = [(name, called) for name, (one, called) in self.modules.items() if one == module]
-            yield f"from {module} import {', '.join(n if n == called else f'{called} as {n}' for n, called in own)}"
+            own = {name: called for name, (one, called) in self.modules.items() if one == module}
+            told = module.removeprefix(LOADED)
+            is_file = told != module and "." in told
+            if not is_file and all(part.isidentifier() and not iskeyword(part) for part in told.split(".")):
+                named = (n if n == called else f"{called} as {n}" for n, called in own.items())
+                yield f"from {told} import {', '.join(named)}"
+                continue
+            yield f"import {'runpy' if is_file else 'importlib'}"
+            yield "own = " + (f'runpy.run_path("{told}.py")' if is_file else f'vars(importlib.import_module("{told}"))')
+            values = ", ".join(f'own["{called}"]' for called in own.values())
+            yield f"{', '.join(own)} = {values}"
 
     def arguments(self, called: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[str]:
         """The arguments of a call; what is the default anyway is left out, at the end and among the named ones."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Optional,
 
 import jax
 import pytest
+import typing_extensions
 from jaxtyping import Array, Float, Float32, Int, Key, PyTree, Shaped
 from weft import Module
 from weft.typecheck import AnnotationError, Batched, Dims
@@ -154,3 +155,9 @@ class Alias:
 
 def test_a_type_alias_of_itself_ends_there():
     assert str(read(Alias())) == "tuple[Any, ...]"
+
+
+def test_a_type_alias_of_another_library_is_read_with_its_arguments():
+    item = typing.TypeVar("item")
+    pair = typing_extensions.TypeAliasType("pair", tuple[item, item], type_params=(item,))
+    assert str(read(pair[Float[Array, "n"]])) == 'tuple[Float[Array, "n"], Float[Array, "n"]]'

@@ -1,0 +1,71 @@
+"""What a file has changed of its process, so that the next one is judged in another.
+
+Nothing is put back: a package that switches `jax_enable_x64` on as it is imported stays imported, and its second file
+would be judged without. A fresh process is what every verdict, and every one that is kept, is the verdict of.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+# Whose functions count, beside those of weft: what checked code calls, and what judges it.
+_PATCHED = ("jax", "jaxlib", "numpy", "jaxtyping", "equinox", "optax", "flax", "weft", "builtins", "math", "functools")
+# Numbers of the system's limits that a worker sets itself.
+_OWN_LIMITS = ("RLIMIT_CPU", "RLIMIT_CORE")
+
+
+def begin() -> Mapping[str, Any]:
+    """The state of the process before a file is judged, with random numbers as they are at the start of every file."""
+    random.seed(0)
+    np.random.seed(0)
+    return _state()
+
+
+def changed_since(before: Mapping[str, Any]) -> list[str]:
+    """What is another now, by name."""
+    after = _state()
+    names = [name for name in before if name != "functions" and before[name] != after[name]]
+    functions, now = before["functions"], after["functions"]
+    return names + [".".join(key) for key, one in functions.items() if key in now and now[key] is not one]
+
+
+def _state() -> dict[str, Any]:
+    return {
+        "jax.config": dict(jax.config.values),
+        "numpy.seterr": np.geterr(),
+        "warnings": [one for one in warnings.filters if one[0] == "error"],
+        "recursion limit": sys.getrecursionlimit(),
+        "limits": _limits(),
+        "environment": dict(os.environ),
+        "folder": os.getcwd(),
+        "path": list(sys.path),
+        "functions": _functions(),
+    }
+
+
+def _limits() -> dict[str, Any]:
+    try:
+        import resource
+    except ImportError:  # Windows has none
+        return {}
+    names = [one for one in vars(resource) if one.startswith("RLIMIT_") and one not in _OWN_LIMITS]
+    return {one: resource.getrlimit(getattr(resource, one)) for one in names}
+
+
+def _functions() -> dict[tuple[str, str], Any]:
+    """What libraries have under public names that can be called."""
+    return {
+        (module, name): value
+        for module, found in [*sys.modules.items()]
+        if module.partition(".")[0] in _PATCHED and "._" not in module
+        for name, value in [*(getattr(found, "__dict__", None) or {}).items()]
+        if not name.startswith("_") and callable(value)
+    }
