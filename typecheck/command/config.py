@@ -64,7 +64,6 @@ class Settings:
 
     Attributes:
         calls, digest: the file of recorded calls, and what tells its content from another; "" for none.
-        only_calls: whether nothing but these calls is judged.
     """
 
     only: str | None = None
@@ -75,7 +74,6 @@ class Settings:
     args: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     calls: str = ""
     digest: str = ""
-    only_calls: bool = False
 
     @classmethod
     def of(cls, config: Config, only: str | None) -> Settings:

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from ..command.config import Config, ConfigError, Settings, read
 from ..command.conversation import Conversation
+from ..command.kept import files_beside
 from ..command.lines import Line, from_json
-from ..command.recorded import calls_below
-from ..command.sources import Sources
+from ..command.recorded import calls_in
 from ..command.units import WEFT, unit_of
 from ..shapes.notes import Note
 from ..shapes.notes import from_json as shapes_from_json
@@ -132,7 +132,7 @@ class Judge(threading.Thread):
             for other in self.documents.values():
                 if other.path == path and not _is_weft(path):
                     continue
-                if other.path == path or path in Sources({}).closure(unit_of(Path(other.path))):
+                if other.path == path or path in files_beside(unit_of(Path(other.path))):
                     other.is_stale = True
                     self._due[other.path] = time.monotonic()
             self._changed.notify()
@@ -191,7 +191,7 @@ class Judge(threading.Thread):
     def _conversation(self, folder: Path) -> Conversation:
         config = read(folder)
         seconds, trials = min(config.seconds, _SECONDS), min(config.trials, _TRIALS)
-        calls, digest = calls_below(config.root)
+        calls, digest = calls_in(None, config.root)
         settings = Settings(None, config.strict, trials, seconds, config.dims, config.args, calls, digest)
         known = self._conversations.get(config.root)
         if known is not None and known[:2] == (config, settings):
