@@ -94,11 +94,15 @@ class Text:
             if len(names) > 1:
                 yield f"{file}:{line}: the same in {_counted(len(names) - 1, 'caller')}: {', '.join(names[1:])}"
         sums = [
-            _summed("on conditions", [one.partition(": holds when ")[2] for one in found.assumptions]),
+            _summed(
+                "on conditions",
+                [f"when {what}" for one in found.assumptions if (what := one.partition(": holds when ")[2])],
+            ),
             _summed("not checked", [_reason(one.message) for one in found.lines if one.level == "unbuilt"]),
         ]
         told = "; ".join(filter(None, sums)) if not self.verbose else ""
-        yield f"{found.summary}; {told} (-v lists them)" if told else found.summary
+        counts = found.summary if self.verbose else re.sub(r", \d+ not checked", "", found.summary)
+        yield f"{counts}; {told} (-v lists them)" if told else counts
 
 
 def _counted(number: int, noun: str) -> str:
@@ -116,8 +120,8 @@ def _summed(what: str, reasons: Iterable[str]) -> str:
     """`113 not checked: 32 this, 20 that, 61 for 9 other reasons`; nothing of nothing."""
     counts = Counter(filter(None, reasons))
     ranked = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
-    named = [f"{number} {reason}" for reason, number in ranked[:_NAMED]]
-    others = ranked[_NAMED:]
+    others = ranked[_NAMED:] if len(ranked) > _NAMED + 1 else []
+    named = [f"{number} {reason}" for reason, number in ranked[: len(ranked) - len(others)]]
     if others:
         named.append(f"{sum(number for _, number in others)} for {_counted(len(others), 'reason')}")
     return f"{counts.total()} {what}: {', '.join(named)}" if counts else ""

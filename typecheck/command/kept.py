@@ -5,7 +5,8 @@ unit's package (of its folder, for a script), whatever else its worker had read 
 versions of Python and of what is installed, and weft's own sources. An edit makes anew all verdicts of its package:
 which file depends on which is not followed, since imports by computed names and new subclasses made that a guess.
 
-What a limit or an internal error has ended is not kept, nor what cannot be imported. An entry that cannot be read is none.
+What a limit or an internal error has ended is not kept, nor what cannot be imported. An entry that cannot be read
+counts as none.
 """
 
 from __future__ import annotations
