@@ -159,6 +159,9 @@ def _configured(options: argparse.Namespace) -> Config:
     Raises:
         ConfigError: in one line, if one of them cannot be used.
     """
+    for name in ("only", "exclude", "baseline", "calls"):
+        if getattr(options, name) == "" or (name == "exclude" and "" in (options.exclude or ())):
+            raise ConfigError(f"weft check: --{name} is empty")
     config = read(Path.cwd())
     names = options.names or [_from_here(config.root, path) for path in config.paths]
     if not names:

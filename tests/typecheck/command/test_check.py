@@ -280,7 +280,7 @@ def test_conditions_and_what_is_not_checked_are_summed_by_reason_and_listed_on_r
     name = write("reasons.py", REASONS)
     assert main(["check", name]) == 0
     assert capsys.readouterr().out == (
-        "1 contracts: 0 proved, 1 hold, 0 fail; 1 on conditions: 1 when 4 divides d; "
+        "3 contracts: 0 proved, 1 hold, 0 fail; 1 on conditions: 1 when 4 divides d; "
         "2 not checked: 2 `model` has no annotation and no default (-v lists them)\n"
     )
     assert main(["check", "-v", name]) == 0
@@ -288,7 +288,7 @@ def test_conditions_and_what_is_not_checked_are_summed_by_reason_and_listed_on_r
     assert told[0].startswith("reasons.py:4: one: not checked: model: it has no annotation")
     assert told[2:] == [
         "reasons.py:10: heads: holds when 4 divides d",
-        "1 contracts: 0 proved, 1 hold, 0 fail, 2 not checked",
+        "3 contracts: 0 proved, 1 hold, 0 fail, 2 not checked",
     ]
 
 
@@ -361,7 +361,7 @@ def test_folders_without_an_init_are_packages_where_their_imports_say_so(write, 
     write("spaced/inner/first.py", RIGHT)
     write(
         "spaced/inner/second.py",
-        "from spaced.inner.first import project\nfrom .first import project as other\n" + RIGHT,
+        "from spaced.inner.first import project\nfrom .first import project as other\n" + textwrap.dedent(RIGHT),
     )
     for name in ("spaced", "spaced.inner.second", "spaced/inner/second.py"):
         checked = check([name])
