@@ -61,8 +61,12 @@ def note_reads() -> set[str]:
 
 def say(answers: TextIO, message: Mapping[str, Any]) -> None:
     """One line to the command."""
-    answers.write(json.dumps(message) + "\n")
-    answers.flush()
+    try:
+        answers.write(json.dumps(message) + "\n")
+        answers.flush()
+    except BrokenPipeError:  # the command has ended meanwhile, as at ^C
+        end_group(os.getpid())
+        os._exit(1)
 
 
 def over(seconds: float) -> float:

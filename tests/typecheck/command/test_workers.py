@@ -22,7 +22,8 @@ ROOT = Path(__file__).resolve().parents[3]
 # A run of tests in the background ignores ^C, and so would what it starts.
 LAUNCH = f"""
 import signal; signal.signal(signal.SIGINT, signal.default_int_handler)
-import sys; sys.path.insert(0, {str(ROOT / "typecheck")!r}); sys.argv[0] = "weft"
+import sys; sys.path[:] = [one for one in sys.path if one]  # as the installed script has it
+sys.path.insert(0, {str(ROOT / "typecheck")!r}); sys.argv[0] = "weft"
 from launcher import main
 code = main()
 print("jax" in sys.modules, "weft" in sys.modules, file=sys.stderr)
@@ -294,7 +295,8 @@ def test_who_stops_reading_gets_no_traceback(tmp_path: Path):
     assert run.stdout.readline().startswith("a0.py")
     run.stdout.close()
     assert run.stderr is not None
-    assert "Traceback" not in run.stderr.read()
+    with run.stderr:
+        assert "Traceback" not in run.stderr.read()
     assert run.wait() == 141
 
 
