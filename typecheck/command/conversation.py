@@ -1,22 +1,35 @@
 """A conversation with one worker: questions about files, each answered to its end, whatever the files do.
 
-A worker that dies at something is replaced, and the next one goes on after it. It stays warm from one question to the
-next, with JAX imported; what it has imported of a user's is made anew where it has changed (`loading.reading_instead`).
+A worker imports JAX once and judges many units. It stays warm from one question to the next; what it has imported of a
+user's is made anew where it has changed (`loading.reading_instead`). One that dies at something, or that a limit has
+ended, is replaced, and the next one goes on after it; so is one that has grown over half of the memory it may take, or
+that a file has changed (`contamination`): what it judges next would be judged by that.
 """
 
 from __future__ import annotations
 
-import shutil
-import tempfile
+import dataclasses
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .config import Settings
+from .config import ConfigError, Settings
+from .process import STARTING, Process
+from .programs import Programs
 from .units import Unit
-from .workers import Worker
 
 # How long what waits may wait, beyond the processor's time that it may take.
 _WAITING = 10.0
+# The path is the command's own, so that both find the same modules; it comes first, before weft can be found.
+_START = """
+import sys
+path = sys.argv.pop()
+sys.path = [one for one in sys.path if one]
+import json
+sys.path[:] = json.loads(path)
+from weft.typecheck.command.worker import main
+main()
+"""
 
 
 class Conversation:
@@ -25,13 +38,13 @@ class Conversation:
     Args:
         settings: what it is told.
         memory: how much it may take, in megabytes.
+        programs: runs programs of failures for it; without, what the trace has shown is told.
     """
 
-    def __init__(self, settings: Settings, memory: float):
-        self.settings, self.memory = settings, memory
-        self._temporary = tempfile.mkdtemp(prefix="weft-")
-        self._worker: Worker | None = None
-        self._closed = False
+    def __init__(self, settings: Settings, memory: float, programs: Programs | None = None):
+        self.settings, self.memory, self.programs = settings, memory, programs
+        self._worker: Process | None = None
+        self._closed = self._changed = False
 
     def start(self) -> None:
         """Starts the worker, if there is none.
@@ -39,49 +52,69 @@ class Conversation:
         Raises:
             ConfigError: if it cannot be started.
         """
-        if self._worker is None and not self._closed:
-            self._worker = Worker(self.settings, self.memory, self._temporary)
+        if self._worker is not None or self._closed:
+            return
+        worker = self._worker = Process(_START, sys.path, seconds=self.settings.seconds, memory=self.memory)
+        worker.tell({"settings": dataclasses.asdict(self.settings), "runs": self.programs is not None})
+        if worker.answer(STARTING) is None and not self._closed:
+            self.restart()
+            raise ConfigError(f"weft check: a worker did not start: {worker.why()}")
 
     def ask(self, unit: Unit, asked: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """What a worker answers about a unit: its messages, and `{"died": reason, "at": step}` where one has died.
+        """What a worker answers about a unit: its messages, and `{"died": reason, "step": step}` where one has died.
 
         Raises:
             ConfigError: if a worker cannot be started.
         """
-        after = 0
+        after, has_judged = 0, self._worker is not None
         while not self._closed:
             if self._worker is not None and self._worker.is_spent:
                 self._worker.close()
-                self._worker = None
+                self._worker, has_judged = None, False
             self.start()
             worker = self._worker
             if worker is None:
                 return
-            worker.ask(unit, after, asked)
-            at = {"at": 1, "name": "import", "file": unit.file, "line": 0}
-            while (message := worker.answer(self.settings.seconds * 4 + _WAITING)) is not None:
+            worker.tell({**asked, "unit": dataclasses.asdict(unit), "after": after})
+            step = {"at": 1, "name": "import", "file": unit.file, "line": 0}
+            for message in self._messages(worker):
                 if "end" in message:
+                    self._changed = bool(message.get("changed"))
+                    yield message
                     return
-                if "at" in message:
-                    at = message
+                step = message if "at" in message else step
                 yield message
             self._worker = None
             if self._closed:
                 return
-            yield {"died": worker.why(), "step": at}
-            if at["at"] <= max(1, after):  # at its import, where every worker would die
+            if has_judged and worker.has_outgrown:  # perhaps by what earlier units left: once more, alone
+                after, has_judged = max(after, step["at"] - 1), False
+                continue
+            has_judged = False
+            yield {"died": worker.why(), "step": step}
+            if step["at"] <= max(1, after):  # at its import, where every worker would die
                 return
-            after = at["at"]
+            after = step["at"]
+
+    def _messages(self, worker: Process) -> Iterator[dict[str, Any]]:
+        """What a worker says of one unit. Processor time ends what computes; the clock here ends what waits."""
+        while (message := worker.answer(self.settings.seconds * 4 + _WAITING)) is not None:
+            if "run" in message and self.programs is not None:
+                worker.tell({"ran": self.programs.run(message["run"], message["hooked"], message["path"])})
+                continue
+            yield message
+            if "end" in message:
+                return
 
     def restart(self) -> None:
         """Ends the worker; the next question starts another."""
-        if self._worker is not None:
-            self._worker.end()
-            self._worker = None
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.end()
 
     def close(self) -> None:
-        """Ends the worker."""
+        """Ends the worker, and what it has started."""
         self._closed = True
-        if self._worker is not None:
-            self._worker.end()
-        shutil.rmtree(self._temporary, ignore_errors=True)
+        self.restart()
+        if self.programs is not None:
+            self.programs.close()

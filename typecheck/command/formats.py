@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -37,6 +39,7 @@ RULES = {
     "unbuilt": "No arguments could be made from the annotations.",
     "skipped": "Left out by a marker.",
     "import": "A file cannot be imported.",
+    "missing": "A file imports a library that is not installed.",
     "annotation": "An annotation cannot be read.",
     "usage": "Something cannot be checked as it was asked for.",
     "internal": "An internal error of weft's.",
@@ -46,14 +49,82 @@ RULES = {
 }
 
 
-def text(part: Checked) -> list[str]:
-    """One line a finding, then what had to be assumed."""
-    return [*(_text(line) for line in part.lines if line.level != "known"), *part.assumptions]
+# What each kind of run lists; the rest is counted.
+_QUIET = {"error", "unusable", "crash"}
+_USUAL = _QUIET | {"warning", "undecided"}
+_VERBOSE = _USUAL | {"unbuilt", "skipped", "ignored"}
+# How many reasons a line of counts names.
+_NAMED = 3
+_AT_SIZES = re.compile(r" \(at [^()]*\)")
 
 
-def _text(line: Line) -> str:
-    prefix = f"{line.level}: " if line.level in _PREFIXED else ""
-    return f"{line.file}:{line.line}: {line.name}: {prefix}{line.message}"
+class Text:
+    """Findings as lines of text: of one cause one line, however many callers reach it.
+
+    Args:
+        verbose: whether conditions, what is not checked, and programs that show a failure are listed, too.
+        quiet: whether warnings are counted only.
+    """
+
+    def __init__(self, verbose: bool = False, quiet: bool = False):
+        self.verbose, self.levels = verbose, _VERBOSE if verbose else _QUIET if quiet else _USUAL
+        self._callers: dict[tuple[str, int, str], list[str]] = {}
+
+    def lines(self, part: Checked) -> Iterator[str]:
+        """What is printed of a part at once."""
+        for line in part.lines:
+            if line.level in self.levels and not self._is_known(line):
+                prefix = f"{line.level}: " if line.level in _PREFIXED else ""
+                yield f"{line.file}:{line.line}: {line.name}: {prefix}{line.message}"
+                yield from (f"    {row}" for row in line.program.splitlines() if self.verbose and line.level == "error")
+        if self.verbose:
+            yield from part.assumptions
+
+    def _is_known(self, line: Line) -> bool:
+        """Whether a failure at this place was told already, of another caller."""
+        if self.verbose or line.level != "error" or not line.line:
+            return False
+        callers = self._callers.setdefault((line.file, line.line, _AT_SIZES.sub("", line.message)), [])
+        callers.append(line.name)
+        return len(callers) > 1
+
+    def end(self, found: Checked) -> Iterator[str]:
+        """What is printed last: who else reaches the causes above, and one line of counts."""
+        for (file, line, _), names in self._callers.items():
+            if len(names) > 1:
+                yield f"{file}:{line}: the same in {_counted(len(names) - 1, 'caller')}: {', '.join(names[1:])}"
+        sums = [
+            _summed(
+                "on conditions",
+                [f"when {what}" for one in found.assumptions if (what := one.partition(": holds when ")[2])],
+            ),
+            _summed("not checked", [_reason(one.message) for one in found.lines if one.level == "unbuilt"]),
+        ]
+        told = "; ".join(filter(None, sums)) if not self.verbose else ""
+        counts = found.summary if self.verbose else re.sub(r", \d+ not checked", "", found.summary)
+        yield f"{counts}; {told} (-v lists them)" if told else counts
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} other {noun}{'s' if number > 1 else ''}"
+
+
+def _reason(message: str) -> str:
+    """Why something is not checked, as far as others share it: the last name of a place, without what to do."""
+    reason = re.sub(r"; pass (it|some) in `args`.*", "", message.removeprefix("not checked: "))
+    reason = re.sub(r"^guard at .*", "a guard that no arguments were found to pass", reason, flags=re.S)
+    return re.sub(r"^(?:[\w\[\]]+\.)*(\w+)(?:\[\w+\])*: (?:it )?", r"`\1` ", reason)
+
+
+def _summed(what: str, reasons: Iterable[str]) -> str:
+    """`113 not checked: 32 this, 20 that, 61 for 9 other reasons`; nothing of nothing."""
+    counts = Counter(filter(None, reasons))
+    ranked = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
+    others = ranked[_NAMED:] if len(ranked) > _NAMED + 1 else []
+    named = [f"{number} {reason}" for reason, number in ranked[: len(ranked) - len(others)]]
+    if others:
+        named.append(f"{sum(number for _, number in others)} for {_counted(len(others), 'reason')}")
+    return f"{counts.total()} {what}: {', '.join(named)}" if counts else ""
 
 
 def github(part: Checked) -> list[str]:
@@ -129,7 +200,4 @@ def _result(line: Line, index: int, root: Path) -> dict[str, Any]:
     return result
 
 
-# What is printed of each part at once, and what is printed of everything at the end.
-STREAMED: dict[str, Callable[[Checked], Iterable[str]]] = {"text": text, "github": github}
-WHOLE: dict[str, Callable[[Checked, int, Path], str]] = {"json": as_json, "sarif": as_sarif}
 FORMATS = ("text", "json", "github", "sarif")

@@ -6,26 +6,23 @@ Nothing here imports JAX: where every verdict is kept, the command is done befor
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
+import functools
 import importlib
 import os
 import re
-import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from .asked import Asked, calls_for, check_options, explained
 from .baseline import Baseline
 from .config import Config, ConfigError, Settings, checked, nearest, read
-from .formats import FORMATS, STREAMED, WHOLE
+from .formats import FORMATS, Text, as_json, as_sarif, github
 from .lines import Checked, Line, joined
 from .markers import ignores_in
-from .recorded import PLACE
+from .recorded import PLACE, calls_in
 from .shapes_front import add_shapes, show_shapes
 from .units import Unit, shown, units_of
 from .watching import watch
@@ -33,7 +30,7 @@ from .watching import watch
 # What judges units in place of workers: one list of parts for each, in order.
 Judge = Callable[[Sequence[Unit], Settings], Iterator[list[Checked]]]
 
-INTERRUPTED, BROKEN_PIPE = 130, 141
+BROKEN_PIPE = 141
 # Of `modes.MODES`, which is not read here: it would import JAX.
 _MODES = ("off", "on", "strict")
 _DEFAULTS = Config()
@@ -65,6 +62,10 @@ def parser() -> argparse.ArgumentParser:
     )
     command.add_argument("names", nargs="*", metavar="PATH|MODULE", help="files, folders, or modules by dotted name")
     command.add_argument("--format", choices=FORMATS, default="text", help="how to print (default: text)")
+    command.add_argument(
+        "-v", "--verbose", action="store_true", help="list conditions, what is not checked, and programs"
+    )
+    command.add_argument("-q", "--quiet", action="store_true", help="failures and one line of counts, no warnings")
     command.add_argument("--only", metavar="REGEX", help="check only what has a name that matches")
     command.add_argument("--exclude", action="append", metavar="PATTERN", help="leave out files that match (repeat)")
     strict = "warnings, and what is undecided, are failures"
@@ -80,7 +81,6 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--write-baseline", action="store_true", help="accept what fails now, in --baseline's file")
     calls = f"recorded calls, for what annotations leave open (default: {PLACE}, if it is there)"
     command.add_argument("--calls", metavar="FILE", help=calls)
-    command.add_argument("--explain", metavar="TARGET", help="show a program for each failure of NAME or MODULE:NAME")
     command.add_argument("--watch", action="store_true", help="judge again whenever a file changes, until ^C")
     command.add_argument("--no-cache", action="store_true", help="judge everything, and keep nothing in .weft/cache")
     add_shapes(commands)
@@ -117,13 +117,13 @@ def main(
     try:
         if options.command == "shapes":
             return show_shapes(options)
-        check_options(options)
         config = _configured(options)
         _check_pattern(options.only)
-        asked = calls_for(options, config)
+        calls, digest = calls_in(Path(options.calls) if options.calls else None, config.root)
+        settings = dataclasses.replace(Settings.of(config, options.only), calls=calls, digest=digest)
         if options.watch:
-            return watch(lambda: Run(options, config, asked).go(judge), config)
-        code = Run(options, config, asked).go(judge)
+            return watch(lambda: Run(options, config, settings).go(judge), config)
+        code = Run(options, config, settings).go(judge)
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
@@ -160,6 +160,9 @@ def _configured(options: argparse.Namespace) -> Config:
     Raises:
         ConfigError: in one line, if one of them cannot be used.
     """
+    for name in ("only", "exclude", "baseline", "calls"):
+        if getattr(options, name) == "" or (name == "exclude" and "" in (options.exclude or ())):
+            raise ConfigError(f"weft check: --{name} is empty")
     config = read(Path.cwd())
     names = options.names or [_from_here(config.root, path) for path in config.paths]
     if not names:
@@ -193,14 +196,18 @@ class Run:
 
     options: argparse.Namespace
     config: Config
-    calls: Asked = field(default_factory=Asked)
+    settings: Settings
     parts: list[Checked] = field(default_factory=list)
     printed: set[Line] = field(default_factory=set)
 
+    @functools.cached_property
+    def text(self) -> Text:
+        """What prints text, and knows what it has printed."""
+        return Text(self.options.verbose, self.options.quiet)
+
     def go(self, judge: Judge | None) -> int:
         """Judges, prints, and returns the exit code."""
-        config, only = self.config, self.options.only
-        settings = dataclasses.replace(Settings.of(config, only), **self.calls.settings)
+        config = self.config
         units, troubles = units_of(config.paths, config.exclude, config.root)
         file = Path(config.baseline) if config.baseline else None
         baseline = Baseline(file) if file and self.options.write_baseline else Baseline.read(file) if file else None
@@ -209,37 +216,30 @@ class Run:
         if whole and config.exclude and not units and not troubles.lines:
             raise ConfigError(f"weft check: nothing to check: {', '.join(config.exclude)} leaves out every file")
         self._say(troubles)
-        ahead = len(units)
-        interrupted = False
-        results = self._kept_or_judged(units, settings) if judge is None else judge(units, settings)
-        try:
-            with _told_to_end():
-                for parts, is_finished in _finishing(results):
-                    ahead -= is_finished
-                    for part in parts:
-                        self._say(baseline.apply(part) if baseline and not self.options.write_baseline else part)
-        except KeyboardInterrupt:
-            interrupted = True
-        if not interrupted and only is None:
+        results = self._kept_or_judged(units) if judge is None else judge(units, self.settings)
+        for parts in results:
+            for part in parts:
+                self._say(baseline.apply(part) if baseline and not self.options.write_baseline else part)
+        if self.options.only is None:
             self._say(Checked(tuple(self._left_over(units, baseline))))
-        return self._end(baseline, ahead if interrupted else None)
+        return self._end(baseline)
 
-    def _kept_or_judged(self, units: Sequence[Unit], settings: Settings) -> Iterator[list[Checked]]:
+    def _kept_or_judged(self, units: Sequence[Unit]) -> Iterator[list[Checked]]:
         from .running import results  # what hashes and starts processes is not needed where a test judges
 
         jobs = self.config.jobs or _cores()
-        return results(units, settings, jobs, self.config.memory, None if self.options.no_cache else self.config.root)
+        return results(
+            units, self.settings, jobs, self.config.memory, None if self.options.no_cache else self.config.root
+        )
 
     def _say(self, part: Checked) -> None:
         """Takes a part in, and prints it if the format has it printed at once; a line that was there is not again."""
         part = dataclasses.replace(part, lines=tuple(line for line in part.lines if line not in self.printed))
-        if self.options.explain:
-            part = explained(part, self.options.explain)
         self.printed |= set(part.lines)
         self.parts.append(part)
-        if self.options.format in STREAMED:
-            for line in STREAMED[self.options.format](part):
-                print(line, flush=True)
+        streamed = {"text": self.text.lines, "github": github}.get(self.options.format)
+        for line in streamed(part) if streamed else ():
+            print(line, flush=True)
 
     def _left_over(self, units: Sequence[Unit], baseline: Baseline | None) -> Iterator[Line]:
         """Markers, entries of the baseline, and names in the configuration that were for nothing."""
@@ -260,55 +260,25 @@ class Run:
                 message = f"the configuration of {target!r} is for nothing: no such public function or class is checked"
                 yield Line(level, shown(pyproject or ""), 0, "weft check", message, "unknown-target")
 
-    def _end(self, baseline: Baseline | None, unfinished: int | None) -> int:
+    def _end(self, baseline: Baseline | None) -> int:
         """Prints what comes last."""
         found = joined(self.parts)
-        code = found.exit_code if unfinished is None else INTERRUPTED
-        if baseline is not None and self.options.write_baseline and unfinished is None:
+        code = found.exit_code
+        if baseline is not None and self.options.write_baseline:
             count = baseline.write(found.lines)
             print(f"{baseline.file}: {count} failures are accepted", file=sys.stderr)
             code = 0 if code == 1 else code
         # What nothing has the name of was not checked, which a green answer would say.
-        is_unknown = self.options.only is not None and unfinished is None and not found.targets and code == 0
-        if is_unknown and self.options.explain:
-            print(f"weft check: --explain: no {self.options.explain!r} is defined there", file=sys.stderr)
-            code = 2
-        elif is_unknown and not self.calls.settings:
+        if self.options.only is not None and not found.targets and code == 0:
             print(f"weft check: --only: nothing there has a name that matches {self.options.only!r}", file=sys.stderr)
             code = 2
-        if self.options.format in STREAMED:
+        if self.options.format == "text":
+            print("\n".join(self.text.end(found)))
+        elif self.options.format == "github":
             print(found.summary)
-            if self.options.explain and not found.lines and not is_unknown:
-                print(f"{self.options.explain}: nothing fails")
         else:
-            print(WHOLE[self.options.format](found, code, Path.cwd()))
-        if unfinished is not None:
-            print(f"interrupted: {unfinished} files were not finished", file=sys.stderr)
+            print({"json": as_json, "sarif": as_sarif}[self.options.format](found, code, Path.cwd()))
         return code
-
-
-def _finishing(results: Iterator[list[Checked]]) -> Iterator[tuple[list[Checked], bool]]:
-    """Results, with whether each is of a unit that was finished: what comes after an interruption is not."""
-    try:
-        for parts in results:
-            yield parts, True
-    except KeyboardInterrupt as interrupt:
-        for parts in interrupt.args:
-            yield parts, False
-        raise
-
-
-@contextlib.contextmanager
-def _told_to_end() -> Iterator[None]:
-    """Takes what a CI's time limit sends (SIGTERM) for ^C: what is known is printed, and no worker left behind."""
-    if threading.current_thread() is not threading.main_thread():  # others may not say who hears of a signal
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _cores() -> int:

@@ -1,26 +1,30 @@
 """Verdicts that are kept from run to run, in `.weft/cache` beside the `pyproject.toml`.
 
-An entry is for one unit under one set of options. It holds while the digest of the unit's sources, the versions of
-Python and of what is installed, weft's own sources, and the files that were read meanwhile are what they were. What a
-limit or an internal error has ended is not kept, nor what cannot be imported. An entry that cannot be read is none.
+An entry is for one unit under one set of options. It holds while these are what they were: all Python files of the
+unit's package (of its folder, for a script), whatever else its worker had read and imported that is not installed, the
+versions of Python and of what is installed, and weft's own sources. An edit makes anew all verdicts of its package:
+which file depends on which is not followed, since imports by computed names and new subclasses made that a guess.
+
+What a limit or an internal error has ended is not kept, nor what cannot be imported. An entry that cannot be read
+counts as none.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 import os
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
+from ..language.siblings import sources_below
 from .config import Settings
 from .lines import Checked, from_json, to_json
-from .sources import Sources
 from .units import WEFT, Unit
 
 # How many entries a folder may have before the oldest go.
@@ -28,6 +32,17 @@ _MOST = 5000
 # What of the environment decides on how programs are traced.
 _PREFIXES = ("JAX_", "XLA_", "WEFT_", "LIBTPU_")
 _NOT_DECIDING = ("JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE")
+
+
+def files_beside(unit: Unit) -> tuple[str, ...]:
+    """The Python files that a unit's verdicts may depend on: those of its package, or of a script's folder."""
+    top, *rest = unit.module.split(".")
+    package = os.path.join(unit.root, top)
+    if unit.root == str(WEFT.parent) and top == "weft":  # a checkout may lie in a folder of any name
+        package = str(WEFT)
+    if (rest or Path(unit.file).stem == "__init__") and os.path.isdir(package):
+        return tuple(sources_below(package))
+    return tuple(sorted(str(one) for one in Path(unit.root).glob("*.py")))
 
 
 class Kept:
@@ -40,74 +55,69 @@ class Kept:
 
     def __init__(self, root: Path, settings: Settings):
         self.folder = root / ".weft" / "cache"
-        self._memory = self.folder / "sources.json"
-        found = _load(self._memory)
-        self.sources = Sources({path: one for path, one in found.items() if isinstance(one, list) and len(one) == 6})
         self._settings = json.dumps(dataclasses.asdict(settings), sort_keys=True)
-        self._versions = _versions(self.sources)
+        self._digest = functools.cache(_digest)  # one run sees one state of each file
+        self._digests = functools.cache(self._digest_of_all)
+        self._versions = _versions()
 
     def key(self, unit: Unit) -> str:
         """What an entry holds for: sources and versions, as they are now."""
-        return f"{self._versions} {self.sources.digest(unit)}"
+        return f"{self._versions} {self._digests((str(Path(unit.file).resolve()), *files_beside(unit)))}"
 
     def find(self, unit: Unit, key: str) -> list[Checked] | None:
         """The parts of a unit, if they are known."""
-        entry = _load(self._file(unit))
         try:
-            if entry.get("key") != key or self.sources.of_files(entry["reads"]) != entry["read"]:
+            entry = json.loads(self._file(unit).read_text())
+            if entry["key"] != key or self._digests(tuple(entry["reads"])) != entry["read"]:
                 return None
             return [from_json(part) for part in entry["parts"]]
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError):
             return None
 
     def keep(self, unit: Unit, key: str, parts: Sequence[Checked], reads: Sequence[str]) -> None:
         """Keeps the parts of a unit, if they would come out alike again."""
-        lasting = all(part.lasting and not any(one.rule == "import" for one in part.lines) for part in parts)
-        if lasting:
-            entry = {
-                "key": key,
-                "reads": list(reads),
-                "read": self.sources.of_files(reads),
-                "parts": [to_json(part) for part in parts],
-            }
-            self._write(self._file(unit), entry)
-
-    def close(self) -> None:
-        """Remembers the sources, and lets the oldest entries go where there are too many."""
-        if self.sources.is_new:
-            self._write(self._memory, {path: one for path, one in self.sources.memory.items() if os.path.exists(path)})
-        with contextlib.suppress(OSError):
-            entries = list(self.folder.glob("*.json"))
-            if len(entries) > _MOST:
-                entries.sort(key=lambda one: one.stat().st_mtime)
-                for one in entries[: len(entries) - _MOST // 2]:
-                    one.unlink()
-
-    def _file(self, unit: Unit) -> Path:
-        name = f"{os.path.abspath(unit.file)}\0{os.getcwd()}\0{self._settings}"
-        return self.folder / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.json"
-
-    def _write(self, file: Path, content: Any) -> None:
+        if not all(part.lasting and not any(one.rule == "import" for one in part.lines) for part in parts):
+            return
+        read = self._digests(tuple(reads))
+        entry = {"key": key, "reads": list(reads), "read": read, "parts": [to_json(part) for part in parts]}
         # A folder that cannot be written to is no reason not to check.
         with contextlib.suppress(OSError):
             self.folder.mkdir(parents=True, exist_ok=True)
             ignoring = self.folder.parent / ".gitignore"
             if not ignoring.exists():
                 ignoring.write_text("*\n")
+            file = self._file(unit)
             beside = file.with_suffix(f".{os.getpid()}")
-            beside.write_text(json.dumps(content))
+            beside.write_text(json.dumps(entry))
             beside.replace(file)
 
+    def close(self) -> None:
+        """Lets the oldest entries go where there are too many."""
+        with contextlib.suppress(OSError):
+            entries = sorted(self.folder.glob("*.json"), key=lambda one: one.stat().st_mtime)
+            for entry in entries[: len(entries) - _MOST // 2] if len(entries) > _MOST else ():
+                entry.unlink()
 
-def _load(file: Path) -> dict[str, Any]:
+    def _file(self, unit: Unit) -> Path:
+        name = f"{os.path.abspath(unit.file)}\0{os.getcwd()}\0{self._settings}"
+        return self.folder / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.json"
+
+    def _digest_of_all(self, paths: tuple[str, ...]) -> str:
+        return _told(f"{path}\0{self._digest(path)}" for path in paths)
+
+
+def _digest(path: str) -> str:
     try:
-        found = json.loads(file.read_text())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError:
+        return ""
 
 
-def _versions(sources: Sources) -> str:
+def _told(words: Iterable[str]) -> str:
+    return hashlib.sha256("\0".join(words).encode()).hexdigest()
+
+
+def _versions() -> str:
     told = [platform.python_implementation(), sys.version]
     for folder in dict.fromkeys(sys.path):
         with contextlib.suppress(OSError):
@@ -119,4 +129,4 @@ def _versions(sources: Sources) -> str:
     )
     packages = (WEFT / name for name in ("core", "transforms", "modules", "typecheck", "nnx"))
     files = [str(WEFT / "__init__.py"), *sorted(str(one) for folder in packages for one in folder.rglob("*.py"))]
-    return hashlib.sha256(f"{told} {sources.of_files(files)}".encode()).hexdigest()
+    return _told([*told, *(f"{file}\0{_digest(file)}" for file in files)])

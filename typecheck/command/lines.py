@@ -7,6 +7,7 @@ as JSON, so this file, like all that the command needs where every verdict is ke
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,8 @@ from typing import Any
 # Verdicts by the words of `proofs.report.Verdict`, and two that the command adds: what its owner has accepted.
 PROVED, HOLDS, FAILS, UNDECIDED = "proved", "holds", "fails", "undecided"
 IGNORED, KNOWN = "ignored", "in the baseline"
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 # Of each level, what a summary calls it; the order is that of the summary.
 _COUNTED = {
@@ -47,6 +50,10 @@ class Line:
     message: str
     rule: str = ""
     program: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        # An address is another one in each run: it would make a new failure of an accepted one.
+        object.__setattr__(self, "message", _ADDRESS.sub("", self.message))
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}: {self.name}: {self.message}"

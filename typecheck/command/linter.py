@@ -7,7 +7,7 @@ it takes it, so that one that does not come back is known, and the next worker g
 
 from __future__ import annotations
 
-import dataclasses
+import importlib.util
 import inspect
 import linecache
 import re
@@ -24,8 +24,7 @@ from weft.typecheck.command.flax_programs import flax_over_weft
 from weft.typecheck.command.lines import Checked, Line, joined, one_line, undecided
 from weft.typecheck.command.loading import import_below, importable, load
 from weft.typecheck.command.markers import ignore_of, skip_reason
-from weft.typecheck.command.sandbox import RefusedError
-from weft.typecheck.command.units import WEFT, Unit, shown, units_of
+from weft.typecheck.command.units import WEFT, Unit, installed_roots, shown, units_of
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.proofs.budget import USUAL, Budget
 from weft.typecheck.proofs.following import listening
@@ -62,7 +61,6 @@ class Steps:
     Args:
         after: the number of the last step that is not to be taken again.
         announce: is told number, name, file and line of each step before it is taken.
-        refusals: what was refused so far, by a sandbox; it grows while a step is taken.
         walled: whether this process is a worker, where nobody's ^C arrives.
     """
 
@@ -70,18 +68,15 @@ class Steps:
         self,
         after: int = 0,
         announce: Announce = lambda number, name, file, line: None,
-        refusals: list[str] | None = None,
         walled: bool = False,
     ):
         self.after, self.announce, self.walled = after, announce, walled
-        self.refusals = [] if refusals is None else refusals
         self.number = 0
 
     def begin(self, file: str) -> None:
         """The first step is the import, which every worker takes."""
         self.number = 1
         self.announce(1, "import", shown(file), 0)
-        del self.refusals[:]
 
     def enter(self, name: str, file: str, line: int) -> bool:
         """Whether to take the next step."""
@@ -89,7 +84,6 @@ class Steps:
         if self.number <= self.after:
             return False
         self.announce(self.number, name, shown(file), line)
-        del self.refusals[:]
         return True
 
 
@@ -105,8 +99,12 @@ def judged(unit: Unit, settings: Settings, steps: Steps | None = None) -> Iterat
             if isinstance(error, KeyboardInterrupt) and not steps.walled:
                 raise
             file, line = _raised_at(error, unit.file)
-            what = f"{type(error).__name__}: {first_line(error)}{_AT_IMPORT if isinstance(error, RefusedError) else ''}"
-            yield one_line("unusable", file, line, "import", what, "import")
+            missing = _missing(error)
+            if missing:
+                yield one_line("unbuilt", file, line, "import", f"not checked: it needs {missing}", "missing")
+            else:
+                what = f"{type(error).__name__}: {first_line(error)}"
+                yield one_line("unusable", file, line, "import", what, "import")
             return
         # A step of its own: what else a package does when it is imported is not to cost this unit.
         if steps.enter("subclasses of its package", unit.file, 0) or steps.number != steps.after:
@@ -187,8 +185,6 @@ def _value(given: Any) -> Any:
     """An argument of the configuration; `{ import = "module:name" }` is what has that name."""
     if not (isinstance(given, dict) and set(given) == {"import"}):
         return given
-    import importlib
-
     module, _, name = str(given["import"]).partition(":")
     try:
         return getattr(importlib.import_module(module), name)
@@ -222,18 +218,8 @@ def _verdict(
     if trouble is not None:
         yield trouble
         return
-    contract = found[0]
-    if contract is None:
-        return
-    if steps.refusals and contract.verdict in (Verdict.FAILS, Verdict.SKIPPED):
-        name, file, line = contract.name, shown(contract.file), contract.line
-        reason = _refused(steps.refusals[0])
-        yield undecided(file, line, name, reason, strict=settings.strict, lasting=True)
-    else:
-        # A body that handles a refusal was judged as it runs here.
-        without = (f"it can do without this: {_refused(one)}" for one in dict.fromkeys(steps.refusals))
-        contract = dataclasses.replace(contract, assumptions=(*contract.assumptions, *without))
-        yield _part(contract, settings.strict)
+    if found[0] is not None:
+        yield _part(found[0], settings.strict)
 
 
 def guarded(steps: Steps, place: tuple[str, str, int], strict: bool, work: Callable[[], None]) -> Checked | None:
@@ -247,8 +233,6 @@ def guarded(steps: Steps, place: tuple[str, str, int], strict: bool, work: Calla
         return one_line("unbuilt", file, line, name, f"not checked: {error.what}", "unbuilt")
     except WeftError as error:
         return one_line("unusable", file, line, name, f"{type(error).__name__}: {first_line(error)}", "annotation")
-    except RefusedError:
-        return undecided(file, line, name, _refused(steps.refusals[0]), strict=strict, lasting=True)
     except RecursionError:
         return undecided(file, line, name, Cause.RECURSION.value, strict=strict, lasting=True)
     except MemoryError:
@@ -267,14 +251,6 @@ def _crash(file: str, line: int, name: str, error: Exception) -> Checked:
     """What an internal error of weft's leaves of a contract."""
     message = f"undecided: weft failed: {type(error).__name__}: {first_line(error)} ({_place(error)}); please report it"
     return Checked((Line("crash", file, line, name, message, "internal"),), (Verdict.UNDECIDED.value,), lasting=False)
-
-
-# A script is imported to be judged, and does then what it does when it is run.
-_AT_IMPORT = '; put what is to happen when the file is run under `if __name__ == "__main__":`'
-
-
-def _refused(what: str) -> str:
-    return f"it {what}, which `weft check` refuses"
 
 
 def _place(error: BaseException) -> str:
@@ -296,7 +272,8 @@ def _part(contract: Contract, strict: bool) -> Checked:
             marks.append((shown(file), marker[0]))
             line = Line("ignored", line.file, line.line, line.name, f"{line.message} [{marker[1]}]", line.rule)
         lines.append(line)
-    verdict = Verdict.FAILS if strict and contract.warnings else contract.verdict
+    is_error = strict or any(_is_own_mistake(one, contract) for one in contract.warnings)
+    verdict = Verdict.FAILS if is_error and contract.warnings else contract.verdict
     if marks and all(line.level == "ignored" for line in lines):
         told = "ignored" if verdict in (Verdict.FAILS, Verdict.UNDECIDED) else verdict.value
     else:
@@ -325,12 +302,41 @@ def _lines(contract: Contract, strict: bool) -> Iterator[tuple[Line, str]]:
         yield line(level, contract.file, contract.line, f"undecided: {contract.reason}", "undecided")
     else:
         yield from (of("error", one) for one in contract.failures)
-        yield from (of("error" if strict else "warning", one) for one in contract.warnings)
+        for one in contract.warnings:
+            yield of("error" if strict or _is_own_mistake(one, contract) else "warning", one)
+
+
+def _is_own_mistake(finding: Finding, contract: Contract) -> bool:
+    """Whether a warning is a failure here: `(b, 1) - (b,)` in code that is not installed.
+
+    It is the commonest bug of losses, and its owner can mend it; in another's package it can only be read.
+    """
+    installed = installed_roots()
+    return finding.rule == "outer-product" and not (
+        finding.file.startswith(installed) or contract.file.startswith(installed)
+    )
 
 
 def first_line(error: BaseException) -> str:
     """What an error says, in one line."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _missing(error: BaseException) -> str:
+    """The library that an import failed for, in words, if it is one that is not installed; else nothing.
+
+    A module of the project's own that is not there is a mistake of the project's.
+    """
+    chain: BaseException | None = error
+    while chain is not None and not isinstance(chain, ModuleNotFoundError):
+        chain = chain.__cause__ or chain.__context__
+    top = ((chain and chain.name) or "").partition(".")[0]
+    if not top or importlib.util.find_spec(top) is not None:
+        return ""
+    return f"torch, which is not installed ({_TORCH})" if top == "torch" else f"{top}, which is not installed"
+
+
+_TORCH = "it is torch code: weft checks JAX's"
 
 
 def _raised_at(error: BaseException, file: str) -> tuple[str, int]:

@@ -14,10 +14,10 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from .inside import end_group
+
 # How long a process may take to import JAX, on the slowest machine.
 STARTING = 300.0
-# ^C is the command's, from the start.
-_DEAF = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
 # How often its memory is looked at.
 _LOOK = 0.2
 
@@ -30,23 +30,25 @@ class Process:
         given: its argument, of which it reads JSON.
         seconds: of processor time that it lets itself take, to be said when that ends it.
         memory: how much it may take, in megabytes.
-        temporary: the folder that checked code may write to.
         silent: whether what it prints goes nowhere.
     """
 
-    def __init__(self, start: str, given: Any, *, seconds: float, memory: float, temporary: str, silent: bool = False):
+    def __init__(self, start: str, given: Any, *, seconds: float, memory: float, silent: bool = False):
         self.seconds, self.memory = seconds, memory
         # Proofs compute nothing, so a device is not touched: two processes could not share one.
-        environment = {"JAX_PLATFORMS": "cpu", **os.environ, "TMPDIR": temporary}
+        environment = {"JAX_PLATFORMS": "cpu", **os.environ}
         self.process = subprocess.Popen(
-            [sys.executable, "-c", _DEAF + start, json.dumps(given)],
+            [sys.executable, "-c", start, json.dumps(given)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL if silent else None,
             encoding="utf-8",
             env=environment,
+            # A group of its own: ^C is the command's, and what checked code has started ends with the process.
+            start_new_session=True,
         )
         self.ended: str | None = None
+        self.has_outgrown = False
         self._answers: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self.listening = threading.Thread(target=self._listen, daemon=True)
         self.listening.start()
@@ -83,6 +85,7 @@ class Process:
                 return message
             except queue.Empty:
                 if self.size() > self.memory:
+                    self.has_outgrown = True
                     self.end(f"it took more than {self.memory:g} MB of memory (`--memory`)")
                 elif time.monotonic() > deadline:
                     self.end(f"it did not end within {seconds:g} seconds (`--seconds`)")
@@ -101,6 +104,7 @@ class Process:
     def end(self, reason: str | None = None) -> None:
         """Ends the process, for a reason."""
         self.ended = self.ended or reason
+        end_group(self.process.pid)
         self.process.kill()
         self.process.wait()
         self._hang_up()
@@ -112,6 +116,8 @@ class Process:
             self.process.wait(timeout=2)
         except subprocess.TimeoutExpired:
             self.end()
+        else:
+            end_group(self.process.pid)
 
     def _hang_up(self) -> None:
         assert self.process.stdin is not None
@@ -142,9 +148,3 @@ class Process:
         if code < 0:
             return f"the process was ended by {signal.Signals(-code).name}"
         return f"the process ended, with exit code {code}"
-
-
-def caches() -> list[str]:
-    """The folders of compiled programs, which may be written to."""
-    named = os.environ.get("JAX_COMPILATION_CACHE_DIR")
-    return [named] if named else []

@@ -3,7 +3,7 @@
 It is asked in lines of JSON on its standard input and answers on what was its standard output; what a program prints
 goes nowhere.
 
-    asked:      {"temporary": folder, "caches": [...], "seconds": number}, then {"run": text} for each program
+    asked:      {"seconds": number}, then {"run": text} for each program
     answered:   {"ready": true}, then for each program {"at": "import"} and {"at": "call"} before it gets there, and
                 {"end": "" or what was raised, "at": ..., "checker": whether a checker of types raised it}
 
@@ -20,7 +20,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from .inside import channels, end_with_the_command, limit_processor_time, no_core_dumps, say
-from .sandbox import Sandbox
 
 
 def main() -> None:
@@ -32,7 +31,6 @@ def main() -> None:
     sys.dont_write_bytecode = True  # what the hook has made of a module is nobody else's
     warnings.simplefilter("ignore")
     importlib.import_module("jax")  # which a program is not charged for
-    Sandbox([first["temporary"], *first["caches"]]).install()
     say(answers, {"ready": True})
     for line in asked:
         for message in _run(json.loads(line)["run"], first["seconds"]):

@@ -10,11 +10,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .process import STARTING, Process, caches
+from .process import STARTING, Process
 
 # This folder alone is a package there, so that nothing imports weft.
 _START = """
-import importlib, importlib.util, json, sys
+import sys
+sys.path = [one for one in sys.path if one]
+import importlib, importlib.util, json
 folder, sys.path[:] = json.loads(sys.argv.pop())
 spec = importlib.util.spec_from_file_location("beside", folder + "/__init__.py", submodule_search_locations=[folder])
 sys.modules["beside"] = importlib.util.module_from_spec(spec)
@@ -28,12 +30,11 @@ class Programs:
     Args:
         seconds: of processor time that the imports of a program may take, and its call.
         memory: how much a process may take, in megabytes.
-        temporary: the folder that programs may write to.
         refused: of modules that cannot be imported under the hook, what was raised; it is added to.
     """
 
-    def __init__(self, seconds: float, memory: float, temporary: str, refused: dict[str, dict[str, Any]] | None = None):
-        self.seconds, self.memory, self.temporary = seconds, memory, temporary
+    def __init__(self, seconds: float, memory: float, refused: dict[str, dict[str, Any]] | None = None):
+        self.seconds, self.memory = seconds, memory
         self._refused = {} if refused is None else refused
         self._process: Process | None = None
         self._hooked = ""
@@ -78,10 +79,8 @@ class Programs:
 
     def _start(self, path: Sequence[str]) -> Process:
         given = str(Path(__file__).parent), list(path)
-        process = Process(
-            _START, given, seconds=self.seconds, memory=self.memory, temporary=self.temporary, silent=True
-        )
-        process.tell({"temporary": self.temporary, "caches": caches(), "seconds": self.seconds})
+        process = Process(_START, given, seconds=self.seconds, memory=self.memory, silent=True)
+        process.tell({"seconds": self.seconds})
         process.answer(STARTING)  # if it does not start, it does not answer later either
         return process
 

@@ -86,14 +86,18 @@ def digest_of(file: Path) -> str:
         raise ConfigError(f"{file}: {error.strerror or error}; `pytest --weft-record` writes it") from None
 
 
-def calls_below(root: Path) -> tuple[str, str]:
-    """The file of a project's recorded calls, and what tells its content from another; both empty if there is none.
+def calls_in(file: Path | None, root: Path) -> tuple[str, str]:
+    """A file of recorded calls and what tells its content from another; both empty if there is none.
+
+    Args:
+        file: the file that was asked for; by default the project's, if it is there.
+        root: the project's folder.
 
     Raises:
         ConfigError: in one line, for a file that is none of recorded calls, or of another version.
     """
-    file = root / PLACE
-    if not file.exists():
+    file = file or root / PLACE
+    if file == root / PLACE and not file.exists():
         return "", ""
     read_calls(file)
     return os.path.abspath(file), digest_of(file)

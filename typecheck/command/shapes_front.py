@@ -14,7 +14,7 @@ from ..shapes.notes import Shapes, from_json, joined
 from ..shapes.pages import FORMATS, Page
 from .config import Config, ConfigError, Settings, read
 from .conversation import Conversation
-from .recorded import calls_below
+from .recorded import calls_in
 from .units import shown, unit_of
 
 # What is not settled within so many traces is shown as far as it comes.
@@ -116,7 +116,7 @@ def _definitions(node: ast.AST, scope: str) -> Iterator[tuple[str, range]]:
 
 
 def _told(file: str, lines: range | None, config: Config) -> list[Shapes]:
-    calls, digest = calls_below(config.root)
+    calls, digest = calls_in(None, config.root)
     trials = min(config.trials, _TRIALS)
     settings = Settings(None, False, trials, config.seconds, config.dims, config.args, calls, digest)
     conversation = Conversation(settings, config.memory)

@@ -52,7 +52,38 @@ def unit_of(path: Path) -> Unit:
             return Unit(str(path), ".".join(("weft", *reversed(parts))), str(folder.parent))
         parts.append(folder.name)
         folder = folder.parent
+    if parts == [real.stem] and (named := _in_namespace(real)) is not None:
+        return Unit(str(path), *named)
     return Unit(str(path), ".".join(reversed(parts)) or real.parent.name, str(folder))
+
+
+def _in_namespace(file: Path) -> tuple[str, str] | None:
+    """The name and root of a file whose folders are packages without an `__init__.py`; None for a script.
+
+    Its own imports tell the two apart: relative ones, or those of a folder that it lies in, need a package.
+    """
+    above = [
+        one for one in file.parents if one.is_relative_to(Path.cwd()) and one != Path.cwd() and one.name.isidentifier()
+    ]
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+    above = [one for one in above if _is_free(one.name)]
+    named = [one for one in above if re.search(rf"^\s*(from|import)\s+{one.name}\b", text, re.M)]
+    relative = above[-1:] if re.search(r"^\s*from\s+\.", text, re.M) else []
+    for top in (*named[-1:], *relative):
+        return ".".join(file.with_suffix("").relative_to(top.parent).parts), str(top.parent)
+    return None
+
+
+def _is_free(name: str) -> bool:
+    """Whether no installed module has a name: `import jax` in a folder of that name means the library."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return True
+    return spec is None or spec.origin is None
 
 
 def units_of(names: Iterable[str], exclude: Iterable[str] = (), base: Path | None = None) -> tuple[list[Unit], Checked]:
@@ -92,6 +123,10 @@ def _files(name: str) -> Iterator[Path]:
     if not name:  # which Path takes for the current folder
         return
     path = Path(name)
+    if not path.exists() and _DOTTED.fullmatch(name):
+        # The current folder comes first, as it does for `python -m`; a script's path does not have it.
+        here = Path(*name.split("."))
+        path = here if here.is_dir() else here.with_suffix(".py")
     if not path.exists() and _DOTTED.fullmatch(name):
         located = locate(name)
         if located is None:

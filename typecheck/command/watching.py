@@ -6,10 +6,9 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from .config import Config, nearest
-from .sources import Sources
+from .kept import files_beside
 from .units import units_of
 
 # How often files are looked at, in seconds.
@@ -26,24 +25,23 @@ def watch(run: Callable[[], int], config: Config) -> int:
         run: one run; 130 if it was interrupted.
         config: what is checked.
     """
-    memory: dict[str, list[Any]] = {}
     try:
         while True:
-            before = _state(config, memory)
+            before = _state(config)
             if run() == 130:
                 return 0
             print(f"watching {len(before)} files; ^C ends", file=sys.stderr, flush=True)
-            while _state(config, memory) == before:
+            while _state(config) == before:
                 time.sleep(_LOOK)
             print(f"\n{time.strftime('%H:%M:%S')} something has changed", file=sys.stderr, flush=True)
     except KeyboardInterrupt:
         return 0
 
 
-def _state(config: Config, memory: dict[str, list[Any]]) -> _State:
+def _state(config: Config) -> _State:
     units, _ = units_of(config.paths, config.exclude, config.root)
-    sources = Sources(memory)
-    files = {path for unit in units for path in sources.closure(unit)}
+    files = {path for unit in units for path in (unit.file, *files_beside(unit))}
+    files = {os.path.abspath(path) for path in files}
     files |= {str(one) for one in (nearest(config.root), config.baseline) if one}
     found: dict[str, tuple[int, int]] = {}
     for path in files:

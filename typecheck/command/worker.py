@@ -3,7 +3,7 @@
 It is asked in lines of JSON on its standard input and answers on what was its standard output; what checked code prints
 goes to standard error, also where it is printed by native code.
 
-    asked:      {"settings": ..., "temporary": folder, "caches": [...], "runs": whether who asks runs programs}, then
+    asked:      {"settings": ..., "runs": whether who asks runs programs}, then
                 {"unit": ..., "after": number} each;
                 a request may have more: "texts": {path: what to read in its place}, "only": a pattern of names, and
                 "shapes": {"lines": [[first, last], ...] or null} to be told shapes in place of verdicts
@@ -12,8 +12,7 @@ goes to standard error, also where it is printed by native code.
                 and {"end": true, "reads": [...], "changed": [...]} at its end, with what it has changed of the process
                 (`contamination`), which is then good for no other; {"shapes": ...} for each function that they are
                 asked of;
-                {"run": program, "hooked": module, "path": [...]} to have a program run (`programs`): a worker starts no
-                process
+                {"run": program, "hooked": module, "path": [...]} to have a program run (`programs`)
 """
 
 from __future__ import annotations
@@ -28,17 +27,22 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-import jax
 from weft.typecheck.command.config import Settings
 from weft.typecheck.command.contamination import begin, changed_since
-from weft.typecheck.command.inside import channels, end_with_the_command, limit_processor_time, no_core_dumps, say
+from weft.typecheck.command.inside import (
+    channels,
+    end_with_the_command,
+    limit_processor_time,
+    no_core_dumps,
+    note_reads,
+    say,
+)
 from weft.typecheck.command.lines import to_json as lines_to_json
 from weft.typecheck.command.linter import Steps, judged
 from weft.typecheck.command.loading import reading_instead
 from weft.typecheck.command.recorded import read_calls
-from weft.typecheck.command.sandbox import Sandbox
 from weft.typecheck.command.shaping import shaped
-from weft.typecheck.command.units import Unit, installed_roots
+from weft.typecheck.command.units import WEFT, Unit, installed_roots
 from weft.typecheck.proofs.confirming import run_by
 from weft.typecheck.shapes.notes import to_json
 
@@ -50,13 +54,9 @@ def main() -> None:
     settings = Settings(**first["settings"])
     if settings.calls:
         read_calls(Path(settings.calls))  # before files that are read count as read by what is checked
-    config: Any = jax.config
-    compiled: str | None = config.jax_compilation_cache_dir
-    caches = [*first["caches"], *filter(None, [compiled])]
-    sandbox = Sandbox([first["temporary"], *caches], (sys.prefix, sys.base_prefix, *installed_roots()))
     no_core_dumps()
     end_with_the_command()
-    sandbox.install()
+    reads = note_reads()
     say(answers, {"ready": True})
     home, environment = os.getcwd(), dict(os.environ)
 
@@ -68,19 +68,19 @@ def main() -> None:
         request = json.loads(line)
         before = begin()
         with _as_before(home, environment), run_by(run) if first.get("runs") else contextlib.nullcontext():
-            _answer(request, settings, sandbox, answers)
+            _answer(request, settings, answers)
             changed = changed_since(before)
-        say(answers, {"end": True, "reads": sorted(sandbox.reads), "changed": changed})
+        say(answers, {"end": True, "reads": _outside(reads), "changed": changed})
 
 
-def _answer(request: Mapping[str, Any], settings: Settings, sandbox: Sandbox, answers: TextIO) -> None:
+def _answer(request: Mapping[str, Any], settings: Settings, answers: TextIO) -> None:
     unit, after, texts = Unit(**request["unit"]), request["after"], request.get("texts", {})
 
     def announce(number: int, name: str, file: str, line: int) -> None:
         limit_processor_time(settings.seconds)
         say(answers, {"at": number, "name": name, "file": file, "line": line})
 
-    steps = Steps(after, announce, sandbox.refusals, walled=True)
+    steps = Steps(after, announce, walled=True)
     with reading_instead(texts):
         if request.get("only"):
             settings = dataclasses.replace(settings, only=request["only"])
@@ -94,6 +94,13 @@ def _answer(request: Mapping[str, Any], settings: Settings, sandbox: Sandbox, an
         for part in judged(unit, settings, steps):
             if steps.number > after or part.targets:
                 say(answers, {"part": lines_to_json(part)})
+
+
+def _outside(reads: set[str]) -> list[str]:
+    """What a verdict may depend on beside its package: files that were read, and modules that are not installed."""
+    apart = (sys.prefix, sys.base_prefix, *installed_roots(), "/proc", "/sys", "/dev", "/etc", str(WEFT / "core"))
+    modules = {file for one in [*sys.modules.values()] if isinstance(file := getattr(one, "__file__", None), str)}
+    return sorted(one for one in reads | modules if not one.startswith(apart))
 
 
 @contextlib.contextmanager

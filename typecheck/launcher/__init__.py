@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,17 @@ _NAME = "weft_check"
 
 def main() -> int:
     """Runs the command and returns its exit code."""
+    # ^C ends the command at once, whatever it imports or waits for, and silently; its workers end as it does. What
+    # writes a user's files is asked to end, and may finish the one that it is at.
+    is_asked = sys.argv[1:2] in (["migrate"], ["lsp"])
+    signal.signal(signal.SIGINT, signal.default_int_handler if is_asked else signal.SIG_DFL)
+    try:
+        return _main()
+    except KeyboardInterrupt:
+        return 130
+
+
+def _main() -> int:
     weft = importlib.util.find_spec("weft")  # looks for it only
     if weft is None or weft.origin is None:
         raise ImportError("weft is not installed beside its launcher")

@@ -13,7 +13,7 @@ from weft.typecheck.proofs.options import describe_option, is_class
 from weft.typecheck.proofs.programs import program_of
 from weft.typecheck.proofs.report import Finding
 from weft.typecheck.proofs.trial import Target, Trial, run_trial
-from weft.typecheck.proofs.violations import Violation, in_short
+from weft.typecheck.proofs.violations import Violation, with_components
 from weft.typecheck.proofs.watch import AsJaxtyping
 from weft.typecheck.proofs.whose import is_users
 
@@ -107,7 +107,7 @@ def findings_of(target: Target, trial: Trial) -> list[Finding]:
     ]
     if trial.error is not None and not findings:
         file, line = trial.error_at if trial.error_at[1] else (target.file, target.line)
-        findings.append(Finding("error", in_short(trial.error), file, line, sizes, options))
+        findings.append(Finding("error", with_components(trial.error), file, line, sizes, options))
     return findings
 
 

@@ -126,6 +126,12 @@ def in_short(error: Exception | None) -> str:
     return f"{type(error).__name__}: {first_line(error)}"
 
 
+def with_components(error: Exception | None) -> str:
+    """An error in one line, with the components that differ: JAX names those of a carry or a branch further down."""
+    apart = [line.strip() for line in str(error).splitlines()[1:] if "but the corresponding " in line]
+    return " ".join([in_short(error), *apart])
+
+
 def clashing(message: str) -> set[int]:
     """The sizes that disagree, of an error that shows two shapes that should broadcast or match.
 

@@ -17,7 +17,7 @@ from typing import Any
 from ..command.config import Config, ConfigError, Settings, read
 from ..command.conversation import Conversation
 from ..command.lines import Checked, Line, from_json
-from ..command.recorded import calls_below
+from ..command.recorded import calls_in
 from ..command.units import WEFT, unit_of
 from ..shapes.notes import Note, Shapes, joined
 from ..shapes.notes import from_json as shapes_from_json
@@ -157,7 +157,7 @@ class Judge(threading.Thread):
     def _conversation(self, folder: Path) -> Conversation:
         config = read(folder)
         seconds, trials = min(config.seconds, _SECONDS), min(config.trials, _TRIALS)
-        calls, digest = calls_below(config.root)
+        calls, digest = calls_in(None, config.root)
         settings = Settings(None, config.strict, trials, seconds, config.dims, config.args, calls, digest)
         known = self._conversations.get(config.root)
         if known is not None and known[:2] == (config, settings):

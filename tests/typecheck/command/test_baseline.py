@@ -84,7 +84,7 @@ def test_a_baseline_that_is_not_there_is_one_line(write, capsys: pytest.CaptureF
 
 
 def test_an_ignored_failure_is_listed_with_its_reason(write, capsys: pytest.CaptureFixture[str]):
-    assert run(write(WRONG, "  # weft: ignore[sizes are equal there]")) == 0
+    assert run("-v", write(WRONG, "  # weft: ignore[sizes are equal there]")) == 0
     line, summary = capsys.readouterr().out.splitlines()
     assert line.startswith("layers.py:4: pooled: ignored: contract: pooled, return: expected")
     assert line.endswith("[sizes are equal there]")

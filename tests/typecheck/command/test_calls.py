@@ -52,7 +52,7 @@ def called(name: str, shape: list[int]) -> dict[str, list[object]]:
 
 
 def test_what_was_skipped_gets_its_verdict_from_recorded_calls(folder: Path, capsys: pytest.CaptureFixture[str]):
-    arguments = ("with_calls.py", "--only", "named")
+    arguments = ("-v", "with_calls.py", "--only", "named")
     assert check(*arguments) == 0
     assert "not checked: name: it has no annotation" in capsys.readouterr().out
     write_calls(folder / ".weft" / "calls.json", called("as it is", [2, 3]))
@@ -86,13 +86,11 @@ def test_a_file_that_cannot_be_used_is_one_line(
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (("--explain", "f", "--only", "g", "."), "--explain takes"),
-        (("--explain", "", "."), "--explain is empty"),
         (("--exclude", "", "."), "--exclude is empty"),
         (("--baseline", "", "."), "--baseline is empty"),
     ],
 )
-def test_options_that_do_not_go_together_are_one_line(
+def test_an_option_that_is_empty_is_one_line(
     folder: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], why: str
 ):
     assert check(*arguments) == 2
@@ -107,15 +105,3 @@ def test_what_processes_recorded_is_joined_alike_in_any_order(folder: Path):
     assert read_calls(folder / ".weft" / "calls.json") == joined_calls([one, two])
     assert json.loads((folder / ".weft" / "calls.json").read_text())["paths"] == ["tests"]
     assert (folder / ".weft" / ".gitignore").read_text() == "*\n"
-
-
-def test_a_failure_is_explained_by_a_program_without_weft(folder: Path, capsys: pytest.CaptureFixture[str]):
-    assert check("--explain", "with_calls.py:wrong") == 1
-    out = capsys.readouterr().out
-    assert "from with_calls import wrong" in out
-    assert "weft" not in out.partition("\n\n")[2].rpartition("\n\n")[0]
-
-
-def test_a_name_that_nothing_has_cannot_be_explained(folder: Path, capsys: pytest.CaptureFixture[str]):
-    assert check("--explain", "no_such_name", "with_calls.py") == 2
-    assert capsys.readouterr().err == "weft check: --explain: no 'no_such_name' is defined there\n"

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 from weft.typecheck.command.config import Settings
-from weft.typecheck.command.kept import Kept
+from weft.typecheck.command.kept import Kept, files_beside
 from weft.typecheck.command.lines import Checked, one_line, undecided
-from weft.typecheck.command.sources import Sources
 from weft.typecheck.command.units import unit_of, units_of
 
 PACKAGE = {
@@ -33,7 +32,6 @@ PACKAGE = {
     "script.py": "import helper, pkg.layers\n",
     "helper.py": "",
 }
-OF_DEEP = {f"pkg/{name}.py" for name in ("__init__", "dims", "apart", "inner/__init__", "inner/deep")}
 USUAL = Settings()
 RESULT = [Checked((), ("proved",))]
 
@@ -50,40 +48,30 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("file", "wanted"),
     [
-        ("pkg/layers.py", {"pkg/__init__.py", "pkg/dims.py", "pkg/layers.py"}),
-        ("pkg/models.py", {"pkg/__init__.py", "pkg/models.py", "pkg/layers.py", "pkg/dims.py"}),
-        ("pkg/apart.py", {"pkg/__init__.py", "pkg/apart.py"}),
-        ("pkg/inner/deep.py", OF_DEEP),
-        ("kinds/base.py", {f"kinds/{one}.py" for one in ("__init__", "base", "linear", "scaled")}),
-        ("kinds/other.py", {"kinds/__init__.py", "kinds/other.py"}),
-        ("lazy/one.py", {"lazy/__init__.py", "lazy/one.py", "lazy/two.py"}),
-        ("script.py", {"script.py", "helper.py", "pkg/__init__.py", "pkg/layers.py", "pkg/dims.py"}),
+        ("pkg/apart.py", {name for name in PACKAGE if name.startswith("pkg/")}),
+        ("pkg/inner/deep.py", {name for name in PACKAGE if name.startswith("pkg/")}),
+        ("script.py", {"script.py", "helper.py"}),
     ],
-)  # fmt: skip
-def test_a_file_depends_on_what_it_imports(project: Path, file: str, wanted: set[str]):
-    found = Sources({}).closure(unit_of(Path(file)))
-    assert {str(Path(one).relative_to(project)) for one in found} == wanted
+)
+def test_a_file_depends_on_its_package_and_a_script_on_its_folder(project: Path, file: str, wanted: set[str]):
+    assert {str(Path(one).relative_to(project)) for one in files_beside(unit_of(Path(file)))} == wanted
 
 
 @pytest.mark.parametrize(
     ("edited", "anew"),
-    [
-        ("pkg/dims.py", {"pkg/dims.py", "pkg/layers.py", "pkg/models.py", "pkg/inner/deep.py"}),
-        ("pkg/apart.py", {"pkg/apart.py", "pkg/inner/__init__.py", "pkg/inner/deep.py"}),
-        ("pkg/models.py", {"pkg/models.py"}),
-        ("pkg/__init__.py", {name for name in PACKAGE if name.startswith("pkg")}),
-        ("script.py", set()),
-    ],
+    [("pkg/apart.py", {"pkg"}), ("kinds/linear.py", {"kinds"}), ("pkg/new.py", {"pkg"}), ("script.py", {""})],
 )
-def test_an_edit_makes_new_what_depends_on_it(project: Path, edited: str, anew: set[str]):
-    units, _ = units_of(["pkg"])
+def test_an_edit_makes_new_the_verdicts_of_its_package(project: Path, edited: str, anew: set[str]):
+    units, _ = units_of(["pkg", "kinds", "script.py"])
     kept = Kept(project, Settings())
     for unit in units:
         kept.keep(unit, kept.key(unit), RESULT, [])
     kept.close()
-    (project / edited).write_text((project / edited).read_text() + "\nMORE = 1\n")
+    with (project / edited).open("a") as file:
+        file.write("\nMORE = 1\n")
     kept = Kept(project, Settings())
-    assert {unit.file for unit in units if kept.find(unit, kept.key(unit)) is None} == anew
+    missed = {unit.file for unit in units if kept.find(unit, kept.key(unit)) is None}
+    assert missed == {unit.file for unit in units if str(Path(unit.file).parent).partition("/")[0].strip(".") in anew}
 
 
 @pytest.fixture

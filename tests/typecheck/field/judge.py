@@ -10,7 +10,6 @@ import importlib
 import json
 import signal
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -91,9 +90,9 @@ def _over(*_: Any) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGVTALRM, _over)
-    with tempfile.TemporaryDirectory() as folder, Path(sys.argv[1]).open("w") as out, flax_over_weft():
+    with Path(sys.argv[1]).open("w") as out, flax_over_weft():
         # In processes of their own, as `weft check` does.
-        programs = Programs(SECONDS, 4096, folder)
+        programs = Programs(SECONDS, 4096)
         with run_by(lambda text, hooked: programs.run(text, hooked, sys.path)):
             for name in sys.argv[2:]:
                 for row in rows_of(name):
