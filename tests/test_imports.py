@@ -111,17 +111,6 @@ OUTSIDE = (("typecheck", "pytest_plugin"), ("typecheck", "launcher"))
 # Slow to import and needed by few programs: loaded where they are used.
 LOADED_ON_USE = ("weft.nnx", "weft.typecheck", "weft.insight", "optax", "treescope", "rich", "flax", "orbax")
 LOADED_ON_USE += ("matplotlib", "sklearn")
-    "weft.nnx",
-    "weft.typecheck",
-    "weft.insight",
-    "optax",
-    "treescope",
-    "rich",
-    "flax",
-    "orbax",
-    "matplotlib",
-    "sklearn",
-)
 
 
 def library_files() -> list[Path]:
