@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from weft.typecheck.arguments.builder import Assignment, Unbuildable
+from weft.typecheck.errors import AnnotationError
 from weft.typecheck.proofs.beyond import beyond_annotations, needs_numbers
 from weft.typecheck.proofs.budget import Budget, Exhausted, Meter
 from weft.typecheck.proofs.endless import Endless
@@ -26,8 +27,12 @@ from weft.typecheck.proofs.options import (
     options_left,
     unpacks_items,
 )
-from weft.typecheck.proofs.rules import candidates, last_resorts
+from weft.typecheck.proofs.preconditions import preconditions
+from weft.typecheck.proofs.rules import candidates, last_resorts, of_no_size
 from weft.typecheck.proofs.trial import Target, Trial, clashing_keys, run_trial
+from weft.typecheck.proofs.under_needs import written_under
+from weft.typecheck.sizes.clauses import Answer
+from weft.typecheck.sizes.deciding import Question, otherwise
 
 # How many needs are looked for, one after the other.
 _DEPTH = 24
@@ -69,6 +74,9 @@ class _Step:
         joined: the first that joins the sizes that disagreed, and fails with others.
         sideways: the first that says what none has said so far, as far as before.
         is_past: whether one has passed the guard that was met.
+        asked_last: the questions of the trial, with their answers.
+        by_question: the need that was read off a question last.
+        asked: the first that meets what a guard asked last, and is refused by the same guard.
     """
 
     def __init__(self, trial: Trial, needs: Needs, complaints: set[str]):
@@ -77,6 +85,9 @@ class _Step:
         self.joined: tuple[Trial, Needs] | None = None
         self.sideways: tuple[Trial, Needs] | None = None
         self.is_past = False
+        self.by_question: Needs | None = None
+        self.asked_last: tuple[Answer, ...] = ()
+        self.asked: tuple[Trial, Needs] | None = None
 
     def see(self, found: Trial, candidate: Needs) -> None:
         """Takes note of a trial that failed."""
@@ -89,12 +100,15 @@ class _Step:
         reached = (trial if self.best is None else self.best[0]).progress
         if found.progress > reached or (ends and found.progress == reached):
             self.best = found, candidate
+        # A guard that asks two things of sizes (`n != m or n != k`) is met again once the first is so.
+        if self.asked is None and candidate is self.by_question and trial.guard and found.guard == trial.guard:
+            self.asked = found, candidate
         if self.sideways is None and found.progress == trial.progress and found.complaint not in self.complaints:
             self.sideways = found, candidate
 
     @property
     def taken(self) -> tuple[Trial, Needs] | None:
-        return self.best or self.joined or self.sideways
+        return self.best or self.joined or self.sideways or self.asked
 
 
 class Explainer:
@@ -245,10 +259,47 @@ class Explainer:
 
     def _candidates(self, step: _Step) -> Iterator[Needs]:
         """Single needs more, those that pass by chance only where no other one has passed the guard."""
-        whole = self._is_of_whole_sizes(step.trial, step.needs)
-        yield from candidates(step.trial, step.needs, self.target.constants, whole)
-        if not step.is_past:
-            yield from last_resorts(step.trial, step.needs)
+        trial, needs, constants = step.trial, step.needs, self.target.constants
+        yield from of_no_size(trial, needs, constants)
+        asked, is_known = self.asked_last(trial)
+        step.asked_last = tuple(asked.items())
+        for step.by_question in preconditions(asked, trial, needs, constants):
+            yield step.by_question
+        if not is_known:
+            yield from candidates(trial, needs, constants, self._is_of_whole_sizes(trial, needs))
+            if not step.is_past:
+                yield from last_resorts(trial, needs)
+
+    def _with_the_rest_as_before(self, trial: Trial, needs: Needs, asked: tuple[Answer, ...]) -> Trial | None:
+        """The trial at sizes that meet needs and at which all else that was asked has the same answer, if there are
+        any: sizes that are dealt anew may keep one order and break another."""
+        sizes = trial.assignment.sizes
+        for number, (question, answer) in enumerate(asked):
+            if not question.is_order:
+                continue
+            rest = (*asked[:number], *asked[number + 1 :], (question, answer))
+            found = next((one for one in otherwise(rest, sizes, {}) if needs.allows(one)), None)
+            if found is not None:
+                return self.attempt(dataclasses.replace(trial.assignment, sizes=found))
+        return None
+
+    def asked_last(self, trial: Trial) -> tuple[dict[Question, bool], bool]:
+        """What a trial that fails asked of its sizes before it failed, the last questions last; and whether that is all
+        there is to know of why: no number was taken of a size, and it failed as with numbers."""
+        if isinstance(trial.error, RecursionError):
+            return {}, True  # of Python's own limit, too, which no size changes
+        sizes = trial.assignment.sizes
+        written = written_under(Needs(), sizes, set(self.dims))
+        space, dims = written.dims(written.numbers)
+        assignment = dataclasses.replace(trial.assignment, sizes={**sizes, **dims})
+        self.spend()
+        try:
+            traced = run_trial(self.target, assignment, self.dims, space=space)
+        except (Unbuildable, AnnotationError, ValueError, TypeError):
+            return {}, False
+        asked = {written.of_keys(question): answer for question, answer in space.last.items()}
+        asked = {one: answer for one, answer in asked.items() if one.is_order or not one.dims & space.pinned.keys()}
+        return asked, traced.place == trial.place and not space.pinned
 
     def _is_of_whole_sizes(self, trial: Trial, needs: Needs) -> bool:
         """Whether an error is about the sizes of two keys as they are, and not by chance: half of 11 is 5, too."""
@@ -272,6 +323,8 @@ class Explainer:
                     continue
                 try:
                     found = self.with_needs(trial, candidate, deal)
+                    if not found.ok and candidate is step.by_question and found.place == trial.place:
+                        found = self._with_the_rest_as_before(trial, candidate, step.asked_last) or found
                 except Unbuildable as reason:
                     self.unbuilt = self.unbuilt or reason
                     continue

@@ -16,6 +16,7 @@ from typing import Any
 
 from weft.typecheck.arguments.builder import ITEMS, PRIMES, Assignment
 from weft.typecheck.sizes.clauses import Clause
+from weft.typecheck.sizes.deciding import otherwise
 
 
 @dataclass(frozen=True)
@@ -337,8 +338,28 @@ def assignment_for(keys: Iterable[str], needs: Needs, deal: Deal, base: Assignme
     counted = {key: ITEMS[options.get(place, 0)] for key, place in needs.counts}
     equal = tuple((key, counted.get(key, number)) for key, number in needs.equal)
     sizes = Dealer(keys, dataclasses.replace(needs, equal=equal).about(keys), deal(len(keys))).deal()
+    sizes = _solved(sizes, dataclasses.replace(needs, equal=equal))
     ranks = {**base.ranks, **dict(needs.ranks)}
     return Assignment(sizes, ranks, options, closed(dict(needs.merged)), needs.apart)
+
+
+def _solved(sizes: dict[str, int], needs: Needs) -> dict[str, int]:
+    """Sizes with some changed, so that they meet the clauses of needs, too, as far as such sizes are found."""
+    clauses = [one for one in needs.asked if all(question.dims <= sizes.keys() for question, _ in one.answers)]
+    for number, clause in enumerate(clauses):
+        of_others = (each.answers for each in clauses[:number])
+        met = [next((one for one in answers if one[0].answer(sizes) is one[1]), answers[0]) for answers in of_others]
+        for question, answer in () if clause.allows(sizes) else clause.answers:
+            found = otherwise((*met, (question, not answer)), sizes, dict(needs.least))
+            solved = next((one for one in itertools.islice(found, _MOST_SOLVED) if needs.allows(one)), None)
+            if solved is not None or (solved := next(found, None)) is not None:
+                sizes = solved
+                break
+    return sizes
+
+
+# Sizes that are looked at for one that all needs allow.
+_MOST_SOLVED = 20
 
 
 def closed(merged: Mapping[str, str]) -> dict[str, str]:

@@ -25,6 +25,7 @@ from weft.typecheck.errors import AnnotationError
 from weft.typecheck.proofs.beyond import NOT_ABSTRACT, beyond_annotations
 from weft.typecheck.proofs.budget import USUAL, Budget
 from weft.typecheck.proofs.drift import drifts
+from weft.typecheck.proofs.endless import Endless
 from weft.typecheck.proofs.following import listening
 from weft.typecheck.proofs.links import what_is_unsaid
 from weft.typecheck.proofs.lints import lint
@@ -224,8 +225,9 @@ _UNBOUND_AXIS = re.compile(rf"{names.UNBOUND_AXIS}(\w+)")
 
 
 def _failed(target: Target, search: Search, outcome: Outcome) -> Contract:
-    if any(isinstance(one.error, RecursionError) for one in outcome.failed):
-        return _undecided(target, Cause.RECURSION, Cause.RECURSION.value)
+    deep = next((one.error for one in outcome.failed if isinstance(one.error, RecursionError)), None)
+    if deep is not None:
+        return _undecided(target, Cause.RECURSION, str(deep) if isinstance(deep, Endless) else Cause.RECURSION.value)
     none_passed = not outcome.passed
     reason = reason_beyond(search, outcome.failed[0], none_passed=none_passed)
     if reason is not None:

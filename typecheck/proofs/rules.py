@@ -32,13 +32,22 @@ def candidates(trial: Trial, needs: Needs, constants: frozenset[int], whole: boo
         whole: whether two whole sizes disagree in it, however they are dealt.
     """
     near = near_to(trial, constants)
+    of_ranks = (
+        takes_apart(trial) or speaks_of_rank(trial) or is_about_kinds(trial) or names.NO_SUCH_AXIS in str(trial.error)
+    )
+    for rule in () if of_ranks else _OF_PROMISES if trial.breaks_promise else _RULES:
+        if whole and rule in _OF_PARTS:
+            continue
+        yield from rule(trial, needs, near)
+
+
+def of_no_size(trial: Trial, needs: Needs, constants: frozenset[int]) -> Iterator[Needs]:
+    """Single needs that are about numbers of axes and of items, whatever sizes are asked for."""
+    near = near_to(trial, constants)
     if takes_apart(trial):
         yield from ranks_needed(trial, needs, near)  # it takes a fixed number of axes, or of items
         return
-    of_ranks = speaks_of_rank(trial) or is_about_kinds(trial) or names.NO_SUCH_AXIS in str(trial.error)
-    for rule in _OF_RANKS if of_ranks else _OF_PROMISES if trial.breaks_promise else _RULES:
-        if whole and rule in _OF_PARTS:
-            continue
+    for rule in _OF_RANKS:
         yield from rule(trial, needs, near)
 
 
@@ -341,13 +350,7 @@ def _joined_configurations(trial: Trial, needs: Needs, near: Near) -> Iterator[N
 
 _RULES: tuple[Rule, ...] = (
     _joined_numbers,
-    _counts,
-    same_dots,
-    same_shapes,
     _merges,
-    _as_recorded,
-    _items,
-    ranks_needed,
     _orders,
     _halves_of_guard,
     _divisors,
@@ -364,12 +367,10 @@ _RULES: tuple[Rule, ...] = (
 # Those for a result that is not what the annotations say. What raises asks something of its sizes, and refuses others;
 # what returns another shape than it says is wrong at these sizes, and is not made right by forbidding them. It may only
 # be that what annotations cannot link is one: dims of two records, a number of items, an array from outside.
-_OF_PROMISES: tuple[Rule, ...] = (
-    _joined_numbers, _counts, same_dots, same_shapes, _merges, _as_recorded, _items, ranks_needed, _constants,
-)  # fmt: skip
+_OF_PROMISES: tuple[Rule, ...] = (_joined_numbers, _merges, _constants)
 
 # Those by which a part of a size (its half, its root) comes out even. Two whole sizes disagree as before then.
 _OF_PARTS: tuple[Rule, ...] = (_numbers, _numbers_of_all, _squares, _halves)
 
 # Those for what has another number of axes than is asked for, or is of another kind: whatever its sizes are.
-_OF_RANKS: tuple[Rule, ...] = (_counts, same_dots, same_shapes, ranks_needed)
+_OF_RANKS: tuple[Rule, ...] = (_counts, same_dots, same_shapes, _as_recorded, _items, ranks_needed)

@@ -217,6 +217,9 @@ class Search(Explainer):
                     return False
                 needs = more
                 trial = self.with_needs(base, needs, deal)
+                if not trial.ok:  # the condition holds at some sizes, and these are not among them
+                    self.found.failed.append(trial)
+                    return False
             self.found.passed.append(trial)
             self.found.needs = needs
         return True

@@ -268,6 +268,7 @@ def run_trial(
         known_to_python() if space is not None else _tracers.own_functions_traced(_of_jaxs_own),
     ):
         warnings.simplefilter("ignore")
+        watch.space = space
         ran = _run(target, builder, watch, passing, next(_numbers) if space is not None else _SHARED)
     # A program that catches the end of a recursion goes on unwatched, so what it returns shows nothing.
     error, at, guard = watch.endless or ran.error or watch.unreadable, ("", 0), ""

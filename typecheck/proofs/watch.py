@@ -36,6 +36,7 @@ from weft.typecheck.proofs.following import Left, following
 from weft.typecheck.proofs.violations import Violation, describe, inside_of, sizes_of, wants_subclass
 from weft.typecheck.proofs.watched import Watched, watched_of_code
 from weft.typecheck.proofs.whose import Whose, file_of, file_of_init, is_users, place_of
+from weft.typecheck.sizes.space import Space
 
 
 class Watch:
@@ -52,6 +53,7 @@ class Watch:
         calls: from which places of the user's code which of the user's functions were called; how far a trace got. A
             loop or recursion that goes on for longer, at larger sizes, gets no further by that.
         calls_at_violation: how many there were, when the first violation was met.
+        space: what the sizes of the trace belong to, if they know themselves.
         endless: the recursion without an end that was met, if one was; the program may have caught it.
     """
 
@@ -66,6 +68,7 @@ class Watch:
         self.violations: list[Violation] = []
         self.calls: set[tuple[int, int, int]] = set()
         self.calls_at_violation: int | None = None
+        self.space: Space | None = None
         self.endless: Endless | None = None
         self._depths = Depths()
         self._open: dict[int, tuple[Watched, Bindings]] = {}
@@ -251,6 +254,8 @@ class Watch:
             return
         if self.calls_at_violation is None:
             self.calls_at_violation = len(self.calls)
+            if self.space is not None:
+                self.space.is_wrong = True
         file, line = place_of(owner)
         violation = Violation(
             getattr(owner, "__qualname__", str(owner)),

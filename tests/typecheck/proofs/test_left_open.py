@@ -265,7 +265,7 @@ BY_ROW: dict[str, tuple[Any, ...]] = {
     "keywords": (scaled, bound),
     "a key by its name": (Noise,),
     "a method": (looked_up_by_its_axes,),
-    "contents": (read, called, of_two_sizes, frame_of),
+    "contents": (read, called, of_two_sizes),
 }
 
 
@@ -307,3 +307,9 @@ def test_an_object_that_was_made_without_items_has_none_by_default():
     (contract,) = verify(highest).contracts
     assert contract.verdict is Verdict.SKIPPED
     assert contract.reason.startswith("Graph.edges: it has no items by default, and it needs items")
+
+
+def test_what_a_cross_product_asks_of_an_open_shape_is_a_condition():
+    (contract,) = verify(frame_of).contracts
+    assert contract.verdict is Verdict.HOLDS
+    assert contract.assumptions == ("x and y are of one shape", "x.shape[1] = 3")

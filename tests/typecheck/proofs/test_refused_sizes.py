@@ -124,7 +124,7 @@ class Same(eqx.Module):
         (within, ["n >= 3", "n <= 10"]),
         (eights, ["8 divides n", "n <= 64"]),
         (of_square, ["w = h"]),
-        (Same, ["in = out", "channels = out"]),
+        (Same, ["channels = out", "in = out"]),
     ],
     ids=lambda one: getattr(one, "__name__", ""),
 )

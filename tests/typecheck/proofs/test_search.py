@@ -69,7 +69,7 @@ def test_two_dims_of_one_scope_are_never_joined():
 def test_dims_of_two_records_are_joined_where_the_program_does():
     outcome = searched(target(lambda x, y: x + y, "n", "m", apart=True))
     assert not outcome.failed
-    assert outcome.needs.words() == ("n = m",)
+    assert outcome.needs.words() == ("m = n",)
 
 
 def test_the_sizes_that_are_tried_are_distinct_and_those_that_are_given_stay():

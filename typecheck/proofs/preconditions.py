@@ -1,0 +1,232 @@
+"""Preconditions on sizes, read off the questions that a failing trace asked last.
+
+A trial that fails is traced once more over sizes that know themselves. What raised, or did not fit, did so because of
+the answer to one of the last questions: `d % heads = 0`, `k <= n`, `n = m`. So each of these with its other answer is a
+condition under which the program may hold, and no other condition has to be guessed. Whether a condition may be told as
+a precondition depends on who refused: a guard of the program may ask anything of sizes; what JAX refuses may have to
+divide, or be large enough; two dims that a contract keeps apart are not one because the code forces them to be.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+
+from weft.typecheck.proofs.needs import Needs, closed
+from weft.typecheck.proofs.options import at_guard
+from weft.typecheck.proofs.trial import Trial
+from weft.typecheck.sizes.clauses import Clause
+from weft.typecheck.sizes.deciding import Question, question_of
+from weft.typecheck.sizes.polynomials import Atom, Monomial, Terms, atoms_of, constant, divided, frozen, plus
+
+# How many of the questions that were asked last are looked at: a comparison of shapes asks one for each axis.
+_LAST = 12
+# A number that many others divide; `Explainer.weaken` finds the one that is needed.
+_MANY_DIVIDE = 48
+
+
+def preconditions(
+    asked: Mapping[Question, bool], trial: Trial, needs: Needs, constants: frozenset[int]
+) -> Iterator[Needs]:
+    """The needs so far with one condition more, the one that was asked last first.
+
+    Args:
+        asked: the questions of the failing trace about keys, with their answers, the last ones last.
+        trial: what failed.
+        needs: under which it failed.
+        constants: sizes that the program is tied to from outside.
+    """
+    reader = _Reader(trial, needs, constants)
+    last = list(asked.items())[: -_LAST - 1 : -1]
+    for question, answered in last:
+        # What the trial meets already is not why it failed.
+        found = reader.read(question, not answered)
+        yield from (one for one in found if one.merged != needs.merged or not one.allows(trial.assignment.sizes))
+    halved = {name for question, _ in last if any(atoms_of(dict(question.terms))) for name in question.dims}
+    if len(halved) > 1 and not trial.breaks_promise:
+        # Height and width that are halved twice each have to be even, and one alone changes nothing.
+        even = ((key, _MANY_DIVIDE) for key in trial.assignment.sizes if key in halved and key not in dict(needs.equal))
+        yield dataclasses.replace(needs, multiples=(*needs.multiples, *even))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Reader:
+    """Turns a question with the answer that is wanted into needs, as far as a precondition may ask for it."""
+
+    trial: Trial
+    needs: Needs
+    constants: frozenset[int]
+
+    def read(self, question: Question, wanted: bool) -> Iterator[Needs]:
+        """The needs with this answer, in the forms in which it may be told."""
+        terms = dict(question.terms)
+        if question.is_order:
+            if not self.trial.breaks_promise:
+                # `terms < 0` is wanted, or `terms >= 0`; of integers both are `positive >= 0`.
+                positive = plus(constant(-1), terms, -1) if wanted else terms
+                if (found := self._at_least(positive)) is not None:
+                    yield found
+                elif self.trial.guard or not _is_bound(positive):
+                    yield self._clause(question, wanted)
+        elif wanted:
+            yield from self._equal(question, terms)
+        elif self.trial.guard:
+            yield self._clause(question, wanted)
+        elif not self.trial.breaks_promise:
+            if (one := _single(terms)) is not None and terms.get((), 0) == -1:
+                yield self.needs.plus(least=(one, 2))
+            for atom in dict.fromkeys(atoms_of(terms)):
+                yield from self._divides(dict(atom.right), dict(atom.left))
+
+    def _clause(self, question: Question, wanted: bool) -> Needs:
+        clause = Clause(((question, wanted),), at_guard(self.trial))
+        return dataclasses.replace(self.needs, asked=(*self.needs.asked, clause))
+
+    # ---- equations -----------------------------------------------------------------------------------------------
+
+    def _equal(self, question: Question, terms: Terms) -> Iterator[Needs]:
+        terms = _without_common(terms)
+        names = {monomial: number for monomial, number in terms.items() if monomial}
+        number = -terms.get((), 0)
+        keys = [monomial[0] for monomial in names if len(monomial) == 1 and isinstance(monomial[0], str)]
+        atoms = [one for monomial in names for one in monomial if isinstance(one, Atom)]
+        if len(keys) == len(names) == 1 and number % names[(keys[0],)] == 0:
+            if self._may_be(keys[0], number // names[(keys[0],)]):
+                yield self.needs.plus(equal=(keys[0], number // names[(keys[0],)]))
+        elif len(keys) == len(names) == 2 and not number and sorted(names.values()) == [-1, 1]:
+            order = list(self.trial.assignment.sizes)
+            one, other = sorted(keys, key=lambda key: (not key.isidentifier(), order.index(key)))
+            roots = closed(dict(self.needs.merged))
+            pair = roots.get(other, other), roots.get(one, one)
+            if self._may_be_one(one, other) and pair[0] != pair[1]:
+                yield self.needs.plus(merged=pair)
+        elif atoms and not self.trial.breaks_promise:
+            exactly = len(terms) == 1 and atoms[0].op == "%" and len(atoms) == 1
+            if self.trial.guard and not exactly:
+                yield self._clause(question, True)
+            # Inner ones first: of `t*d % (n * (d // n))`, that `n` divides `d` is what was meant.
+            inner_first = list(dict.fromkeys(reversed([*atoms_of(terms)])))
+            for atom in inner_first:
+                yield from self._divides(dict(atom.right), dict(atom.left))
+            together = self
+            for atom in inner_first if len(inner_first) > 1 else ():
+                needs = next(together._divides(dict(atom.right), dict(atom.left)))
+                if needs.asked == self.needs.asked:  # of sums nothing divides a factor
+                    together = dataclasses.replace(together, needs=needs)
+            if together is not self:
+                yield together.needs  # as one patch size divides height and width
+        elif self.trial.guard:
+            yield self._clause(question, True)
+
+    def _may_be(self, key: str, number: int) -> bool:
+        """Whether a size may have to be a number: one that a guard asks for, that the program is tied to from outside,
+        or that is written in a program which a record is given to."""
+        trial, fixed = self.trial, dict(self.needs.equal)
+        scopes = trial.scopes.get(key, frozenset())
+        beside = (one for one, other in fixed.items() if other == number)
+        if number < 1 or key in fixed:
+            return False
+        if trial.guard or number in trial.by_default:
+            return True  # two defaults may be one number by chance
+        if any(scopes & trial.scopes.get(one, frozenset()) for one in beside):
+            return False
+        if number in self.constants:
+            return True
+        of_records = bool(scopes) and not scopes & {"", "self."}
+        tied = of_records or (key in trial.configured and trial.error is not None)
+        return tied and number > 1 and trial.originals.get(key, number) == number and not trial.breaks_promise
+
+    def _may_be_one(self, one: str, other: str) -> bool:
+        """Whether two keys may be one size: dims of two records may, two that a contract keeps apart may not."""
+        trial = self.trial
+        if may_merge(one, other, trial):
+            parts = {factor for _, factor in self.needs.multiples} & trial.numbers
+            return not {one, other} & parts
+        if trial.guard:
+            return True
+        scopes = trial.scopes
+        of_records = {key for key in (one, other) if key in trial.configured and scopes.get(key, frozenset()) - {""}}
+        data = {key for key in (one, other) if key not in trial.numbers and key not in trial.leading}
+        given = {key for key in data if "" in scopes.get(key, frozenset())}
+        return len(of_records) == len(given) == 1 and of_records != given
+
+    # ---- divisors and orders -------------------------------------------------------------------------------------
+
+    def _divides(self, right: Terms, left: Terms) -> Iterator[Needs]:
+        """That one polynomial divides another: a factor of the second, where both are products."""
+        if len(right) == len(left) == 1:
+            # JAX negates the size of a `-1` in a reshape; and both sides may have the other axes as factors.
+            (by, times), (of, factor) = next(iter(right.items())), next(iter(left.items()))
+            times = abs(times) // math.gcd(times, factor)
+            common = collections.Counter(by) & collections.Counter(of)
+            by = tuple((collections.Counter(by) - common).elements())
+            of = tuple((collections.Counter(of) - common).elements())
+            if all(isinstance(one, str) for one in (*by, *of)) and len(by) + (times > 1) <= 2:
+                # The axes of features come last, and are what is divided into parts.
+                for key in reversed(list(dict.fromkeys(of))):
+                    yield self._multiple(key, times, by)
+                return
+        yield self._clause(question_of(False, {(Atom("%", frozen(left), frozen(right)),): 1}), True)
+
+    def _multiple(self, key: str, times: int, by: Monomial) -> Needs:
+        if not by:
+            return self.needs.plus(multiples=(key, times))
+        if times > 1 or len(by) > 1:
+            first, second = (times, by[0]) if times > 1 else by
+            return self.needs.plus(products=(key, first, second))
+        return self.needs.plus(multiples=(key, by[0]))
+
+    def _at_least(self, positive: Terms) -> Needs | None:
+        """That a polynomial is not negative: as an order of two keys, or the least size of one, if it is that."""
+        number = positive.get((), 0)
+        names = {monomial: factor for monomial, factor in positive.items() if monomial}
+        if any(len(monomial) != 1 or not isinstance(monomial[0], str) for monomial in names):
+            return None
+        if len(names) == 1:
+            ((key,), factor) = next(iter(names.items()))
+            return self.needs.plus(least=(key, -(number // factor))) if factor > 0 else None
+        big = [key for (key,), factor in names.items() if factor == 1]
+        small = [(key, -factor) for (key,), factor in names.items() if factor < 0]
+        if len(big) != 1 or len(small) != 1 or len(names) != 2 or number not in (0, -1):
+            return None
+        order = self.needs.plus(order=(small[0][0], big[0], small[0][1]))
+        return dataclasses.replace(order, strict=order.strict | {(small[0][0], big[0])}) if number else order
+
+
+def _without_common(terms: Terms) -> Terms:
+    """A polynomial divided by the dims that all its terms have, none of which is 0: `n*k - 4*n = 0` is `k = 4`."""
+    common = [name for name in next(iter(terms), ()) if isinstance(name, str)]
+    for name in dict.fromkeys(common):
+        while all(name in monomial for monomial in terms):
+            terms = divided(terms, {(name,): 1})[0]
+    return terms
+
+
+def _is_bound(positive: Terms) -> bool:
+    """Whether sizes are asked to be no larger than a number: JAX refuses what is too small, and no more."""
+    return all(factor < 0 for monomial, factor in positive.items() if monomial)
+
+
+def _single(terms: Terms) -> str | None:
+    """The key of a polynomial that is one key, and a number."""
+    names = [monomial for monomial in terms if monomial]
+    return names[0][0] if len(names) == 1 and len(names[0]) == 1 and terms[names[0]] == 1 else None
+
+
+def may_merge(one: str, other: str, trial: Trial) -> bool:
+    """Whether two keys may be one size.
+
+    Not if a scope uses both names, nor if an instance tells them apart. Where a function shares names with the Modules
+    that it is given, its names are to be taken seriously: one that none of them has may still be called otherwise
+    there, but not if it is the leading axis of an array, which is no matter of a Module's.
+    """
+    if trial.scopes.get(one, frozenset()) & trial.scopes.get(other, frozenset()):
+        return False
+    if len({trial.originals[key] for key in (one, other) if key in trial.originals}) == 2:
+        return False
+    if trial.originals:
+        return True
+    outer = [key for key in (one, other) if "" in trial.scopes.get(key, frozenset())]
+    return not (trial.linked and any(key in trial.leading for key in outer))
