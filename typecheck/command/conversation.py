@@ -68,9 +68,10 @@ class Conversation:
         """
         after, has_judged = 0, self._worker is not None
         while not self._closed:
-            if self._worker is not None and self._worker.is_spent:
+            if self._worker is not None and (self._changed or self._worker.size() > self.memory / 2):
                 self._worker.close()
                 self._worker, has_judged = None, False
+            self._changed = False
             self.start()
             worker = self._worker
             if worker is None:

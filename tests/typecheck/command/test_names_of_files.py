@@ -45,7 +45,7 @@ def test_a_failure_fails_whatever_its_file_is_called(tutorials: Path, capsys: py
 
 @pytest.mark.parametrize("name", FILES)
 def test_the_program_of_a_failure_runs_beside_its_file(tutorials: Path, capsys: pytest.CaptureFixture[str], name: str):
-    assert main(["check", name, "--no-cache", "--explain", "product"], judge=judge_here) == 1
+    assert main(["check", name, "--no-cache", "-v"], judge=judge_here) == 1
     lines = capsys.readouterr().out.splitlines()
     program = "\n".join(line.removeprefix("    ") for line in lines if line.startswith("    "))
     root = unit_of(Path(name)).root
