@@ -224,14 +224,6 @@ def _divisors(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
             yield dataclasses.replace(needs, multiples=(*needs.multiples, (big, one), (big, other)))
 
 
-def _common_divisors(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
-    """One key that divides several, as a patch does height and width: one alone may get the trace no further."""
-    for small in near.keys if len(near.keys) > 2 else ():
-        big = [one for one in near.keys if one != small and not _reaches(small, one, needs)]
-        multiples = tuple((one, small) for one in big if (one, small) not in needs.multiples)
-        yield dataclasses.replace(needs, multiples=(*needs.multiples, *multiples))
-
-
 def _pairs(trial: Trial, near: Near) -> Iterator[tuple[str, str]]:
     """Pairs of keys that may matter to each other: if two that the failure speaks of, then only such."""
     both = sum(near.sizes[key] in trial.mentioned for key in near.keys) >= 2
@@ -255,14 +247,6 @@ def _numbers(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
             yield dataclasses.replace(needs, multiples=(*needs.multiples, *((key, number) for key in keys)))
 
 
-def _numbers_of_all(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
-    """The same of sizes that an error does not speak of: of 5 rows, halved and rounded up, it says 3."""
-    if trial.error is not None and not trial.violations and len(near.keys) < len(near.sizes):
-        for key in near.sizes:
-            yield from _numbers(trial, needs, Near(near.sizes, [key]))
-        yield from _numbers(trial, needs, Near(near.sizes, list(near.sizes)))
-
-
 def _orders(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
     fixed = dict(needs.equal)
     for small, big in _pairs(trial, near):
@@ -277,33 +261,12 @@ def _orders(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
             yield dataclasses.replace(needs, order=(*needs.order, *((small, big, 1) for big in bigger)))
 
 
-def _halves(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
-    """One key that is at most half of another, as the modes of a spectrum are; half of a size is not spoken of."""
-    for small in near.keys:
-        for big in near.sizes:
-            if small != big and 2 * near.sizes[small] > near.sizes[big] and big not in dict(needs.equal):
-                yield needs.plus(order=(small, big, 2))
-
-
 def _squares(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
     """One key that is a square, of which a program takes the root; what an error says is about the root."""
     fixed = dict(needs.equal)
     for key in (*near.keys, *(one for one in near.sizes if one not in near.keys)):
         if key not in fixed and key not in needs.squares and not is_square(near.sizes[key]):
             yield needs.plus(squares=key)
-
-
-def _halves_of_guard(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
-    """The same before divisors are tried, which a guard like `n < 2 * k + 1` is passed by as well."""
-    if trial.guard:
-        yield from _halves(trial, needs, near)
-
-
-def _larger(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
-    for number in (16, 64, 256):
-        more = tuple((key, number) for key in near.keys if near.sizes[key] < number)
-        if more:
-            yield dataclasses.replace(needs, least=(*(one for one in needs.least if one[0] not in near.keys), *more))
 
 
 def _smaller(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
@@ -352,16 +315,11 @@ _RULES: tuple[Rule, ...] = (
     _joined_numbers,
     _merges,
     _orders,
-    _halves_of_guard,
     _divisors,
-    _common_divisors,
     _numbers,
     _constants,
     _written,
-    _larger,
     _squares,
-    _halves,
-    _numbers_of_all,
 )
 
 # Those for a result that is not what the annotations say. What raises asks something of its sizes, and refuses others;
@@ -370,7 +328,7 @@ _RULES: tuple[Rule, ...] = (
 _OF_PROMISES: tuple[Rule, ...] = (_joined_numbers, _merges, _constants)
 
 # Those by which a part of a size (its half, its root) comes out even. Two whole sizes disagree as before then.
-_OF_PARTS: tuple[Rule, ...] = (_numbers, _numbers_of_all, _squares, _halves)
+_OF_PARTS: tuple[Rule, ...] = (_numbers, _squares)
 
 # Those for what has another number of axes than is asked for, or is of another kind: whatever its sizes are.
 _OF_RANKS: tuple[Rule, ...] = (_counts, same_dots, same_shapes, _as_recorded, _items, ranks_needed)
