@@ -112,5 +112,10 @@ def _planned(number: Callable[[Any], int], *operands: Any, **options: Any) -> An
 
     stand_ins = [stand_in(one) for one in operands]
     given = {id(other): one for other, one in zip(stand_ins, operands, strict=True)}
+    subscripts, _, arrays = opt_einsum.parser.parse_einsum_input(stand_ins)
+    sizes: dict[str, Any] = {}
+    for labels, array in zip(subscripts.split(","), arrays, strict=True):
+        for label, size in zip(labels, given[id(array)].shape, strict=True):
+            bool(sizes.setdefault(label, size) == size)  # asked here, for opt_einsum sees numbers alone
     planned, contractions = opt_einsum.contract_path(*stand_ins, **options)
     return [given[id(one)] for one in planned], contractions

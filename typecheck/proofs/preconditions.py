@@ -64,11 +64,10 @@ class _Reader:
         terms = dict(question.terms)
         if question.is_order:
             if not self.trial.breaks_promise:
-                # `terms < 0` is wanted, or `terms >= 0`; of integers both are `positive >= 0`.
-                positive = plus(constant(-1), terms, -1) if wanted else terms
-                if (found := self._at_least(positive)) is not None:
+                found = at_least(question, wanted, self.needs)
+                if found.asked == self.needs.asked:
                     yield found
-                elif self.trial.guard or not _is_bound(positive):
+                elif self.trial.guard or not _is_bound(terms, wanted):
                     yield self._clause(question, wanted)
         elif wanted:
             yield from self._equal(question, terms)
@@ -178,21 +177,25 @@ class _Reader:
             return self.needs.plus(products=(key, first, second))
         return self.needs.plus(multiples=(key, by[0]))
 
-    def _at_least(self, positive: Terms) -> Needs | None:
-        """That a polynomial is not negative: as an order of two keys, or the least size of one, if it is that."""
-        number = positive.get((), 0)
-        names = {monomial: factor for monomial, factor in positive.items() if monomial}
-        if any(len(monomial) != 1 or not isinstance(monomial[0], str) for monomial in names):
-            return None
-        if len(names) == 1:
-            ((key,), factor) = next(iter(names.items()))
-            return self.needs.plus(least=(key, -(number // factor))) if factor > 0 else None
+
+def at_least(question: Question, answer: bool, needs: Needs) -> Needs:
+    """Needs with an order of sizes beside them: as one of two keys, or the least size of one, if it is that."""
+    # `terms < 0` is wanted, or `terms >= 0`; of integers both are `positive >= 0`.
+    terms = dict(question.terms)
+    positive = plus(constant(-1), terms, -1) if answer else terms
+    number = positive.get((), 0)
+    names = {monomial: factor for monomial, factor in positive.items() if monomial}
+    if all(len(monomial) == 1 and isinstance(monomial[0], str) for monomial in names):
         big = [key for (key,), factor in names.items() if factor == 1]
         small = [(key, -factor) for (key,), factor in names.items() if factor < 0]
-        if len(big) != 1 or len(small) != 1 or len(names) != 2 or number not in (0, -1):
-            return None
-        order = self.needs.plus(order=(small[0][0], big[0], small[0][1]))
-        return dataclasses.replace(order, strict=order.strict | {(small[0][0], big[0])}) if number else order
+        if len(names) == 1 and not small:
+            ((key,), factor) = next(iter(names.items()))
+            return needs.plus(least=(key, -(number // factor)))
+        if len(big) == len(small) == 1 and len(names) == 2 and number in (0, -1):
+            pair = small[0][0], big[0]
+            order = needs.plus(order=(*pair, small[0][1]))
+            return dataclasses.replace(order, strict=order.strict | {pair}) if number else order
+    return dataclasses.replace(needs, asked=(*needs.asked, Clause(((question, answer),))))
 
 
 def _without_common(terms: Terms) -> Terms:
@@ -204,9 +207,9 @@ def _without_common(terms: Terms) -> Terms:
     return terms
 
 
-def _is_bound(positive: Terms) -> bool:
+def _is_bound(terms: Terms, is_less: bool) -> bool:
     """Whether sizes are asked to be no larger than a number: JAX refuses what is too small, and no more."""
-    return all(factor < 0 for monomial, factor in positive.items() if monomial)
+    return all((factor > 0) is is_less for monomial, factor in terms.items() if monomial)
 
 
 def _single(terms: Terms) -> str | None:

@@ -20,6 +20,7 @@ from weft.typecheck.errors import AnnotationError
 from weft.typecheck.proofs.changing import changed
 from weft.typecheck.proofs.explaining import Explainer
 from weft.typecheck.proofs.options import at_guard
+from weft.typecheck.proofs.preconditions import at_least
 from weft.typecheck.proofs.trial import Trial, run_trial
 from weft.typecheck.proofs.under_needs import Written, written_under
 from weft.typecheck.proofs.variations import Found
@@ -225,6 +226,9 @@ class _Variant:
         elif one is None:
             needed = {answer for clause in found.needs.asked if len(clause.answers) == 1 for answer in clause.answers}
             others = [(question, answer) for question, answer in written[1:] if (question, not answer) not in needed]
+            if written[0][0].is_order and not others and not plain.guard:
+                found.needs = at_least(*written[0], found.needs)
+                return
             clause = Clause((written[0], *others), at_guard(plain))
             found.needs = dataclasses.replace(found.needs, asked=beside(found.needs.asked, clause))
         elif (one, 2) not in found.needs.least:
