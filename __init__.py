@@ -1,7 +1,7 @@
 """weft threads state through JAX's transforms.
 
 Models are immutable records (`weft.Module`); every transform (`weft.jit`, `weft.grad`, `weft.scan`, ...) takes records
-and gives their successors back. `weft.nnx`, `weft.typecheck`, `weft.debug` and `weft.plan` load when they are first used.
+and gives their successors back. `weft.nnx`, `weft.typecheck`, `weft.debug` and `weft.plan` load on first use.
 """
 
 import importlib as _importlib

@@ -1,7 +1,8 @@
-"""Single needs that might explain a failure: what to try next, the likeliest first.
+"""Single needs that might explain a failure, for what no question is asked of: what to try next, the likeliest first.
 
-Each rule takes a failing trial and the needs so far, and yields these and one more. Most look only at the sizes that
-the failure speaks of.
+Numbers of axes and of items are no sizes, and a size that was taken as a number asks nothing (`preconditions` has the
+rest). Each rule takes a failing trial and the needs so far, and yields these and one more. Most look only at the sizes
+that the failure speaks of.
 """
 
 from __future__ import annotations
