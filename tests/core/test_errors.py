@@ -33,6 +33,7 @@ BUILTINS = {
     "KeyReuseError": RuntimeError,
     "MissingExtraError": ModuleNotFoundError,
     "ForeignObjectError": TypeError,
+    "NonFiniteError": FloatingPointError,
 }
 
 

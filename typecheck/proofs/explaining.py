@@ -123,6 +123,7 @@ class Explainer:
         at_end: the first trial that ran to its end, and returned something else than it says, at sizes that it takes.
         pending: the failure that an explanation is being looked for.
         in_vain: where, and with which words, a class failed that nothing made hold.
+        has_guessed: whether needs were guessed somewhere, for sizes that nothing was asked of.
         refused: by place, the first trial in which a guard refused the class there, where it had refused no other.
     """
 
@@ -137,6 +138,7 @@ class Explainer:
         self.pending: Trial | None = None
         self.refused: dict[str, Trial] = {}
         self.in_vain: set[tuple[object, str]] = set()
+        self.has_guessed = False
         # None once the search has ended: what comes then (smaller sizes of what failed, lints) is little, and a verdict
         # that stands must not fall with it.
         self._meter: Meter | None = Meter(budget)
@@ -266,6 +268,7 @@ class Explainer:
         for step.by_question in preconditions(asked, trial, needs, constants):
             yield step.by_question
         if not is_known:
+            self.has_guessed = True
             yield from candidates(trial, needs, constants, self._is_of_whole_sizes(trial, needs))
             if not step.is_past:
                 yield from last_resorts(trial, needs)

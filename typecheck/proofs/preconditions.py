@@ -17,9 +17,10 @@ from collections.abc import Iterator, Mapping
 from weft.typecheck.proofs.needs import Needs, closed
 from weft.typecheck.proofs.options import at_guard
 from weft.typecheck.proofs.trial import Trial
+from weft.typecheck.proofs.whose import is_of_jax
 from weft.typecheck.sizes.clauses import Clause
 from weft.typecheck.sizes.deciding import Question, question_of
-from weft.typecheck.sizes.polynomials import Atom, Monomial, Terms, atoms_of, constant, divided, frozen, plus
+from weft.typecheck.sizes.polynomials import Atom, Monomial, Terms, atoms_of, constant, divided, frozen, plus, product
 
 # How many of the questions that were asked last are looked at: a comparison of shapes asks one for each axis.
 _LAST = 12
@@ -76,7 +77,8 @@ class _Reader:
         elif not self.trial.breaks_promise:
             if (one := _single(terms)) is not None and terms.get((), 0) == -1:
                 yield self.needs.plus(least=(one, 2))
-            for atom in dict.fromkeys(atoms_of(terms)):
+            # JAX divides by the parts of a shape; a division by zero in the program is its own.
+            for atom in dict.fromkeys(atoms_of(terms)) if is_of_jax(self.trial.error) else ():
                 yield from self._divides(dict(atom.right), dict(atom.left))
 
     def _clause(self, question: Question, wanted: bool) -> Needs:
@@ -155,6 +157,11 @@ class _Reader:
 
     def _divides(self, right: Terms, left: Terms) -> Iterator[Needs]:
         """That one polynomial divides another: a factor of the second, where both are products."""
+        quotient = next(iter(left), ())
+        if len(left) == 1 == len(quotient) and isinstance(quotient[0], Atom) and quotient[0].op == "//":
+            # That 2 divides `d // h` is asked of what `h` divides: 2*h divides d.
+            yield from self._divides(product(right, dict(quotient[0].right)), dict(quotient[0].left))
+            return
         if len(right) == len(left) == 1:
             # JAX negates the size of a `-1` in a reshape; and both sides may have the other axes as factors.
             (by, times), (of, factor) = next(iter(right.items())), next(iter(left.items()))

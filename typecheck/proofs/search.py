@@ -141,9 +141,12 @@ class Search(Explainer):
         found = self.found
         if found.passed:
             found.needs = found.needs.about({key for trial in found.passed for key in trial.assignment.sizes})
-        if not found.failed and found.needs.words():
+        needs = found.needs
+        # What a program asked of its sizes is exact; what was guessed, or tried of single sizes, is not.
+        unsure = self.has_guessed or needs.equal or needs.squares or needs.unlike
+        if not found.failed and needs.words() and unsure:
             fixed = frozenset({*self.dims, *dict(found.needs.counts)})
-            found.needs = confirmed(found.passed[0], found.needs, self._at, fixed)
+            found.needs = confirmed(found.passed[0], needs, self._at, fixed)
 
     def _started(self, base: Trial) -> tuple[Trial, Needs] | None:
         """Options and needs under which a failing trial holds; None, and the failure noted, if there are none.

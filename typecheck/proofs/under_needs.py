@@ -28,12 +28,14 @@ class Written:
         numbers: the number of each free dim at the sizes that are given.
         least: the smallest size that each free dim has.
         back: the free dims that are no keys, in terms of keys.
+        parts: those of them that are a key over a number.
     """
 
     terms: dict[str, Terms] = field(default_factory=dict[str, Terms])
     back: dict[str, Terms] = field(default_factory=dict[str, Terms])
     numbers: dict[str, int] = field(default_factory=dict[str, int])
     least: dict[str, int] = field(default_factory=dict[str, int])
+    parts: dict[str, tuple[str, int]] = field(default_factory=dict[str, tuple[str, int]])
 
     def at(self, numbers: Mapping[str, int]) -> dict[str, int]:
         """The size of each key at some numbers of the free dims."""
@@ -41,7 +43,17 @@ class Written:
 
     def of_keys(self, question: Question) -> Question:
         """A question of free dims as one of keys."""
-        return question_of(question.is_order, replaced(dict(question.terms), self.back.get))
+        terms = dict(question.terms)
+        for name, (key, times) in self.parts.items():
+            if any(name in monomial for monomial in terms) and all(monomial.count(name) < 2 for monomial in terms):
+                # Six times `n // 6` is n, since 6 divides it.
+                terms = {
+                    tuple(key if one == name else one for one in monomial): number * (1 if name in monomial else times)
+                    for monomial, number in terms.items()
+                }
+                common = math.gcd(*terms.values())
+                terms = {monomial: number // common for monomial, number in terms.items()}
+        return question_of(question.is_order, replaced(terms, self.back.get))
 
     def dims(self, numbers: Mapping[str, int]) -> tuple[Space, dict[str, Any]]:
         """The sizes of the keys as those of a new trace, in which the free dims have these numbers."""
@@ -91,6 +103,8 @@ def written_under(needs: Needs, sizes: Mapping[str, int], plain: Collection[str]
                 return size_of_number(key)  # of two divisors that have a common one, which no product says
             terms = product(whole, free(f"{key}'", sizes[key] // number, 1))
             found.back[f"{key}'"] = polynomials.quotient({(key,): 1}, replaced(whole, found.back.get))
+            if whole.keys() == {()}:
+                found.parts[f"{key}'"] = key, whole[()]
         elif key in needs.squares:
             root = free(f"{key}'", math.isqrt(sizes[key]), 1)
             terms = product(root, root)

@@ -141,7 +141,18 @@ def decided(question: Question, least: Mapping[str, int]) -> bool | None:
     if question.is_order and abs(terms.get((), 0)) > _LARGEST_TRACED:
         return terms[()] < 0
     if step is None:
-        answers = {_sign_of(question, _beyond(one, least)) for one in _without_atoms(terms)}
+        # Of an equation, too, by signs: what is -1 at one end and 1 at the other is 0 between them.
+        ends = [_beyond(one, least) for one in _without_atoms(terms)]
+        below, above = (
+            {_sign_of(Question(True, frozen(plus({}, end, times))), plus({}, end, times)) for end in ends}
+            for times in (1, -1)
+        )
+        if question.is_order:
+            answers = below
+        elif below == {True} or above == {True}:
+            answers = {False}
+        else:
+            answers = {True if ends and not any(ends) else None}
     elif step ** len(names) <= _MOST_RESTS:
         answers = set[bool | None]()
         for rests in itertools.product(range(step), repeat=len(names)):

@@ -105,7 +105,7 @@ def in_heads(x: Float[Array, "n d"], heads: int) -> Float[Array, "n d"]:
         (in_heads, ("heads divides d",)),
         (windows, ("size <= t + 1",)),
         (many, ("n >= 37",)),  # and not that d divides n, by which 77 was found
-        (sixes, ("6 divides n", "n >= 24")),
+        (sixes, ("6 divides n", "n >= 20")),
         (even, ("2 divides n",)),
         (fewer, ("k < n",)),
         (Attention, ("4*heads divides dim",)),
@@ -116,7 +116,7 @@ def in_heads(x: Float[Array, "n d"], heads: int) -> Float[Array, "n d"]:
 def test_a_condition_is_what_holds_at_its_edge_and_beyond(thing: Any, words: tuple[str, ...]):
     report = verify(thing)
     assert report.ok, str(report)
-    assert report.assumptions == words
+    assert tuple(one.partition(" (guard at ")[0] for one in report.assumptions) == words
 
 
 def not_of_threes(x: Float[Array, "n"]) -> Float[Array, "n"]:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from weft.typecheck.sizes.clauses import Clause, beside
 from weft.typecheck.sizes.deciding import Question, decided, otherwise, question_of
 from weft.typecheck.sizes.dim import Dim, Real, is_same, known_to_python
-from weft.typecheck.sizes.polynomials import constant, frozen, plus, value
+from weft.typecheck.sizes.polynomials import constant, frozen, plus, quotient, remainder, value
 from weft.typecheck.sizes.space import Space
 
 NAMES = ("a", "b", "c")
@@ -240,3 +240,9 @@ def test_what_is_decided_is_so_at_each_of_many_sizes():
         question = Question(is_order, frozen(terms))
         answers = {(value(terms, {"n": n}) < 0) if is_order else (value(terms, {"n": n}) == 0) for n in range(1, 13)}
         assert decided(question, {"n": 1}) in ({None} if len(answers) == 2 else {None, *answers})
+
+
+def test_an_equation_that_two_ends_of_a_remainder_lie_around_is_open():
+    a, b = ({(name,): 1} for name in "ab")
+    terms = plus(remainder(plus(a, quotient(a, b)), constant(3)), constant(-1))  # (a + a // b) % 3 = 1
+    assert decided(question_of(False, terms), {}) is None
