@@ -185,7 +185,7 @@ class ImportHook(MetaPathFinder):
                 original(instance, *args, **kwargs)
             if type(instance) is cls and cls.__qualname__ not in self.unread and not _is_off():
                 try:
-                    CONTRACTS.constructed(instance)
+                    CONTRACTS.initialised(instance)
                 except AnnotationError as error:
                     self._not_checked(cls, error)
 
