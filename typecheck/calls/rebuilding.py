@@ -16,6 +16,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from weft.core.interpreter.codegen import GENERATED
+
 # Python code of JAX's calls the functions that the user gave it: what these construct is constructed by the user.
 _JAX = "jax"
 # nanobind makes the methods of jaxlib's classes, such as `PyTreeDef.unflatten`.
@@ -25,8 +27,11 @@ _COMPILED = ("jaxlib", "nanobind")
 def is_rebuilding(frame: FrameType | None) -> bool:
     """Whether jaxlib has called what runs above a frame: asked only of instances whose fields do not fit."""
     while frame is not None:
+        # Weft's generated code calls nothing of the user's but constructors, and has no text to read the callee from.
+        if frame.f_code.co_filename == GENERATED:
+            return True
         is_of_jax = frame.f_globals.get("__name__", "").split(".")[0] == _JAX
-        # Properties of the user's objects are not run for this; `self.tree.unflatten` of JAX's flat trees needs one run.
+        # Properties of the user's objects are not run for this; JAX's flat trees (`self.tree.unflatten`) have one.
         callee = _callee(frame, getattr if is_of_jax else inspect.getattr_static)
         if type(callee).__module__.split(".")[0] in _COMPILED:
             return True
@@ -42,7 +47,8 @@ def _callee(frame: FrameType, attribute: Callable[[Any, str, None], Any]) -> Any
     line, end_line, column, end_column = positions
     if line is None or end_line is None or column is None or end_column is None:
         return None
-    lines = [text.encode() for text in linecache.getlines(frame.f_code.co_filename, frame.f_globals)[line - 1 : end_line]]
+    text = linecache.getlines(frame.f_code.co_filename, frame.f_globals)
+    lines = [one.encode() for one in text[line - 1 : end_line]]  # columns count bytes
     if not lines:
         return None
     lines[-1] = lines[-1][:end_column]
