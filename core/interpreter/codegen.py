@@ -47,6 +47,10 @@ class Slot:
         self.index = index
 
 
+# The file name in frames of generated code.
+GENERATED = "<weft generated>"
+
+
 class Source:
     """The text of a function under construction, with the constants that it refers to."""
 
@@ -82,7 +86,7 @@ class Source:
         # Under one name for all: what tells one from another in a profile is who called it.
         body = "\n".join(indent + line for line in self.lines)
         text = f"def generated({arguments}):\n{head}{body}\n{tail}"
-        exec(compile(text, "<weft generated>", "exec"), self.constants)
+        exec(compile(text, GENERATED, "exec"), self.constants)
         return self.constants["generated"]
 
 

@@ -13,8 +13,9 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import sys
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from types import FunctionType, MethodType
 from typing import Any, cast
 
@@ -46,20 +47,27 @@ class Running:
         plan: the function's, if it has something to check.
         bindings: the scope of the call, if it has a plan.
         token: of the record whose method it is.
+        context: jaxtyping's, while a function runs that asks it what is bound.
     """
 
-    __slots__ = ("args", "bindings", "function", "kwargs", "plan", "token")
+    __slots__ = ("args", "bindings", "context", "function", "kwargs", "plan", "token")
 
     def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]):
         self.function, self.args, self.kwargs = function, args, kwargs
         self.plan: FunctionPlan | None = None
         self.bindings: Any = None
         self.token: Any = None
+        self.context: ExitStack | None = None
 
     def leave(self, result: Any) -> Any:
         __tracebackhide__ = True
         plan = self.plan
-        return result if plan is None else _leave(plan, self.bindings, result)
+        if plan is None:
+            return result
+        result = _leave(plan, self.bindings, result)
+        if self.context is not None:
+            self.context.close()
+        return result
 
     def fail(self, error: Exception) -> None:
         if not isinstance(error, WeftError):
@@ -72,6 +80,8 @@ class Running:
             error.also_at(module_path())
 
     def end(self) -> None:
+        if self.context is not None:
+            self.context.__exit__(*sys.exc_info())  # of a call that failed: what the result binds is not asked for
         if self.token is not None:
             leave_record(self.token)
 
@@ -98,6 +108,9 @@ def enter(
         if plan is not None:
             running.bindings = _enter(plan, args, kwargs, False)
             running.plan = plan
+            if plan.asking:
+                running.context = ExitStack()
+                running.context.enter_context(told(running.bindings))
             if current_mode() == "strict" and plan.signature.flavour == "function":
                 running.function = _strictly(function)
     except BaseException as error:
@@ -165,7 +178,6 @@ def run(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     lenient: bool = False,
-    asking: bool = False,
 ) -> Any:
     """Calls a function whose plan is known.
 
@@ -174,7 +186,6 @@ def run(
         function: what to call.
         args, kwargs: with what.
         lenient: whether fields of the record that do not fit bind nothing, and are no error.
-        asking: whether its body asks jaxtyping what is bound.
 
     Raises:
         ContractError: if an argument, a field of the record, or the result is not what its annotation says.
@@ -182,7 +193,7 @@ def run(
     __tracebackhide__ = True
     bindings = _enter(plan, args, kwargs, lenient)
     strict = current_mode() == "strict" and plan.signature.flavour == "function"
-    with told(bindings) if asking and plan.signature.flavour == "function" else nullcontext():
+    with told(bindings) if plan.asking else nullcontext():
         try:
             result = call_strictly(function, args, kwargs) if strict else function(*args, **kwargs)
         except WeftError as error:

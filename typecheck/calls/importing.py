@@ -28,7 +28,6 @@ from weft.core.errors import WeftError
 from weft.core.records.module import Module
 from weft.core.tracebacks import cut
 from weft.typecheck.calls import calls
-from weft.typecheck.calls.asking import asks
 from weft.typecheck.calls.plans import FunctionPlan, function_plan, owner_of
 from weft.typecheck.calls.runtime import CONTRACTS
 from weft.typecheck.errors import AnnotationError
@@ -139,7 +138,6 @@ class ImportHook(MetaPathFinder):
         plans: list[FunctionPlan | None] = []
         # A constructor is called on an instance that has no fields yet.
         is_method = function.__name__ not in ("__init__", "__new__", "__post_init__", "__init_subclass__")
-        asking = asks(function.__code__)
 
         @functools.wraps(function)
         def checked(*args: Any, **kwargs: Any) -> Any:
@@ -152,7 +150,7 @@ class ImportHook(MetaPathFinder):
             if plan is None:
                 return function(*args, **kwargs)
             try:
-                return calls.run(plan, function, args, kwargs, lenient=True, asking=asking)
+                return calls.run(plan, function, args, kwargs, lenient=True)
             except WeftError as error:  # an error of the package's own is shown as it would be without its contracts
                 cut(error)
                 raise
@@ -185,7 +183,7 @@ class ImportHook(MetaPathFinder):
                 original(instance, *args, **kwargs)
             if type(instance) is cls and cls.__qualname__ not in self.unread and not _is_off():
                 try:
-                    CONTRACTS.constructed(instance)
+                    CONTRACTS.initialised(instance)
                 except AnnotationError as error:
                     self._not_checked(cls, error)
 

@@ -20,6 +20,7 @@ import jax
 import jaxtyping
 from weft.core.callers import is_users
 from weft.core.hooks import call_checked
+from weft.typecheck.calls.asking import asks
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import ANY_DTYPE, Annotation, ArrayOf, BatchedOf, RecordOf, StreamOf
 from weft.typecheck.language.forms import has_own_dims
@@ -45,6 +46,7 @@ class FunctionPlan:
         is_method: whether the first argument is the record or object that it is a method of.
         idle: whether there is nothing to check at all.
         names_shapes: whether an annotation asks for a shape or a dtype.
+        asking: whether the function's text asks jaxtyping what its call has bound.
     """
 
     signature: Signature
@@ -56,6 +58,7 @@ class FunctionPlan:
     is_method: bool
     idle: bool
     names_shapes: bool
+    asking: bool
 
 
 def function_plan(
@@ -85,7 +88,9 @@ def function_plan(
     rest = by_kind.get(kinds.VAR_POSITIONAL), by_kind.get(kinds.VAR_KEYWORD)
     annotations = [*(p.annotation for p in signature.parameters), signature.returns]
     shaped = any(_names_shapes(annotation, set()) for annotation in annotations)
-    return FunctionPlan(signature, positional, named, rest, returns, streams, is_method, idle, shaped)
+    code = getattr(target, "__code__", None)
+    asking = signature.flavour == "function" and code is not None and asks(code)
+    return FunctionPlan(signature, positional, named, rest, returns, streams, is_method, idle, shaped, asking)
 
 
 def _names_shapes(annotation: Annotation, met: set[type]) -> bool:

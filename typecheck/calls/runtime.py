@@ -8,10 +8,12 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast, overload
 
+import jax
 from weft.core import hooks
 from weft.typecheck.calls import calls
 from weft.typecheck.calls.plans import FunctionPlan, function_plan, owner_of
-from weft.typecheck.errors import AnnotationError
+from weft.typecheck.calls.rebuilding import is_rebuilding
+from weft.typecheck.errors import AnnotationError, ContractError
 from weft.typecheck.language.forms import DATACLASS, MODULE, form_of
 from weft.typecheck.language.reading import Scope, read
 from weft.typecheck.matching.arrays import settle
@@ -42,6 +44,15 @@ class Contracts:
             if not is_made_of_fields(type(record)):  # a constructor makes one record; `vmap` over it makes a stack
                 raise contract_error(miss) from None
             _refuse_unless_stack(record, plan, sparse=False, shares=False)
+
+    def initialised(self, record: Any) -> None:
+        """`constructed` for a dataclass whose `__init__` has run; JAX runs it, too, with what is no record yet."""
+        __tracebackhide__ = True
+        try:
+            self.constructed(record)
+        except ContractError:
+            if jax.tree_util.all_leaves([record]) or not is_rebuilding(sys._getframe(2)):
+                raise
 
     def replaced(self, record: Any) -> None:
         __tracebackhide__ = True
@@ -160,7 +171,7 @@ def _checked_dataclass(cls: type[T]) -> type[T]:
         __tracebackhide__ = True
         original(self, *args, **kwargs)
         if type(self) is cls:
-            CONTRACTS.constructed(self)
+            CONTRACTS.initialised(self)
 
     cast(Any, cls).__init__ = __init__
     return cls
