@@ -30,6 +30,7 @@ from weft.core.threads.calls import calling
 from weft.insight.debug.interpreting import Context, Origin, Run, is_inexact, iter_equations, state_of
 from weft.insight.debug.messages import error_of, reaching
 from weft.insight.debug.places import MODULE
+from weft.modules.op import op_by_op
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -217,6 +218,7 @@ class Guarded:
         axes: dict[Any, list[tuple[int, int]]] = {}
         with (
             insight_context(True),
+            op_by_op(),  # an op that is traced apart and inlined loses its lines: its equations get its call's
             _tracers.mapped_axes(lambda var, size, axis: axes.setdefault(var, []).append((size, axis))),
         ):
             self.lifted.clear_cache()  # what is traced now says which axes are mapped

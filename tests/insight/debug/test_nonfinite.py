@@ -96,6 +96,26 @@ def test_objects_of_nnx_are_told_by_the_paths_of_their_variables():
     assert "reaches: model.w" in str(caught.value)
 
 
+BIG, ZEROS = jnp.full((4, 2), 3e38), jnp.zeros((4, 2))
+LAYERS = {
+    "linear": (lambda: weft.Linear(2, 3, key=jax.random.key(0)), BIG, "dense/linear.py", "dot_general(x, kernel"),
+    "norm": (lambda: weft.LayerNorm(2, epsilon=0.0), ZEROS, "norms/moments.py", "rsqrt("),
+    "nnx norm": (lambda: nnx.LayerNorm(2, epsilon=0.0, rngs=nnx.Rngs(0)), ZEROS, "norms/moments.py", "rsqrt("),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_layer_of_wefts_is_told_at_the_line_of_its_maths(name: str):
+    make, x, file, text = LAYERS[name]
+    with pytest.raises(weft.NonFiniteError) as caught:
+        weft.debug.nonfinite(nnx.jit(lambda layer, x: layer(x)))(make(), x)
+    at = next(line for line in str(caught.value).splitlines() if line.startswith("  at: "))
+    assert file in at, at
+    assert text in at, at
+    assert "called at" in at, at
+    assert "test_nonfinite.py:" in at, at
+
+
 def test_a_loop_under_the_context_is_looked_at_before_the_block_is_left():
     step = weft.jit(lambda x: x * 1e20)
 
