@@ -27,6 +27,7 @@ from weft.core.paths import format_path
 from weft.core.records.leaves import is_array
 from weft.core.records.module import watch_methods
 from weft.core.threads.calls import calling
+from weft.insight.debug.inside import RULES
 from weft.insight.debug.interpreting import Context, Origin, Run, is_inexact, iter_equations, state_of
 from weft.insight.debug.messages import error_of, reaching
 from weft.insight.debug.places import MODULE
@@ -224,7 +225,7 @@ class Guarded:
             self.lifted.clear_cache()  # what is traced now says which axes are mapped
             closed = self.lifted.trace(*arguments).jaxpr
         values = [x if is_array(x) else jnp.asarray(x) for x in jax.tree.leaves(arguments)]
-        run = Run(closed, values, Context(), expected_p)
+        run = Run(closed, values, Context(rules=RULES), expected_p)
         outputs = [i for i, var in enumerate(closed.jaxpr.outvars[:-1]) if is_inexact(var.aval)]
         found = [run.origins(run.jaxpr.outvars[outputs[i]]) for i in wrong]
         origins = [origin for several, _ in found for origin in several]
