@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -171,3 +172,10 @@ except weft.NonFiniteError as error:
     run = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
     assert "log of 0 gives -inf" in run.stdout, run.stderr
     assert "shard_map > shard 2 of 4" in run.stdout
+
+
+def test_no_file_takes_the_place_of_a_public_name():
+    """A file `nonfinite.py` was what `weft.debug.nonfinite` named, once anything else of that file had been imported."""
+    files = {file.stem for file in Path(weft.debug.__file__).parent.glob("*.py")}
+    assert not files & set(weft.debug.__all__)
+    assert len(files) > 4

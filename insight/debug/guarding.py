@@ -1,4 +1,4 @@
-"""`nonfinite`: the first value of a compiled call that is not finite and reaches an output, and where it arose.
+"""`nonfinite` and `expected`: the first value of a compiled call that is not finite and reaches an output, and where it arose.
 
 The call runs at full speed, as another compiled program with one more output: a state for each output. Only if a state
 is bad, the same call is run once more, one equation at a time (`interpreting`).
