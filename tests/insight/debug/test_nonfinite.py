@@ -75,7 +75,7 @@ def test_a_record_is_told_by_its_path_with_what_the_value_reaches():
     assert "at: Net.layers[0] (Layer.__call__)" in text
     assert "inside: jit > vmap(example 1 of 3)" in text
     assert "inputs: x * self.w f32[3,4] min 0 max 20, 1 of 12 are 0" in text
-    assert "reaches: output[0], output[1].layers[0].w, output[1].layers[1].w" in text
+    assert "reaches: the loss (output[0]); 2 Params: output[1].layers[0].w, output[1].layers[1].w" in text
 
 
 def test_objects_of_nnx_are_told_by_the_paths_of_their_variables():
@@ -115,6 +115,17 @@ def test_a_layer_of_wefts_is_told_at_the_line_of_its_maths(name: str):
     assert text in at, at
     assert "called at" in at, at
     assert "test_nonfinite.py:" in at, at
+
+
+def test_a_loss_is_named_only_where_it_is_the_only_scalar_that_is_differentiated():
+    def step(w, aux):
+        (loss, metric), gradient = jax.value_and_grad(lambda w: ((y := jnp.log(w).sum()), y * 2), has_aux=True)(w)
+        return (loss, metric, gradient) if aux else (loss, gradient)
+
+    for aux, text in ((False, "reaches: the loss (output[0]), output[1]"), (True, "reaches: output[0], output[1]")):
+        with pytest.raises(weft.NonFiniteError) as caught:
+            weft.debug.nonfinite(weft.jit(lambda w, aux=aux: step(w, aux)))(X)
+        assert text in str(caught.value)
 
 
 def test_a_loop_under_the_context_is_looked_at_before_the_block_is_left():
@@ -175,7 +186,7 @@ except weft.NonFiniteError as error:
 
 
 def test_no_file_takes_the_place_of_a_public_name():
-    """A file `nonfinite.py` was what `weft.debug.nonfinite` named, once anything else of that file had been imported."""
+    """A file `nonfinite.py` stood for `weft.debug.nonfinite` once `expected` had been imported from it."""
     files = {file.stem for file in Path(weft.debug.__file__).parent.glob("*.py")}
     assert not files & set(weft.debug.__all__)
     assert len(files) > 4
