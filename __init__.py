@@ -84,7 +84,7 @@ if not _TYPE_CHECKING:  # a checker would take every misspelt name for one that 
 
 
 if _is_on(_DEBUG_NONFINITE):
-    from weft.insight.debug.nonfinite import guard_process as _guard_process
+    from weft.insight.debug.guarding import guard_process as _guard_process
 
     _guard_process()
 

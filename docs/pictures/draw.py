@@ -1,28 +1,33 @@
-"""Draws the README's two pictures anew: `python docs/pictures/draw.py`.
+"""Draws the README's two pictures and the one of a guide anew: `python docs/pictures/draw.py`.
 
-`dispatch.svg` shows the first row of the README's table of times, `contract.svg` what weft prints for a wrong program.
+`dispatch.svg` shows the first row of the README's table of times, `contract.svg` what weft prints for a wrong program,
+`numbers.svg` what the program in `docs/guides/numbers.md` plots.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
 import subprocess
 import sys
 import tempfile
 import textwrap
+import types
 from pathlib import Path
 
 import matplotlib
 
 matplotlib.use("svg")
 import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
 from rich.console import Console
 from rich.syntax import Syntax
 from rich.text import Text
 
 HERE = Path(__file__).parent
 README = HERE.parents[1] / "README.md"
+GUIDE = HERE.parent / "guides" / "numbers.md"
 
 WRONG = """
     import jax
@@ -56,9 +61,16 @@ def bars() -> list[tuple[str, float]]:
     return [("jax.jit, flat arrays", 1.0), *zip(names, numbers, strict=True)]
 
 
-def draw_dispatch() -> None:
-    """Bars, less is better; no date inside, so that drawing again changes nothing."""
+def save(figure: Figure, name: str) -> None:
+    """Writes a picture without a date, so that drawing again changes nothing."""
     matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "weft", "font.family": "sans-serif"})
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None}, facecolor="white")
+    (HERE / name).write_text("\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n")
+
+
+def draw_dispatch() -> None:
+    """Bars, less is better."""
     names, values = zip(*reversed(bars()), strict=True)
     figure, axes = plt.subplots(figsize=(7, 2.8), layout="constrained")
     colors = ["#3f51b5" if name.startswith("weft") else "#b0b4c8" for name in names]
@@ -66,9 +78,19 @@ def draw_dispatch() -> None:
     axes.set_xlabel("time of a call over 301 objects, by the limit; less is better")
     axes.spines[["top", "right"]].set_visible(False)
     axes.margins(x=0.1)
-    buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", metadata={"Date": None}, facecolor="white")
-    (HERE / "dispatch.svg").write_text("\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n")
+    save(figure, "dispatch.svg")
+
+
+def draw_numbers() -> None:
+    """What the guide's last program plots; the error that its first program ends in is not for this picture."""
+    blocks = re.findall(r"^```python\n(.*?)^```$", GUIDE.read_text(), re.DOTALL | re.MULTILINE)
+    module = types.ModuleType("numbers_guide")
+    sys.modules[module.__name__] = module
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        for block in blocks:
+            with contextlib.suppress(FloatingPointError):
+                exec(block, vars(module))
+    save(vars(module)["figure"], "numbers.svg")
 
 
 def draw_contract() -> None:
@@ -101,3 +123,4 @@ def draw_contract() -> None:
 if __name__ == "__main__":
     draw_dispatch()
     draw_contract()
+    draw_numbers()

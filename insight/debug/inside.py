@@ -7,6 +7,7 @@ and the inputs of the equation that it came in by.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -15,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 from weft.core.edge import _jax, equations
-from weft.insight.debug.interpreting import Context, Origin, Run, Step, states_of
+from weft.insight.debug.interpreting import Origin, Run, Step, states_of
 
 Found = tuple[list[Origin], list[int]]
 
@@ -125,7 +126,7 @@ class Loop:
             values = [*self.consts, *self._carry_at(i), *self._slices(i)]
             frame = f"{self.name}(iteration {i} of {len(self._flags or ())})"
             context = self.run.context.inside(self.step.eqn, self.step.index, frame)
-            context = Context(context.transforms, context.modules, context.frames, (*context.order, i), context.call)
+            context = replace(context, order=(*context.order, i))
             self._runs[i] = Run(self.body, values, context, self.run.expected)
         return self._runs[i]
 

@@ -42,6 +42,8 @@ class Context:
     frames: tuple[str, ...] = ()
     order: Order = ()
     call: Callable[..., Any] = lambda function, values, literal: function(*values)
+    # How equations that hold jaxprs are run, by primitive.
+    rules: Mapping[str, Callable[[Run, Step, Sequence[Any]], Sequence[Any]]] = field(default_factory=dict[str, Any])
 
     def inside(self, eqn: JaxprEqn, index: int, *frames: str, call: Any = None) -> Context:
         """What is around a jaxpr of an equation."""
@@ -53,6 +55,7 @@ class Context:
             (*self.frames, *mapped, *frames),
             (*self.order, index),
             self.call if call is None else call,
+            self.rules,
         )
 
 
@@ -138,15 +141,13 @@ class Run:
         self.outs = _jax.evaluate(self.jaxpr, consts, list(values), self._run)
 
     def _run(self, eqn: JaxprEqn, values: list[Any]) -> Sequence[Any]:
-        from weft.insight.debug.inside import RULES
-
         self._index += 1
         # A literal is a number of Python's with a dtype, which NumPy takes.
         values = [np.asarray(x, x.dtype) if isinstance(x, int | float | complex) else x for x in values]
         if not eqn.outvars:  # a print, which has printed
             return []
         step = Step(eqn, self._index, self.context, [])
-        rule = RULES.get(eqn.primitive.name)
+        rule = self.context.rules.get(eqn.primitive.name)
         outs = self._bound(eqn, values) if rule is None else rule(self, step, values)
         step.states = states_of(outs)
         for i, (var, state) in enumerate(zip(eqn.outvars, step.states, strict=True)):

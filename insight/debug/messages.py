@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import jax.numpy as jnp
@@ -86,7 +87,7 @@ def _inputs(step: Step, place: Place) -> list[str]:
 
 
 def error_of(
-    origin: Origin, axes: Mapping[Any, list[tuple[int, int]]], reached: Sequence[str], differentiates: bool
+    origin: Origin, axes: Mapping[Any, list[tuple[int, int]]], reached: str, differentiates: bool
 ) -> NonFiniteError:
     """The error about a step that gave something that is not finite."""
     step = origin.step
@@ -108,7 +109,7 @@ def error_of(
         f"{words_of(step, place)}, first seen {_pass(every, place, differentiates)}",
         at=at,
         lines=(("inside", " > ".join(inside)), *(("inputs", line) for line in _inputs(step, place)),
-               ("reaches", reaching(reached)), *((("hint", hint),) if hint else ())),
+               ("reaches", reached), *((("hint", hint),) if hint else ())),
     )  # fmt: skip
 
 
@@ -128,11 +129,21 @@ class DetailedError(NonFiniteError):
 DetailedError.__name__ = NonFiniteError.__name__
 
 
-def reaching(paths: Sequence[str]) -> str:
-    """The outputs that are not finite, on one line.
+def reaching(paths: Sequence[str], loss: str | None = None, kinds: Mapping[str, str] = MappingProxyType({})) -> str:
+    """The outputs that are not finite, on one line: the loss, then others by their kind.
 
     >>> reaching(["output[0]", "output[1].a", "output[1].b", "output[1].c", "output[1].d"])
     'output[0], output[1].a, output[1].b and 2 more'
+    >>> reaching(["output[0]", "output[1].a"], "output[0]", {"output[1].a": "Param"})
+    'the loss (output[0]); 1 Param: output[1].a'
     """
-    shown = [re.sub(r"^<root>$", "output", path) for path in paths[:3]]
-    return ", ".join(shown) + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")
+    groups: dict[str, list[str]] = {}
+    for path in paths:
+        groups.setdefault(kinds.get(path, ""), []).append(re.sub(r"^<root>$", "output", path))
+    parts: list[str] = []
+    for kind, several in sorted(groups.items()):
+        shown = [f"the loss ({path})" if path == loss else path for path in several[:3]]
+        more = f" and {len(several) - 3} more" if len(several) > 3 else ""
+        count = f"{len(several)} {kind}{'s' * (len(several) > 1)}: " if kind else ""
+        parts.append(count + ", ".join(shown) + more)
+    return "; ".join(parts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -74,7 +75,7 @@ def test_a_record_is_told_by_its_path_with_what_the_value_reaches():
     assert "at: Net.layers[0] (Layer.__call__)" in text
     assert "inside: jit > vmap(example 1 of 3)" in text
     assert "inputs: x * self.w f32[3,4] min 0 max 20, 1 of 12 are 0" in text
-    assert "reaches: output[0], output[1].layers[0].w, output[1].layers[1].w" in text
+    assert "reaches: the loss (output[0]); 2 Params: output[1].layers[0].w, output[1].layers[1].w" in text
 
 
 def test_objects_of_nnx_are_told_by_the_paths_of_their_variables():
@@ -94,6 +95,37 @@ def test_objects_of_nnx_are_told_by_the_paths_of_their_variables():
     with pytest.raises(weft.NonFiniteError) as caught:
         weft.debug.nonfinite(step)(model, X)
     assert "reaches: model.w" in str(caught.value)
+
+
+BIG, ZEROS = jnp.full((4, 2), 3e38), jnp.zeros((4, 2))
+LAYERS = {
+    "linear": (lambda: weft.Linear(2, 3, key=jax.random.key(0)), BIG, "dense/linear.py", "dot_general(x, kernel"),
+    "norm": (lambda: weft.LayerNorm(2, epsilon=0.0), ZEROS, "norms/moments.py", "rsqrt("),
+    "nnx norm": (lambda: nnx.LayerNorm(2, epsilon=0.0, rngs=nnx.Rngs(0)), ZEROS, "norms/moments.py", "rsqrt("),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_layer_of_wefts_is_told_at_the_line_of_its_maths(name: str):
+    make, x, file, text = LAYERS[name]
+    with pytest.raises(weft.NonFiniteError) as caught:
+        weft.debug.nonfinite(nnx.jit(lambda layer, x: layer(x)))(make(), x)
+    at = next(line for line in str(caught.value).splitlines() if line.startswith("  at: "))
+    assert file in at, at
+    assert text in at, at
+    assert "called at" in at, at
+    assert "test_nonfinite.py:" in at, at
+
+
+def test_a_loss_is_named_only_where_it_is_the_only_scalar_that_is_differentiated():
+    def step(w, aux):
+        (loss, metric), gradient = jax.value_and_grad(lambda w: ((y := jnp.log(w).sum()), y * 2), has_aux=True)(w)
+        return (loss, metric, gradient) if aux else (loss, gradient)
+
+    for aux, text in ((False, "reaches: the loss (output[0]), output[1]"), (True, "reaches: output[0], output[1]")):
+        with pytest.raises(weft.NonFiniteError) as caught:
+            weft.debug.nonfinite(weft.jit(lambda w, aux=aux: step(w, aux)))(X)
+        assert text in str(caught.value)
 
 
 def test_a_loop_under_the_context_is_looked_at_before_the_block_is_left():
@@ -151,3 +183,10 @@ except weft.NonFiniteError as error:
     run = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
     assert "log of 0 gives -inf" in run.stdout, run.stderr
     assert "shard_map > shard 2 of 4" in run.stdout
+
+
+def test_no_file_takes_the_place_of_a_public_name():
+    """A file `nonfinite.py` stood for `weft.debug.nonfinite` once `expected` had been imported from it."""
+    files = {file.stem for file in Path(weft.debug.__file__).parent.glob("*.py")}
+    assert not files & set(weft.debug.__all__)
+    assert len(files) > 4

@@ -1,4 +1,4 @@
-"""`nonfinite`: the first value of a compiled call that is not finite and reaches an output, and where it arose.
+"""`nonfinite` and `expected`: the first value that is not finite and reaches an output of a compiled call.
 
 The call runs at full speed, as another compiled program with one more output: a state for each output. Only if a state
 is bad, the same call is run once more, one equation at a time (`interpreting`).
@@ -24,12 +24,15 @@ from weft.core.errors import NonFiniteError
 from weft.core.interpreter.interpret import Interpreted, Plan, guards, guards_of_process
 from weft.core.interpreter.retraces import Traces
 from weft.core.paths import format_path
-from weft.core.records.leaves import is_array
+from weft.core.records.leaves import is_array, iter_leaves
 from weft.core.records.module import watch_methods
+from weft.core.records.partition import Structure
 from weft.core.threads.calls import calling
+from weft.insight.debug.inside import RULES
 from weft.insight.debug.interpreting import Context, Origin, Run, is_inexact, iter_equations, state_of
 from weft.insight.debug.messages import error_of, reaching
 from weft.insight.debug.places import MODULE
+from weft.modules.op import op_by_op
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -217,12 +220,13 @@ class Guarded:
         axes: dict[Any, list[tuple[int, int]]] = {}
         with (
             insight_context(True),
+            op_by_op(),  # an op that is traced apart and inlined loses its lines: its equations get its call's
             _tracers.mapped_axes(lambda var, size, axis: axes.setdefault(var, []).append((size, axis))),
         ):
             self.lifted.clear_cache()  # what is traced now says which axes are mapped
             closed = self.lifted.trace(*arguments).jaxpr
         values = [x if is_array(x) else jnp.asarray(x) for x in jax.tree.leaves(arguments)]
-        run = Run(closed, values, Context(), expected_p)
+        run = Run(closed, values, Context(rules=RULES), expected_p)
         outputs = [i for i, var in enumerate(closed.jaxpr.outvars[:-1]) if is_inexact(var.aval)]
         found = [run.origins(run.jaxpr.outvars[outputs[i]]) for i in wrong]
         origins = [origin for several, _ in found for origin in several]
@@ -230,7 +234,8 @@ class Guarded:
         if origins:
             first: Origin = min(origins, key=lambda origin: origin.order)
             differentiates = any("jvp" in _transforms(eqn) for eqn in iter_equations(closed))
-            raise error_of(first, axes, paths, differentiates)
+            loss = next((path for path, i in zip(paths, wrong, strict=True) if outputs[i] == _loss_of(closed)), None)
+            raise error_of(first, axes, reaching(paths, loss, _kinds_of(outcome.value)), differentiates)
         if inputs := sorted({i for _, several in found for i in several}):
             self._came_in(inputs, paths)
         if self._literal(run, [outputs[i] for i in wrong]):
@@ -280,6 +285,31 @@ class Guarded:
             leaf.shape[0]: format_path(path) for path, leaf in described.leaves if len(getattr(leaf, "shape", ())) == 1
         }
         return [names.get(numbers[i], f"output {numbers[i]}") for i in wrong]
+
+
+def _loss_of(closed: Any) -> int | None:
+    """Which output a gradient is taken of: the scalar of differentiated equations, unless there are several."""
+    if not any("transpose" in _transforms(eqn) for eqn in iter_equations(closed)):
+        return None
+    forward = {
+        var
+        for eqn in closed.jaxpr.eqns
+        if "jvp" in (names := _transforms(eqn)) and "transpose" not in names
+        for var in eqn.outvars
+        if is_inexact(var.aval) and not var.aval.shape
+    }
+    scalars = [i for i, var in enumerate(closed.jaxpr.outvars[:-1]) if not _jax.is_literal(var) and var in forward]
+    return scalars[0] if len(scalars) == 1 else None
+
+
+def _kinds_of(outcome: Any) -> dict[str, str]:
+    """The kinds of the leaves of records in an output, by path."""
+    structure = getattr(outcome, "structure", None)
+    if not isinstance(structure, Structure):  # objects of NNX: their paths alone are told
+        return {}
+    places = len(structure.paths) - len(structure.statics)
+    tree = structure.build([jax.ShapeDtypeStruct((), jnp.float32)] * places)
+    return {format_path(leaf.path): leaf.kind.__name__ for leaf in iter_leaves(tree, ("output",)) if leaf.owners}
 
 
 def iter_equations_of(eqn: Any) -> Any:
