@@ -199,10 +199,11 @@ def lines_of(eqn: JaxprEqn) -> list[tuple[str, str, int, int, int]]:
         return []
     codes, instructions = traceback.raw_frames()
     places = [traceback.code_addr2location(*one) for one in zip(codes, instructions, strict=True)]
-    return [
+    found: list[Any] = [
         (code.co_filename, code.co_name, line, *((column, end) if last == line else (0, 0)))
         for code, (line, column, last, end) in zip(codes, places, strict=True)
     ]
+    return found
 
 
 def scopes_of(eqn: JaxprEqn) -> list[tuple[bool, str]]:

@@ -46,7 +46,7 @@ def compile_module(module: bytes, count: int, open_outputs: list[bool]) -> tuple
         count: of devices; partition i of the program is the i-th.
         open_outputs: for each output, whether XLA chooses where it lies, as JAX has it do where nobody said.
     """
-    options = _xla.CompileOptions()
+    options: Any = _xla.CompileOptions()
     build = options.executable_build_options
     options.num_replicas = build.num_replicas = 1
     options.num_partitions = build.num_partitions = count
@@ -54,10 +54,9 @@ def compile_module(module: bytes, count: int, open_outputs: list[bool]) -> tuple
     build.allow_spmd_sharding_propagation_to_output = open_outputs
     assignment = _xla.DeviceAssignment.create(np.arange(count).reshape(1, count))
     options.device_assignment = build.device_assignment = assignment
-    devices = jax.devices()[:count]
-    client: Any = devices[0].client
-    executable = client.compile_and_load(module, _xla.DeviceList(tuple(devices)), options)
-    stats = executable.get_compiled_memory_stats()
+    devices: list[Any] = jax.devices()[:count]
+    executable: Any = devices[0].client.compile_and_load(module, _xla.DeviceList(tuple(devices)), options)
+    stats: Any = executable.get_compiled_memory_stats()
     names = ("argument", "output", "alias", "temp")
     memory = {name: int(getattr(stats, f"{name}_size_in_bytes")) for name in names}
     return executable.hlo_modules()[0].to_string(), memory

@@ -36,9 +36,10 @@ def under_contract(name: str, value: Any) -> Any:
     if isinstance(value, property) and inspect.isfunction(value.fget) and _says_more(value.fget):
         return property(_checked(value.fget), value.fset, value.fdel, value.__doc__)
     if isinstance(value, staticmethod | classmethod):
-        inner: Any = value.__func__
+        bound: Any = value
+        inner: Any = bound.__func__
         if inspect.isfunction(inner) and _says_more(inner):
-            return type(value)(_checked(inner))
+            return type(bound)(_checked(inner))
     return None
 
 

@@ -205,7 +205,7 @@ class Guarded:
             self._let_pass = np.zeros(count, np.uint8)
         return self._let_pass
 
-    def explain(self, wrong: Sequence[int], states: Any, arguments: Any, outcome: Any) -> None:
+    def explain(self, wrong: Any, states: Any, arguments: Any, outcome: Any) -> None:
         """Runs the call once more.
 
         Raises:

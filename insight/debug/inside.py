@@ -166,7 +166,7 @@ def _scan(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
     params, outs = step.eqn.params, run.bind(step.eqn, values)
     num_consts, num_carry = equations.scan_counts(params)
     ends = [0, num_consts, num_consts + num_carry, len(values)]
-    parts = [(list(range(a, b)), list(values[a:b])) for a, b in pairwise(ends)]
+    parts: list[Any] = [(list(range(a, b)), list(values[a:b])) for a, b in pairwise(ends)]
     turns = range(params["length"])
     loop = Loop(run, step, "scan", params["jaxpr"], *parts, turns=turns[::-1] if params["reverse"] else turns)
     step.descend = loop.descend
@@ -177,7 +177,7 @@ def _while(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
     params, outs = step.eqn.params, run.bind(step.eqn, values)
     num_cond, num_body = params["cond_nconsts"], params["body_nconsts"]
     ends = [num_cond, num_cond + num_body, len(values)]
-    parts = [(list(range(a, b)), list(values[a:b])) for a, b in pairwise(ends)]
+    parts: list[Any] = [(list(range(a, b)), list(values[a:b])) for a, b in pairwise(ends)]
     cond, call = jax.jit(lambda *all: _jax.run(params["cond_jaxpr"], all)[0]), run.context.call
 
     def goes_on(carry: list[Any]) -> bool:

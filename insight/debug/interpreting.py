@@ -18,7 +18,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -143,7 +143,7 @@ class Run:
     def _run(self, eqn: JaxprEqn, values: list[Any]) -> Sequence[Any]:
         self._index += 1
         # A literal is a number of Python's with a dtype, which NumPy takes.
-        values = [np.asarray(x, x.dtype) if isinstance(x, int | float | complex) else x for x in values]
+        values = [np.asarray(x, cast(Any, x).dtype) if isinstance(x, int | float | complex) else x for x in values]
         if not eqn.outvars:  # a print, which has printed
             return []
         step = Step(eqn, self._index, self.context, [])

@@ -26,7 +26,7 @@ def table(rows: Iterable[Row]) -> str:
     """The statistics as text, a line a value.
 
     >>> import jax.numpy as jnp, weft
-    >>> row = weft.debug.Row("update", "w", jnp.array([0.0, 1.0, 2.0, 0.5, 0.0]), jnp.array(0.25))
+    >>> row = weft.debug.Row(jnp.array([0.0, 1.0, 2.0, 0.5, 0.0]), jnp.array(0.25), "update", "w")
     >>> print(weft.debug.table([row]))
     kind    path  mean  rms  max  zeros  nonfinite  by weight
     update  w     0     1    2    0.5    0          0.25

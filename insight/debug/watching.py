@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -27,17 +27,17 @@ class Row(Module):
     """The statistics of one value, or of one a layer in a `scan`.
 
     Attributes:
-        kind: `parameter`, `update` or `activation`.
-        path: of the leaf, or of the module whose call gave the activation.
         values: mean, rms, largest magnitude, share of zeros and share of what is not finite, in this order, along the
             last axis; axes before it are layers.
         ratio: of an update, its rms by that of its parameter; of anything else, nan.
+        kind: `parameter`, `update` or `activation`.
+        path: of the leaf, or of the module whose call gave the activation.
     """
 
-    kind: str = static()
-    path: str = static()
     values: jax.Array
     ratio: jax.Array
+    kind: str = static()
+    path: str = static()
 
 
 def watch(step: Callable[..., Any], filter: Any = ..., *, every: int = 100) -> Callable[..., Any]:
@@ -79,7 +79,7 @@ def watch(step: Callable[..., Any], filter: Any = ..., *, every: int = 100) -> C
         if not rows:
             raise FilterError("the filter of watch picks no leaf of the model", at=repr(filter), fix="widen it")
         for name, several in sown.items():
-            rows += [Row("activation", name.removeprefix(_PREFIX), one, jnp.array(jnp.nan)) for one in several]
+            rows += [Row(one, jnp.array(jnp.nan), "activation", name.removeprefix(_PREFIX)) for one in several]
         return out, tuple(rows)
 
     watching, plain, calls = jit(observed), step, [0]
@@ -112,7 +112,10 @@ def _sow_output(record: Any, method: Any, given: Any, proceed: Callable[[], Any]
         result = proceed()
     value = result[0] if isinstance(result, tuple) and result else result
     if is_inexact(value):
-        sow(f"{_PREFIX}{name}{'' if method.__name__ == '__call__' else '.' + method.__name__}", statistics_of(value))
+        sow(
+            f"{_PREFIX}{name}{'' if method.__name__ == '__call__' else '.' + method.__name__}",
+            statistics_of(cast(Any, value)),
+        )
     return result
 
 
@@ -134,8 +137,8 @@ def _parameters(is_picked: Callable[..., bool], model: Any, out: Any) -> list[Ro
         if not is_inexact(leaf.value) or not is_picked(leaf):
             continue
         path, values = format_path(leaf.path), statistics_of(leaf.value)
-        rows.append(Row("parameter", path, values, jnp.array(jnp.nan)))
+        rows.append(Row(values, jnp.array(jnp.nan), "parameter", path))
         if leaf.path in new and new[leaf.path] is not leaf.value:
             update = statistics_of(new[leaf.path] - leaf.value)
-            rows.append(Row("update", path, update, update[1] / jnp.maximum(values[1], 1e-30)))
+            rows.append(Row(update, update[1] / jnp.maximum(values[1], 1e-30), "update", path))
     return rows

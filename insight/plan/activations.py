@@ -86,7 +86,8 @@ def matrix_flops(jaxpr: Jaxpr) -> tuple[int, int]:
             continue
         if equation.primitive.name == "dot_general":
             (contracting, _), _ = equation.params["dimension_numbers"]
-            left, out = equation.invars[0].aval, equation.outvars[0].aval
+            left: Any = equation.invars[0].aval
+            out: Any = equation.outvars[0].aval
             flops = 2 * math.prod(out.shape) * math.prod(left.shape[i] for i in contracting)
             total, half = total + flops, half + flops * (left.dtype.itemsize <= 2)
         turns = equation.params["length"] if equation.primitive.name == "scan" else 1

@@ -59,7 +59,7 @@ def analysed(
 
 
 def _bytes(program: Program, step: Compiled, module: Module, activations: int) -> Bytes:
-    roles = dict.fromkeys(("params", "optimizer", "state", "batch"), 0)
+    roles: dict[str, int] = dict.fromkeys(("params", "optimizer", "state", "batch"), 0)
     for one in program.arguments:
         roles[one.role] += one.local
     has_backward = "transpose(" in step.text
@@ -109,7 +109,7 @@ def _phase(op_name: str, has_derivative: bool = True) -> str:
 def _flops(module: Module) -> dict[str, int]:
     """Operations of matrix products and convolutions on one device."""
     has_derivative = "jvp(" in module.text
-    counts = dict.fromkeys(("forward", "backward", "recomputed", "update"), 0)
+    counts: dict[str, int] = dict.fromkeys(("forward", "backward", "recomputed", "update"), 0)
     for one, times in module.instructions():
         if one.opcode == "dot":
             left = sizes_of(module.operand(one, 0).type)[0][1]

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -62,7 +62,7 @@ class Program:
             keep_unused=True,
         )
         traced = step.trace(*(one.aval for one in self.arguments))
-        module = traced.lower(lowering_platforms=("cpu",)).compiler_ir("stablehlo")
+        module: Any = traced.lower(lowering_platforms=("cpu",)).compiler_ir("stablehlo")
         written = io.BytesIO()
         module.operation.write_bytecode(written)
         return Lowered(written.getvalue(), [one is None for one in outs])
@@ -194,7 +194,7 @@ def _peeled(closed: ClosedJaxpr, arguments: list[Argument]) -> Program:
     places = {var: i for i, var in enumerate(jaxpr.invars)}
     if closed.consts or any(_jax.is_literal(var) or var not in places for var in equation.invars):
         return Program(closed, arguments, (), unknown)
-    order = [places[var] for var in equation.invars]
+    order = [places[cast(Any, var)] for var in equation.invars]
     arguments = [arguments[i] for i in order]
     donated = tuple(i for i, is_donated in enumerate(params["donated_invars"]) if is_donated)
     outs = tuple(one if isinstance(one, jax.sharding.Sharding) else None for one in params["out_shardings"])

@@ -157,7 +157,7 @@ class _Reader:
 
     def _divides(self, right: Terms, left: Terms) -> Iterator[Needs]:
         """That one polynomial divides another: a factor of the second, where both are products."""
-        quotient = next(iter(left), ())
+        quotient: Monomial = next(iter(left), ())
         if len(left) == 1 == len(quotient) and isinstance(quotient[0], Atom) and quotient[0].op == "//":
             # That 2 divides `d // h` is asked of what `h` divides: 2*h divides d.
             yield from self._divides(product(right, dict(quotient[0].right)), dict(quotient[0].left))
@@ -177,12 +177,8 @@ class _Reader:
         yield self._clause(question_of(False, {(Atom("%", frozen(left), frozen(right)),): 1}), True)
 
     def _multiple(self, key: str, times: int, by: Monomial) -> Needs:
-        if not by:
-            return self.needs.plus(multiples=(key, times))
-        if times > 1 or len(by) > 1:
-            first, second = (times, by[0]) if times > 1 else by
-            return self.needs.plus(products=(key, first, second))
-        return self.needs.plus(multiples=(key, by[0]))
+        factors = (*([times] if times > 1 or not by else ()), *by)
+        return self.needs.plus(**{"products" if len(factors) > 1 else "multiples": (key, *factors)})
 
 
 def at_least(question: Question, answer: bool, needs: Needs) -> Needs:
