@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Generator
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -54,7 +54,7 @@ def compile_module(module: bytes, count: int, open_outputs: list[bool]) -> tuple
     build.allow_spmd_sharding_propagation_to_output = open_outputs
     assignment = _xla.DeviceAssignment.create(np.arange(count).reshape(1, count))
     options.device_assignment = build.device_assignment = assignment
-    devices: list[Any] = jax.devices()[:count]
+    devices: list[Any] = list(cast("list[Any]", jax.devices()))[:count]
     executable: Any = devices[0].client.compile_and_load(module, _xla.DeviceList(tuple(devices)), options)
     stats: Any = executable.get_compiled_memory_stats()
     names = ("argument", "output", "alias", "temp")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from weft.core import hooks
 
@@ -36,7 +36,7 @@ def under_contract(name: str, value: Any) -> Any:
     if isinstance(value, property) and inspect.isfunction(value.fget) and _says_more(value.fget):
         return property(_checked(value.fget), value.fset, value.fdel, value.__doc__)
     if isinstance(value, staticmethod | classmethod):
-        bound: Any = value
+        bound = cast(Any, value)
         inner: Any = bound.__func__
         if inspect.isfunction(inner) and _says_more(inner):
             return type(bound)(_checked(inner))

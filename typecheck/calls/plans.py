@@ -88,8 +88,7 @@ def function_plan(
     rest = by_kind.get(kinds.VAR_POSITIONAL), by_kind.get(kinds.VAR_KEYWORD)
     annotations = [*(p.annotation for p in signature.parameters), signature.returns]
     shaped = any(_names_shapes(annotation, set()) for annotation in annotations)
-    code = getattr(target, "__code__", None)
-    asking = signature.flavour == "function" and code is not None and asks(code)
+    asking = signature.flavour == "function" and inspect.isfunction(target) and asks(target)
     return FunctionPlan(signature, positional, named, rest, returns, streams, is_method, idle, shaped, asking)
 
 
