@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Generator
-from typing import Any, cast
+from typing import Any
 
 import jax
 import numpy as np
 from weft.core.edge.moved import Names
+from weft.core.edge.untyped import jax as untyped_jax
 
 _config: Any = jax.config
 _cache = Names("jax.experimental.compilation_cache.compilation_cache", "`Compiled.save`", "reset_cache")
@@ -54,7 +55,7 @@ def compile_module(module: bytes, count: int, open_outputs: list[bool]) -> tuple
     build.allow_spmd_sharding_propagation_to_output = open_outputs
     assignment = _xla.DeviceAssignment.create(np.arange(count).reshape(1, count))
     options.device_assignment = build.device_assignment = assignment
-    devices: list[Any] = list(cast("list[Any]", jax.devices()))[:count]
+    devices: list[Any] = untyped_jax.devices()[:count]
     executable: Any = devices[0].client.compile_and_load(module, _xla.DeviceList(tuple(devices)), options)
     stats: Any = executable.get_compiled_memory_stats()
     names = ("argument", "output", "alias", "temp")
