@@ -142,10 +142,11 @@ class _Reader:
     def _may_be_one(self, one: str, other: str) -> bool:
         """Whether two keys may be one size: dims of two records may, two that a contract keeps apart may not."""
         trial = self.trial
-        if may_merge(one, other, trial):
-            parts = {factor for _, factor in self.needs.multiples} & trial.numbers
-            return not {one, other} & parts
-        if trial.guard:
+        # An integer that divides a size counts parts, as heads do, and is no size of data.
+        parts = {factor for _, factor in self.needs.multiples} & (trial.numbers | trial.configured)
+        if {one, other} & parts and not trial.guard:
+            return False
+        if trial.guard or may_merge(one, other, trial):
             return True
         scopes = trial.scopes
         of_records = {key for key in (one, other) if key in trial.configured and scopes.get(key, frozenset()) - {""}}

@@ -219,6 +219,9 @@ class Search(Explainer):
                     self.found.failed.append(trial)
                     return False
                 needs = more
+                # Behind a guard of a constructor there are sizes that the first trial never met.
+                sizes = {**trial.assignment.sizes, **base.assignment.sizes}
+                base = dataclasses.replace(base, assignment=dataclasses.replace(base.assignment, sizes=sizes))
                 trial = self.with_needs(base, needs, deal)
                 if not trial.ok:  # the condition holds at some sizes, and these are not among them
                     self.found.failed.append(trial)

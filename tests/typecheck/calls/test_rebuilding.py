@@ -75,7 +75,7 @@ def _three_calls(function: Callable[[Any], Any], value: Any) -> None:
 
 
 @pytest.mark.parametrize("name", CLASSES)
-@pytest.mark.parametrize("placeholder", [None, True, 0, object(), (1, 2)], ids=str)
+@pytest.mark.parametrize("placeholder", [None, True, 0, object(), (1, 2)], ids=["None", "True", "0", "object", "tuple"])
 def test_jax_fills_a_structure_with_placeholders(package: ModuleType, name: str, placeholder: Any):
     value = getattr(package, name)(jnp.ones(3), jnp.ones((3, 2)))
     treedef = jax.tree.structure(value)

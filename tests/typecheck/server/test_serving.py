@@ -102,7 +102,8 @@ def test_other_documents_are_read_as_they_are_in_the_editor(client: Client):
 @pytest.mark.slow
 def test_what_cannot_be_imported_is_said(client: Client):
     ((line, severity, message),) = told(client.open("broken.py", PROGRAM.replace("import os", "import nothing_such")))
-    assert (line, severity, message) == (1, 1, "import: ModuleNotFoundError: No module named 'nothing_such'")
+    assert (line, severity) == (1, 3)  # what is not installed here is no error of the file
+    assert "nothing_such, which is not installed" in message
 
 
 def test_without_pygls_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
