@@ -485,7 +485,8 @@ def test_every_error_that_a_user_can_meet_is_exported():
 
     homes = ("weft.core.", "weft.transforms.", "weft.modules.")
     found = {cls for cls in subclasses(WeftError) if cls.__module__.startswith(homes)}
-    hidden = {cls.__name__ for cls in found if getattr(weft, cls.__name__, None) is not cls}
+    # A class that is told under the name of the one it is derived from is caught by that.
+    hidden = {cls.__name__ for cls in found if getattr(weft, cls.__name__, None) not in cls.__mro__}
     assert len(found) > 30
     assert hidden == set()
 

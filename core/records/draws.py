@@ -138,7 +138,7 @@ def noted_draws(kept: Kept, values: Sequence[Any], carried: Sequence[bool]) -> G
     token = _noting.set(drawn)
 
     def returned(out: Any) -> None:
-        left = set(map(id, jax.tree.leaves(out)))
+        left = set(map(id, jax.tree.leaves(out))) if drawn else set[int]()
         going_on = {id(value) for value, goes_on in zip(values, carried, strict=True) if goes_on}
         for name, _, count, where in drawn:
             if id(count) in left & going_on:
