@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -174,11 +175,13 @@ class _Variant:
         all of these before: `n == 1 and m == 1` has more than two ways.
         """
         before, way = list[Answer](), list[Answer]()
+        every = [(question, answered) for question, (answered, *_) in space.asked.items()]
         for question, (answered, at, own) in space.asked.items():
             one = (question, at, tuple(way) if own else ())
             if one not in self.seen:
                 self.seen.add(one)
-                yield _Asked(space.numbers, (question, answered), tuple(before), tuple(way) if own else (), own)
+                after = tuple(every[len(before) + 1 :])
+                yield _Asked(space.numbers, (question, answered), tuple(before), after, tuple(way) if own else (), own)
             before.append((question, answered))
             way += [(question, answered)] if own else ()
 
@@ -188,7 +191,10 @@ class _Variant:
         Where all sizes with that answer are refused, or none of them has the same answers to what was asked before, the
         question has one answer only. Where none is found at all, it is open.
         """
-        for other in otherwise((*asked.before, asked.answer), asked.numbers, self.written.least):
+        # With what is asked later as it was, first: what else is another there would be blamed on this question.
+        alone = otherwise((*asked.before, *asked.after, asked.answer), asked.numbers, self.written.least)
+        further = otherwise((*asked.before, asked.answer), asked.numbers, self.written.least)
+        for other in itertools.chain(alone, further):
             sizes = self.written.at(other)
             if not self.found.needs.allows({**self.trial.assignment.sizes, **sizes}):
                 continue
@@ -197,7 +203,13 @@ class _Variant:
                 if space.pinned:  # what else is asked there is only known of these sizes
                     self.answers.open.setdefault(asked.words(self.written))
                 return space
-            way = [asked.answer, *((question, not answer) for question, answer in asked.way)]
+            # Where nothing else could stay as it was, what came out in another order may be why it fails.
+            turned = [
+                (question, answer)
+                for question, answer in asked.after
+                if question.is_order and question in space.asked and space.asked[question][0] is not answer
+            ]
+            way = [asked.answer, *((question, not answer) for question, answer in (*asked.way, *asked.behind)), *turned]
             if self._tried_at(sizes, way, own=asked.own):
                 self.answers.open.setdefault(asked.words(self.written))
             return None
@@ -221,7 +233,8 @@ class _Variant:
         found, written = self.found, [(self.written.of_keys(question), answer) for question, answer in way]
         one = _is_one(written[0][0])
         few = not own and (_is_least(*written[0]) or (one is not None and not self._holds_at_two(one, plain)))
-        if (plain.breaks_promise and not few) or not (plain.guard or one or written[0][0].is_order):
+        is_behind = not own and len(written) > 1
+        if (plain.breaks_promise and not few) or not (plain.guard or one or written[0][0].is_order or is_behind):
             found.failed.append(plain)
         elif one is None:
             needed = {answer for clause in found.needs.asked if len(clause.answers) == 1 for answer in clause.answers}
@@ -246,7 +259,7 @@ class _Asked:
     Attributes:
         numbers: those of the free dims in that trace.
         answer: the question, and its answer.
-        before: all that was asked before it.
+        before, after: all that was asked before it, and after it.
         way: those of these that the program itself asked, if it asked this one, too.
         own: whether it did.
     """
@@ -254,8 +267,22 @@ class _Asked:
     numbers: Mapping[str, int]
     answer: Answer
     before: tuple[Answer, ...]
+    after: tuple[Answer, ...]
     way: tuple[Answer, ...]
     own: bool
+
+    @property
+    def behind(self) -> tuple[Answer, ...]:
+        """The order that a library asked before, if it then asks that two of these sizes are one.
+
+        A QR decomposition asks whether there are fewer rows than columns, and whoever inverts its factor asks only then
+        whether there are as many: sizes that are not one are refused behind that order, and not everywhere.
+        """
+        question, answer = self.answer
+        if self.own or question.is_order or not answer:
+            return ()
+        orders = (one for one in reversed(self.before) if one[0].is_order and one[0].dims & question.dims)
+        return tuple(itertools.islice(orders, 1))
 
     def words(self, written: Written) -> str:
         """The answer that was not tried."""

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from weft.core.edge import names
 from weft.typecheck.proofs.needs import Needs, is_square
 from weft.typecheck.proofs.options import is_about_kinds, items_of, speaks_of_rank, takes_apart
+from weft.typecheck.proofs.preconditions import may_merge
 from weft.typecheck.proofs.rank_rules import Near, near_to, ranks_needed, same_dots, same_shapes
 from weft.typecheck.proofs.reshapes import REFUSED
 from weft.typecheck.proofs.trial import Trial
@@ -71,23 +72,6 @@ def _merges(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
         for other in exact:
             if one < other and may_merge(one, other, trial):
                 yield needs.plus(merged=(other, one))
-
-
-def may_merge(one: str, other: str, trial: Trial) -> bool:
-    """Whether two keys may be one size.
-
-    Not if a scope uses both names, nor if an instance tells them apart. Where a function shares names with the Modules
-    that it is given, its names are to be taken seriously: one that none of them has may still be called otherwise
-    there, but not if it is the leading axis of an array, which is no matter of a Module's.
-    """
-    if trial.scopes.get(one, frozenset()) & trial.scopes.get(other, frozenset()):
-        return False
-    if len({trial.originals[key] for key in (one, other) if key in trial.originals}) == 2:
-        return False
-    if trial.originals:
-        return True
-    outer = [key for key in (one, other) if "" in trial.scopes.get(key, frozenset())]
-    return not (trial.linked and any(key in trial.leading for key in outer))
 
 
 def _as_recorded(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
