@@ -194,9 +194,8 @@ class Guarded:
         lift = interpreted.lift_of(plan.crossing)
         self.boundary, self.crossing = interpreted.boundary, plan.crossing
         self.donates = plan.donation is not None
-        self.lifted: Any = interpreted.rule.lift(
-            replace(lift, bodies=tuple(map(_Checked, lift.bodies)), traces=Traces())
-        )  # type: ignore[arg-type]
+        bodies: Any = tuple(map(_Checked, lift.bodies))
+        self.lifted: Any = interpreted.rule.lift(replace(lift, bodies=bodies, traces=Traces()))
         self._let_pass: np.ndarray | None = None
 
     def let_pass(self, count: int) -> np.ndarray:

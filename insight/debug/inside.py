@@ -109,10 +109,15 @@ class Loop:
         axis = self.run.context.call(lambda: jnp.zeros(()), (), ()).ndim  # a leading axis of devices
         return [jax.lax.dynamic_index_in_dim(x, self.turns[i], axis, keepdims=False) for x in self.scanned]
 
+    def _goes_on(self, i: int, carry: list[Any]) -> bool:
+        if self.goes_on is not None:
+            return self.goes_on(carry)
+        return self.turns is not None and i < len(self.turns)
+
     def _carry_at(self, last: int | None) -> list[Any]:
         """The carry before a turn; of all turns, notes what is bad in their outputs."""
         carry, i, flags = list(self.carry), 0, list[list[int]]()
-        while i != last and (i < len(self.turns) if self.turns is not None else self.goes_on(carry)):  # type: ignore[misc]
+        while i != last and self._goes_on(i, carry):
             outs = list(self._turn(self.consts, carry, self._slices(i)))
             carry, i = outs[: self._num], i + 1
             if last is None:
