@@ -9,6 +9,7 @@ differentiated.
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -342,14 +343,14 @@ def numbers_of_arguments(argnums: Iterable[Any], instead: str) -> tuple[int, ...
     Raises:
         DifferentiationError: if one is no number; `instead` says how leaves are chosen.
     """
-    numbers = tuple(argnums)
-    if all(hasattr(cast("type[Any]", type(number)), "__index__") for number in numbers):
-        return numbers
-    raise DifferentiationError(
-        "argnums must be the position of an argument, or a tuple of positions",
-        at=f"argnums={argnums!r}",
-        fix=f"name arguments by position; {instead}",
-    )
+    try:
+        return tuple(map(operator.index, argnums))
+    except TypeError:
+        raise DifferentiationError(
+            "argnums must be the position of an argument, or a tuple of positions",
+            at=f"argnums={argnums!r}",
+            fix=f"name arguments by position; {instead}",
+        ) from None
 
 
 def diff_options(

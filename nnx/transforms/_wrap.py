@@ -165,8 +165,7 @@ def argnums_and_filters(argnums: Any) -> tuple[int | tuple[int, ...], tuple[tupl
         StructureError: if an argument is named twice, for its Variables would be differentiated by one of the two.
         DifferentiationError: if one is named by something else.
     """
-    cls = cast("type[object]", type(argnums))
-    single = isinstance(argnums, DiffState) or hasattr(cls, "__index__")
+    single = not isinstance(argnums, Iterable)
     entries: tuple[Any, ...] = (argnums,) if single else tuple(cast("Iterable[Any]", argnums))
     numbers = numbers_of_arguments(
         [entry.argnum if isinstance(entry, DiffState) else entry for entry in entries],

@@ -42,8 +42,9 @@ __all__ = ["DiffState", "grad", "jvp", "remat", "value_and_grad", "vjp"]
 
 def _grad(name: str, f: Any, argnums: Any, graph: bool | None, graph_updates: bool | None, **options: Any) -> Any:
     boundary = boundary_of(name, graph, graph_updates)
+    if not isinstance(argnums, dict):  # which names no positions, and JAX may not be able to sort its keys
+        checked_prefix(boundary, argnums, "argnums", "DiffState")
     numbers, filters = argnums_and_filters(argnums)
-    checked_prefix(boundary, argnums, "argnums", "DiffState")
     # Nothing to differentiate is an empty State with graph updates, as in NNX; otherwise it is an error.
     more: dict[str, Any] = {"filters": filters, "chooses": "nnx.DiffState", "may_be_none": boundary.updates, **options}
     settings = DiffOptions(name, numbers, _default(boundary), **more)
