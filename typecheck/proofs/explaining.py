@@ -30,9 +30,10 @@ from weft.typecheck.proofs.options import (
 from weft.typecheck.proofs.preconditions import preconditions
 from weft.typecheck.proofs.rules import candidates, last_resorts, of_no_size
 from weft.typecheck.proofs.trial import Target, Trial, clashing_keys, run_trial
-from weft.typecheck.proofs.under_needs import written_under
+from weft.typecheck.proofs.under_needs import Written, written_under
 from weft.typecheck.sizes.clauses import Answer
 from weft.typecheck.sizes.deciding import Question, otherwise
+from weft.typecheck.sizes.space import Space
 
 # How many needs are looked for, one after the other.
 _DEPTH = 24
@@ -286,6 +287,20 @@ class Explainer:
                 return self.attempt(dataclasses.replace(trial.assignment, sizes=found))
         return None
 
+    def followed(self, base: Trial, written: Written, numbers: Mapping[str, int]) -> tuple[Space, Trial | Exception]:
+        """A trial over sizes that know themselves, at some numbers of the free dims, or why there is none.
+
+        Raises:
+            Exhausted: if the budget has no more.
+        """
+        space, sizes = written.dims(numbers)
+        assignment = dataclasses.replace(base.assignment, sizes={**base.assignment.sizes, **sizes})
+        self.spend()
+        try:
+            return space, run_trial(self.target, assignment, self.dims, space=space)
+        except (Unbuildable, AnnotationError, ValueError, TypeError) as error:
+            return space, error
+
     def asked_last(self, trial: Trial) -> tuple[dict[Question, bool], bool]:
         """What a trial that fails asked of its sizes before it failed, the last questions last; and whether that is all
         there is to know of why: no number was taken of a size, and it failed as with numbers."""
@@ -293,12 +308,8 @@ class Explainer:
             return {}, True  # of Python's own limit, too, which no size changes
         sizes = trial.assignment.sizes
         written = written_under(Needs(), sizes, set(self.dims))
-        space, dims = written.dims(written.numbers)
-        assignment = dataclasses.replace(trial.assignment, sizes={**sizes, **dims})
-        self.spend()
-        try:
-            traced = run_trial(self.target, assignment, self.dims, space=space)
-        except (Unbuildable, AnnotationError, ValueError, TypeError):
+        space, traced = self.followed(trial, written, written.numbers)
+        if isinstance(traced, Exception):
             return {}, False
         asked = {written.of_keys(question): answer for question, answer in space.last.items()}
         asked = {one: answer for one, answer in asked.items() if one.is_order or not one.dims & space.pinned.keys()}

@@ -17,12 +17,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from weft.typecheck.arguments.builder import Unbuildable
-from weft.typecheck.errors import AnnotationError
 from weft.typecheck.proofs.changing import changed
 from weft.typecheck.proofs.explaining import Explainer
 from weft.typecheck.proofs.options import at_guard
 from weft.typecheck.proofs.preconditions import at_least
-from weft.typecheck.proofs.trial import Trial, run_trial
+from weft.typecheck.proofs.trial import Trial
 from weft.typecheck.proofs.under_needs import Written, written_under
 from weft.typecheck.proofs.variations import Found
 from weft.typecheck.proofs.violations import in_short
@@ -155,14 +154,10 @@ class _Variant:
 
     def _traced(self, numbers: Mapping[str, int]) -> tuple[Space, Trial | None, str]:
         """The trace at some numbers of the free dims, and why there is none."""
-        space, sizes = self.written.dims(numbers)
-        assignment = dataclasses.replace(self.trial.assignment, sizes={**self.trial.assignment.sizes, **sizes})
-        self.explainer.spend()
         self.answers.traces += 1
-        try:
-            traced = run_trial(self.explainer.target, assignment, self.explainer.dims, space=space)
-        except (Unbuildable, AnnotationError, ValueError, TypeError) as error:
-            return space, None, str(error).splitlines()[0]
+        space, traced = self.explainer.followed(self.trial, self.written, numbers)
+        if isinstance(traced, Exception):
+            return space, None, str(traced).splitlines()[0]
         if traced.error is not None:
             return space, traced, in_short(traced.error)
         wrong = traced.violations
