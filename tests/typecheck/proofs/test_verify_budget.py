@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 from weft.typecheck.__main__ import main as command
 from weft.typecheck.command.linter import judge_here
 from weft.typecheck.errors import BudgetError
-from weft.typecheck.proofs import explaining, questions
+from weft.typecheck.proofs import explaining
 from weft.typecheck.proofs.budget import Budget
 from weft.typecheck.proofs.prover import proofs_of, verify
 from weft.typecheck.proofs.report import Contract, Verdict
@@ -59,8 +59,7 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The assignments of all trials that searches make, in their order."""
     assignments: list[Any] = []
     run = explaining.run_trial
-    for module in (explaining, questions):
-        monkeypatch.setattr(module, "run_trial", lambda *args, **how: assignments.append(args[1]) or run(*args, **how))
+    monkeypatch.setattr(explaining, "run_trial", lambda *args, **how: assignments.append(args[1]) or run(*args, **how))
     return assignments
 
 
