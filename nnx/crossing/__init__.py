@@ -1,1 +1,1 @@
-"""The boundary of references: how a graph goes into a transform, and how mutation comes out as updates."""
+"""The references boundary: how object graphs enter a JAX transform, and how their mutations leave it as updates."""

@@ -1,7 +1,8 @@
-"""Trees with graphs in them, taken apart: one structure without identities and arrays, and the leaves.
+"""Flattens pytrees that contain NNX objects: into one hashable structure, and the leaves that JAX gets.
 
-Objects, Variables and array refs are the *items* that are graphs; they are planned together, so that what they share is
-known. In tree mode objects are looked through as the pytrees that they are, and only Variables and refs are items.
+The leaves of the outer pytree are *items*. An object, a Variable and an array ref are each an item that is a graph; one
+plan covers all graphs of the tree, so sharing between two of them is seen. In tree mode an object is flattened as an
+ordinary pytree, and only Variables and array refs are graphs.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ NODE, ARRAY = _Mark("node"), _Mark("array")
 
 @dataclass(frozen=True)
 class Holder:
-    """What a leaf sits in: a Variable of this type and metadata, or (None) an array that is an attribute."""
+    """The box around a leaf: a Variable's type and metadata, or `type=None` for an array that is a plain attribute."""
 
     type: type | None
     metadata: Any = None
@@ -52,7 +53,7 @@ PLAIN = Holder(None)
 
 @dataclass(frozen=True)
 class RefLeaf:
-    """A leaf on its way in: where it is, its value, and what holds it."""
+    """A leaf of the arguments: its path, its value, and the Variable around it (None for a plain array)."""
 
     path: Path
     value: Any
@@ -65,35 +66,38 @@ class RefLeaf:
 
 @dataclass(frozen=True)
 class RefStructure:
-    """A tree with graphs in it, without its arrays.
+    """A pytree with object graphs in it, without arrays: the treedef of this boundary, and part of jit's cache key.
 
     Attributes:
-        treedef: of the tree, with each graph and each array as a leaf.
-        items: for each of those leaves NODE, ARRAY, or `Fixed` for a static value.
-        graphdef: the joint structure of the graphs.
-        holders: for each leaf of the graphs, what it sits in; leaves that are ARRAY items follow them.
-        paths: for each leaf its item, and its path inside of that.
-        full_paths: for each leaf its path in the tree.
+        treedef: of the outer pytree, in which each graph and each array is a leaf (an item).
+        items: for each item NODE (a graph), ARRAY, or `Fixed` around a static value.
+        graphdef: the joint structure of all graphs.
+        holders: for each leaf of the graphs the box around it. Arrays that are items themselves follow these leaves.
+        paths: for each leaf the number of its item, and its path inside of that item.
+        full_paths: for each leaf its path in the whole tree.
     """
 
     treedef: Any
     items: tuple[Any, ...]
     graphdef: GraphDef[Any]
     holders: tuple[Holder, ...]
+    # Paths follow from treedef and graphdef. Compared, they would make each lookup in jit's cache grow with the
+    # model.
     paths: tuple[tuple[int, Path], ...] = field(default=(), compare=False)
     full_paths: tuple[Path, ...] = field(default=(), compare=False)
 
     def __hash__(self) -> int:
+        # Not every field: a hash over the metadata of all Variables would be computed at each call.
         return hash((self.treedef, self.graphdef, len(self.items)))
 
     def build(self, leaves: Sequence[Any]) -> Any:
-        """The tree again, of fresh objects around these leaves."""
+        """Rebuilds the tree, of new objects around `leaves`."""
         return build(self, leaves)[0]
 
 
 @dataclass
 class Tree:
-    """A live tree taken apart: its structure, its plan, and the leaves."""
+    """The caller's tree, flattened: its structure, the plan of its graphs, and the leaves."""
 
     structure: RefStructure
     flat: list[Any]
@@ -105,7 +109,7 @@ class Tree:
 
 @dataclass
 class Memory:
-    """What is remembered of a live call until its function has returned."""
+    """The objects that a trace built for the user's function, by which its mutations are read when it returns."""
 
     holders: list[Any]  # for each leaf of the graphs the live Variable, or None
     index_ref: IndexMap
@@ -113,7 +117,7 @@ class Memory:
 
 
 def is_item(graph: bool, value: Any) -> bool:
-    """Whether a value is a graph of its own, where objects are graphs or not."""
+    """Whether flattening stops at `value` because it is a graph (with `graph=False`: a Variable or an array ref)."""
     if isinstance(value, Variable) or is_array_ref(value) or (graph and type(value) in GRAPH_TYPES):
         return True
     refuse_foreign(value)
@@ -121,7 +125,7 @@ def is_item(graph: bool, value: Any) -> bool:
 
 
 def take_apart(graph: bool, tree: Any) -> Tree:
-    """Takes a tree with graphs in it apart.
+    """Flattens a pytree with NNX objects in it.
 
     Args:
         graph: whether objects are graphs, or trees.
@@ -133,6 +137,8 @@ def take_apart(graph: bool, tree: Any) -> Tree:
     starts = [*plan.starts, len(plan.leaves)]
     leaves: list[RefLeaf] = []
     paths: list[tuple[int, Path]] = []
+    # The leaves of all graphs come before the plain arrays, whatever their order in the tree. The generated quick way
+    # relies on it: it reads the Variables of a plan in one comprehension, and appends the arrays.
     values = plan.read()
     for root, place in enumerate(shape.nodes):
         for i in range(starts[root], starts[root + 1]):
@@ -148,37 +154,39 @@ def take_apart(graph: bool, tree: Any) -> Tree:
 
 
 def shape_of(graph: bool, tree: Any) -> Tree:
-    """A tree with its graphs as items, which are not looked into."""
-    met: set[int] = set()
+    """Flattens the outer pytree alone: no graph in it is walked, so the plan is empty and there are no leaves yet."""
+    graph_ids: set[int] = set()
 
     def stops(value: Any) -> bool:
-        found = is_item(graph, value)
-        if found:
-            met.add(id(value))
-        return found
+        is_graph = is_item(graph, value)
+        if is_graph:
+            graph_ids.add(id(value))
+        return is_graph
 
-    # JAX asks of every node and every leaf, once: what it is need not be asked again.
+    # JAX calls `stops` once for every node and leaf, so what it answered is remembered by identity and not asked again.
     try:
         with_paths, treedef = jax.tree_util.tree_flatten_with_path(tree, is_leaf=stops)
     except ValueError:
-        deque(iter_leaves(tree), maxlen=0)  # which names the dict whose keys cannot be sorted
+        deque(iter_leaves(tree), maxlen=0)  # raises an error that names the dict with unsortable keys
         raise
     flat = [value for _, value in with_paths]
     bases = [tuple(map(key_part, path)) for path, _ in with_paths]
-    nodes = [i for i, value in enumerate(flat) if id(value) in met]
-    items = tuple([NODE if id(value) in met else _item(value) for value in flat])
+    nodes = [i for i, value in enumerate(flat) if id(value) in graph_ids]
+    items = tuple([NODE if id(value) in graph_ids else _item(value) for value in flat])
     structure = RefStructure(treedef, items, _NOTHING, ())
     return Tree(structure, flat, _NO_PLAN, nodes, [], bases)
 
 
 def build(structure: RefStructure, values: Sequence[Any]) -> tuple[Any, Memory]:
-    """The tree again, of fresh objects around these values, and what to remember of it."""
+    """Rebuilds a tree, of new objects around `values`. Returns it with the new objects, for `Leaving` to compare."""
     count = len(structure.holders)
     leaves: list[Any] = []
     live: list[Any] = []
     for holder, value in zip(structure.holders, values[:count], strict=True):
         if not is_array(value):
-            value = copy_containers(value)  # what the function does to a dict in a Variable must show as a change
+            # A dict in a Variable would be the caller's own: what the function writes into it would be no change of
+            # identity, and would be visible outside even if the trace fails.
+            value = copy_containers(value)
         variable = None if holder.type is None else holder.type._new(value, holder.metadata)
         live.append(variable)
         leaves.append(value if variable is None else variable)
@@ -189,7 +197,7 @@ def build(structure: RefStructure, values: Sequence[Any]) -> tuple[Any, Memory]:
 
 
 def put_together(items: Sequence[Any], graphs: Unflattener, arrays: Iterable[Any]) -> list[Any]:
-    """What stands in the places of items: the next graph, the next array, or the static value itself."""
+    """The value of each item, in order: a graph rebuilt by `graphs`, the next of `arrays`, or a static value."""
     rest = iter(arrays)
     return [graphs.node() if item is NODE else next(rest) if item is ARRAY else item.value for item in items]
 
@@ -203,12 +211,12 @@ def _item(value: Any) -> Any:
 
 
 def _holder(leaf: Any) -> Holder:
-    # A hijax Variable is one by `isinstance`, but is itself the value that JAX passes on.
+    # By type and not by `isinstance`: a traced hijax Variable claims to be a Variable, but JAX passes it on as a value.
     return Holder(type(leaf), leaf._nnx_metadata) if issubclass(type(leaf), Variable) else PLAIN
 
 
 def named(path: Path, names: Sequence[str]) -> Path:
-    """A path from the call, starting with the argument's name."""
+    """`path` as an error shows it: `(0, 1, "w")`, that is `args[1].w`, becomes `("x", "w")` if the parameter is `x`."""
     which, first, *rest = path
     if which == 0 and isinstance(first, int):
         return (names[first], *rest) if first < len(names) else ("args", first, *rest)
@@ -216,14 +224,14 @@ def named(path: Path, names: Sequence[str]) -> Path:
 
 
 def repeats_of(plan: Plan) -> Iterator[tuple[int, Path, int]]:
-    """What was met again in a plan, as (number, path, root)."""
+    """The nodes that a plan met a second time, each as (number, second path, root below which that path is)."""
     for root, (start, end) in enumerate(itertools.pairwise([*plan.repeat_starts, len(plan.repeats)])):
         for number, path in plan.repeats[start:end]:
             yield number, path, root
 
 
 def check_levels(nodes: Iterable[Any]) -> None:
-    """Refuses objects and Variables of another trace level.
+    """Refuses objects and Variables that were created at another trace level.
 
     Raises:
         TraceLevelError: naming their type.
@@ -231,6 +239,7 @@ def check_levels(nodes: Iterable[Any]) -> None:
     here = current_trace_state()
     for node in nodes:
         state = node._trace_state if type(node) in VARIABLE_TYPES else getattr(node, "_pytree__trace", None)
+        # Identity first: `is_valid` asks JAX for the current trace, and nearly every node is of the current one.
         if state is not None and state is not here and not state.is_valid():
             raise StructureError(
                 f"Cannot extract graph node from different trace level: {type(node).__name__}",

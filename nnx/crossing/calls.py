@@ -1,4 +1,4 @@
-"""Calls over graphs: what one was taken apart into, with the functions that are called."""
+"""A flattened call: the structure of its arguments together with the user's functions, as the key of its plan."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from weft.nnx.states.states import from_flat_state
 
 @dataclass(frozen=True)
 class RefCall(RefStructure):
-    """A call of functions of graphs, without its arrays.
+    """A call whose arguments contain graphs, without its arrays.
 
     Attributes:
         functions: the user's functions.
@@ -25,24 +25,26 @@ class RefCall(RefStructure):
     """
 
     functions: tuple[Any, ...] = ()
+    # Not compared: plans are kept by boundary, and all calls of a boundary have the same mode.
     mode: Mode = field(default=Mode(True, True, False, ""), compare=False)
 
+    # Written out, because a frozen dataclass generates a hash over every field.
     __hash__ = RefStructure.__hash__
 
     def path_of(self, position: int) -> Path:
-        """Where a leaf of the arguments is."""
+        """The path of a leaf of the arguments, from its parameter's name on."""
         return named(self.full_paths[position], self.mode.names(self.functions))
 
     def described(self) -> Described:
-        """What a trace is told apart by, beside the types of arrays."""
+        """The part of the cache key that is no array, in words: why a call was traced again."""
         return describe_arguments(self, self.mode.names(self.functions))
 
     def meant(self) -> frozenset[Path]:
-        """The arguments that the user has said to be static: JAX's `static_argnums`, and nothing of an object."""
+        """The arguments that the user declared static: none here, for NNX transforms bind `static_argnums` before."""
         return frozenset()
 
     def sparse(self, values: Mapping[int, Any]) -> Call:
-        """The call's trees as (co)tangents: States with updates, else objects like the arguments."""
+        """(Co)tangents of the arguments: as States in graph mode with updates, else as objects like the arguments."""
         if self.mode.updates:
             return ((), *self._as_states(values))
         count = len(self.holders) + self.items.count(ARRAY)
@@ -50,13 +52,14 @@ class RefCall(RefStructure):
         return (), args, kwargs
 
     def read_sparse(self, call: Call) -> list[Any]:
-        """For each leaf its value in trees like the arguments (objects, States, arrays), or None."""
+        """For each leaf of the call its (co)tangent in trees like the arguments (objects, States, arrays), or None."""
         trees = take_apart(self.mode.graph, (tuple(call[1]), dict(call[2])))
-        given = {leaf.path: leaf.value for leaf in trees.leaves}
-        return [given.get(path) for path in self.full_paths]
+        # By path and not by order: a State of tangents may lack Variables that are not differentiated.
+        by_path = {leaf.path: leaf.value for leaf in trees.leaves}
+        return [by_path.get(path) for path in self.full_paths]
 
     def _as_states(self, values: Mapping[int, Any]) -> tuple[Any, Any]:
-        """(Co)tangents of the arguments: for a graph the State of the leaves that have one."""
+        """(Co)tangents of the arguments, with each graph as a State of the leaves that have one."""
         flat: list[Any] = [None] * len(self.items)
         states: dict[int, list[tuple[Path, Any]]] = {i: [] for i, item in enumerate(self.items) if item is NODE}
         count = len(self.holders)

@@ -1,8 +1,9 @@
-"""Split and merge contexts: graphs that cross into a pure function and back, as the very same objects.
+"""Split and merge contexts: flax's own way to pass graphs through a pure function and update the same objects after.
 
-A *split context* flattens several graphs with one numbering, a *merge context* reads several with one. Under an
-*update context* four of them go together: split outside (1), merge inside (2), split inside (3), merge outside (4);
-the numbers of (1) are the outer indexes in (3), and (4) fills the objects of (1) instead of making new ones.
+A *split context* flattens several graphs with one numbering, so that sharing between them survives; a *merge context*
+rebuilds several graphs with one numbering. An *update context* joins four of them: split outside (1), merge inside (2),
+split inside (3), merge outside (4). The numbers of (1) are the outer indexes in (3), so (4) writes into the objects of
+(1) instead of making new ones.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from weft.nnx.variable.variable import Variable
 @jtu.register_static
 @dataclasses.dataclass(eq=False)
 class UpdateContext:
-    """The numbers that the four steps share. To JAX all are equal: it never decides what is compiled.
+    """The numbers that the four steps share. All contexts are equal, so a context in a treedef never causes a retrace.
 
     >>> with update_context("example") as context:
     ...     context.tag
@@ -48,6 +49,7 @@ class UpdateContext:
     static_cache: Any = None
 
     def __hash__(self) -> int:
+        # `register_static` makes it a part of treedefs, where a hash by identity would miss jit's cache at each call.
         return 0
 
     def __eq__(self, other: object) -> bool:
@@ -69,6 +71,7 @@ class UpdateContext:
 
 
 class _Contexts(threading.local):
+    # A stack for each thread: two threads that trace with one tag would otherwise read each other's numbers.
     def __init__(self) -> None:
         self.update: dict[Hashable, list[UpdateContext]] = {}
 
@@ -90,6 +93,7 @@ class UpdateContextManager(contextlib.ContextDecorator):
     def __exit__(self, *exception: Any) -> None:
         stack = _contexts.update[self.tag]
         context = stack.pop()
+        # JAX may keep the context in a cached treedef for long: it must not keep the user's models alive with it.
         context.outer_ref_outer_index = context.outer_index_outer_ref = None
         context.outer_index_inner_ref = context.inner_ref_outer_index = None
         if not stack:
@@ -100,7 +104,7 @@ def update_context(tag: Hashable) -> UpdateContextManager:
     """Opens an update context; see the module's docstring for what it is for.
 
     Args:
-        tag: names it, so that the contexts of others do not get in the way.
+        tag: the context's name, by which split and merge contexts find it; libraries use tags of their own.
 
     >>> from weft.nnx.modules.module import Module
     >>> class Foo(Module):
@@ -126,7 +130,7 @@ def update_context(tag: Hashable) -> UpdateContextManager:
 
 
 def current_update_context(tag: Hashable) -> UpdateContext:
-    """The innermost open context of a tag.
+    """Returns the innermost open update context of a tag.
 
     Raises:
         ValueError: if there is none.
@@ -137,7 +141,10 @@ def current_update_context(tag: Hashable) -> UpdateContext:
     """
     stack = _contexts.update.get(tag)
     if not stack:
-        raise StructureError(f"No update context found for tag {tag!r}", fix="open one: with nnx.update_context(tag)")
+        raise StructureError(
+            f"No update context found for tag {tag!r}",
+            fix="open it: `with nnx.update_context(tag):`",
+        )
     return stack[-1]
 
 
@@ -147,7 +154,7 @@ def _context_of(tag: Hashable | None) -> UpdateContext | None:
 
 @dataclasses.dataclass
 class SplitContext:
-    """Takes graphs apart with one numbering.
+    """Flattens several graphs with one numbering, so that a Variable of two graphs is a leaf of the first alone.
 
     >>> from weft import nnx
     >>> w = nnx.Param(1.0)
@@ -161,14 +168,14 @@ class SplitContext:
     is_inner: bool | None
 
     def split(self, node: Any, *filters: Any) -> tuple[Any, ...]:
-        """Like `nnx.split`."""
+        """Like `nnx.split`, but what an earlier graph of this context holds is only referred to."""
         graphdef, *parts = self.flatten(node, *filters)
         return graphdef, *map(nested_or_leaf, parts)
 
     def flatten(self, node: Any, *filters: Any, with_paths: bool = True) -> tuple[Any, ...]:
-        """Like `nnx.flatten`, with a flat state for each filter."""
+        """Like `nnx.flatten`, with a flat state for each filter instead of one."""
         if filters and not with_paths:
-            raise StructureError("filters need paths", fix="leave with_paths=True")
+            raise StructureError("filters need paths, but with_paths=False was passed", fix="leave with_paths=True")
         context = _context_of(self.ctxtag)
         outer = context.inner_ref_outer_index if context is not None else None
         graphdef, flat = flatten(
@@ -179,7 +186,7 @@ class SplitContext:
 
 @dataclasses.dataclass
 class MergeContext:
-    """Puts graphs together with one numbering.
+    """Rebuilds several graphs with one numbering, so that what they shared is one object again.
 
     >>> from weft import nnx
     >>> with split_context() as context:
@@ -202,21 +209,23 @@ class MergeContext:
         )
 
     def merge(self, graphdef: GraphDef[Any], state: Any, /, *states: Any) -> Any:
-        """Like `nnx.merge`; Variables are copies."""
+        """Like `nnx.merge`; the Variables of the states are copied, and not used themselves."""
         return self._unflatten(graphdef, sorted_leaves_of((state, *states)), True)
 
     def unflatten(self, graphdef: GraphDef[Any], flat_state: Any, /, *flat_states: Any) -> Any:
-        """Like `nnx.unflatten`, of several flat states or one list of leaves."""
+        """Like `nnx.unflatten`, from several flat states, or from one list of leaves."""
         if not isinstance(flat_state, list):
             flat_state = FlatState.merge(flat_state, *flat_states)
         elif flat_states:
-            raise StructureError("leaves as a list must be the only ones")
+            raise StructureError(
+                "a list of leaves cannot be combined with further flat states", fix="pass one list, or flat states"
+            )
         return self._unflatten(graphdef, flat_state, False)
 
 
 @contextlib.contextmanager
 def split_context(ctxtag: Hashable | None = None) -> Iterator[SplitContext]:
-    """Opens a context that takes several graphs apart, with what they share.
+    """Opens a context in which several graphs are flattened under one numbering.
 
     >>> from weft import nnx
     >>> w = nnx.Param(1.0)
@@ -232,20 +241,20 @@ def split_context(ctxtag: Hashable | None = None) -> Iterator[SplitContext]:
     finally:
         if context is not None:
             context.flatten_end(split.ref_index)
-        # What is kept of this is the update context's; a later split would have numbers of its own.
+        # A split after the block would number objects that the update context no longer knows: it fails instead.
         del split.ref_index, split.ctxtag
 
 
 @contextlib.contextmanager
 def merge_context(ctxtag: Hashable | None = None, inner: bool | None = None) -> Iterator[MergeContext]:
-    """Opens a context that puts several graphs together, with what they share.
+    """Opens a context in which several graphs are rebuilt under one numbering.
 
     Args:
         ctxtag: the tag of an update context.
-        inner: under one, whether this is the merge inside.
+        inner: with `ctxtag`, whether this is the merge inside the pure function (step 2) or outside (step 4).
 
     Raises:
-        ValueError: if that is not said.
+        ValueError: if `ctxtag` is passed without `inner`.
 
     >>> from weft import nnx
     >>> w = nnx.Param(1.0)
@@ -264,23 +273,23 @@ def merge_context(ctxtag: Hashable | None = None, inner: bool | None = None) -> 
             if inner is None:
                 raise StructureError("under an update context, say whether this merge is the inner one (inner=...)")
             current_update_context(ctxtag).unflatten_end(merge.index_ref, inner)
-        del merge.index_ref, merge.ctxtag
+        del merge.index_ref, merge.ctxtag  # as above: a merge after the block fails
 
 
-def _structure_and_things(node: Any) -> tuple[GraphDef[Any], list[Identity]]:
-    """The structure of a graph, and the objects and Variables in it in order."""
-    met = RefMap()
-    graphdef, _ = flatten(node, ref_index=met, with_paths=False, graph=True)
-    return graphdef, list(map(Identity, met))
+def _structure_and_identities(node: Any) -> tuple[GraphDef[Any], list[Identity]]:
+    """A graph's structure, and its objects and Variables in the order of their numbers."""
+    numbers = RefMap()
+    graphdef, _ = flatten(node, ref_index=numbers, with_paths=False, graph=True)
+    return graphdef, list(map(Identity, numbers))
 
 
 def cached_partial(
     f: Callable[..., Any], *cached_args: Any, graph: bool | None = None, graph_updates: bool | None = None
 ) -> Callable[..., Any]:
-    """`functools.partial` for transformed functions and objects that do not change their structure.
+    """`functools.partial` for a transformed function and objects whose structure does not change between calls.
 
-    The objects are cloned once, around the same Variables, so that nothing outside can change their structure; finding
-    their plan again is what makes calls cheap.
+    The objects are cloned once, around the same Variables. No code outside can change the structure of the clones, so
+    each call finds their plan again at once, and that makes it cheap.
 
     Args:
         f: a transformed function.
@@ -288,7 +297,7 @@ def cached_partial(
         graph, graph_updates: must both hold.
 
     Raises:
-        ValueError: in other modes; when called, if the function leaves the structure of a cached object changed.
+        ValueError: in other modes; from a call, if the function has changed the structure of a cached object.
 
     >>> import jax.numpy as jnp
     >>> from weft import nnx
@@ -298,36 +307,40 @@ def cached_partial(
     """
     if not (graph_mode(graph) and graph_updates_mode(graph_updates)):
         raise StructureError("cached_partial needs graph mode with graph updates", fix="pass graph=True")
-    numbers, things = RefMap(), IndexMap()
+    numbers, outer_nodes = RefMap(), IndexMap()
 
     def cached(value: Any) -> Any:
         if not is_graph_node(value):
             return value
         graphdef, leaves = flatten(value, ref_index=numbers, graph=True)
-        return unflatten(graphdef, leaves, index_ref=things)
+        return unflatten(graphdef, leaves, index_ref=outer_nodes)
 
     own_args = jax.tree.map(cached, cached_args, is_leaf=is_graph_node)
     nodes = [leaf for leaf in jax.tree.leaves(own_args, is_leaf=is_graph_node) if is_graph_node(leaf)]
-    expected = list(map(_structure_and_things, nodes))
+    expected = list(map(_structure_and_identities, nodes))
     plan = Plan(nodes)
     variables = [node for _, node in iter_graph(nodes, graph=True) if isinstance(node, Variable)]
 
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        # To be given back if the structure was changed: the call is refused, and must leave nothing behind.
+        # Restored if the function changed the structure: the call is then refused, and must leave no trace.
         before = [(variable, variable.get_raw_value(), variable._nnx_metadata) for variable in variables]
         out = f(*own_args, *args, **kwargs)
-        # The usual answer, and one comparison of numbers. A plan that is not valid may be so for changes that were
-        # taken back; then structures are compared. Static values were asked when the call began.
+        # The usual answer costs one comparison of version numbers. A function may also add an attribute and delete it
+        # again: versions differ then, though the structure does not, so an invalid plan leads to a full comparison.
+        # `statics=False`, because entering the call has just checked the static attributes.
         if plan.is_valid(statics=False):
             return out
-        for i, (node, was) in enumerate(zip(nodes, expected, strict=True)):
-            now = _structure_and_things(node)
-            if now != was:
-                # What was donated is gone, and the Variables are better off with what the call gave them.
+        for i, (node, expected_structure) in enumerate(zip(nodes, expected, strict=True)):
+            now = _structure_and_identities(node)
+            if now != expected_structure:
+                # After donation the old buffers are deleted: only the values that the call wrote can be read any more.
                 if not any(isinstance(value, jax.Array) and value.is_deleted() for _, value, _ in before):
                     _restore(before)
-                parts = (picture(made, [(i,)], identities=dict(enumerate(things))).parts for made, things in (was, now))
+                parts = (
+                    picture(made, [(i,)], identities=dict(enumerate(outer_nodes))).parts
+                    for made, outer_nodes in (expected_structure, now)
+                )
                 raise StructureError(
                     f"The graph structure of a {type(node).__name__} added to cached_partial was mutated inside",
                     at=lines(changes_of_parts(*parts), "cached_args"),
@@ -339,7 +352,7 @@ def cached_partial(
 
 
 def _restore(before: list[tuple[Any, Any, Any]]) -> None:
-    """Gives Variables the values and metadata back that they had."""
+    """Sets values and metadata of Variables back to those of (variable, value, metadata) triples."""
     for variable, value, metadata in before:
         variable.set_raw_value(value)
         if variable._nnx_metadata is not metadata:

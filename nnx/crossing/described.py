@@ -1,6 +1,7 @@
-"""Graphs in words: what is at each path, so that two structures can be compared and every difference be named.
+"""Describes graphs path by path, so that an error can name every difference between two structures.
 
-Structures are compared as they are, which is quick; only where they differ are they read again for words.
+Two structures are compared with `==` first, which is quick. Only if they differ is each read into a `Picture`, a table
+from path to a few words, and the tables are compared.
 
 >>> import jax.numpy as jnp
 >>> from weft import nnx
@@ -26,17 +27,17 @@ from weft.nnx.crossing.apart import ARRAY, NODE, RefStructure, Tree, named
 from weft.nnx.crossing.outcomes import RefOutcome
 from weft.nnx.graphs.definitions import ArrayRefDef, GraphDef, LeafAttr, NodeDef, NodeRef, Static, VariableDef
 
-# In place of the value of an array that leaves as it came.
+# Stands in for the value of an array that a function returned unchanged, so that two branches that do so agree.
 AS_GIVEN = "an argument"
 
 
 @dataclass(frozen=True)
 class Part:
-    """What is at a path.
+    """What the structure has at a path.
 
     Attributes:
-        text: what it is called.
-        value: what must be equal besides, such as its identity.
+        text: how an error names it.
+        value: what must be equal too, although no text shows it: the object's identity, or a static value.
     """
 
     text: str
@@ -47,7 +48,7 @@ class Part:
 
 
 class Identity(Fixed):
-    """Something that must stay the same object."""
+    """Compares equal to the same object alone; wraps the objects of a carry, which a loop must not exchange."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Identity) and self.value is other.value
@@ -58,12 +59,12 @@ class Identity(Fixed):
 
 @dataclass
 class Picture:
-    """What a structure says of each path.
+    """A structure as a table from path to what is there.
 
     Attributes:
         parts: objects, containers, Variables and their metadata, arrays and static values, by path.
         leaves: the path of each leaf, in order.
-        things: by number, what an object or Variable is called wherever it is met again, and a Variable's metadata.
+        things: for each number of the graph how a second path to that node is described, and a Variable's metadata.
     """
 
     parts: dict[Path, Part] = field(default_factory=dict[Path, Part])
@@ -80,15 +81,16 @@ def picture(
     leaves: Sequence[Any] = (),
     identities: Mapping[Any, Any] | None = None,
 ) -> Picture:
-    """Reads a structure.
+    """Reads a graph's structure into a `Picture`.
 
     Args:
-        graphdef: the structure of graphs, one after the other.
-        roots: where each of them is.
-        earlier: of the structure that its outer indexes are of: what was there is called by its place there.
-        met: of a structure whose numbers it goes on with.
-        leaves: the abstract values of its leaves, to be said of what is new.
-        identities: by number, what must not become another.
+        graphdef: the structure of several graphs, in order.
+        roots: the path of each graph.
+        earlier: the picture of the structure that the outer indexes in `graphdef` refer to; a node of it is described
+            by its path there.
+        met: the picture of a structure whose numbering `graphdef` continues.
+        leaves: the abstract values of the leaves, to describe new Variables and arrays.
+        identities: by number, the value that must be equal for a node (see `Part.value`).
     """
     reader = _Reader(graphdef, Picture(things=dict(met.things) if met else {}), earlier, leaves, identities or {})
     for root in roots:
@@ -112,7 +114,7 @@ class _Reader:
     def node(self, path: Path) -> None:
         definition = next(self._nodes)
         number, parts, things = definition.index, self.picture.parts, self.picture.things
-        # By the name of the first path to it, so that sharing that changed shows as a difference.
+        # A second path is described by the first one, so that a change in sharing alone shows as a difference too.
         again = isinstance(definition, NodeRef)
         if again:
             text, metadata = things.get(definition.index, ("an argument", {}))
@@ -120,8 +122,8 @@ class _Reader:
             text = self._named(definition)
             metadata = definition.metadata if isinstance(definition, VariableDef) else {}
             if number is not None:
-                where = text if self._earlier else f"the {text} at {format_path(path)}"
-                things[number] = (where, metadata)
+                text_elsewhere = text if self._earlier else f"the {text} at {format_path(path)}"
+                things[number] = (text_elsewhere, metadata)
         parts[path] = Part(text, self._identities.get(number))
         parts.update(_metadata(path, metadata))
         if isinstance(definition, NodeDef):
@@ -159,29 +161,29 @@ class _Reader:
         return self._values[i] if i < len(self._values) else AS_GIVEN
 
 
-def describe_tree(apart: Tree, things: Sequence[Any], root: str) -> Described:
-    """What must not change of a tree that is carried.
+def describe_tree(flattened: Tree, fixed_nodes: Sequence[Any], root: str) -> Described:
+    """Describes what a loop must not change in a tree that it carries: treedef, graph structure, shapes, identities.
 
-    Args:
-        apart: the tree.
-        things: the objects and Variables in it that must stay the same.
-        root: what it is called.
+        Args:
+            flattened: the carried tree.
+    fixed_nodes: the objects and Variables in it that each iteration must return, and no others in their places.
+            root: how an error names the tree.
     """
-    structure, same = apart.structure, {id(node) for node in things}
-    numbered = ((number, apart.plan.node(number)) for number in apart.plan.by_number)
+    structure, same = flattened.structure, {id(node) for node in fixed_nodes}
+    numbered = ((number, flattened.plan.node(number)) for number in flattened.plan.by_number)
     identities = {number: Identity(node) for number, node in numbered if id(node) in same}
-    paths = [(root, *base) for base in apart.bases]
+    paths = [(root, *base) for base in flattened.bases]
     return Described(
         root,
         Make(structure.treedef, (structure.graphdef, *identities.values())),
-        (*(((root, *leaf.path), abstract(leaf.value)) for leaf in apart.leaves), *_statics(structure.items, paths)),
+        (*(((root, *leaf.path), abstract(leaf.value)) for leaf in flattened.leaves), *_statics(structure.items, paths)),
         lambda: picture(structure.graphdef, _paths_of(NODE, structure.items, paths), identities=identities).parts,
     )
 
 
 def describe_arguments(structure: RefStructure, names: Sequence[str]) -> Described:
-    """What a trace over graphs is told apart by, beside the types of arrays: static values are its leaves."""
-    # Anything will do in the places of arrays and objects, of which the structure tells.
+    """Describes the static part of a cache key, for the report of why a call was traced again."""
+    # Any placeholder serves for arrays and objects: only the configuration of plain containers and records is read.
     skeleton = structure.treedef.unflatten([jax.ShapeDtypeStruct((), "float32")] * len(structure.items))
     whole = [(named(path, names), value) for path, value in iter_configuration(skeleton)]
     paths = [named(path, names) for path in item_paths(structure.treedef)]
@@ -196,13 +198,13 @@ def describe_arguments(structure: RefStructure, names: Sequence[str]) -> Describ
 
 
 def describe_outcome(structure: RefStructure, names: Sequence[str], outcome: RefOutcome, groups: Groups) -> Described:
-    """What must not differ between the outputs of branches, and between what they do to their arguments.
+    """Describes what all branches of a `cond` must agree on: their outputs, and their effects on the arguments.
 
     Args:
-        structure: of the call that the branches were given.
-        names: of the arguments.
-        outcome: what one returned and did.
-        groups: the lanes that it returned.
+        structure: of the arguments, which are the same for all branches.
+        names: the names of the arguments.
+        outcome: what this branch returned, and did to its arguments.
+        groups: the lanes that this branch returned.
     """
     paths = item_paths(outcome.treedef, "output")
     roots = _paths_of(NODE, outcome.items, paths)
@@ -211,29 +213,29 @@ def describe_outcome(structure: RefStructure, names: Sequence[str], outcome: Ref
     full = [named(path, names) for path in structure.full_paths]
     updated = [(full[i], _value(source, groups)) for i, *source in outcome.updates]
     places = [named(path, names) for path in item_paths(structure.treedef)]
-    given = _paths_of(NODE, structure.items, places)
-    new: list[Any] = []
+    argument_roots = _paths_of(NODE, structure.items, places)
+    new_values: list[Any] = []
     if outcome.arguments is not None:
-        new = [_value(source, groups) for source in outcome.arguments[1]]
-        now = zip(picture(outcome.arguments[0], given).leaves, new, strict=True)
+        new_values = [_value(source, groups) for source in outcome.arguments[1]]
+        now = zip(picture(outcome.arguments[0], argument_roots).leaves, new_values, strict=True)
         updated += [(path, value) for path, value in now if value is not AS_GIVEN]
 
     def parts() -> Mapping[Path, Part]:
-        before = picture(structure.graphdef, given)
+        before = picture(structure.graphdef, argument_roots)
         if outcome.arguments is not None:
-            after = picture(outcome.arguments[0], given, earlier=before, leaves=new)
+            after = picture(outcome.arguments[0], argument_roots, earlier=before, leaves=new_values)
         else:
-            after = picture(structure.graphdef.with_same_outer_index(), given, earlier=before)
+            after = picture(structure.graphdef.with_same_outer_index(), argument_roots, earlier=before)
             for i, metadata in outcome.metadata:
                 after.parts.update(_metadata(full[i], metadata))
         output = picture(outcome.graphdef, roots, earlier=before, met=after, leaves=returned)
         return {**after.parts, **output.parts}
 
-    # Branches must also do the same to their arguments: one outcome says what is written, whichever was taken.
-    did = (outcome.arguments, outcome.updates, outcome.metadata)
+    # Which branch runs is known only on the device, so one outcome must tell what is written after any of them.
+    effects = (outcome.arguments, outcome.updates, outcome.metadata)
     return Described(
         "output",
-        Make(outcome.treedef, (outcome.items, outcome.graphdef, *did)),
+        Make(outcome.treedef, (outcome.items, outcome.graphdef, *effects)),
         (*zip(leaves, returned, strict=True), *_statics(outcome.items, paths), *updated),
         parts,
     )
@@ -253,7 +255,7 @@ def _metadata(path: Path, metadata: Mapping[str, Any]) -> dict[Path, Part]:
 
 
 def item_paths(treedef: Any, *root: str) -> list[Path]:
-    """Where the items of a tree are."""
+    """The path of each leaf of a treedef."""
     items, _ = jax.tree_util.tree_flatten_with_path(treedef.unflatten(range(treedef.num_leaves)))
     return [(*root, *map(key_part, path)) for path, _ in items]
 

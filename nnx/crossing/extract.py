@@ -1,7 +1,8 @@
-"""to_tree and from_tree: trees with objects in them, as trees that JAX takes, and back; and prefixes of them.
+"""`to_tree` and `from_tree`: replace the objects in a pytree by pytrees that JAX takes, and put objects back.
 
-Each object becomes a `NodeStates`: its structure (static) and its states. Objects that are shared between several
-places of the tree are described where they are first met.
+Each object becomes a `NodeStates`: its structure (static) and its states. If an object is reached by several paths of
+the tree, the first path has its description, and the others refer to it by number. `prefix` makes prefixes for the
+transforms out of filters.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ KeyPath = tuple[Any, ...]
 
 
 class PrefixMapping(abc.ABC):
-    """A prefix that gives each Variable of an object its own value."""
+    """Base class of prefixes that have a value of their own for each Variable of an object."""
 
     @abc.abstractmethod
     def map_prefix(self, path: Path, variable: Any, /) -> Any:
-        """The value for the Variable at a path."""
+        """Returns the prefix's value for the Variable at `path`."""
 
 
 @functools.partial(jtu.register_dataclass, data_fields=["_graphdef", "states"], meta_fields=["metadata"])
@@ -60,7 +61,7 @@ class NodeStates:
     @property
     def graphdef(self) -> GraphDef[Any]:
         if self._graphdef is None:
-            raise StructureError("these states have no structure with them")
+            raise StructureError("this NodeStates has no graphdef", fix="make it with NodeStates.from_split")
         return self._graphdef
 
     @property
@@ -106,26 +107,26 @@ class GraphDefState:
 
 
 def default_split_fn(ctx: SplitContext, path: KeyPath, prefix: Any, leaf: Any) -> NodeStates:
-    """An object as its structure and one state."""
+    """Splits an object into its structure and one state."""
     return NodeStates.from_split(*ctx.split(leaf))
 
 
 def merge_tree_node(ctx: MergeContext, path: KeyPath, prefix: Any, leaf: Any) -> Any:
-    """An object from its structure and states."""
+    """Rebuilds an object from its structure and states."""
     if not isinstance(leaf, NodeStates):
         raise StructureError(f"Expected NodeStates, got {type(leaf).__name__}", at=format_path(nnx_path(path)))
     return ctx.merge(leaf.graphdef, *leaf.states)
 
 
 def is_tree_node(value: Any) -> bool:
-    """Whether a value stands for an object."""
+    """Whether `to_tree` put this value in the place of an object."""
     return isinstance(value, NodeStates)
 
 
 def _with_prefix(
     tree: Any, prefix: Any, is_leaf: Callable[[Any], bool]
 ) -> tuple[Iterator[tuple[KeyPath, Any, Any]], Any]:
-    """(path, prefix, leaf) for each leaf of a tree, and the tree's definition."""
+    """Returns (path, prefix, leaf) for each leaf of a tree, and the treedef."""
     leaves, treedef = jtu.tree_flatten_with_path(tree, is_leaf=is_leaf)
     if prefix is Missing or prefix is None:
         return (((), prefix, leaf) for _, leaf in leaves), treedef
@@ -134,9 +135,9 @@ def _with_prefix(
     def add(value: Any, subtree: Any) -> None:
         prefixes.extend([value] * jax.tree.structure(subtree, is_leaf=is_leaf).num_leaves)
 
-    # JAX finds out how far each part of a prefix reaches; it stands for as many leaves as there are below.
+    # `jax.tree.map` calls `add` once per leaf of the prefix, with the subtree that this leaf is the prefix of.
     jax.tree.map(add, prefix, tree, is_leaf=lambda value: value is None or is_leaf(value))
-    return ((path, given, leaf) for (path, leaf), given in zip(leaves, prefixes, strict=True)), treedef
+    return ((path, chosen, leaf) for (path, leaf), chosen in zip(leaves, prefixes, strict=True)), treedef
 
 
 def to_tree(
@@ -149,18 +150,18 @@ def to_tree(
     ctxtag: Hashable | None = None,
     check_aliasing: bool = True,
 ) -> Any:
-    """A tree with something that JAX takes in place of each object.
+    """Replaces each object in a pytree by a pytree that JAX takes.
 
     Args:
         tree: any pytree with objects in it.
         prefix: a prefix of the tree; `split_fn` gets its value for each object.
-        split_fn: takes an object apart.
+        split_fn: a function of (context, path, prefix, object) that makes the pytree.
         map_non_graph_nodes: whether other leaves go through `split_fn` too.
         ctxtag: the tag of an update context.
-        check_aliasing: whether one Variable under two prefixes is an error.
+        check_aliasing: whether to refuse a Variable that is reached under two prefixes.
 
     Raises:
-        ValueError: for that, naming all paths.
+        ValueError: if `check_aliasing` and a Variable has two prefixes; the error names all paths to it.
 
     >>> from weft import nnx
     >>> tree = to_tree({"model": nnx.Dict(w=nnx.Param(1.0)), "n": 2})
@@ -171,11 +172,11 @@ def to_tree(
     entries, treedef = _with_prefix(tree, prefix, is_graph_node)
     with split_context(ctxtag) as context:
         out: list[Any] = []
-        for path, given, leaf in entries:
+        for path, value_of_prefix, leaf in entries:
             is_object = is_graph_node(leaf)
             if is_object and path and check_aliasing:
-                check_consistent_aliasing(leaf, given, node_prefixes=places, base_path=nnx_path(path))
-            out.append(split_fn(context, path, given, leaf) if is_object or map_non_graph_nodes else leaf)
+                check_consistent_aliasing(leaf, value_of_prefix, node_prefixes=places, base_path=nnx_path(path))
+            out.append(split_fn(context, path, value_of_prefix, leaf) if is_object or map_non_graph_nodes else leaf)
     return treedef.unflatten(out)
 
 
@@ -196,11 +197,11 @@ def from_tree(
     Args:
         tree: what `to_tree` returned.
         prefix: a prefix of it; `merge_fn` gets its value for each object.
-        merge_fn: puts an object together.
-        is_node_leaf: what stands for an object.
-        is_leaf: where the tree's leaves are.
+        merge_fn: a function of (context, path, prefix, pytree) that rebuilds an object.
+        is_node_leaf: whether a leaf is a pytree in the place of an object.
+        is_leaf: as in `jax.tree.map`, where to stop.
         map_non_graph_nodes: whether other leaves go through `merge_fn` too.
-        is_inner: under an update context, whether this is the merge inside.
+        is_inner: under an update context, whether this is the merge inside the pure function.
         ctxtag: the tag of that context.
 
     Raises:
@@ -213,10 +214,10 @@ def from_tree(
     entries, treedef = _with_prefix(tree, prefix, is_leaf)
     with merge_context(ctxtag, is_inner) as context:
         out = [
-            merge_fn(context, path, given, leaf)
+            merge_fn(context, path, value_of_prefix, leaf)
             if map_non_graph_nodes or is_node_leaf(leaf) or isinstance(leaf, Variable)
             else leaf
-            for path, given, leaf in entries
+            for path, value_of_prefix, leaf in entries
         ]
     return treedef.unflatten(out)
 
@@ -234,11 +235,11 @@ def check_consistent_aliasing(
     Args:
         node: an object.
         prefix: its prefix.
-        node_prefixes: (path, prefix) of the Variables of other objects, by identity; it is extended.
-        base_path: where the object is.
+        node_prefixes: (path, prefix) of Variables by identity, from earlier calls; this call adds its own to it.
+        base_path: the object's path.
 
     Raises:
-        ValueError: naming all paths and prefixes; also for what belongs to another trace level.
+        ValueError: naming all paths and prefixes; also if a node was created at another trace level.
     """
     places = {} if node_prefixes is None else node_prefixes
     kinds: dict[int, str] = {}
@@ -246,15 +247,15 @@ def check_consistent_aliasing(
         if isinstance(value, (Pytree, Variable)):
             check_levels([value])
         if isinstance(value, Variable):
-            # By the path inside of the object, which is what its filters know.
+            # A filter gets the path inside of the object: users write filters for a model, wherever they pass it.
             own = prefix.map_prefix(path, value) if isinstance(prefix, PrefixMapping) else prefix
             kinds[id(value)] = type(value).__name__
             places.setdefault(id(value), []).append(((*base_path, *path), own))
     clashes = [
         f"{format_path(path)}: {kinds.get(key, 'Variable')} under {own}"
-        for key, found in places.items()
-        if any(own != found[0][1] for _, own in found)
-        for path, own in found
+        for key, paths_and_prefixes in places.items()
+        if any(own != paths_and_prefixes[0][1] for _, own in paths_and_prefixes)
+        for path, own in paths_and_prefixes
     ]
     if clashes:
         raise AliasError(
@@ -269,7 +270,7 @@ def check_consistent_aliasing(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Opaque(Generic[A]):
-    """A static value that all compare equal to."""
+    """A static value that never causes a retrace: all `Opaque` compare equal."""
 
     value: A
 
@@ -301,13 +302,13 @@ class TreeState:
 
 
 def prefix(node: Any, filter_map: Mapping[Filter, Any] | Callable[..., Any], /, *, graph: bool | None = None) -> Any:
-    """A tree like a graph, with a value for each Variable or leaf: axes for `vmap`, say.
+    """Makes a prefix for a transform: a tree like `node`, with a value (an axis, a spec) for each Variable and leaf.
 
     Args:
         node: the graph.
-        filter_map: the value by filter, tried in order, or a function of (path, leaf).
-        graph: whether it is for transforms in graph mode; objects then become `TreeState`s, so all objects of a call
-            must go through one `prefix` together.
+        filter_map: a value for each filter, where the first filter that matches counts; or a function of (path, leaf).
+        graph: whether the transform runs in graph mode. Objects then become `TreeState`s that share one numbering, so
+            all objects of a call must go through one call of `prefix` together.
 
     Raises:
         ValueError: if no filter matches a leaf, naming its path.
@@ -323,7 +324,7 @@ def prefix(node: Any, filter_map: Mapping[Filter, Any] | Callable[..., Any], /, 
         def as_tree(base: Any, value: Any) -> Any:
             if not is_graph_node(value):
                 return value
-            # One numbering for all of them, so that what they share is described once, as a call takes them apart.
+            # One numbering for all objects: a transform, too, has one leaf for a Variable that two arguments share.
             graphdef, flat = flatten(value, ref_index=numbers, graph=True)
             start = nnx_path(base)
             return TreeState(graphdef, nested_or_leaf(flat), Opaque(lambda path, leaf: value_at((*start, *path), leaf)))
@@ -353,7 +354,7 @@ def _by_filter(filter_map: Mapping[Any, Any]) -> Callable[[Path, Any], Any]:
 
 
 def clear_non_graph_nodes(tree: Any) -> Any:
-    """A tree with its objects and Variables alone, and None for everything else.
+    """Replaces everything in a tree but objects and Variables by None.
 
     >>> from weft.nnx.variable.kinds import Param
     >>> kept = Param(1)

@@ -1,21 +1,21 @@
-"""The end of a call over graphs, inside its trace: what the function returned and did, as lanes and an outcome.
+"""Ends a call inside its trace: turns what the user's function returned and mutated into lanes and an outcome.
 
-Inside of a trace the function had objects of its own, made around tracers, and mutated those. Now that it has returned,
-three questions are answered, for the objects outside:
+Inside the trace the function had objects of its own, built around tracers, and mutated those. When it has returned,
+`Leaving` answers three questions for the caller's objects outside:
 
 - *Which values changed?* A Variable has changed if its value is not the very object that it was given. That is decided
   by identity, not by comparing arrays, and it is decided once for each Variable: its new value leaves the trace in one
-  place, however often the Variable is met. What did not change does not leave at all (FORWARDED), unless somebody
-  asked for it to be somewhere, or gave its buffer away.
-- *What is the arguments' structure now?* Only with graph updates, and only if it differs from what came in, is it part
-  of the outcome: objects that were there before are referred to by the numbers that they had, so that outside the same
-  objects are found again. A new Variable leaves on the ride that the argument's prefix gives to its path.
+  place, however many paths lead to the Variable. A value that did not change does not leave at all (FORWARDED), unless
+  the caller asked for a sharding, or donated its buffer.
+- *What is the arguments' structure now?* It is part of the outcome only with graph updates, and only if it differs from
+  the structure that came in. The outcome refers to an object that was there before by its old number, by which the
+  caller's own object is looked up outside. A new Variable leaves on the ride that the argument's prefix gives its path.
 - *What was returned?* Objects of the arguments are referred to by number; everything else leaves on the rides of the
   output's prefix.
 
-All three are read off one look (`looks`). What leaves for the arguments and what leaves for the output go to lanes of
-their own (`OutLanes`), because a transform treats them differently: an output of a scan is stacked where its update
-goes on to the next step. Nothing is written here: that is done outside, once all has succeeded (`outcomes`).
+All three are answered from one walk over arguments and output (`looks`). Updates and outputs have separate lanes
+(`OutLanes`), because a transform treats them differently: a scan stacks an output, but carries an update on to the next
+step. Nothing is written to the caller's objects here: `outcomes` does that outside, once everything has succeeded.
 """
 
 from __future__ import annotations
@@ -65,23 +65,25 @@ class Leaving:
         self.memory = memory
         self.departure = departure
         self.lanes = OutLanes(departure)
-        # By the numbers of the way in, what was there before is referred to. Without graph updates nothing refers to
-        # it.
+        # The look needs the numbers that objects had on the way in, to refer to them; without graph updates nothing
+        # refers to an object of the arguments.
         self.look = Look(memory.index_ref if mode.updates else None)
-        # Where a live Variable of the arguments is among the leaves.
+        # For each Variable of the arguments, by identity, the position of its leaf.
         self.position = {id(v): i for i, v in enumerate(memory.holders) if v is not None}
-        # And where an array that is an attribute.
+        # Likewise for each array that is a plain attribute.
         self.arrays = {
             id(value): i for i, (v, value) in enumerate(zip(memory.holders, values, strict=False)) if v is None
         }
-        # And where any value is that the call was made of.
-        self.given = {id(value): i for i, value in enumerate(values)}
-        # Where the values of the arguments' Variables leave, as far as that was decided.
+        # Likewise for every traced value of the arguments, to forward an output that is an argument.
+        self.value_position = {id(value): i for i, value in enumerate(values)}
+        # By position, where the new value of a Variable leaves. It is decided once, for it may be asked for by the
+        # arguments' new structure, by the output and as an update.
         self.places: dict[int, Place | None] = {}
-        # Where what is carried leaves, by identity of the live Variable or array.
+        # By identity of a Variable or array in the carry, where it leaves.
         self.carried_places: dict[int, Place] = {}
-        # Where what is carried along leaves: in the order of positions, whatever the function does to it. A loop gives
-        # it to the next step by these places, so one that was taken out of the arguments keeps its own.
+        # Where Variables that ride along with a loop leave: in the order of positions, whatever the function does. The
+        # loop feeds these places to its next step in that order, so a Variable that the function detached from the
+        # arguments must still have its place.
         self.along: dict[int, Place] = {}
         for i in sorted(departure.updated or ()):
             ride = crossing.rides[i].update
@@ -89,33 +91,34 @@ class Leaving:
                 self.along[i] = self.lanes.update(ride, values[i], lambda: "argument")
 
     def outcome(self, out: Any) -> tuple[Groups, Groups, RefOutcome]:
-        """The lanes of the output, those of updates, and the rest."""
+        """Returns the lanes of the output, the lanes of the updates, and the outcome, which has everything else."""
         mode, look, holders = self.mode, self.look, self.memory.holders
-        # First: what is carried has its place by order, and what else is the same object refers to that place.
+        # The carry first: a scan needs it in the order in which it came in. If the same Variable is also an output or
+        # an update, that refers to its place in the carry.
         carried = self._carried(out)
-        # Without a plan: the look below is the one walk over it.
-        apart = shape_of(mode.graph, out)
-        rows = zip(apart.structure.items, apart.bases, apart.flat, strict=True)
+        # `shape_of` stops at graphs and makes no plan: the look below is the only walk over the output's graphs.
+        out_tree = shape_of(mode.graph, out)
+        rows = zip(out_tree.structure.items, out_tree.bases, out_tree.flat, strict=True)
         hidden = ((format_path(("output", *base)), value) for item, base, value in rows if isinstance(item, Fixed))
         refuse_hidden_tracers(hidden, "nnx")
-        # Without graph updates nobody asks for the arguments' structure: their Variables are known.
-        given = [look.at(root) for root in self.memory.roots] if mode.updates else []
+        # Arguments before the output, so that the output refers to them. Without graph updates only values return.
+        looked_at = [look.at(root) for root in self.memory.roots] if mode.updates else []
         end = look.here()
-        returned = [look.at(apart.flat[place]) for place in apart.nodes]
+        returned = [look.at(out_tree.flat[place]) for place in out_tree.nodes]
         if mode.updates:
             check_levels([node for node, _ in look.ref_index.items()])
-        arguments = self._arguments(given, end) if mode.updates else None
+        arguments = self._arguments(looked_at, end) if mode.updates else None
         if arguments is None:
             reached = [i for i, variable in enumerate(holders) if variable is not None]
         else:
-            # What was taken out of the arguments is nobody's any more.
+            # A Variable that the function detached from the arguments is not written: it stays outside as it was.
             reached = [self.position[id(leaf)] for leaf in look.leaves[: end.leaves] if id(leaf) in self.position]
         if not (mode.updates or mode.copies):
-            self._refuse_returned(apart, returned)  # before what it changes is refused: that it is returned is why
+            self._refuse_returned(out_tree, returned)  # first: a refused update would blame its ride
         updates = tuple([(i, *place) for i in reached if (place := self._changed(i)) is not None])
         metadata = self._metadata()
-        sources = self._output(apart, returned)
-        treedef, items = apart.structure.treedef, apart.structure.items
+        sources = self._output(out_tree, returned)
+        treedef, items = out_tree.structure.treedef, out_tree.structure.items
         graphdef, writes = look.between(end, look.here()), self._carried_writes(carried)
         known = frozenset(self.position.values())
         arrays = frozenset(range(len(holders))) - known
@@ -128,29 +131,30 @@ class Leaving:
     # ------------------------------------------------------------------ what the function did
 
     def _metadata(self) -> tuple[tuple[int, Any], ...]:
-        """The Variables whose metadata changed, with the new; they are where the function left them, or returned."""
-        found: list[tuple[int, Any]] = []
+        """The positions of the Variables whose metadata changed, with the new metadata."""
+        changed_metadata: list[tuple[int, Any]] = []
         for i, (variable, holder) in enumerate(zip(self.memory.holders, self.crossing.structure.holders, strict=True)):
             if variable is None or variable._nnx_metadata is holder.metadata:
                 continue
             ride = self.crossing.rides[i].update
-            # Another record of the same metadata is no change: setting an entry to what it was makes one.
+            # Setting an entry to the value that it has makes a new record: equal records are no change.
             if ride is None or variable._nnx_metadata == holder.metadata:
                 continue
-            # One that was taken out keeps its value outside, and so its metadata.
+            # A Variable that the function detached keeps its value outside, so it keeps its metadata too.
             if self.mode.updates and variable not in self.look.ref_index:
                 continue
+            # Metadata is part of the carry's structure, and a loop traces one step for all iterations.
             if isinstance(ride, Along):
                 raise CarryError(
                     "the metadata of a Variable that is updated in a scan changes from one iteration to the next",
                     at=self._place(i),
                     fix="set it before or after the scan",
                 )
-            found.append((i, variable._nnx_metadata))
-        return tuple(found)
+            changed_metadata.append((i, variable._nnx_metadata))
+        return tuple(changed_metadata)
 
     def _changed(self, i: int) -> Place | None:
-        """Where the changed value of an argument's Variable leaves, or None if it has not changed."""
+        """The place in which an argument's Variable leaves with its new value, or None if it has not changed."""
         if i not in self.places:
             value, ride = self.memory.holders[i]._raw_value, self.crossing.rides[i].update
             if ride is None or not self._is_updated(i, value):
@@ -165,9 +169,10 @@ class Leaving:
         ride = self.crossing.rides[i]
         must_leave = ride.gives_away or (self.mode.updates and ride.always_leaves)
         if must_leave and not is_array_ref(value):
-            # JAX may give a donated buffer to any output; and who asks for a place wants the value to be there.
+            # A donated buffer is deleted even if its value is unchanged, and a sharded one must come back as asked for.
             return True
-        # What was learned beforehand holds: JAX may hand on an unchanged value as another tracer.
+        # Loops and branches learned the updates by an abstract trace. In the real trace JAX may wrap an unchanged
+        # value in another tracer, so identity would tell otherwise, and branches would return different sets.
         updated = self.departure.updated
         return not same_value(value, self.values[i]) if updated is None else i in updated
 
@@ -175,15 +180,15 @@ class Leaving:
         return format_path(self.crossing.structure.path_of(i))
 
     def _arguments(self, given: Sequence[Seen], end: Mark) -> tuple[GraphDef[Any], tuple[Place, ...]] | None:
-        """The arguments' graphs as they are now, if their structure changed."""
+        """The arguments' new structure with the sources of its leaves, or None if the structure is as it was."""
         graphdef = self.look.between(Mark(), end)
         before = self.crossing.structure.graphdef
-        # The structure may be equal though the things in it are others: two objects of one class that changed places.
-        same = graphdef.with_no_outer_index() == before and self._same_things(end)
-        if same and not self.departure.replaced:  # what another branch replaces leaves from this one as it is
+        # Equal structures are not enough: `model.a, model.b = model.b, model.a` swaps two objects of one class.
+        same = graphdef.with_no_outer_index() == before and self._same_nodes(end)
+        if same and not self.departure.replaced:  # all branches return what any of them replaces
             return None
-        # The prefix is asked again, of the arguments as they are now: what is new in them rides where a filter or a
-        # path in it says.
+        # The prefix is applied again, to the arguments as they are now: a Variable that the function has added rides
+        # as a filter or a path of the prefix says.
         finders = self._finders_now()
         self._check_met_again(given, finders)
         leaves = [
@@ -193,8 +198,8 @@ class Leaving:
         ]
         return graphdef, tuple(self._source(leaf, ride.update) for ride, leaf in leaves)
 
-    def _same_things(self, end: Mark) -> bool:
-        """Whether objects, Variables and arrays of the arguments are where they were."""
+    def _same_nodes(self, end: Mark) -> bool:
+        """Whether every object, Variable and array of the arguments is the same object as before in its place."""
         before = self.memory.index_ref
         for node, number in self.look.ref_index.items():
             if number < end.numbers and before.get(number) is not node:
@@ -204,14 +209,14 @@ class Leaving:
         return not any(moved)
 
     def _finders_now(self) -> list[Finder]:
-        """For each argument what finds the ride of what is in it now, from the prefix that it came with."""
+        """For each graph of the arguments, as it is now, a function from a path in it to a ride."""
         graph, prefix = self.mode.graph, without_functions(self.departure.arrive(self.live))
         tree = shape_of(graph, self.live[1:])
         by_item = specs(graph, prefix, tree, self.departure.read, "in_axes")
         return [finder(by_item[place], self.departure.read, "in_axes") for place in tree.nodes]
 
     def _check_met_again(self, given: Sequence[Seen], finders: Sequence[Finder]) -> None:
-        """Refuses an argument that the function has put into another one, under another axis.
+        """Refuses a Variable that the function has put into a second argument, which is mapped over another axis.
 
         Raises:
             AliasError: naming both paths.
@@ -223,17 +228,17 @@ class Leaving:
             for path, variable in self.look.met_again(seen):
                 if id(variable) not in first:
                     continue
-                home, place = first[id(variable)]
-                one, other = finders[home](place, variable), finders[root](path, variable)
-                if one.is_place and other.is_place and one.place != other.place:
+                first_root, first_path = first[id(variable)]
+                first_ride, second_ride = finders[first_root](first_path, variable), finders[root](path, variable)
+                if first_ride.is_place and second_ride.is_place and first_ride.place != second_ride.place:
                     raise AliasError(
                         "Inconsistent aliasing detected. The following nodes have different prefixes: a Variable is "
                         "now reached under different in_axes",
                         at=[
-                            f"{format_path((*self._base(home), *place))}: {one}",
-                            f"{format_path((*self._base(root), *path))}: {other}",
+                            f"{format_path((*self._base(first_root), *first_path))}: {first_ride}",
+                            f"{format_path((*self._base(root), *path))}: {second_ride}",
                         ],
-                        fix="give both arguments the same, or do not put one into the other",
+                        fix="give both arguments the same in_axes, or do not put one argument into the other",
                     )
 
     def _base(self, root: int) -> Path:
@@ -241,16 +246,16 @@ class Leaving:
         return named(tree.bases[tree.nodes[root]], self.mode.names(self.live[0]))
 
     def _source(self, leaf: Any, ride: Ride | None) -> Place:
-        """Where the value of a leaf comes from: an argument's, unchanged, or a lane; new things leave on `ride`."""
+        """Where a leaf of the arguments' new structure takes its value from; a new leaf leaves on `ride`."""
         i = self.position.get(id(leaf))
         if i is not None:
-            # It leaves where its update does, so that it is computed and handed over once.
+            # The place of its update, if it has one: a value leaves the trace once, however many paths lead to it.
             return self._changed(i) or (FORWARDED, i)
         carried = self.carried_places.get(id(leaf))
         if carried is not None:
             return carried
-        # An array that is an attribute has no box to be written into: it stays outside only in its old place, on the
-        # ride that it came on, and elsewhere leaves like something new.
+        # A plain array attribute has no Variable to be written into. In its old place, and on the ride that it came
+        # on, it stays outside; anywhere else it leaves the trace like a new array.
         i = self.arrays.get(id(leaf))
         stays = i is not None and i not in self.departure.replaced and not self.crossing.rides[i].gives_away
         if i is not None and stays and ride == self.crossing.rides[i].update:
@@ -258,8 +263,8 @@ class Leaving:
         if isinstance(ride, Along):
             raise CarryError(
                 "the carry of scan changes from one iteration to the next",
-                at=f"something new in an argument that is carried: {type(leaf).__name__}",
-                fix="make it before the scan",
+                at=f"a new {type(leaf).__name__} in an argument that is carried",
+                fix="create it before the scan",
             )
         value = leaf._raw_value if type(leaf) in VARIABLE_TYPES else leaf
         return self.lanes.update(ride, value, lambda: "argument")
@@ -267,7 +272,7 @@ class Leaving:
     # ------------------------------------------------------------------ what the function returned
 
     def _carried(self, out: Any) -> list[tuple[int, int]]:
-        """Puts what is carried into its lane, in the order in which it came in."""
+        """Puts the carry into its lane, in the order in which it came in, and returns the places."""
         if CARRIED not in self.departure.lanes:
             return []
         parts = subtrees(self.departure.prefix, out, self.departure.read, CARRIED)
@@ -280,29 +285,29 @@ class Leaving:
         return places
 
     def _carried_writes(self, carried: Sequence[tuple[int, int]]) -> tuple[tuple[int, int, int], ...]:
-        """Where the leaves of the arguments that are carried get their last values from.
+        """For each leaf of the arguments that is carried, the place of its last value.
 
-        A Variable gets its own, wherever in the carry it is; one that is not carried on keeps what it had.
+        A Variable gets its own last value, wherever in the carry the function put it, or keeps its value if it is gone.
         """
-        # What is carried comes out in the order in which it went in; that the two are of one make was checked before.
+        # Both are in the order of the carry's leaves; an earlier check has refused a carry of another structure.
         positions = (p for p, ride in enumerate(self.crossing.rides) if ride == CARRIED)
         writes: list[tuple[int, int, int]] = []
         for position, place in zip(positions, carried, strict=False):
             if position < len(self.memory.holders):
                 variable = self.memory.holders[position]
-                found = place if variable is None else self.carried_places.get(id(variable))
-                if found is not None:
-                    writes.append((position, *found))
+                last = place if variable is None else self.carried_places.get(id(variable))
+                if last is not None:
+                    writes.append((position, *last))
         return tuple(writes)
 
-    def _output(self, apart: Tree, returned: Sequence[Seen]) -> tuple[Place, ...]:
-        """Where each leaf of the output comes from: of its graphs, then of its arrays."""
+    def _output(self, out_tree: Tree, returned: Sequence[Seen]) -> tuple[Place, ...]:
+        """The source of each leaf of the output: first of its graphs, then of its arrays."""
         graph, departure = self.mode.graph, self.departure
-        # Its graphs first and its arrays after them, the order in which `build_output` takes them.
-        by_item = specs(graph, departure.prefix, apart, departure.read, departure.option)
+        # This order is the one in which `build_output` consumes the values.
+        by_item = specs(graph, departure.prefix, out_tree, departure.read, departure.option)
         sources: list[Place] = []
-        for place, seen in zip(apart.nodes, returned, strict=True):
-            base = ("output", *apart.bases[place])
+        for place, seen in zip(out_tree.nodes, returned, strict=True):
+            base = ("output", *out_tree.bases[place])
             find = finder(by_item[place], departure.read, departure.option)
             sources += [
                 self._out_source(leaf, find(path, leaf), (*base, *path)) for path, leaf in self.look.leaves_of(seen)
@@ -310,8 +315,8 @@ class Leaving:
             if not self.mode.copies:
                 self._check_returned(seen, find, base)
         if not (graph or self.mode.copies):
-            self._refuse_sharing(apart)
-        for spec, item, value in zip(by_item, apart.structure.items, apart.flat, strict=True):
+            self._refuse_sharing(out_tree)
+        for spec, item, value in zip(by_item, out_tree.structure.items, out_tree.flat, strict=True):
             if item is ARRAY:
                 sources.append(self._plain_source(value, read_with(departure.read, spec)))
         return tuple(sources)
@@ -321,23 +326,23 @@ class Leaving:
         if carried is not None and ride == CARRIED:
             return carried
         known = id(leaf) in self.position
-        # Without graph updates an output cannot refer to the caller's own object: it would become a second one.
+        # Without graph updates an output cannot refer to the caller's own Variable: it would become a second object.
         if known and not self.mode.updates and not self.mode.copies:
             raise self._duplicate(leaf, path)
         if known and not self.mode.copies:
             return self._source(leaf, ride)
-        # Nothing leaves an abstract evaluation.
+        # An abstract evaluation returns shapes, so a captured Variable may be described.
         may_return = known or self.mode.updates or ride.is_abstract
         if not may_return and type(leaf) in VARIABLE_TYPES and not leaf._can_update:
             raise StructureError(
-                f"Cannot return captured Variable: this {type(leaf).__name__} is closed over, of another trace level",
+                f"Cannot return captured Variable: this {type(leaf).__name__} is closed over, from another trace level",
                 at=format_path(path),
                 fix="pass it as an argument, or return a clone of it",
             )
-        # A hijax Variable is a value of its own, unless only its shape is wanted.
+        # A traced hijax Variable is itself a value that JAX returns; with `copies` its content is returned instead.
         is_box = type(leaf) in VARIABLE_TYPES or (self.mode.copies and isinstance(leaf, Variable))
         value = leaf._raw_value if is_box else leaf
-        # A ref cannot leave a trace; of an abstract one nobody asks more than what it holds.
+        # JAX refuses to return a ref from a trace; an abstract evaluation describes the array in it.
         value = value[...] if ride.is_abstract and is_array_ref(value) else value
         return self.lanes.output(ride, value, lambda: format_path(path))
 
@@ -345,18 +350,18 @@ class Leaving:
         carried = self.carried_places.get(id(value))
         if carried is not None and ride == CARRIED:
             return carried
-        # By identity: an output that is an argument need not be computed, nor copied by the compiled program.
-        i = self.given.get(id(value))
+        # An output that is an argument is forwarded: XLA would copy its buffer.
+        i = self.value_position.get(id(value))
         if i is not None and ride.forwards and ride.is_like(self.crossing.rides[i]):
             return FORWARDED, i
         return self.lanes.output(ride, value, lambda: "output")
 
-    def _refuse_returned(self, apart: Tree, returned: Sequence[Seen]) -> None:
-        """Refuses a Variable of the arguments in the output, unless it is carried."""
-        for place, seen in zip(apart.nodes, returned, strict=True):
+    def _refuse_returned(self, out_tree: Tree, returned: Sequence[Seen]) -> None:
+        """Refuses an output that is a Variable of the arguments, unless the Variable is carried."""
+        for place, seen in zip(out_tree.nodes, returned, strict=True):
             for path, leaf in self.look.leaves_of(seen):
                 if id(leaf) in self.position and id(leaf) not in self.carried_places:
-                    raise self._duplicate(leaf, ("output", *apart.bases[place], *path))
+                    raise self._duplicate(leaf, ("output", *out_tree.bases[place], *path))
 
     def _duplicate(self, leaf: Any, path: Path) -> DuplicateError:
         function = self.mode.function
@@ -364,20 +369,20 @@ class Leaving:
             f"Duplicate {type(leaf).__name__}: nnx.{function} without graph updates does not support Variable "
             "aliasing, where an input is returned as an output",
             at=[self._place(self.position[id(leaf)]), format_path(path)],
-            fix=f"do not return it (its update comes back anyway), or use graph updates; or {ways_out(function)}",
+            fix=f"do not return it (its update is written back anyway), or use graph updates; or {ways_out(function)}",
         )
 
-    def _refuse_sharing(self, apart: Tree) -> None:
+    def _refuse_sharing(self, out_tree: Tree) -> None:
         """Refuses a Variable under two paths of the output, in tree mode."""
         first: dict[int, int] = {}
-        for place in apart.nodes:
-            before = first.setdefault(id(apart.flat[place]), place)
+        for place in out_tree.nodes:
+            before = first.setdefault(id(out_tree.flat[place]), place)
             if before != place:
-                one, other = (("output", *apart.bases[p]) for p in (before, place))
-                raise duplicate(apart.flat[place], one, other, self.mode.function, " in the output")
+                first_path, second_path = (("output", *out_tree.bases[p]) for p in (before, place))
+                raise duplicate(out_tree.flat[place], first_path, second_path, self.mode.function, " in the output")
 
     def _check_returned(self, seen: Seen, find: Finder, base: Path) -> None:
-        """Refuses to return a thing of the arguments, or of the output itself, under another ride.
+        """Refuses a Variable of the arguments that is returned on another ride than the one on which it came in.
 
         Raises:
             AliasError: naming both paths.
@@ -386,10 +391,10 @@ class Leaving:
             i = self.position.get(id(variable))
             if i is None:
                 continue
-            mine, theirs = self.crossing.rides[i], find(path, variable)
-            if not mine.may_return_on(theirs):
+            argument_ride, output_ride = self.crossing.rides[i], find(path, variable)
+            if not argument_ride.may_return_on(output_ride):
                 raise AliasError(
-                    f"Inconsistent aliasing detected: an argument is returned under another {self.departure.option}",
-                    at=[f"{self._place(i)}: {mine}", f"{format_path((*base, *path))}: {theirs}"],
-                    fix="return it under the same, or its value (`variable[...]`); its update comes back anyway",
+                    f"Inconsistent aliasing detected: an argument is returned under different {self.departure.option}",
+                    at=[f"{self._place(i)}: {argument_ride}", f"{format_path((*base, *path))}: {output_ride}"],
+                    fix="give both the same, or return its value (`variable[...]`); its update is written back anyway",
                 )

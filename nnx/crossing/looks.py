@@ -1,8 +1,8 @@
-"""One look at the end of a call over graphs: what its arguments hold now, and what it returned, in a single pass.
+"""The one walk over arguments and output at the end of a call, from which everything about the call is read.
 
-Arguments are looked at before the output, under one numbering. So a thing of the arguments that is returned is met
-again there, and the output refers to it by its number. What is below something that is met again was seen where it was
-met first: a look remembers which part of its leaves that was, and nothing is walked twice.
+The walk (a *look*) goes through the arguments first and then the output, under one numbering. An object of the
+arguments that is returned is therefore a repeat in the output, which refers to it by number. A look remembers for each
+object which slice of the leaves lies below it, so nothing below a repeat is walked twice.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from weft.nnx.variable.variable import VARIABLE_TYPES
 
 
 class Mark(NamedTuple):
-    """How much has been seen: so many definitions, leaves and numbers."""
+    """A position in the walk: how many definitions, attributes, leaves and numbers came before it."""
 
     nodes: int = 0
     attributes: int = 0
@@ -26,12 +26,12 @@ class Mark(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What was seen of one root, or of one object below a root.
+    """The part of the walk below one root, or below one object.
 
     Attributes:
-        path: where it is, inside of its root.
-        leaf, last_leaf: from where to where its leaves are among all.
-        repeat, last_repeat: likewise what was met again in it.
+        path: the path of this object from its root.
+        leaf, last_leaf: the slice of all leaves that were met first below it.
+        repeat, last_repeat: the slice of all repeats below it: nodes that the walk had met before.
     """
 
     path: Path
@@ -42,23 +42,23 @@ class Seen(NamedTuple):
 
 
 class Look(Flattener):
-    """A pass over several graphs.
+    """A walk over several graphs under one numbering.
 
     Args:
-        before: the numbers that things of the arguments had on the way in; None where they do not matter.
+        before: the numbers that objects of the arguments had on the way in; None if nothing refers to them.
     """
 
     def __init__(self, before: IndexMap | None):
         super().__init__(RefMap(), None if before is None else RefMap.from_indexmap(before), True)
-        self._things: dict[int, Seen] = {}
+        self._seen_of: dict[int, Seen] = {}
         self._by_number: dict[int, Any] | None = None
 
     def here(self) -> Mark:
-        """How much has been seen."""
+        """The current position of the walk."""
         return Mark(len(self.nodes), len(self.attributes), len(self.leaves), len(self.ref_index))
 
     def at(self, root: Any) -> Seen:
-        """Looks at one more graph."""
+        """Walks one more graph."""
         leaf, repeat = len(self.leaves), len(self.repeats)
         self.root(root)
         return Seen((), leaf, len(self.leaves), repeat, len(self.repeats))
@@ -66,12 +66,12 @@ class Look(Flattener):
     def describe(self, node: Any, impl: Any, path: Path, number: int | None, outer: int | None) -> None:
         leaf, repeat = len(self.leaves), len(self.repeats)
         super().describe(node, impl, path, number, outer)
-        # A container has no number: it is no thing of its own, and what is in it counts to what it is in.
+        # Lists and dicts have no number, because they have no identity in NNX: what they hold belongs to their object.
         if number is not None:
-            self._things[number] = Seen(path, leaf, len(self.leaves), repeat, len(self.repeats))
+            self._seen_of[number] = Seen(path, leaf, len(self.leaves), repeat, len(self.repeats))
 
     def between(self, start: Mark, end: Mark) -> GraphDef[Any]:
-        """The structure of the graphs that were seen between two marks."""
+        """The structure of the graphs that were walked between two marks."""
         return GraphDef(
             self.nodes[start.nodes : end.nodes],
             self.attributes[start.attributes : end.attributes],
@@ -79,36 +79,36 @@ class Look(Flattener):
         )
 
     def leaves_of(self, seen: Seen) -> list[tuple[Path, Any]]:
-        """The leaves that were met first in something, with their paths inside of its root."""
+        """The leaves that the walk met first below a root or object, with their paths from the root."""
         places = slice(seen.leaf, seen.last_leaf)
         return list(zip((self.paths or [])[places], self.leaves[places], strict=True))
 
     def met_again(self, seen: Seen) -> Iterator[tuple[Path, Any]]:
-        """The Variables in what was met again in a root, with their paths there."""
+        """The Variables below the repeats of a root, with their paths from that root."""
         for number, path in self.repeats[seen.repeat : seen.last_repeat]:
             for below, variable in self.below(number):
                 yield (*path, *below), variable
 
     def below(self, number: int) -> Iterator[tuple[Path, Any]]:
-        """The Variables in something that was met, each once, with their paths from there on."""
-        # Numbers are given and never taken back, so as many as before are the same ones.
+        """The Variables below the node of a number, each once, with their paths from that node."""
+        # A number is never withdrawn, so an equal count means that the table is up to date.
         if self._by_number is None or len(self._by_number) != len(self.ref_index):
             self._by_number = {number: node for node, number in self.ref_index.items()}
-        # Objects may hold each other in a circle: each is followed once, and each Variable said once.
+        # A model may hold its parent (`child.up = self`): without `followed` this loop would not end.
         pending: list[tuple[int, Path]] = [(number, ())]
         followed: set[int] = set()
         listed: set[int] = set()
         while pending:
             number, path = pending.pop()
-            found = [((), self._by_number[number])]
-            seen = self._things.get(number)
+            leaves_here = [((), self._by_number[number])]
+            seen = self._seen_of.get(number)
             if seen is not None and number not in followed:
                 followed.add(number)
                 root = len(seen.path)
-                found = [(where[root:], leaf) for where, leaf in self.leaves_of(seen)]
-                again = self.repeats[seen.repeat : seen.last_repeat]
-                pending += [(other, (*path, *where[root:])) for other, where in again]
-            for where, leaf in found:
+                leaves_here = [(where[root:], leaf) for where, leaf in self.leaves_of(seen)]
+                repeats_here = self.repeats[seen.repeat : seen.last_repeat]
+                pending += [(repeated, (*path, *where[root:])) for repeated, where in repeats_here]
+            for where, leaf in leaves_here:
                 if type(leaf) in VARIABLE_TYPES and id(leaf) not in listed:
                     listed.add(id(leaf))
                     yield (*path, *where), leaf

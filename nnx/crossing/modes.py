@@ -1,4 +1,4 @@
-"""Modes: what the references boundary is asked to do with objects, as data that every part of it can hold."""
+"""Modes: the options of the references boundary, as a frozen record that all of its parts read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from weft.core.interpreter.boundary import parameter_names
 
 @dataclass(frozen=True)
 class Mode:
-    """How graphs cross in one transform.
+    """How one transform treats objects.
 
     Attributes:
         graph: whether objects are graphs, with sharing and cycles, or trees.
@@ -28,5 +28,5 @@ class Mode:
     supplies: int = 0
 
     def names(self, functions: Sequence[Callable[..., Any]]) -> Sequence[str]:
-        """The names of the arguments, for paths."""
+        """The names of the user's arguments, with which paths in errors start."""
         return parameter_names(functions[0])[self.supplies :]

@@ -1,16 +1,16 @@
-"""Outcomes: what a function over graphs returned and did, and how that is put into effect outside of the trace.
+"""Outcomes: the record of what a function returned and mutated, and how it is applied to the caller's objects.
 
-An outcome holds no array, no object and no tracer: it rides out in a tree definition, and JAX keeps it with the trace
-that it belongs to, for as many calls as there will be, on whatever objects these are of. So everything in it is said in
-numbers: leaf 3 of the arguments has its new value in lane 1, place 0; the output's second object is number 5 of the
-arguments. Outside, the plan of the caller's own objects turns numbers into objects again.
+An outcome holds no array, no object and no tracer. It leaves the trace inside a treedef, and JAX keeps that treedef
+with the compiled program, for later calls on other objects. Therefore an outcome has numbers only: leaf 3 of the
+arguments has its new value in lane 1, place 0; the output's second object is number 5 of the arguments. Outside, the
+plan of the caller's own objects turns numbers into objects again.
 
-Putting it into effect has an order that must not be changed:
+`hand_over` applies an outcome in an order that must not be changed:
 
-1. what may be refused is checked (may these Variables be written from here?);
-2. everything that can fail is computed, above all what has to be moved to a sharding;
-3. only then is anything written: structure, values and metadata, all of it or nothing (see `writes`);
-4. the output is built last, because it may refer to objects that the arguments have only now.
+1. it makes the checks that may refuse the call (may these Variables be written at this trace level?);
+2. it computes everything that can fail, above all transfers to another sharding;
+3. only then it writes structure, values and metadata: all of it, or nothing (see `writes`);
+4. it builds the output last, because the output may refer to objects that only the writes have created.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ _store = object.__setattr__
 
 @dataclass(frozen=True)
 class RefOutcome:
-    """What a function returned and did, without the arrays.
+    """What a function returned and mutated, without the arrays.
 
     Attributes:
         updates: (leaf, lane, place) for each leaf of the arguments that changed, as in `Place`.
         metadata: (leaf, metadata) for each Variable whose metadata changed.
-        arguments: the arguments' graphs as they are now, if their structure changed, with sources of their leaves.
+        arguments: if the arguments' structure changed, the new structure and the sources of its leaves; else None.
         treedef, items: of the output, as in `RefStructure`.
-        graphdef: of the output's graphs; it refers to the arguments' by number.
+        graphdef: the structure of the output's graphs, which refers to objects of the arguments by number.
         sources: (lane, place) of each leaf of the output's graphs, then of its arrays; or (FORWARDED, leaf).
         carried: (leaf, lane, place) for each leaf of the arguments that is carried.
         known: the leaves of the arguments that are Variables.
         attributes: the leaves of the arguments that are arrays, as attributes of objects.
-        placed: (leaf, sharding) for each Variable that has not changed, of an argument with a sharding.
+        placed: (leaf, sharding) for each unchanged Variable in an argument for which jit was passed a sharding.
         graph: whether objects are graphs, or trees.
     """
 
@@ -68,41 +68,41 @@ class RefOutcome:
     graph: bool = True
 
     def __hash__(self) -> int:
-        # Hashed at each call, with the tree definition that it rides in: these two are short, and tell most apart.
+        # JAX hashes the treedef around this record at each call: these two fields are short, and tell most apart.
         return hash((self.updates, self.sources))
 
     @property
     def updated(self) -> frozenset[int]:
         """The positions of the arguments' leaves that are updated; all of them if their structure changed."""
-        # Of a new structure the updates are in its leaves, where they are not told from what is as it was.
+        # A new structure has all Variables among its leaves, the changed and the unchanged alike.
         return self.known if self.arguments is not None else frozenset(i for i, _, _ in self.updates)
 
     @property
     def replaced(self) -> frozenset[int]:
-        """The positions of the arguments' arrays, as attributes, in whose places there are others, or nothing."""
+        """The positions of array attributes that the function replaced or deleted."""
         if self.arguments is None:
             return frozenset()
-        kept = {i for lane, i in self.arguments[1] if lane == FORWARDED}
-        return self.attributes - kept
+        forwarded = {i for lane, i in self.arguments[1] if lane == FORWARDED}
+        return self.attributes - forwarded
 
     def forwarding(self, untouched: Mapping[Place, int]) -> RefOutcome:
-        """The outcome in which arrays of the output are the arguments' own: the positions of these, by place."""
+        """This outcome, with outputs at the places in `untouched` forwarded from arguments at these positions."""
         if not untouched:
             return self
         return replace(self, sources=tuple((FORWARDED, untouched[s]) if s in untouched else s for s in self.sources))
 
     def sparse(self, values: Sequence[Any]) -> Any:
-        """A tree like the output: values at what rode in its first lane, and `None` elsewhere."""
+        """A tree like the output, with a value for each leaf of the first lane and `None` elsewhere (a cotangent)."""
         return self._tree([values[place] if lane == 0 else None for lane, place in self.sources], _Nothing())
 
     def read_sparse(self, tree: Any) -> list[Any]:
-        """For each leaf of the first lane its value in a tree like the output, or None."""
-        # By path, because a sparse tree may be short of whole objects, and has fewer leaves.
-        given = {leaf.path: leaf.value for leaf in take_apart(self.graph, tree).leaves}
-        # The output again, to know the paths of its leaves: parts of it may be missing in the tree.
+        """The inverse of `sparse`: for each leaf of the first lane its value in `tree`, or None."""
+        # By path, because users may pass a cotangent in which whole objects are None, with fewer leaves.
+        by_path = {leaf.path: leaf.value for leaf in take_apart(self.graph, tree).leaves}
+        # An output with zeros is built for the paths of its leaves, which an outcome does not have.
         leaves = take_apart(self.graph, self._tree([np.zeros(())] * len(self.sources), IndexMap())).leaves
         pairs = zip(leaves, self.sources, strict=True)
-        return [given.get(leaf.path) for leaf, (lane, _) in pairs if lane == 0]
+        return [by_path.get(leaf.path) for leaf, (lane, _) in pairs if lane == 0]
 
     def _tree(self, filled: Sequence[Any], known: IndexMap) -> Any:
         count = self.graphdef.num_leaves
@@ -110,7 +110,7 @@ class RefOutcome:
 
 
 class _Nothing(IndexMap):
-    """Of the arguments, which an output may refer to by number, there is nothing in a tree like the output."""
+    """Answers every number of an argument's object with None, for a cotangent has no parts for the arguments."""
 
     def __missing__(self, number: int) -> None:
         return None
@@ -119,26 +119,25 @@ class _Nothing(IndexMap):
 def hand_over(
     plan: Plan, outcome: RefOutcome, values: Sequence[Any], groups: Groups, leaves: Sequence[Any] | None = None
 ) -> Any:
-    """Writes what changed into the caller's objects, after all checks, and gives the output.
+    """Writes updates into the caller's objects after all checks, and returns the output.
 
     Args:
-        plan: of the caller's objects.
-        outcome: what the function returned and did.
+        plan: the plan of the caller's objects.
+        outcome: the record of what the function returned and mutated.
         values: the arguments' leaves.
-        groups: the lanes that came out.
-        leaves: the Variables and arrays of the arguments, where their order is not the plan's.
+        groups: the lanes that came out of the transform.
+        leaves: the Variables and arrays of the arguments, if they are not in the order of the plan.
 
     Raises:
-        TraceContextError: if something to be written is of another trace level.
+        TraceContextError: if an object to be written was created at another trace level.
     """
     leaves = plan.leaves if leaves is None else leaves
-    # Numbers are turned into objects only if any are used: most calls update Variables, and return arrays.
+    # Most calls update Variables and return arrays, and need no table from numbers to objects.
     refers = outcome.arguments is not None or outcome.graphdef.nodes
     known = IndexMap((number, plan.node(number)) for number in plan.by_number) if refers else IndexMap()
     if outcome.updates or outcome.carried or outcome.metadata or outcome.arguments or outcome.placed:
         plan.check_writable()
-    # All that can fail is computed before anything is written.
-    # What is returned from a place of the carry is the caller's own Variable, which gets its last value below.
+    # An output at the place of a carried Variable is the caller's own Variable, which is written below.
     own = {(lane, place): leaves[i] for i, lane, place in outcome.carried if type(leaves[i]) in VARIABLE_TYPES}
     filled = [own[s] if s in own else _pick(s, values, groups) for s in outcome.sources]
     updates = [(leaves[i], groups[lane][place]) for i, lane, place in (*outcome.updates, *outcome.carried)]
@@ -150,18 +149,18 @@ def hand_over(
     attributes = [_pick(source, values, groups) for source in sources]
 
     def write() -> IndexMap:
-        # A copy: in it the objects of the output get their numbers, while `known` stays what the caller has.
-        found = IndexMap(known)
+        # A copy: building the output adds its new objects to the table, but `known` must have the caller's alone.
+        index_ref = IndexMap(known)
         if outcome.arguments is not None:
-            found = _rewrite(plan, outcome.arguments[0], attributes, known)
+            index_ref = _rewrite(plan, outcome.arguments[0], attributes, known)
         write_all(variables, written)
         for variable, new in metadata:
             _store(variable, "_nnx_metadata", new)
             # After the store, as with every mutation (see `versions`).
             structure_epoch.advance()
-        return found
+        return index_ref
 
-    # Interrupted, it runs again from its start: half of the updates would be a state that no program was ever in.
+    # An interrupt amid the writes would leave half of the updates: `completed` runs `write` again, then raises.
     index_ref = completed(write)
     count = outcome.graphdef.num_leaves
     return build_output(outcome, filled[:count], filled[count:], index_ref, known)
@@ -170,7 +169,7 @@ def hand_over(
 def to_be_placed(
     variables: Sequence[Any], rides: Sequence[Ride], updates: Sequence[tuple[int, int, int]]
 ) -> tuple[tuple[int, Any], ...]:
-    """The Variables that have not changed, but are to stay where jit was asked to have them, with their sharding."""
+    """The positions of unchanged Variables for which jit was passed a sharding, with that sharding."""
     changed = {i for i, _, _ in updates}
     return tuple(
         (i, ride.kept_at)
@@ -180,9 +179,9 @@ def to_be_placed(
 
 
 def to_place(variables: Sequence[Any], shardings: Sequence[Any]) -> list[tuple[Any, Any]]:
-    """The Variables that are not yet where an argument's sharding wants them, with their value there.
+    """Returns the Variables that are not on a fixed device yet, each with its value moved to the sharding of jit.
 
-    JAX would move an uncommitted array at each call anew. One that is committed is where it has to be, or JAX says so.
+    JAX would move an uncommitted array again at each call. A committed one has the sharding, or JAX refuses the call.
     """
     pairs = zip(variables, shardings, strict=True)
     return [(v, jax.device_put(v._raw_value, where)) for v, where in pairs if not _is_committed(v._raw_value)]
@@ -209,6 +208,6 @@ def _rewrite(plan: Plan, graphdef: GraphDef[Any], leaves: list[Any], known: Inde
 def build_output(
     outcome: RefOutcome, leaves: Sequence[Any], plain: Sequence[Any], index_ref: IndexMap, outer: IndexMap | None
 ) -> Any:
-    """The output: new objects, and the caller's own where it refers to them."""
+    """Builds the output: new objects, and the caller's own objects where the outcome refers to them."""
     graphs = Unflattener(outcome.graphdef, leaves, index_ref, outer)
     return jax.tree.unflatten(outcome.treedef, put_together(outcome.items, graphs, plain))

@@ -1,16 +1,16 @@
-"""Prefixes of trees with graphs in them: which ride each leaf gets, so that one Variable has one ride.
+"""Prefixes (`in_axes` and its kin) for trees that contain graphs: which ride each leaf gets.
 
-A prefix is written for the tree that the caller sees: containers with objects in them. An object is one leaf of that
-tree, an *item*, so a prefix is spread over the items first (`specs`), as JAX spreads one over arrays. What then stands
-at an item may still say different things of what is inside: a filter's ride for each Variable (`ByFilter`), a State or
-another object with a ride at each path, or one ride for all. A *finder* is any of these as a function from a path to a
-ride; it also answers for paths that did not exist when the call came in, which is how new Variables find theirs.
+Users write a prefix for the tree that they see: containers with objects in them. An object is one leaf of that tree, an
+*item*, so `specs` broadcasts the prefix over the items, as JAX broadcasts one over arrays. The entry of an item is one
+ride for all of it, or tells its Variables apart: a ride for each filter (`ByFilter`), or a State or another object with
+a ride at each path. A *finder* is such an entry as a function from a path to a ride. It also answers for paths that did
+not exist when the call came in: the ride of a Variable that the function adds comes from it.
 
-A Variable that is reached by several paths is one leaf, and can ride in one way only. The first path decides, and every
-other must agree on its *place* (`Ride.place`): two axes, or an axis and none, are an error that names both paths. A
-prefix that was made of the graph itself (`nnx.prefix`) names each Variable once, so it is not asked about the others.
-Filters are asked for the first path in each item alone, as in flax: those of a model that uses a part twice would
-otherwise have to name both of its paths.
+A Variable that is reached by several paths is one leaf on one ride. The first path decides the ride, and every other
+path must agree on its *place* (`Ride.place`): two different axes, or an axis and None, are an error that names both
+paths. Two exceptions: a prefix from `nnx.prefix` names each Variable once, so it is not asked about further paths; and
+filters are asked about the first path in each item alone, as in flax, because the filters of a model that uses a part
+twice would otherwise have to match both of its paths.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from weft.nnx.variable.variable import Variable
 
 
 class OfGraph(ByFilter):
-    """The prefix of one graph, which `nnx.prefix` has made: each Variable stands in it where it is first met.
+    """The prefix that `nnx.prefix` has made for one graph: it names each Variable at its first path.
 
-    What its function says of the other paths to one is what their prefixes are compared by.
+    For a further path, `elsewhere` (the user's own function) says the ride that is compared with that of the first.
     """
 
     _elsewhere: Callable[[Path, Any], Any] | None
@@ -61,7 +61,7 @@ class OfGraph(ByFilter):
 
 
 def read_prefix(prefix: Any) -> Any:
-    """A prefix with what `nnx.prefix` made for graph mode as leaves."""
+    """Replaces each `TreeState` that `nnx.prefix` has made for graph mode by a prefix leaf (`OfGraph`)."""
 
     def read(node: Any) -> Any:
         if not isinstance(node, TreeState):
@@ -73,8 +73,8 @@ def read_prefix(prefix: Any) -> Any:
     )
 
 
-def specs(graph: bool, prefix: Any, tree: Tree, read: Read, what: str) -> list[Any]:
-    """The prefix of each item."""
+def specs(graph: bool, prefix: Any, tree: Tree, read: Read, option: str) -> list[Any]:
+    """Broadcasts a prefix over the items of a tree: returns the entry of each item."""
 
     def spread(known: Any) -> Any:
         def stops(node: Any) -> bool:
@@ -88,23 +88,24 @@ def specs(graph: bool, prefix: Any, tree: Tree, read: Read, what: str) -> list[A
         return direct
     leaves = ByFilter | RidesByKind | Variable
     try:
-        # A State in a prefix is for a State, or has a ride for each path of an object.
+        # A State in a prefix may be the prefix of a State (a container of items), or have a ride for each path of one
+        # object. The first reading is tried first; if it does not fit, States are leaves.
         with suppress(ValueError):
             return treedef.flatten_up_to(spread(leaves))
         everywhere = spread(leaves | State)
     except ValueError as error:
         raise PrefixError(
-            f"{what} does not fit: {error}",
-            at=f"{what}={prefix!r}",
+            f"{option} does not fit: {error}",
+            at=f"{option}={prefix!r}",
             fix="give one ride for a whole argument, or a tree of the argument's own structure",
         ) from None
     return treedef.flatten_up_to(everywhere)
 
 
 def _spread_directly(prefix: Any, treedef: Any, read: Read) -> list[Any] | None:
-    """The prefix of each item, where its containers are those of the tree; None where JAX has to say how it fits.
+    """Broadcasts a prefix whose containers are those of the tree; None where only JAX can tell whether it fits.
 
-    Most prefixes are a tuple with one entry for each argument. JAX would ask of every node whether to stop there.
+    Most prefixes are a tuple with an entry for each argument; `jax.tree.broadcast` would call `is_leaf` for every node.
     """
     if isinstance(prefix, RidesByKind) or read(prefix) is not None:
         return [prefix] * treedef.num_leaves
@@ -114,47 +115,47 @@ def _spread_directly(prefix: Any, treedef: Any, read: Read) -> list[Any] | None:
     if kind is dict and set(keys) != set(prefix):
         return None
     parts = [prefix[key] for key in keys] if kind is dict else list(prefix)
-    found: list[Any] = []
+    entries: list[Any] = []
     for part, child in zip(parts, treedef.children(), strict=True):
         below = _spread_directly(part, child, read)
         if below is None:
             return None
-        found += below
-    return found
+        entries += below
+    return entries
 
 
-def rides_of(graph: bool, prefix: Any, tree: Tree, read: Read, what: str) -> list[Ride]:
-    """The ride of each leaf.
+def rides_of(graph: bool, prefix: Any, tree: Tree, read: Read, option: str) -> list[Ride]:
+    """Returns the ride of each leaf of a tree.
 
     Raises:
         PrefixError: if the prefix does not fit.
         AliasError: if one Variable is reached under different rides, naming every path.
     """
-    by_item = specs(graph, prefix, tree, read, what)
+    by_item = specs(graph, prefix, tree, read, option)
     plan, rides = tree.plan, []
-    finders = [finder(by_item[place], read, what, tree.flat[place]) for place in tree.nodes]
+    finders = [finder(by_item[place], read, option, tree.flat[place]) for place in tree.nodes]
     starts = [*plan.starts, len(plan.leaves)]
     for root in range(len(tree.nodes)):
         for i in range(starts[root], starts[root + 1]):
             rides.append(finders[root](plan.paths[i], plan.leaves[i]))
     if plan.repeats:
-        # A prefix made of the graph itself names each Variable once, where it is first met.
+        # Roots whose prefix is from `nnx.prefix`, and (below) the leaves of each root whose prefix is a filter.
         named_once = {root for root, place in enumerate(tree.nodes) if isinstance(by_item[place], OfGraph)}
         filtered = {
             root: range(starts[root], starts[root + 1])
             for root, place in enumerate(tree.nodes)
             if isinstance(by_item[place], RidesByKind) and root not in named_once
         }
-        _check_aliases(tree, finders, rides, what, named_once, filtered)
+        _check_aliases(tree, finders, rides, option, named_once, filtered)
     plain = zip(by_item, tree.structure.items, tree.flat, strict=True)
-    return rides + [_plain_ride(spec, value, read, what) for spec, item, value in plain if item is ARRAY]
+    return rides + [_plain_ride(spec, value, read, option) for spec, item, value in plain if item is ARRAY]
 
 
-def finder(spec: Any, read: Read, what: str, item: Any = None) -> Callable[[Path, Any], Ride]:
-    """From a path inside of an item, and what is there, to its ride, by the prefix of the item.
+def finder(spec: Any, read: Read, option: str, item: Any = None) -> Callable[[Path, Any], Ride]:
+    """Makes a function from (path inside of an item, Variable or array there) to a ride, from the entry of that item.
 
     Raises (when called):
-        AxisError: if the prefix says nothing of what is there.
+        AxisError: if no filter of the entry matches.
     """
     find = _finder(spec, read, item)
 
@@ -163,7 +164,7 @@ def finder(spec: Any, read: Read, what: str, item: Any = None) -> Callable[[Path
             return find(path, holder)
         except LookupError:
             raise AxisError(
-                f"{what}: no filter matches this {type(holder).__name__}",
+                f"{option}: no filter matches this {type(holder).__name__}",
                 at=format_path(path),
                 fix="add a filter for it, or end with `...` for the rest",
             ) from None
@@ -173,7 +174,8 @@ def finder(spec: Any, read: Read, what: str, item: Any = None) -> Callable[[Path
 
 def _finder(spec: Any, read: Read, item: Any) -> Callable[[Path, Any], Ride]:
     if isinstance(item, Variable) and isinstance(spec, RidesByKind):
-        # A Variable that is an argument by itself, or in a State, was chosen by the caller already.
+        # A Variable that is an argument by itself has no path for a filter, so `DiffState(0, ...)` and the like choose
+        # it whole.
         chosen = spec.of_array(item.get_raw_value())
         if chosen is not None:
             ride = read_with(read, chosen)
@@ -183,7 +185,7 @@ def _finder(spec: Any, read: Read, item: Any) -> Callable[[Path, Any], Ride]:
     if isinstance(spec, RidesByKind):
         return ByFilter(spec.rides).finder(read)
     if isinstance(spec, State):
-        # By its own paths: as a tree it would hide the leaves under which nothing rides.
+        # By path and not as a pytree, in which the Nones of unmapped Variables would be no leaves.
         return ByFilter(spec).finder(read)
     ride = read_with(read, spec)
     return lambda path, value: ride
@@ -193,7 +195,7 @@ def _check_aliases(
     tree: Tree,
     finders: Sequence[Any],
     rides: Sequence[Ride],
-    what: str,
+    option: str,
     named_once: Container[int],
     filtered: Mapping[int, range],
 ) -> None:
@@ -204,7 +206,7 @@ def _check_aliases(
     asked: set[tuple[int, int]] = set()
     for number, path, root in repeats_of(plan):
         for below, variable in variables_below(plan.node(number)):
-            # Its ride is that of its first path; this path is only asked whether it agrees.
+            # The ride is decided by the first path; this path is asked only whether it agrees.
             i = first[place_of[id(variable)]]
             if root in filtered:
                 if i in filtered[root] or (root, i) in asked:
@@ -224,24 +226,24 @@ def _check_aliases(
         kinds = sorted({type(plan.leaves[i]).__name__ for i in wrong})
         raise AliasError(
             "Inconsistent aliasing detected. The following nodes have different prefixes: "
-            f"Duplicate {' and '.join(kinds)}, which is reached under different {what}",
+            f"Duplicate {' and '.join(kinds)}, which is reached under different {option}",
             at=[place for places in wrong.values() for place in places],
             fix="give every path to one Variable the same, or pass the Variable only once",
         )
 
 
 def without_functions(prefix: Arrival) -> Any:
-    """The part of a call's prefix that is about the arguments."""
+    """Drops the entry for the user's functions from a call's prefix, which leaves those for args and kwargs."""
     return None if prefix is None else prefix[1:]
 
 
-def _plain_ride(spec: Any, value: Any, read: Read, what: str) -> Ride:
+def _plain_ride(spec: Any, value: Any, read: Read, option: str) -> Ride:
     if isinstance(spec, RidesByKind):
         ride = spec.of_array(value)
         if ride is not None:
             return read_with(read, ride)
         raise AxisError(
-            f"Cannot use StateAxes on what is no graph: {what}: {spec!r} was given for an array",
-            fix="give the array one ride",
+            f"Cannot use StateAxes on what is no graph: {option} has {spec!r} for an array",
+            fix="give the array one axis or spec instead of filters",
         )
     return read_with(read, spec)

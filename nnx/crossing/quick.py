@@ -1,8 +1,8 @@
-"""The quick way in and out for objects that were met before, whose structure has not changed since.
+"""The fast path of a call on the same objects as before, if their structure has not changed since.
 
-On the way in, generated code reads the arguments, in which objects are known by identity, and asks their plan
-whether it still holds; then the values are one list comprehension over the Variables. On the way out the Variables to
-write are listed once for each outcome.
+On the way in, generated code checks the identity of each object among the arguments and reads the plain arrays; if the
+objects' plan is still valid, the Variables' values are one list comprehension. On the way out, the Variables to write
+are looked up once per outcome and remembered.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ HandOver = Callable[[Sequence[Any], Groups], Any]
 
 
 class QuickEntry:
-    """A plan with, for each outcome seen, what to write where.
+    """The plan of the objects of a call, with a prepared writer for each outcome that has come out of it.
 
     Args:
-        plan: of the objects among the arguments.
-        order: for each leaf of the call that sits in those, its place in the plan.
+        plan: the plan of the objects among the arguments.
+        order: for each leaf of the call that is in an object, its position in the plan.
     """
 
     def __init__(self, plan: Plan, order: Sequence[int]):
@@ -44,21 +44,21 @@ class QuickEntry:
         self._known: dict[int, tuple[RefOutcome, HandOver]] = {}
 
     def hand_over(self, outcome: RefOutcome, values: Sequence[Any], groups: Groups) -> Any:
-        """Writes what changed, and gives the output; see `outcomes.hand_over`."""
-        # By identity: JAX gives back the very outcome that it keeps with the trace, and a comparison grows with it.
+        """Writes updates into the caller's objects, and returns the output; see `outcomes.hand_over`."""
+        # By identity: JAX returns the same outcome object for the same trace, and comparing two grows with the model.
         known = self._known.get(id(outcome)) or self._learn(outcome)
         return known[1](values, groups)
 
     def _learn(self, outcome: RefOutcome) -> tuple[RefOutcome, HandOver]:
         if len(self._known) >= _MOST_OUTCOMES:
-            # More outcomes than this come of traces that come and go; what is prepared is quickly made again.
+            # A program with more outcomes retraces all the time. Preparing a writer again costs little beside a trace.
             self._known.clear()
-        # The outcome is kept with its identity, so that the identity stays its own.
+        # The entry keeps the outcome alive: a later object at the same address would be taken for it.
         known = self._known[id(outcome)] = (outcome, self._prepared(outcome))
         return known
 
     def _prepared(self, outcome: RefOutcome) -> HandOver:
-        """What is done for an outcome, with all that follows from it alone."""
+        """Makes the function that applies this outcome, with everything computed that needs no arrays."""
         plan, order = self.plan, self.order
         if outcome.arguments is not None or outcome.metadata or outcome.carried or outcome.graphdef.nodes:
             return lambda values, groups: hand_over(plan, outcome, values, groups, [plan.leaves[i] for i in order])
@@ -66,22 +66,23 @@ class QuickEntry:
         return build if not (outcome.updates or outcome.placed) else self._writer(outcome, build)
 
     def _writer(self, outcome: RefOutcome, build: HandOver) -> HandOver:
-        """A function that writes an outcome's updates into the Variables, in one step, and gives the output."""
-        # By lane, so that each lane's values are picked in one step of C.
+        """Makes a function that writes an outcome's updates into the Variables and returns the output."""
+        # Grouped by lane, because `operator.itemgetter` picks all values of a lane in one step of C.
         lanes: dict[int, list[tuple[int, int]]] = {}
         for i, lane, place in outcome.updates:
             lanes.setdefault(lane, []).append((place, i))
         plan = self.plan
         parts = [(lane, picker(sorted(place for place, _ in pairs))) for lane, pairs in lanes.items()]
         order = [self.order[i] for pairs in lanes.values() for _, i in sorted(pairs)]
-        # The plan has the Variables, because it lets go of them when the objects die; the key is this writer's own.
+        # The plan keeps the list of Variables under `key`, because it drops its lists when the objects die; a list in
+        # this closure would keep the model alive.
         key = object()
         placed, shardings = [self.order[i] for i, _ in outcome.placed], [sharding for _, sharding in outcome.placed]
-        kept = object()
+        placed_key = object()
 
         if len(parts) == 1 and not placed:
             ((lane, get),) = parts
-            # The usual case, all updates on one ride, is one selection and one write.
+            # The usual case, all updates on one ride. `jit` comes here at every training step, so it has no loop.
 
             def write_one_lane(values: Sequence[Any], groups: Groups) -> Any:
                 plan.check_writable()
@@ -92,7 +93,7 @@ class QuickEntry:
 
         def write(values: Sequence[Any], groups: Groups) -> Any:
             plan.check_writable()
-            moved = to_place(plan.select(kept, placed), shardings)
+            moved = to_place(plan.select(placed_key, placed), shardings)
             written = [value for lane, get in parts for value in get(groups[lane])]
             written += [value for _, value in moved]
             write_all([*plan.select(key, order), *(variable for variable, _ in moved)], written)
@@ -102,7 +103,7 @@ class QuickEntry:
 
 
 def _output(outcome: RefOutcome) -> HandOver:
-    """A function from the arguments' leaves and the lanes that came out to the output, in which no object is."""
+    """Makes a function that builds an output without objects from the arguments' leaves and the lanes."""
     if not outcome.items and outcome.treedef == _NOTHING:
         return _nothing
     rest = iter(outcome.sources)
@@ -111,8 +112,8 @@ def _output(outcome: RefOutcome) -> HandOver:
     def build(values: Sequence[Any], groups: Groups) -> Any:
         return outcome.treedef.unflatten(
             [
-                one if fixed else as_array(values[place]) if one < 0 else groups[one][place]
-                for fixed, one, place in picks
+                lane if fixed else as_array(values[place]) if lane < 0 else groups[lane][place]
+                for fixed, lane, place in picks
             ]
         )
 
@@ -120,17 +121,17 @@ def _output(outcome: RefOutcome) -> HandOver:
 
 
 def _nothing(values: Sequence[Any], groups: Groups) -> None:
-    """The output of a function that returns nothing, as most that change objects do."""
+    """Builds the output None, which most functions that mutate objects return."""
 
 
 _NOTHING = jax.tree.structure(None)
 
 
 def quick_way(mode: Mode, crossing: Crossing[RefCall], entered: Tree, call: Call) -> QuickWay | None:
-    """Reads and writes the same objects again, as long as their plan is valid.
+    """Makes the fast path for further calls on the objects of this call.
 
     Returns:
-        None if there are no objects, or something in them has to be looked at each time.
+        None if there are no objects, or if the objects hold something without a version (a list that may be mutated).
     """
     flat, treedef = jax.tree.flatten((call[1], dict(call[2])), is_leaf=is_graph_node)
     nodes = {i for i, value in enumerate(flat) if is_graph_node(value)}
@@ -139,10 +140,11 @@ def quick_way(mode: Mode, crossing: Crossing[RefCall], entered: Tree, call: Call
         return None
     plan = plan_of(roots)
     order = _order(plan, entered.plan)
-    # Sharing in tree mode is refused by the slow way, which names both paths.
+    # Tree mode refuses sharing; the slow path raises the error, because it knows both paths.
     if plan.volatile or order is None or (plan.repeats and not mode.graph):
         return None
-    # To the generated code an object is configuration: the very one, or it is another call.
+    # The generated code treats an object as a static value that must be the same object, or it leaves the call to the
+    # slow path.
     statics = tuple(
         (i, type(value), SameObject(value) if i in nodes else value)
         for i, value in enumerate(flat)
@@ -164,29 +166,29 @@ def _extract(
     in_order = list(order) == list(range(len(plan.leaves)))
 
     def extract(call: Call) -> tuple[QuickEntry, Sequence[Any], Groups] | None:
-        found = read(call[1:])
-        # The same objects need not be of the same structure any more.
-        if found is None or not plan.is_valid():
+        leaves_read = read(call[1:])
+        # The objects are the same, but an attribute may have been added since.
+        if leaves_read is None or not plan.is_valid():
             return None
         read_now = plan.read()
-        # Graphs' leaves first, then plain arrays: the order of a crossing's leaves.
-        values = (*(read_now if in_order else [read_now[i] for i in order]), *found[1])
+        # Leaves of graphs first, then plain arrays: the order of `take_apart`.
+        values = (*(read_now if in_order else [read_now[i] for i in order]), *leaves_read[1])
         return entry, values, (values,) if group is None else group(values)
 
     return extract
 
 
-def _order(plan: Plan, other: Plan) -> list[int] | None:
-    """For each leaf of another plan its place in this one; None if they do not hold the same."""
+def _order(plan: Plan, call_plan: Plan) -> list[int] | None:
+    """For each leaf of `call_plan` its position in `plan`; None if the two do not have the same leaves."""
     places = {id(leaf): i for i, leaf in enumerate(plan.leaves)}
-    order = [places.get(id(leaf)) for leaf in other.leaves]
+    order = [places.get(id(leaf)) for leaf in call_plan.leaves]
     if len(plan.leaves) != len(order) or any(place is None for place in order):
         return None
     return [place for place in order if place is not None]
 
 
 def _grouper(crossing: Crossing[RefCall]) -> Callable[[tuple[Any, ...]], Groups] | None:
-    """A function from leaves to lanes; None if there is but one."""
+    """Makes a function that sorts leaves into lanes; None if there is only one lane."""
     if len(crossing.lanes) == 1:
         return None
     members: list[list[int]] = [[] for _ in crossing.lanes]

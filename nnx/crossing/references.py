@@ -1,17 +1,17 @@
-"""The references boundary: graphs of mutable objects in, the same objects out, with what changed written back.
+"""The references boundary: mutable objects go into a transform, and their mutations are written back after the call.
 
-On the way in, objects and Variables among the arguments are planned together (`plan`): one structure without
-identities, and one leaf for each Variable however often it is reached. Inside the trace fresh objects are made around
-the traced values, and the user's function mutates those. On the way out, a Variable has changed if its value is not the
-very object that it was given; changed values leave the trace on their argument's ride, unchanged ones do not leave at
-all. Only when everything has been computed and checked are the caller's own objects written, by identity.
+On the way in, one plan covers all objects and Variables of the arguments: a structure without identities, and one leaf
+for each Variable, however many paths lead to it. Inside the trace, new objects are built around the traced values, and
+the user's function mutates those. On the way out, a Variable counts as changed if its value is another Python object
+than the one it was built with. Changed values leave the trace on their argument's ride; unchanged values do not leave.
+The caller's own objects are written only when everything has been computed and checked.
 
 There are three modes:
 
-- *graph with updates*: what is reachable from arguments and outputs is described again, with the numbers things had
-  on the way in, so that new, deleted, swapped and shared attributes reach the caller's objects;
-- *graph without updates*: sharing among arguments is kept, only Variables' values come back;
-- *tree*: Modules are the pytrees that they are, only Variables' values come back, nothing may be shared.
+- *graph with updates*: the graphs of arguments and outputs are described again at the end, with the numbers that
+  objects had on the way in, so that new, deleted, swapped and shared attributes reach the caller's objects;
+- *graph without updates*: arguments may share Variables; only the Variables' values are written back;
+- *tree*: Modules are ordinary pytrees, no two paths may lead to one Variable, and only values are written back.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ class References:
     has_updates = True
     has_identity = True
     typed = False
-    # A function may close over objects that have changed: flax traces it again when it is transformed again.
+    # Two transforms of one function share no plan: the function may close over an object that has changed meanwhile,
+    # and flax traces it again when it is transformed again.
     shares = False
 
     def __init__(self, graph: bool, updates: bool, function: str, copies: bool = False, supplies: int = 0):
@@ -76,17 +77,19 @@ class References:
     # ------------------------------------------------------------------ taking apart
 
     def enter(self, call: Call) -> tuple[RefCall, list[RefLeaf], Tree]:
-        """Takes a call apart; see `Boundary`."""
+        """Flattens a call; see `Boundary`."""
         functions, args, kwargs = call
         tree = take_apart(self.graph, (args, dict(kwargs)))
         names = self.mode.names(functions)
-        # Errors go by the parameters' names. The rides' paths stay inside of an argument, as users write filters.
+        # Errors show the parameters' names. Filters still get paths inside of an argument, which is how users write
+        # them.
         tree.leaves = [RefLeaf(named(leaf.path, names), leaf.value, leaf.holder) for leaf in tree.leaves]
         tree.bases = [named(path, names) for path in tree.bases]
         if not self.graph:
             self._refuse_sharing(tree)
         if self.updates:
-            # Objects are written too, then; without, only Variables are, which are asked when it comes to that.
+            # With updates, objects are written too. Without, only Variables are, and each is checked when it is
+            # written.
             check_levels([tree.plan.node(number) for number in tree.plan.by_number])
         structure = RefCall(**vars(tree.structure), functions=functions, mode=self.mode)
         return structure, tree.leaves, tree
@@ -122,7 +125,7 @@ class References:
     # ------------------------------------------------------------------ inside
 
     def rebuild(self, crossing: Crossing[RefCall], values: Sequence[Any]) -> tuple[Call, Memory]:
-        """The live call, of fresh objects around these values."""
+        """Rebuilds the call inside the trace, of new objects around `values`."""
         (args, kwargs), memory = build(crossing.structure, values)
         return (crossing.structure.functions, args, kwargs), memory
 
@@ -131,31 +134,31 @@ class References:
         return NODE in crossing.structure.items
 
     def describe(self, tree: Any, root: str) -> Described:
-        """What must not change of a tree that is carried."""
-        apart = take_apart(self.graph, tree)
-        return describe_tree(apart, self._carried_things(apart), root)
+        """Describes what a loop must not change in a tree that it carries."""
+        carried = take_apart(self.graph, tree)
+        return describe_tree(carried, self._fixed_nodes(carried), root)
 
-    def _carried_things(self, apart: Tree) -> list[Any]:
-        """What must stay the same in a carry: Variables, or if updates reach the caller's objects, those and theirs.
+    def _fixed_nodes(self, carried: Tree) -> list[Any]:
+        """The nodes of a carry that each iteration must return: all Variables, and with graph updates all objects.
 
-        Variables that are carried on their own, or in a State, are values then, and each iteration may return others.
+        With graph updates, a Variable that is carried bare, or in a State, is a value: a step may return a new one.
         """
         if not self.updates:
-            return apart.plan.variables
-        plan = apart.plan
-        alone = {id(apart.flat[i]) for i in apart.nodes if isinstance(apart.flat[i], Variable)}
+            return carried.plan.variables
+        plan = carried.plan
+        bare = {id(carried.flat[i]) for i in carried.nodes if isinstance(carried.flat[i], Variable)}
         within = {id(leaf) for leaf, path in zip(plan.leaves, plan.paths, strict=True) if path}
         nodes = map(plan.node, plan.by_number)
-        return [node for node in nodes if id(node) not in alone or id(node) in within]
+        return [node for node in nodes if id(node) not in bare or id(node) in within]
 
     def describe_outcome(self, crossing: Crossing[RefCall], outcome: RefOutcome, groups: Groups) -> Described:
-        """What must not differ between the outputs of branches."""
+        """Describes what all branches must agree on."""
         return describe_outcome(crossing.structure, self.mode.names(crossing.structure.functions), outcome, groups)
 
     def pack(self, tree: Any) -> tuple[RefStructure, tuple[Any, ...]]:
-        """Any tree as a structure and arrays."""
-        apart = take_apart(self.graph, tree)
-        return apart.structure, tuple(leaf.value for leaf in apart.leaves)
+        """Flattens any tree into a hashable structure and arrays."""
+        flattened = take_apart(self.graph, tree)
+        return flattened.structure, tuple(leaf.value for leaf in flattened.leaves)
 
     def leave(
         self,
@@ -166,18 +169,18 @@ class References:
         out: Any,
         departure: Departure,
     ) -> tuple[Groups, Groups, RefOutcome]:
-        """Takes output and changes apart into lanes."""
+        """Sorts output and updates into lanes, inside the trace."""
         return Leaving(self.mode, crossing, values, live, memory, departure).outcome(out)
 
     # ------------------------------------------------------------------ outside again
 
     def hand_over(self, entered: Tree, outcome: RefOutcome, values: Sequence[Any], groups: Groups) -> Any:
-        """Writes what changed into the caller's objects, and gives the output."""
+        """Writes updates into the caller's objects, and returns the output."""
         out = hand_over(entered.plan, outcome, values, groups)
         if self.updates:
             entered.plan.settle()
         return out
 
     def quick_way(self, crossing: Crossing[RefCall], entered: Tree, call: Call) -> QuickWay | None:
-        """Reads and writes the Variables of the same objects again, as long as their plan is valid."""
+        """Makes the fast path for further calls on the same objects, or None."""
         return quick_way(self.mode, crossing, entered, call)

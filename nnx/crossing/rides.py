@@ -1,7 +1,7 @@
 """Prefix filters: how NNX code says which axis, spec or derivative each part of a graph gets.
 
-`StateAxes`, `StateSharding` and `DiffState` are prefix leaves over the filters of this layer. They mean what `axes`
-means for records: one ride for each filter, tried in order.
+`StateAxes`, `StateSharding` and `DiffState` are leaves of a prefix that have a ride for each filter: the first filter
+that matches a Variable decides. They are what `weft.axes` is for records, with NNX's filters.
 """
 
 from __future__ import annotations
@@ -23,22 +23,24 @@ __all__ = ["Carry", "DiffState", "StateAxes", "StateSharding"]
 
 
 class ByFilter(RidesByKind):
-    """One ride for each filter, tried in order; filters of this layer, or a State with a ride at each path."""
+    """A ride for each NNX filter, where the first that matches counts; or a State with a ride at each path."""
 
     def __init__(self, rides: Any, /):
         if isinstance(rides, State):
-            found = to_flat_state(rides)
-            pairs = tuple((AtPath(path), getattr(ride, "get_value", lambda ride=ride: ride)()) for path, ride in found)
+            rides_by_path = to_flat_state(rides)
+            pairs = tuple(
+                (AtPath(path), getattr(ride, "get_value", lambda ride=ride: ride)()) for path, ride in rides_by_path
+            )
         else:
-            given = rides.items() if isinstance(rides, Mapping) else rides
+            filters_and_rides = rides.items() if isinstance(rides, Mapping) else rides
             try:
-                pairs = tuple((filter, ride) for filter, ride in given)
+                pairs = tuple((filter, ride) for filter, ride in filters_and_rides)
             except (TypeError, ValueError):
                 raise PrefixError(
-                    f"{type(self).__name__} says something for each filter, and {given!r:.80} are no filters",
-                    fix=f"{type(self).__name__}({{nnx.Param: ..., ...: ...}}), or pairs of the two",
+                    f"{type(self).__name__} takes pairs of a filter and a ride, not {filters_and_rides!r:.80}",
+                    fix=f"write {type(self).__name__}({{nnx.Param: ..., ...: ...}})",
                 ) from None
-        # The filters are those of this layer, which the core only keeps.
+        # The core's class only stores filters, so NNX's own filters may stand where it declares its own.
         super().__init__(cast(Any, pairs))
 
     @property
@@ -49,7 +51,7 @@ class ByFilter(RidesByKind):
         return cast(Any, self.rides)
 
     def finder(self, read: Callable[[Any], Any] | None = None) -> Callable[[Path, Any], Any]:
-        """A function from a path and what is there to its ride, as `read`, or as it was given.
+        """Makes a function from (path, Variable) to a ride: through `read` if it is passed, else as the user wrote it.
 
         Raises (when called):
             LookupError: if no filter matches.
@@ -65,7 +67,7 @@ class ByFilter(RidesByKind):
         return find
 
     def map_prefix(self, path: Path, variable: Any) -> Any:
-        """The ride of what is at a path.
+        """The ride of the Variable at a path.
 
         Raises:
             ValueError: if no filter matches.
@@ -96,7 +98,7 @@ def _predicate(filter: Any) -> Callable[[Path, Any], bool]:
 
 @dataclasses.dataclass(frozen=True)
 class AtPath:
-    """The filter of one path."""
+    """A filter that matches a single path."""
 
     path: Path
 
@@ -151,11 +153,11 @@ class StateSharding(ByFilter):
 
 @dataclasses.dataclass(frozen=True)
 class DiffState:
-    """In `argnums`: the argument, and which of its Variables to differentiate.
+    """An entry of `argnums` that differentiates only some Variables of an argument.
 
     Attributes:
         argnum: the argument's position.
-        filter: which Variables.
+        filter: the Variables to differentiate.
 
     >>> import jax.numpy as jnp
     >>> from weft import nnx
@@ -169,5 +171,5 @@ class DiffState:
     filter: Any
 
     def map_prefix(self, path: Path, variable: Any) -> bool:
-        """Whether what is at a path is differentiated."""
+        """Whether the Variable at a path is differentiated."""
         return _predicate(self.filter)(path, variable)

@@ -1,1 +1,1 @@
-"""Graphs of objects: taken apart into structure and state, put together again, walked, and planned for."""
+"""Graphs of objects: how to flatten, rebuild, walk and update them, and plans that remember an analysis."""

@@ -1,9 +1,10 @@
 """GraphDef: the structure of a graph without its values, hashable and free of identities.
 
-A graph is flattened in order. Each *node*, that is each object, container, Variable or ref, adds a definition; each
-attribute of an object or container says whether it is a node, a leaf (an array), or static. Objects, Variables and
-refs are numbered as they are met; meeting one again adds a `NodeRef` with its number, and that is how sharing and
-cycles are kept. An *outer index* is the number that the same thing had in an earlier graph (see `contexts`).
+A graph is flattened depth first. Each *node* (an object, a container, a Variable or an array ref) adds a definition;
+each attribute of an object or container has a mark that says whether it is a node, a leaf (an array), or static.
+Objects, Variables and refs are numbered in the order of the walk. A second path to one of them adds a `NodeRef` with
+its number, and so a structure has sharing and cycles. An *outer index* is the number that the same object had in an
+earlier graph (see `contexts`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ HA = TypeVar("HA")
 
 
 class IndexMap(dict[int, Any]):
-    """From numbers to what has them."""
+    """A dict from number to object, Variable or ref."""
 
     @staticmethod
     def from_refmap(refmap: RefMap) -> IndexMap:
@@ -29,7 +30,7 @@ class IndexMap(dict[int, Any]):
 
 
 class RefMap(MutableMapping[Any, int], MappingReprMixin):
-    """From things, by identity, to numbers. It keeps the things alive, so that identities stay their own."""
+    """A mapping from objects, by identity, to numbers. It keeps its keys alive: `id`s of dead objects are reused."""
 
     __slots__ = ("_mapping",)
 
@@ -40,9 +41,9 @@ class RefMap(MutableMapping[Any, int], MappingReprMixin):
 
     @staticmethod
     def from_indexmap(indexmap: IndexMap) -> RefMap:
-        found = RefMap()
-        found._mapping = {id(value): (value, index) for index, value in indexmap.items()}
-        return found
+        refmap = RefMap()
+        refmap._mapping = {id(value): (value, index) for index, value in indexmap.items()}
+        return refmap
 
     def get(self, key: Any, default: Any = None) -> Any:
         return self._mapping.get(id(key), (None, default))[1]
@@ -70,7 +71,7 @@ class RefMap(MutableMapping[Any, int], MappingReprMixin):
 
 
 class _Def(Representable):
-    """What the definitions share: they print field by field, and pass through JAX as constants."""
+    """Base class of definitions: prints them field by field; JAX treats them as constants."""
 
     __slots__ = ()
     _fields: tuple[str, ...]
@@ -82,13 +83,13 @@ class _Def(Representable):
             yield Attr(name, value.__name__ if name == "type" else value)
 
 
-# Named tuples, since a big model has thousands: they are made, compared and hashed at C speed.
+# Named tuples, because a big model has thousands of definitions: Python creates, compares and hashes tuples in C.
 class _NodeRef(NamedTuple):
     index: int  # pyright: ignore[reportIncompatibleMethodOverride]  (a tuple's own `index` is not used)
 
 
 class NodeRef(_Def, _NodeRef, Generic[N]):
-    """What was met before, by number."""
+    """A further path to a node that was described before, which it names by number."""
 
     __slots__ = ()
 
@@ -99,7 +100,7 @@ class _ArrayRefDef(NamedTuple):
 
 
 class ArrayRefDef(_Def, _ArrayRefDef):
-    """A JAX ref."""
+    """An array ref of JAX (`jax.new_ref`)."""
 
     __slots__ = ()
 
@@ -113,7 +114,7 @@ class _VariableDef(NamedTuple):
 
 
 class VariableDef(_Def, _VariableDef, Generic[N]):
-    """A Variable: its kind and metadata, and the ref that it keeps its value in, if it does."""
+    """A Variable: its type and metadata, and the definition of the array ref in it, if its value is one."""
 
     __slots__ = ()
 
@@ -133,8 +134,8 @@ class _NodeDef(NamedTuple):
 
 
 class NodeDef(_Def, _NodeDef, Generic[N]):
-    """An object or container: its type, number (containers have none), how many attributes follow, and whatever its
-    type's registration wants to know to make another."""
+    """An object or container: its type, its number (None for a container), how many attributes follow, and the metadata
+    with which the registered functions of its type rebuild it."""
 
     __slots__ = ()
 
@@ -146,13 +147,13 @@ class _TreeNodeDef(NamedTuple):
 
 
 class TreeNodeDef(_Def, _TreeNodeDef, Generic[N]):
-    """A whole tree (`graph=False`): JAX's definition of it, and the place of each sorted path among its leaves."""
+    """A whole tree (`graph=False`): its treedef, and for each path, sorted, its position among JAX's leaves."""
 
     __slots__ = ()
 
 
 def renumbered(definition: Any, outer_index: Any) -> Any:
-    """A definition with another outer index: a number, or a function of the definition's own number."""
+    """A copy of `definition` with `outer_index`, which is a number or a function of the definition's own number."""
     if isinstance(definition, NodeRef | TreeNodeDef) or definition is None:
         return definition
     index = outer_index(definition.index) if callable(outer_index) else outer_index
@@ -165,13 +166,14 @@ def renumbered(definition: Any, outer_index: Any) -> Any:
 @jtu.register_static
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Static(Generic[HA]):
-    """A static attribute's value; to JAX, a node without leaves."""
+    """The mark of a static attribute, with its value; for JAX, a pytree node without leaves."""
 
     value: HA
 
     def __eq__(self, other: object) -> bool:
-        # In tuples, so that the same object is equal and is not asked: its `==` may be slow, and a NaN's says no. What
-        # `dataclasses` writes asks from Python 3.13 on.
+        # Compared as tuples, which find the same object equal without calling its `==`: that may be slow, and `nan`
+        # would differ from itself and retrace at each call. From Python 3.13 on, `dataclasses` generates an `__eq__`
+        # that does call it.
         return (self.value,) == (other.value,) if type(other) is Static else NotImplemented
 
     def __hash__(self) -> int:
@@ -181,36 +183,37 @@ class Static(Generic[HA]):
 @jtu.register_static
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class MutableStatic(Static[HA]):
-    """The value of a static attribute that has no hash, with what it was like when it was met.
+    """The mark of a static attribute whose value is unhashable (a dict of options), with a snapshot of that value.
 
-    Structures are keys of what was compiled for them, and keep the value itself. Two of them differ if the value has
-    been mutated in between, although it is the same object in both.
+    Structures are cache keys and keep a reference to the value. If the user mutates it between two calls, it is the
+    same object in both structures, and only the snapshots tell that they differ.
     """
 
     seen: Any
 
     def __eq__(self, other: object) -> bool:
-        # In tuples, so that the same object is equal whatever its `==` says (an array's says no truth value).
+        # Compared as tuples, which find the same object equal without its `==`: that of an array has no truth value.
         if isinstance(other, MutableStatic):
             if (self.seen,) != (other.seen,):
                 return False
-            # Found equal once, they are the same ever after, and values are not asked again.
+            # From now on both have one snapshot, so the next comparison is one of identity.
             object.__setattr__(other, "seen", self.seen)
             return True
         return (self.value,) == (other.value,) if isinstance(other, Static) else NotImplemented
 
     def __hash__(self) -> int:
+        # By type: the value has no hash, and a hash of its snapshot would change when the user mutates it.
         return hash(type(self.value))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeAttr:
-    """The mark of an attribute that is a node."""
+    """The mark of an attribute that is a node: the next definition describes it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LeafAttr:
-    """The mark of an attribute that is a leaf."""
+    """The mark of an attribute that is a leaf (an array): the next leaf is its value."""
 
 
 NODE_ATTR, LEAF_ATTR = NodeAttr(), LeafAttr()
@@ -221,8 +224,8 @@ class GraphDef(Generic[N]):
     """The structure of a graph.
 
     Attributes:
-        nodes: a definition for each node.
-        attributes: (name, mark) for each attribute, in the order in which nodes and leaves are met.
+        nodes: a definition for each node, depth first.
+        attributes: (name, mark) for each attribute of each node, depth first.
         num_leaves: how many leaves the graph has.
 
     >>> from weft import nnx
@@ -233,13 +236,14 @@ class GraphDef(Generic[N]):
 
     __slots__ = ("_hash", "attributes", "nodes", "num_leaves")
 
-    # `apply(state, *states, graph=None)` is beside `call`, its twin: both put graphs together (see `splitting`).
+    # `apply(state, *states, graph=None)` is defined in `splitting`: it merges, and this file knows no graphs.
     apply: ClassVar[Callable[..., Any]]
 
     def __init__(self, nodes: Iterable[Any], attributes: Iterable[tuple[Any, Any]], num_leaves: int):
         self.nodes = tuple(nodes)
         self.attributes = tuple(attributes)
         self.num_leaves = num_leaves
+        # Computed at the first use and remembered: a structure is a part of jit's cache key at each call.
         self._hash: int | None = None
 
     def __eq__(self, other: object) -> bool:
@@ -267,15 +271,15 @@ class GraphDef(Generic[N]):
         return GraphDef([renumbered(node, outer_index) for node in self.nodes], self.attributes, self.num_leaves)
 
     def with_no_outer_index(self) -> GraphDef[N]:
-        """This definition, as of a graph without an earlier one."""
+        """This structure without outer indexes."""
         return self._renumbered(None)
 
     def with_same_outer_index(self) -> GraphDef[N]:
-        """This definition, as of a graph whose earlier one was equal."""
+        """This structure with each node's own number as its outer index: nothing has moved since the earlier graph."""
         return self._renumbered(lambda index: index)
 
     def with_matching_outer_index(self, other: GraphDef[Any]) -> GraphDef[N]:
-        """This definition with the outer indexes of another."""
+        """This structure with the outer indexes of `other`, node by node."""
         nodes = [
             node if isinstance(node, NodeRef) else renumbered(node, getattr(match, "outer_index", None))
             for node, match in zip(self.nodes, other.nodes, strict=True)

@@ -1,4 +1,4 @@
-"""Flattener: walks a graph in order, and describes and numbers what it meets (see `definitions`)."""
+"""Flattener: walks a graph depth first, numbers its nodes, and writes their definitions (see `definitions`)."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from weft.nnx.variable.variable import VARIABLE_TYPES, Variable
 
 
 class Flattener:
-    """One pass over a graph, or over several that share their numbers.
+    """One walk over a graph, or over several graphs under one numbering.
 
     Attributes:
         nodes, attributes: the definitions so far.
-        leaves: the leaves so far, and in `paths` where they are (unless that is `None`).
-        repeats: what was met again, as (number, path).
+        leaves, paths: the leaves so far and their paths; `paths` is None if nobody asked for them.
+        repeats: (number, path) for each further path to a node.
     """
 
     def __init__(self, ref_index: RefMap, ref_outer_index: RefMap | None, with_paths: bool):
@@ -53,7 +53,7 @@ class Flattener:
         return GraphDef(self.nodes, self.attributes, len(self.leaves))
 
     def root(self, node: Any) -> None:
-        """Describes a whole graph; what is no node at all is its only leaf."""
+        """Walks one more graph; a value that is no node is a graph of one leaf."""
         if self._node(node, ()) is None:
             self._leaf(node, ())
 
@@ -64,27 +64,27 @@ class Flattener:
 
     def _number(self, node: Any) -> int:
         number = len(self._numbers)
-        # With the node, so that its identity stays its own as long as its number counts.
+        # The table keeps the node alive: Python would give its `id` to a later object.
         self._numbers[id(node)] = (node, number)
         return number
 
     def _again(self, node: Any, path: Path) -> bool:
-        met = self._numbers.get(id(node))
-        if met is None:
+        numbered = self._numbers.get(id(node))
+        if numbered is None:
             return False
-        self.nodes.append(NodeRef(met[1]))
-        self.repeats.append((met[1], path))
+        self.nodes.append(NodeRef(numbered[1]))
+        self.repeats.append((numbered[1], path))
         return True
 
     def _outer(self, node: Any) -> int | None:
-        met = self._outers.get(id(node))
-        return None if met is None else met[1]
+        numbered = self._outers.get(id(node))
+        return None if numbered is None else numbered[1]
 
     def _node(self, node: Any, path: Path) -> bool | None:
-        """Describes a node; says `None` if it is none."""
+        """Walks a node; returns None if `node` has no children and is no Variable or ref (a leaf, or static)."""
         kind = type(node)
-        # By exact type, two look-ups: nearly all nodes are objects or Variables, and JAX's registry is asked about the
-        # others only.
+        # By exact type, in two look-ups: nearly all nodes are objects or Variables, and asking JAX's registry about a
+        # value costs several times as much.
         if kind in GRAPH_TYPES or kind in VARIABLE_TYPES:
             if id(node) in self._numbers:
                 return self._again(node, path)
@@ -100,13 +100,13 @@ class Flattener:
                 return self._hijax(node, path) if isinstance(node, Variable) else None
         number = outer = None
         if isinstance(impl, GraphNodeImpl):
-            # Before its children: a cycle leads back to a node that is still being described.
+            # Numbered before its children are walked, because a cycle leads back to it from below.
             number, outer = self._number(node), self._outer(node)
         self.describe(node, impl, path, number, outer)
         return True
 
     def describe(self, node: Any, impl: Any, path: Path, number: int | None, outer: int | None) -> None:
-        """Describes an object or container, which has this number, and what is below it."""
+        """Writes the definition of an object or container, and walks its children."""
         if impl is OBJECT:
             items = object_items(node)
             metadata: Any = (type(node), node._pytree__nodes)
@@ -120,8 +120,8 @@ class Flattener:
             if is_data is False:
                 attributes.append((key, self.static(value)))
                 continue
-            # Its mark is put in before what is below it, whose own attributes follow; that it is a leaf or static shows
-            # only after asking whether it is a node.
+            # The mark must stand before those of the attributes below, but whether the value is a leaf or static is
+            # known only after asking whether it is a node: so the mark is corrected afterwards.
             place = len(attributes)
             attributes.append((key, NODE_ATTR))
             if self._node(value, (*path, key)) is not None:
@@ -133,22 +133,22 @@ class Flattener:
                 attributes[place] = (key, self.static(value))
 
     def static(self, value: Any) -> Static[Any]:
-        """The mark of a static attribute."""
+        """The mark of a static attribute; a plan's walk overrides it, to watch the value."""
         return Static(value)
 
     def _variable(self, variable: Any, path: Path) -> None:
         number = self._number(variable)
         raw = variable._raw_value
         refdef = None
-        # With paths the leaves are live Variables, for states and plans; without, raw values, for who has the structure
-        # already.
+        # With paths the leaves are the Variables themselves, which states and plans need; without, raw values, which
+        # are all that `unflatten` needs beside the structure.
         leaf = variable if self.paths is not None else raw
         if is_array_ref(raw):
             refdef, value = self._ref(raw)
             if self.paths is None:
                 leaf = value
             elif value is not raw:
-                # The leaf stands for the Variable outside of its trace, where the ref itself cannot go.
+                # Inside a trace a ref cannot leave, so the leaf is a copy of the Variable around an array.
                 leaf = variable._new(value, variable._nnx_metadata)
             if value is REPEATED:
                 leaf = None
@@ -160,6 +160,7 @@ class Flattener:
         if self._again(variable, path):
             return True
         number = self._number(variable)
+        # `var_type` and not `type`: a traced hijax Variable is a tracer, and only that attribute names its class.
         self.nodes.append(VariableDef(variable.var_type, number, self._outer(variable), variable._nnx_metadata, None))
         self._leaf(variable, path)
         return True
@@ -172,14 +173,15 @@ class Flattener:
         return True
 
     def _ref(self, ref: Any) -> tuple[ArrayRefDef | NodeRef[Any], Any]:
-        met = self._numbers.get(id(ref))
-        if met is not None:
-            return NodeRef(met[1]), REPEATED
+        numbered = self._numbers.get(id(ref))
+        if numbered is not None:
+            return NodeRef(numbered[1]), REPEATED
         outer = self._outer(ref)
-        # A ref has a number of its own beside its Variable's: two Variables may hold one.
+        # A ref has a number besides that of its Variable, because two Variables may hold the same ref.
         definition = ArrayRefDef(self._number(ref), outer)
         if self.ref_outer_index is None:
             return definition, ref
+        # The caller's own ref was written in place, by JAX; a ref created inside a trace leaves as its array.
         return definition, NO_UPDATE if outer is not None else ArrayRefOutput(ref[...])
 
 

@@ -1,10 +1,10 @@
-"""flatten and unflatten: a graph as a structure and leaves, and back.
+"""flatten and unflatten: from a graph to a structure and leaves, and back.
 
-`flatten` numbers what has an identity in the order in which it meets it, and describes it (see `definitions`).
-`unflatten` reads such a description; given things for outer indexes, it fills those instead of making new ones, which
-is how a caller's own objects are updated.
+`flatten` numbers objects, Variables and refs in the order of its walk, and writes their definitions (see
+`definitions`). `unflatten` rebuilds a graph from them. With a table of existing objects for outer indexes, it writes
+into those instead of making new ones: that is how a transform updates the caller's objects.
 
-In tree mode (`graph=False`) the structure is JAX's own, and sharing is an error that names both paths.
+In tree mode (`graph=False`) the structure is a treedef of JAX, and sharing is an error that names both paths.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from weft.nnx.graphs.unflattening import Unflattener
 from weft.nnx.states.states import FlatState, State
 from weft.nnx.variable.variable import VARIABLE_TYPES
 
-# What paths are made of, for annotations.
+# The type of an element of a path, for annotations; flax exports it.
 Key = Hashable
 
 register_pytree_node_type(
@@ -44,14 +44,13 @@ def flatten(
     ref_outer_index: RefMap | None = None,
     graph: bool | None = None,
 ) -> tuple[GraphDef[Any], Any]:
-    """Takes a graph apart into its structure and its leaves.
+    """Flattens a graph into its structure and its leaves.
 
     Args:
         node: an object, a container, a Variable, or any leaf.
-        with_paths: whether to return the leaves with their paths, with Variables as they are; otherwise their raw
-            values.
-        ref_index: numbers of what was met before, for several graphs that share things; it is extended.
-        ref_outer_index: the numbers that things had in an earlier graph.
+        with_paths: whether to return the leaves with their paths, and as Variables; otherwise raw values in a list.
+        ref_index: the numbers of nodes of earlier graphs, if several graphs share nodes; this call adds its own.
+        ref_outer_index: the numbers that nodes had before a mutation (outer indexes).
         graph: whether to work on a graph or a tree.
 
     Returns:
@@ -69,7 +68,7 @@ def flatten(
         nodes, leaves, paths = tree_flatten(node)
         graphdef: GraphDef[Any] = GraphDef(nodes, (), len(leaves))
         return graphdef, FlatState.from_sorted_keys_values(paths, leaves) if with_paths else leaves
-    # A plan knows it all, and holds as long as nothing structural changes; numbers from elsewhere are not in it.
+    # A plan has the whole answer until the structure changes. It has its own numbering, so only without `ref_index`.
     if ref_index is None and ref_outer_index is None and is_object(node):
         plan = plan_of((node,))
         if with_paths:
@@ -111,14 +110,14 @@ def unflatten(
     copy_variables: bool = False,
     recreate_variables: bool = True,
 ) -> Any:
-    """Puts a graph together from its structure and its leaves.
+    """Rebuilds a graph from its structure and its leaves.
 
     Args:
         graphdef: the structure.
         state: the leaves: a `State`, a nested dict, a `FlatState`, or a list in order.
-        index_ref: what has a number already, for several graphs that share things; it is extended.
-        outer_index_outer_ref: existing things by outer index, which are filled instead of new ones.
-        copy_variables: whether Variables among the leaves are copied, or become part of the graph.
+        index_ref: the nodes of earlier graphs by number, if several graphs share nodes; this call adds its own.
+        outer_index_outer_ref: existing nodes by outer index; they are written into instead of creating new ones.
+        copy_variables: whether Variables among the leaves are copied; else they become part of the new graph.
         recreate_variables: whether a plain leaf in a Variable's place becomes a Variable again.
 
     Raises:
@@ -137,7 +136,7 @@ def unflatten(
         case State() | dict():
             leaves = sorted_leaves(state)
         case _:
-            raise StructureError(f"leaves come as a State, a dict, a FlatState or a list, not a {type(state).__name__}")
+            raise StructureError(f"leaves must be a State, a dict, a FlatState or a list, got a {type(state).__name__}")
     if len(leaves) != graphdef.num_leaves:
         raise StructureError(f"Incorrect number of leaves: expected {graphdef.num_leaves}, got {len(leaves)}")
     if not graphdef.nodes:

@@ -1,4 +1,4 @@
-"""GraphState: a state that carries the structure of its graph with it."""
+"""GraphState: a State together with the structure of its graph, so that `merge` needs nothing else."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ A = TypeVar("A")
 
 
 class GraphState(MutableMapping[Any, Any], Representable, Generic[A]):
-    """What `unpack` returns: a `State` in use, and all that `merge` needs.
+    """A `State` with the structure of its graph; `unpack` returns it, and `merge` takes it alone.
 
     Raises:
-        ValueError: if the state is no `State`.
+        ValueError: if `_state` is no `State`.
 
     >>> from weft import nnx
     >>> state = nnx.unpack(nnx.Dict(w=nnx.Param(1.0)))

@@ -1,9 +1,9 @@
-"""Nodes: what has children in a graph, and how to take it apart and make it anew.
+"""Nodes: which values have children in a graph, and the functions that flatten and rebuild each type.
 
-There are three sorts. *Objects* (and types registered by `register_graph_node_type`) have an identity: they can be
-shared, be part of cycles, and change in place. *Containers* are pytrees without one: lists, tuples, dicts, states,
-types registered by `register_pytree_node_type`, and every other pytree that JAX knows. *Variables* and refs are nodes
-that hold a value instead of children.
+There are three sorts of nodes. *Objects* (and types registered by `register_graph_node_type`) have an identity: they
+can be shared, be part of cycles, and be mutated in place. *Containers* are pytrees without an identity: lists, tuples,
+dicts, States, types registered by `register_pytree_node_type`, and every other pytree that JAX knows. *Variables* and
+array refs hold a value instead of children.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from weft.nnx.variable.variable import VARIABLE_TYPES, Variable
 
 
 class GenericPytree:
-    """Stands in definitions for every container type that JAX knows and nobody registered here."""
+    """The type in the definition of any container that JAX's registry knows and NNX's does not."""
 
 
 def one_level() -> Callable[[Any], bool]:
-    """An `is_leaf` that opens the root only, even if it is its own child."""
+    """Makes an `is_leaf` with which JAX flattens the root alone. By counting, since a root may be its own child."""
     asked = itertools.count()
     return lambda _: next(asked) > 0
 
@@ -50,6 +50,7 @@ def one_level() -> Callable[[Any], bool]:
 def _flatten_pytree(tree: Any) -> tuple[Items, Any]:
     with_keys, treedef = jtu.tree_flatten_with_path(tree, is_leaf=one_level())
     keys = [key_part(path[0]) for path, _ in with_keys]
+    # Sorted by key, as everywhere in NNX: JAX flattens a dataclass in the order of its fields.
     order: list[int] = sorted(range(len(keys)), key=lambda i: cast(Any, keys[i]))
     place = HashableMapping({keys[i]: i for i in range(len(keys))}, copy=False)
     return [(keys[i], with_keys[i][1]) for i in order], (place, treedef)
@@ -67,7 +68,7 @@ kept_in("weft.nnx.graphs.nodes", "type", _known_to_jax)
 
 
 def _is_tuple(value: Any) -> bool:
-    """Whether JAX opens a value as a tuple; it takes other subclasses of tuple for leaves."""
+    """Whether JAX flattens a value as a tuple: tuples and named tuples; any other subclass of tuple is a leaf."""
     return isinstance(value, tuple) and (type(value) is tuple or hasattr(value, "_fields"))
 
 
@@ -78,7 +79,8 @@ def _is_jax_pytree(value: Any) -> bool:
         if kind in VARIABLE_TYPES or kind in GRAPH_TYPES:
             return True
         refuse_foreign(value)
-        # A type may be registered after its first value was seen, so only a "yes" is remembered for classes of users.
+        # A user may register a class after its first value was seen, so a "no" is remembered for builtins and arrays
+        # only.
         known = value is None or jtu.default_registry.flatten_one_level(value) is not None
         if known or kind.__module__ == "builtins" or isinstance(value, jax.Array | np.ndarray):
             _known_to_jax[kind] = known
@@ -94,14 +96,14 @@ def register_graph_node_type(
     clear: Callable[[Any], None],
     init: Callable[[Any, Iterable[tuple[Any, Any]]], None],
 ) -> None:
-    """Makes objects of a type nodes with an identity.
+    """Registers a type whose values are nodes with an identity, like NNX's own objects.
 
     Args:
         type: the type.
-        flatten: gives an object's children as (key, value), sorted, and anything hashable that making another needs.
-        set_key, pop_key: set, or take out and return, one child.
-        create_empty: makes an object without children from what `flatten` gave.
-        clear: takes all children out.
+        flatten: returns an object's children as sorted (key, value) pairs, and hashable metadata for `create_empty`.
+        set_key, pop_key: set a child; remove a child and return it.
+        create_empty: makes an object without children from the metadata of `flatten`.
+        clear: removes all children.
         init: fills an empty object with (key, value) pairs.
 
     Raises:
@@ -120,7 +122,7 @@ def register_pytree_node_type(
     set_key: Callable[[Any, Any, Any], None] | None = None,
     pop_key: Callable[[Any, Any], Any] | None = None,
 ) -> None:
-    """Makes values of a type containers. See `register_graph_node_type`.
+    """Registers a type whose values are containers, without an identity. See `register_graph_node_type`.
 
     Raises:
         ValueError: if the type is registered already.
@@ -156,7 +158,7 @@ register_pytree_node_type(type(None), lambda _: ([], None), lambda _items, _: No
 
 
 def get_node_impl(value: Any) -> NodeImpl | None:
-    """How to handle a value that has children; `None` for leaves, Variables and refs."""
+    """The functions that flatten and rebuild a value with children; None for leaves, Variables and refs."""
     kind = type(value)
     impl = GRAPH_TYPES.get(kind) or CONTAINER_TYPES.get(kind)
     if impl is not None or kind in VARIABLE_TYPES:
@@ -165,12 +167,12 @@ def get_node_impl(value: Any) -> NodeImpl | None:
 
 
 def impl_of_type(kind: type) -> NodeImpl | None:
-    """The same for the type that a definition names."""
+    """Like `get_node_impl`, for the type that a definition names."""
     return GENERIC if kind is GenericPytree else GRAPH_TYPES.get(kind) or CONTAINER_TYPES.get(kind)
 
 
 def is_node_type(kind: type) -> bool:
-    """Whether values of a type have children by registration: those of objects' classes, and registered containers.
+    """Whether a type is registered with NNX as an object or a container.
 
     >>> is_node_type(dict), is_node_type(int)
     (True, False)
@@ -179,7 +181,7 @@ def is_node_type(kind: type) -> bool:
 
 
 def jax_to_nnx_path(path: tuple[Any, ...], /) -> Path:
-    """A path of JAX's keys as one of ours.
+    """Converts a JAX key path to a path of plain strings and ints.
 
     >>> jax_to_nnx_path((jtu.DictKey("layers"), jtu.SequenceKey(0), jtu.GetAttrKey("kernel")))
     ('layers', 0, 'kernel')
@@ -188,7 +190,7 @@ def jax_to_nnx_path(path: tuple[Any, ...], /) -> Path:
 
 
 def is_pytree_node(value: Any, *, check_graph_registry: bool = True) -> bool:
-    """Whether a value is a container; with `check_graph_registry=False`, an object that is a pytree counts too."""
+    """Whether a value is a container; with `check_graph_registry=False`, also whether it is an object and a pytree."""
     if check_graph_registry and type(value) in GRAPH_TYPES:
         return False
     if type(value) in GRAPH_TYPES and hasattr(value, "_pytree__is_pytree"):
@@ -213,19 +215,19 @@ def is_graph_node(value: Any) -> bool:
 
 
 def is_node_leaf(value: Any) -> bool:
-    """Whether a value is held by graphs as it is: a Variable, an array or a ref."""
+    """Whether a value is a leaf of states: a Variable, an array or a ref."""
     return type(value) in VARIABLE_TYPES or isinstance(
         value, jax.Array | np.ndarray | jax.Ref | Variable | ArrayRefOutput | NoUpdate
     )
 
 
 def child_items(node: Any) -> Items:
-    """The children of a node as (key, value), static ones too."""
+    """The children of a node as (key, value), static attributes among them."""
     impl = get_node_impl(node)
     if impl is OBJECT:
         return [(key, value) for key, value, _ in object_items(node)]
     if impl is None:
-        raise TypeError(f"not a node: {type(node).__name__}")
+        raise TypeError(f"a {type(node).__name__} has no children: expected an object or a container")
     return [
         (key, value.value if isinstance(value, DataElem | StaticElem) else value)
         for key, value in impl.flatten(node)[0]

@@ -1,22 +1,22 @@
-"""Plans: a graph analysed once, valid until its structure changes.
+"""Plans: the analysis of a graph, remembered until the graph's structure changes.
 
-A *plan* of some roots (the objects and Variables among a call's arguments) holds their joint structure, their leaves
-in order, and what it takes to see whether any of that has changed since:
+A *plan* of some roots (the objects and Variables among a call's arguments) has their joint structure, their leaves in
+order, and the means to check that none of it has changed since:
 
-- the structural version of every object and the identity of every Variable's metadata, looked at only when any
-  object's structure or any Variable's metadata has changed anywhere (see `versions`);
-- a *guard*, the identities of the elements, for each plain list or dict and for each object whose `__dict__` was
-  handed out: those can change without telling;
-- a *snapshot* of each static value that has no hash, such as a dict or a dataclass of options, and the hash of each
-  that has one and may change (see `stability`).
+- the structural version of every object and the identity of every Variable's metadata, which are compared only after
+  some object or metadata of the process has changed (see `versions`);
+- a *guard* for each plain list or dict, and for each object whose `__dict__` the user has read: the identities of its
+  elements, because those can be mutated without a new version;
+- a *snapshot* of each unhashable static value, such as a dict of options, and the hash of each static value that is
+  hashable but mutable (see `stability`).
 
-What cannot be watched that way (objects of foreign node types, static values that are mutable and compared by value,
-JAX refs, hijax Variables) makes a plan *volatile*: right for the call that made it, and never found again.
+Nothing watches objects of node types that users register, mutable static values that compare by value, JAX refs and
+hijax Variables. A plan with such a value is *volatile*: it serves the call that made it, and is not stored.
 
-A plan is kept by its first root and holds roots only weakly, so that it makes no cycle and keeps no root alive. What
-it holds of a root's subtree lives as long as the root, or until the roots are planned again.
+The first root stores the plan, and the plan refers to roots weakly, so it is part of no reference cycle and keeps no
+root alive. Its references below a root live as long as the root, or until the roots are planned again.
 
-    plan = plan_of(roots)           # found, or made
+    plan = plan_of(roots)           # looked up, or made
     values = plan.read()            # raw values of Variables, and array attributes
     plan.check_writable()           # before anything is written into Variables (see `writes`)
 """
@@ -44,19 +44,20 @@ from weft.nnx.versions import structure_epoch
 _store = object.__setattr__
 _raw_value = operator.attrgetter("_raw_value")
 _MOST_SELECTED = 64
-_MOST_PLANS = 8  # an object is the first root of this many plans at most
+_MOST_PLANS = 8  # plans stored at one object, as their first root
 
 Guard = tuple[Any, tuple[int, ...], tuple[Any, ...]]
 
 
 def guard_of(container: Any) -> Guard:
-    """A container with the identities of its keys and elements, and the elements, so that those stay their own."""
+    """A container, the identities of its elements, and the elements: kept alive, their `id`s are not reused."""
     values = tuple(container.values()) if isinstance(container, dict) else tuple(container)
     return container, _identities(container), values
 
 
 def _identities(container: Any) -> tuple[int, ...]:
     if isinstance(container, dict):
+        # Keys by hash: an equal key may be another object, such as a string made at run time.
         return (*map(id, container.values()), *map(hash, container))
     return tuple(map(id, container))
 
@@ -71,11 +72,12 @@ def _is_frozen(node: Any) -> bool:
 
 
 class Recorder(Flattener):
-    """A flattener that also records what a plan must watch."""
+    """A flattener that also records what a plan has to check later."""
 
     def __init__(self, ref_index: RefMap, marks: Sequence[MutableStatic[Any]] = ()) -> None:
         super().__init__(ref_index, None, True)
-        # Of an earlier walk over the same roots: one that still holds is the same mark, and equal without a question.
+        # Marks of the previous plan of these roots. A mark whose value is unmutated is used again, so that the old and
+        # the new structure are equal by identity, and jit's cache need not compare the values.
         self.earlier = {id(mark.value): mark for mark in marks}
         self.objects: list[Any] = []
         self.versions: list[int] = []
@@ -100,11 +102,11 @@ class Recorder(Flattener):
     def static(self, value: Any) -> Static[Any]:
         if is_stable(value):
             return Static(value)
-        met = self.watched.get(id(value))
-        if met is not None:
-            return met
+        mark = self.watched.get(id(value))
+        if mark is not None:
+            return mark
         try:
-            # Each once: a hash of the user's own may be slow.
+            # Each value once: a `__hash__` of the user's may be slow.
             self.hashes[id(value)] = self.hashes.get(id(value)) or (value, hash(value))
         except TypeError:
             return self._marked(value)
@@ -120,7 +122,7 @@ class Recorder(Flattener):
         return mark
 
     def _variable(self, variable: Any, path: Path) -> None:
-        # A ref changes where it is, without telling.
+        # A ref is written in place by JAX, and has no version.
         if variable._nnx_metadata["ref"] or is_array_ref(variable._raw_value):
             self.volatile = True
         super()._variable(variable, path)
@@ -135,19 +137,19 @@ class Recorder(Flattener):
 
 
 class Plan:
-    """What is known of some roots, until their structure changes.
+    """The analysis of some roots, valid until their structure changes.
 
     Attributes:
-        graphdef: the structure of the roots, one after the other; hashable, and equal for roots of equal make.
-        starts: for each root, the place of its first leaf.
-        paths: the path of each leaf inside of its root.
-        leaves: Variables, and arrays that are attributes, in order.
-        numbers: of each leaf that is a Variable, its number in `graphdef`; `None` for an array.
-        variables: the Variables among the leaves, in order, each once.
-        by_number: objects (weakly, if they are roots) and Variables by their number.
-        repeats: what was met again, as (number, path inside of its root).
-        repeat_starts: for each root, the place of its first repeat.
-        volatile: whether the plan is good for one call only.
+        graphdef: the joint structure of the roots; hashable, and equal for roots of equal structure.
+        starts: for each root, the position of its first leaf.
+        paths: the path of each leaf from its root.
+        leaves: the Variables, and the arrays that are plain attributes, in the order of the walk.
+        numbers: for each leaf its number in `graphdef`; None for an array.
+        variables: the Variables among the leaves.
+        by_number: objects and Variables by number; roots as weak references.
+        repeats: (number, path from its root) for each further path to a node.
+        repeat_starts: for each root, the position of its first repeat.
+        volatile: whether the plan serves one call only.
     """
 
     __slots__ = (
@@ -157,7 +159,7 @@ class Plan:
     )  # fmt: skip
 
     def __init__(self, roots: Sequence[Any], earlier: Plan | None = None):
-        # Read before the walk: what is mutated while it goes on has a newer number, and the plan is looked at again.
+        # Read before the walk: if another thread mutates a root during it, the plan is found outdated at its first use.
         self._epoch = structure_epoch.now
         numbers = RefMap()
         walk = Recorder(numbers, earlier._watched if earlier is not None else ())
@@ -175,7 +177,7 @@ class Plan:
         self.variables = [leaf for leaf in walk.leaves if type(leaf) in VARIABLE_TYPES]
         self.numbers = [numbers.get(leaf) for leaf in walk.leaves]
         self._metadata = [variable._nnx_metadata for variable in self.variables]
-        # Each once: thousands of Variables are mostly of one trace level, and all levels are asked at each write.
+        # Each trace level once: thousands of Variables mostly have the same one, and each write checks all of them.
         levels = {id(variable._trace_state): variable._trace_state for variable in self.variables}
         self._trace_states: list[TraceState] = list(levels.values())
         self._guards = walk.guards
@@ -187,8 +189,9 @@ class Plan:
 
     def _keep_objects(self, roots: Sequence[Any], walk: Recorder, numbers: RefMap) -> None:
         forget = weakref.WeakMethod(self._forget)
-        # The callback is held by the reference, and so by the plan, of which it knows weakly: after the plan is gone
-        # `forget()` is None, and `int` does nothing.
+        # The weak reference owns this callback, and the plan owns the weak reference. A bound method in the callback
+        # would close that circle, so it is weak too. Once the plan is gone
+        # `forget()` is None, and calling `int` does nothing.
         weak = {id(root): weakref.ref(root, lambda _: (forget() or int)()) for root in roots if is_object(root)}
         versions = list(zip(walk.objects, walk.versions, strict=True))
         self._roots = [(weak[id(node)], version) for node, version in versions if id(node) in weak]
@@ -197,40 +200,40 @@ class Plan:
         self.by_number = {number: weak.get(id(node), node) for node, number in numbers.items()}
 
     def _forget(self) -> None:
-        """Lets go of everything, when a root has died."""
+        """Drops all references when a root has died: the plan could not be used again, but would keep arrays alive."""
         self.volatile = True
         self.leaves, self.variables, self._objects, self._versions, self._guards = [], [], [], [], []
         self._watched, self._hashes = [], []
         self.by_number, self._selected = {}, {}
 
     def select(self, key: Any, places: Sequence[int]) -> list[Any]:
-        """Some of the leaves, remembered under a key, and let go of with the objects."""
-        found = self._selected.get(key)
-        if found is None:
-            found = [self.leaves[i] for i in places]
+        """The leaves at `places`, remembered under `key` until a root dies."""
+        selected = self._selected.get(key)
+        if selected is None:
+            selected = [self.leaves[i] for i in places]
             if len(self._selected) >= _MOST_SELECTED:
-                # Full only with many outcomes that come and go; what is needed is selected again.
+                # Only a program that retraces all the time fills it; selecting again costs little.
                 self._selected.clear()
-            self._selected[key] = found
-        return found
+            self._selected[key] = selected
+        return selected
 
     @property
     def by_versions(self) -> bool:
-        """Whether versions tell all that can change in the roots."""
+        """Whether versions alone detect every change of the roots."""
         return not (self.volatile or self._guards or self._watched or self._hashes)
 
     def is_valid(self, statics: bool = True) -> bool:
-        """Whether the roots still have this structure; without `statics`, static values are not asked for theirs."""
+        """Whether the roots still have this structure; `statics=False` leaves static values unchecked."""
         if self.volatile:
             return False
         now = structure_epoch.now
-        # As long as nothing was mutated anywhere, no object is looked at. Afterwards the plan is good up to now, so
-        # that one mutation elsewhere is paid for once.
+        # While no structure in the process has changed, no object is checked. After a check the plan is valid up to
+        # `now`, so that a mutation of an unrelated object costs one check, and not one at each call.
         if now != self._epoch:
             if not (self._versions_hold() and self._metadata_holds()):
                 return False
             self._epoch = now
-        # Most plans watch nothing, and are asked at each call.
+        # Most plans end here: their roots have neither plain containers nor mutable static values.
         if not (self._guards or self._watched or self._hashes):
             return True
         if not guards_hold(self._guards):
@@ -251,39 +254,39 @@ class Plan:
 
     def _metadata_holds(self) -> bool:
         for variable, metadata in zip(self.variables, self._metadata, strict=True):
-            # Metadata is replaced as a whole, so its identity tells. A ref that was put into a Variable is no metadata,
-            # and cannot be watched.
+            # `set_metadata` stores a new record, so identity tells. Storing a ref as the value changes no metadata,
+            # but the plan would have to be volatile for it.
             if variable._nnx_metadata is not metadata or is_array_ref(variable._raw_value):
                 return False
         return True
 
     def node(self, number: int) -> Any:
-        """The object or Variable that has a number."""
+        """Returns the object or Variable of a number."""
         node = self.by_number[number]
         return node() if isinstance(node, weakref.ref) else node
 
     def settle(self) -> None:
-        """Says that the objects have been described anew with their updates: what they have is sorted (`in_order`)."""
+        """Marks the objects' attributes as sorted, because updates have rewritten them in order (see `in_order`)."""
         if not self._settled:
             for node in filter(is_object, map(self.node, self.by_number)):
                 _store(node, "_pytree__sorted", len(attributes_of(node)))
             self._settled = True
 
     def read(self) -> list[Any]:
-        """The leaves' values: raw values of Variables, arrays as they are."""
+        """Returns the leaves' values: the raw values of Variables, and arrays."""
         if len(self.variables) == len(self.leaves):
-            # In C, for the common case that no array is an attribute.
+            # The common case, without array attributes, is a loop in C: it runs at each call.
             return list(map(_raw_value, self.variables))
         return [leaf._raw_value if type(leaf) in VARIABLE_TYPES else leaf for leaf in self.leaves]
 
     def check_writable(self) -> None:
-        """Refuses to write from another trace level than that of the Variables.
+        """Refuses to write into Variables that were created at another trace level.
 
         Raises:
             TraceContextError: naming the Variables.
         """
         here = current_trace_state()
-        for state in self._trace_states:  # no generator: it is asked at each call, and takes as long as writing does
+        for state in self._trace_states:  # no `all(...)`: a generator takes as long as the writes
             if state is not here and not state.is_valid():
                 break
         else:
@@ -301,7 +304,7 @@ class Plan:
 
 
 def variables_below(node: Any) -> list[tuple[Path, Any]]:
-    """The Variables in a graph, with their paths."""
+    """The Variables of a graph, with their paths."""
     if type(node) in VARIABLE_TYPES:
         return [((), node)]
     walk = Flattener(RefMap(), None, True)
@@ -317,13 +320,13 @@ def is_object(value: Any) -> bool:
 
 
 def plan_of(roots: Sequence[Any], key: Any = None) -> Plan:
-    """The plan of some roots, found again as long as it is valid.
+    """Returns the stored plan of some roots if it is valid, or makes a new one.
 
-    Only a plan whose roots are all objects is kept: it would keep a bare Variable, and its array, alive.
+    A plan with a Variable among its roots is not stored, because it would keep the Variable and its array alive.
 
     Args:
         roots: objects and Variables, in order.
-        key: anything hashable that tells plans of the same roots apart.
+        key: a hashable value that tells several plans of the same roots apart.
     """
     if not roots or not all(map(is_object, roots)):
         return Plan(roots)
@@ -331,7 +334,7 @@ def plan_of(roots: Sequence[Any], key: Any = None) -> Plan:
     name = (key, *map(id, roots))
     plans = first._pytree__plans
     plan = None if plans is None else plans.get(name)
-    # The roots of a valid plan are alive, so that the identities in its name are still theirs.
+    # `id`s of dead objects are reused, but a plan is valid only while its roots are alive.
     if plan is not None and plan.is_valid():
         return plan
     plan = Plan(roots, plan)

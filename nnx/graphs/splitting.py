@@ -1,7 +1,7 @@
-"""split, merge, state and clone: a graph's values apart from its structure.
+"""split, merge, state and clone: separate the values of a graph from its structure, and join them again.
 
-The Variables in a state are the graph's own, not copies: to change one is to change the other. `merge` makes new
-objects around them.
+The Variables in a state are the graph's own, not copies: writing into a Variable of the state changes the graph too.
+`merge` makes new objects around them.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ PureState = tuple[GraphDef[N], State]
 
 
 def split(node: Any, *filters: Filter, graph: bool | None = None) -> tuple[Any, ...]:
-    """Takes a graph apart: `graphdef, *states = split(node, *filters)`.
+    """Splits a graph into its structure and States: `graphdef, *states = split(node, *filters)`.
 
     Args:
         node: an object, a container or a Variable.
-        filters: one for each state; the first that matches a value takes it. None at all stands for `...`.
-        graph: whether to work on a graph (sharing and cycles are kept) or a tree.
+        filters: one for each State; a value goes to the first that matches. No filters at all are like a single `...`.
+        graph: whether to work on a graph, with sharing and cycles, or on a tree.
 
     Returns:
-        The structure and a state for each filter. The state of a lone Variable is the Variable.
+        The structure, and a State for each filter. If `node` is a Variable, its State is that Variable.
 
     Raises:
         ValueError: if a value matches no filter; in tree mode, for something shared.
@@ -52,7 +52,7 @@ def split(node: Any, *filters: Filter, graph: bool | None = None) -> tuple[Any, 
 
 
 def nested_or_leaf(flat: FlatState[Any]) -> Any:
-    """A flat state as a state; the lone value at the root as it is."""
+    """Converts a flat state to a State; if it has only a value at the root path, returns that value."""
     if len(flat) == 1 and flat.paths[0] == ():
         return flat.leaves[0]
     return from_flat_state(flat)
@@ -69,13 +69,13 @@ def sorted_leaves_of(states: Any) -> list[Any]:
             pairs.extend(state)
         else:
             pairs.append(((), state))
-    # The order of the structure's leaves, whatever states they come from.
+    # A structure lists its leaves sorted by path, but users pass the States of a split in any order.
     pairs.sort(key=lambda pair: pair[0])
     return [value for _, value in pairs]
 
 
 def merge(graphdef_or_graphstate: Any, /, *states: Any, copy: bool = False, recreate_variables: bool = True) -> Any:
-    """Puts together what `split` or `unpack` took apart, as new objects.
+    """Rebuilds a graph from the results of `split` or `unpack`, out of new objects.
 
     Args:
         graphdef_or_graphstate: the structure, or a `GraphState`.
@@ -84,7 +84,7 @@ def merge(graphdef_or_graphstate: Any, /, *states: Any, copy: bool = False, recr
         recreate_variables: whether plain values in a Variable's place become Variables.
 
     Raises:
-        TypeError: if the first argument is neither, or there is no state.
+        TypeError: if the first argument is neither a GraphDef nor a GraphState, or no State follows a GraphDef.
         ValueError: if the states do not fit the structure.
 
     >>> from weft import nnx
@@ -98,9 +98,9 @@ def merge(graphdef_or_graphstate: Any, /, *states: Any, copy: bool = False, recr
         graphdef = graphdef_or_graphstate._graphdef
         for state in states:
             if not isinstance(state, GraphState):
-                raise StructureError(f"Expected GraphState object like the first, got {type(state).__name__}")
+                raise StructureError(f"Expected GraphState object like the first argument, got {type(state).__name__}")
             if state._graphdef != graphdef:
-                raise StructureError("GraphDef must be the same in all GraphStates that are put together")
+                raise StructureError("GraphDef must be the same in all GraphStates of one merge")
     elif isinstance(graphdef_or_graphstate, GraphDef):
         graphdef = graphdef_or_graphstate
     else:
@@ -112,7 +112,7 @@ def merge(graphdef_or_graphstate: Any, /, *states: Any, copy: bool = False, recr
         )
     if isinstance(states[0], list):
         if len(states) != 1:
-            raise StructureError("leaves as a list must be the only argument after the structure")
+            raise StructureError("a list of leaves must be the only argument after the GraphDef")
         leaves = states[0]
     else:
         leaves = sorted_leaves_of(states)
@@ -120,10 +120,10 @@ def merge(graphdef_or_graphstate: Any, /, *states: Any, copy: bool = False, recr
 
 
 def state(node: Any, *filters: Filter, graph: bool | None = None) -> Any:
-    """The values of a graph by path, or those that filters match.
+    """Returns the State of a graph: its Variables and arrays by path, or those that filters match.
 
     Returns:
-        One state for no or one filter, else a tuple of them.
+        One State without filters or with one filter, else a tuple of States.
 
     Raises:
         TypeError: for what is no filter.
@@ -143,7 +143,7 @@ variables = state
 
 
 def graphdef(node: Any, /, *, graph: bool | None = None) -> GraphDef[Any]:
-    """The structure of a graph.
+    """Returns the structure of a graph.
 
     Raises:
         ValueError: in tree mode, for something shared.
@@ -156,7 +156,7 @@ def graphdef(node: Any, /, *, graph: bool | None = None) -> GraphDef[Any]:
 
 
 def unpack(node: Any, *filters: Filter, graph: bool | None = None) -> Any:
-    """Takes a graph apart into states that carry its structure with them, one for each filter. See `split`.
+    """Splits a graph into GraphStates, one for each filter: States that have the graph's structure with them.
 
     Raises:
         TypeError: for what is no filter.
@@ -172,12 +172,12 @@ def unpack(node: Any, *filters: Filter, graph: bool | None = None) -> Any:
 
 
 def clone(node: Any, variables: bool = True, *, arrays: bool = False, graph: bool | None = None) -> Any:
-    """A copy of a graph, with its sharing.
+    """Copies a graph, with its sharing.
 
     Args:
         node: the graph.
-        variables: whether its Variables are copied too; otherwise both share them.
-        arrays: whether even the arrays are copied, so that either may be donated.
+        variables: whether to copy its Variables too; otherwise the copy shares them.
+        arrays: whether to copy even the arrays, so that either graph may be donated to jit.
         graph: whether to work on a graph or a tree.
 
     Raises:
@@ -189,7 +189,7 @@ def clone(node: Any, variables: bool = True, *, arrays: bool = False, graph: boo
     (False, True)
     """
     if arrays and not variables:
-        raise StructureError("to copy arrays, Variables must be copied too", fix="leave variables=True")
+        raise StructureError("clone(arrays=True) must copy the Variables too", fix="leave variables=True")
     definition, leaves = flatten(node, graph=graph)
     if arrays:
         copies = jax.tree.map(jax.numpy.copy, leaves.leaves)
@@ -200,7 +200,7 @@ def clone(node: Any, variables: bool = True, *, arrays: bool = False, graph: boo
 def map(
     f: Callable[[Path, Any], Any], node: Any, /, *, graph: bool | None = None, recreate_variables: bool = True
 ) -> Any:
-    """A graph of the same structure with `f(path, value)` for each Variable or array.
+    """Returns a graph of the same structure with `f(path, value)` in place of each Variable or array.
 
     Raises:
         ValueError: in tree mode, for something shared.
@@ -217,11 +217,11 @@ def map(
 
 
 def call(graphdef_state: tuple[Any, Any], /) -> Any:
-    """Calls a method of the graph that a (GraphDef, State) pair describes.
+    """Calls a method of the graph of a (GraphDef, State) pair, without mutating the pair.
 
     Returns:
-        A proxy: `call((graphdef, state)).method(x)` gives the method's result and the new pair. Attributes and items
-        of it lead to methods of what is inside.
+        A proxy: `call((graphdef, state)).method(x)` returns the method's result and a new pair. The proxy's attributes
+        and items lead to methods of submodules: `call(pair).layers[0](x)`.
 
     >>> import jax.numpy as jnp
     >>> from weft import nnx
@@ -235,10 +235,10 @@ def call(graphdef_state: tuple[Any, Any], /) -> Any:
 
 
 def _apply(self: GraphDef[Any], state: Any, *states: Any, graph: bool | None = None) -> Any:
-    """Calls a method of the graph with this structure and these states.
+    """Calls a method of the graph with this structure and these States.
 
     Returns:
-        A proxy: `graphdef.apply(state).method(x)` gives the method's result and the (GraphDef, State) after it.
+        A proxy: `graphdef.apply(state).method(x)` returns the method's result and the new (GraphDef, State).
     """
 
     def call_method(accessor: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
@@ -253,7 +253,7 @@ GraphDef.apply = _apply
 
 
 def as_pure(tree: Any) -> Any:
-    """A tree with the values of its Variables and refs in their place.
+    """Replaces the Variables and refs of a tree by their values.
 
     >>> from weft import nnx
     >>> nnx.as_pure({"w": nnx.Param(1.0), "n": 2})

@@ -1,6 +1,6 @@
-"""Tree mode: objects as the JAX pytrees that they are, with Variables as leaves.
+"""Tree mode (`graph=False`): objects are flattened as JAX pytrees, with Variables as leaves.
 
-A tree shares nothing: a Variable or ref under two paths is an error, which names both.
+A pytree cannot express sharing, so a Variable or ref with two paths is an error that names both.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from weft.nnx.variable.variable import Variable
 
 
 def nnx_path(path: Sequence[Any]) -> Path:
-    """A JAX key path as a path."""
+    """Converts a JAX key path to a path of plain strings and ints."""
     return tuple(map(key_part, path))
 
 
 def ways_out(function: str) -> str:
-    """What to do about a graph where a tree is wanted."""
+    """The `fix` of errors about sharing or cycles in tree mode."""
     return (
         f"remove the duplicates, enable graph mode with nnx.{function}(..., graph=True), "
         f"or call nnx.compat.{function}(...)"
@@ -33,7 +33,7 @@ def ways_out(function: str) -> str:
 
 
 def duplicate(value: Any, first: Path, second: Path, function: str, where: str = "") -> DuplicateError:
-    """The error for something shared in a tree."""
+    """Makes the error for a node with two paths in tree mode."""
     return DuplicateError(
         f"Duplicate {type(value).__name__}{where}: nnx.{function} in tree mode (graph=False) does not support shared "
         "references, but one was found at paths",
@@ -43,7 +43,7 @@ def duplicate(value: Any, first: Path, second: Path, function: str, where: str =
 
 
 def cycle(value: Any, first: Path, second: Path, function: str) -> DuplicateError:
-    """The error for a node that contains itself, in a tree."""
+    """Makes the error for a node that contains itself, in tree mode."""
     return DuplicateError(
         f"Cycle detected for {type(value).__name__}: cycles are not supported with graph=False, but one was "
         "found at paths",
@@ -53,7 +53,7 @@ def cycle(value: Any, first: Path, second: Path, function: str) -> DuplicateErro
 
 
 def check_is_pytree(value: Any, function: str, path: Path = ()) -> None:
-    """Refuses an object whose class is no pytree.
+    """Refuses an object whose class was declared with `pytree=False`.
 
     Raises:
         StructureError: naming its path.
@@ -67,7 +67,7 @@ def check_is_pytree(value: Any, function: str, path: Path = ()) -> None:
 
 
 class SharingCheck:
-    """Remembers where Variables and refs were met, and refuses to meet one twice."""
+    """Remembers the paths of Variables and refs, and refuses a second path to one of them."""
 
     def __init__(self, function: str):
         self.function = function
@@ -80,17 +80,17 @@ class SharingCheck:
 
 
 def refuse_sharing(node: Any, function: str, name: Callable[[Path], Path]) -> None:
-    """Refuses what is no tree.
+    """Refuses a graph that is no tree.
 
     Args:
-        node: the tree.
-        function: who asks, for the error.
-        name: from a path to what it is called in the error.
+        node: the graph.
+        function: the name of the calling function, for the error.
+        name: a function from a path to the path that the error shows.
 
     Raises:
-        ValueError: for something shared, naming both paths, or an object whose class is no pytree.
+        ValueError: for a node with two paths, naming both; or for an object whose class has `pytree=False`.
     """
-    # For what is met on the way, and not for the leaves: JAX's walk is the one that a tree is taken apart by later.
+    # JAX flattens the tree later, so JAX's own walk decides what is reached. The leaves are dropped: `is_leaf` checks.
     jtu.tree_flatten_with_path(
         node, is_leaf=_checked_leaf(SharingCheck(function), function, name), is_leaf_takes_path=True
     )
@@ -113,10 +113,11 @@ def _checked_leaf(
 
 
 def tree_flatten(node: Any) -> tuple[list[Any], list[Any], tuple[Path, ...]]:
-    """A tree's definitions, leaves and paths, the leaves sorted by path."""
+    """Returns a tree's definitions, its leaves sorted by path, and their paths."""
     is_leaf = _checked_leaf(SharingCheck("split"), "flatten")
     with_paths, treedef = jtu.tree_flatten_with_path(node, is_leaf=is_leaf, is_leaf_takes_path=True)
     paths = [nnx_path(path) for path, _ in with_paths]
+    # NNX's states are sorted by path; JAX flattens objects in the order of their registered children.
     order = sorted(range(len(paths)), key=paths.__getitem__)
     nodes: list[Any] = [TreeNodeDef(type(node), treedef, tuple((paths[i], i) for i in order))]
     leaves = [with_paths[i][1] for i in order]
@@ -127,7 +128,7 @@ def tree_flatten(node: Any) -> tuple[list[Any], list[Any], tuple[Path, ...]]:
 
 
 def tree_unflatten(nodes: Sequence[Any], leaves: Sequence[Any], copy_variables: bool) -> Any:
-    """The tree with these leaves, sorted by path; plain ones become Variables where the tree had some."""
+    """Rebuilds a tree from leaves sorted by path. A raw value in the place of a Variable becomes a Variable."""
     tree = nodes[0]
     definitions = {node.index: node for node in nodes[1:]}
     placed: list[Any] = [None] * len(leaves)

@@ -1,4 +1,4 @@
-"""Unflattener: reads a description of a graph, and makes it anew or fills what exists already."""
+"""Unflattener: reads a structure and leaves, and rebuilds the graph or writes into existing objects."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ _store = object.__setattr__
 
 
 class Unflattener:
-    """One reading of a structure.
+    """One reading of a structure and its leaves.
 
     Args:
         graphdef: the structure.
         leaves: its leaves, in order.
-        index_ref: what has a number already; it is extended.
-        outer: what has an outer index, to be filled instead of making another.
+        index_ref: the nodes of earlier graphs by number; this one adds its own.
+        outer: existing nodes by outer index, which are written into instead of creating new ones.
         copy_variables: whether Variables among the leaves are copied.
-        recreate_variables: whether a leaf in a Variable's place that is none becomes one.
+        recreate_variables: whether a raw value in the place of a Variable becomes a Variable.
     """
 
     def __init__(
@@ -57,13 +57,14 @@ class Unflattener:
         self._attributes = iter(graphdef.attributes)
         self._leaves = iter(leaves)
         self.index_ref = index_ref
+        # A copy, to which no `None` is added: the outer index of a new node is None, and looks up nothing.
         self._outer: dict[int | None, Any] = {**outer} if outer else {}
         self._copy = copy_variables
         self._recreate = recreate_variables
         self._now = current_trace_state()
 
     def node(self) -> Any:
-        """Reads one node, with all that is below it."""
+        """Reads one node and everything below it."""
         definition = next(self._nodes)
         kind = type(definition)
         if kind is VariableDef:
@@ -75,13 +76,15 @@ class Unflattener:
         return self._ref(definition, next(self._leaves))
 
     def _with_children(self, definition: NodeDef[Any]) -> Any:
-        # The way of nearly all objects, when arguments are rebuilt in a trace: nothing outside is to be filled, and
-        # attributes are put in as they were, past `__setattr__` and its checks.
+        # Nearly all objects come here, when a trace rebuilds arguments: no existing object is written into, and the
+        # attributes were checked when the user set them, so `__setattr__` with its checks is bypassed.
         if definition.outer_index is None and GRAPH_TYPES.get(definition.type) is OBJECT:
             return self._new_object(definition)
         impl = impl_of_type(definition.type)
         if impl is None:
-            raise StructureError(f"no node type any more: {definition.type.__name__}", fix="register it")
+            raise StructureError(
+                f"{definition.type.__name__} is no registered node type", fix="register the type again"
+            )
         if not isinstance(impl, GraphNodeImpl):
             return impl.unflatten(self._children(definition.num_attributes), definition.metadata)
         node = self._outer.get(definition.outer_index)
@@ -92,7 +95,7 @@ class Unflattener:
                 f"expected a {definition.type.__name__} for outer index {definition.outer_index}, "
                 f"but found a {type(node).__name__}"
             )
-        # Cycles lead back to the node while its children are read, so it has its number before.
+        # Numbered before its children are read, because a cycle leads back to it from below.
         self.index_ref[definition.index] = node  # type: ignore[index]
         children = self._children(definition.num_attributes)
         if definition.outer_index in self._outer:
@@ -108,7 +111,7 @@ class Unflattener:
         values = attributes_of(node)
         children = self._children(definition.num_attributes)
         if definition.type._pytree__has_int_keys:
-            # Attributes are named by strings; a list's are described by ints, so that they sort as numbers do.
+            # `List` names its attributes "0", "1", ...; definitions have ints, so that 10 is sorted after 2.
             children = [(str(key), value) for key, value in children]
         values.update(children)
         return node
@@ -128,7 +131,8 @@ class Unflattener:
 
     def _variable(self, definition: VariableDef[Any]) -> Any:
         refdef = definition.array_refdef
-        # The way of nearly all Variables; below are refs, copies, and those of the caller that are filled.
+        # Nearly all Variables come here; below are refs, copies, and the caller's own Variables, which are written
+        # into.
         if refdef is None and definition.outer_index is None and not self._copy:
             value = next(self._leaves)
             if self._recreate and type(value) not in VARIABLE_TYPES and not isinstance(value, Variable):
@@ -146,12 +150,12 @@ class Unflattener:
                 value = value.copy(_copy_ref=not isinstance(value.get_raw_value(), MARKS))
             if refdef is not None:
                 value = self._with_ref(refdef, value, is_variable)
-        known = self._outer.get(definition.outer_index)
-        if known is not None:
-            if not isinstance(known, Variable):
-                raise StructureError(f"expected a Variable for outer index {definition.outer_index}, got {known!r}")
-            known.update_from_state(value) if isinstance(value, Variable) else known.set_raw_value(value)
-            variable = known
+        existing = self._outer.get(definition.outer_index)
+        if existing is not None:
+            if not isinstance(existing, Variable):
+                raise StructureError(f"expected a Variable for outer index {definition.outer_index}, got {existing!r}")
+            existing.update_from_state(value) if isinstance(value, Variable) else existing.set_raw_value(value)
+            variable = existing
         elif not self._recreate or type(value) in VARIABLE_TYPES or isinstance(value, Variable):
             variable = value
         else:
@@ -169,13 +173,13 @@ class Unflattener:
         return value
 
     def _ref(self, definition: ArrayRefDef, leaf: Any) -> Any:
-        known = self._outer.get(definition.outer_index)
-        if known is not None:
-            if not is_array_ref(known) or type(leaf) is not NoUpdate:
-                raise StructureError(f"a ref that is shared with the outside cannot become {leaf!r}")
-            leaf = known
+        existing = self._outer.get(definition.outer_index)
+        if existing is not None:
+            if not is_array_ref(existing) or type(leaf) is not NoUpdate:
+                raise StructureError(f"an array ref of the caller cannot be replaced by {leaf!r}")
+            leaf = existing
         elif isinstance(leaf, NoUpdate | Repeated):
-            raise StructureError(f"expected the value of a ref, got {leaf!r}")
+            raise StructureError(f"expected the array of a new ref, got {leaf!r}")
         elif isinstance(leaf, ArrayRefOutput):
             leaf = jax.new_ref(leaf.value)
         self.index_ref[definition.index] = leaf
@@ -183,11 +187,12 @@ class Unflattener:
 
 
 def _copies_plainly(variable: Any) -> bool:
-    """Whether a copy of a Variable is another around the same array: no ref, no container, no `copy` of its own."""
+    """Whether copying means a new Variable around the same array: no ref, container, hijax or overridden `copy`."""
     return type(variable).copy is Variable.copy and is_plain_array(variable._raw_value) and not variable.hijax
 
 
 def _plain_copy(variable: Any, now: Any) -> Any:
+    # Past `__init__` and `copy`, which run hooks and checks: `merge` copies every Variable of a model.
     twin = object.__new__(type(variable))
     _store(twin, "_raw_value", variable._raw_value)
     _store(twin, "_nnx_metadata", variable._nnx_metadata)

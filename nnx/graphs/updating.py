@@ -1,4 +1,4 @@
-"""update, pop and set_metadata: what changes a graph in place."""
+"""update, pop and set_metadata: functions that change a graph in place."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from weft.nnx.variable.variable import VARIABLE_TYPES, Variable
 
 
 def update(node: Any, state: Any, /, *states: Any) -> None:
-    """Writes states into a graph, in place: new values into its Variables, and attributes that it does not have.
+    """Writes States into a graph in place: values into its Variables, and entries that it does not have as attributes.
 
     Raises:
         ValueError: if a state does not fit the graph.
@@ -37,37 +37,37 @@ def update(node: Any, state: Any, /, *states: Any) -> None:
     for part in (state, *states):
         refuse_foreign(part)
     if isinstance(node, Variable):
-        given = [part for part in (state, *states) if not isinstance(part, Mapping) or part]
-        if states and len(given) != 1:
-            raise StructureError(f"a Variable takes one state that is not empty, got {len(given)}")
-        _update_variable(node, given[0] if states else state, now)
+        nonempty = [part for part in (state, *states) if not isinstance(part, Mapping) or part]
+        if states and len(nonempty) != 1:
+            raise StructureError(f"a Variable is updated from one state that is not empty, got {len(nonempty)}")
+        _update_variable(node, nonempty[0] if states else state, now)
     else:
         _update_node(node, merge_state(state, *states) if states else state, (), now)
 
 
 def _update_variable(variable: Any, value: Any, now: TraceState) -> None:
     if isinstance(value, Variable):
-        # Past all hooks: of one trace level and with the very same metadata there is nothing to check, and big models
-        # are updated leaf by leaf.
+        # Hooks and checks are bypassed: at the same trace level and with the same metadata object there is nothing to
+        # check, and `update` comes here for every Variable of a big model.
         if variable._trace_state is now and value._nnx_metadata is variable._nnx_metadata:
             object.__setattr__(variable, "_raw_value", value._raw_value)
         else:
             variable.update_from_state(value)
     elif isinstance(value, State) and not value:
-        return  # the state of a Variable that was met before, in another graph of the same call
+        return  # a split under one numbering gives an empty State for a Variable that an earlier graph holds
     elif is_array_ref(variable.get_raw_value()) and (isinstance(value, jax.Array) or is_array_ref(value)):
         variable[...] = value[...]
     else:
         variable.set_raw_value(value, _unsafe_bypass_check=True)
 
 
-def _update_node(node: Any, new: Any, path: Path, now: TraceState) -> None:
+def _update_node(node: Any, state: Any, path: Path, now: TraceState) -> None:
     impl = get_node_impl(node)
     if impl is None:
-        raise TypeError(f"cannot update a {type(node).__name__}: it is no node")
+        raise TypeError(f"cannot update a {type(node).__name__}: expected an object, a container or a Variable")
     is_plain = impl is OBJECT and not node._pytree__has_int_keys
     children = attributes_of(node) if is_plain else dict(child_items(node))
-    for key, value in list((new._mapping if type(new) is State else new).items()):
+    for key, value in list((state._mapping if type(state) is State else state).items()):
         current = children.get(key, _ABSENT)
         kind = type(current)
         if kind in VARIABLE_TYPES or isinstance(current, Variable):
@@ -84,6 +84,7 @@ def _update_node(node: Any, new: Any, path: Path, now: TraceState) -> None:
                     f"Cannot set key {key!r} on an immutable {type(node).__name__}", at=format_path((*path, key))
                 )
             if current is _ABSENT and isinstance(value, Variable):
+                # The State's Variable stays its own: sharing one with the graph, each would see the other's writes.
                 value = value.copy(_copy_ref=not isinstance(value.get_raw_value(), MARKS))
             impl.set_key(node, key, value)
 
@@ -92,13 +93,13 @@ _ABSENT = object()
 
 
 def pop(node: Any, *filters: Filter) -> Any:
-    """Takes the Variables that filters match out of a graph, in place.
+    """Removes the Variables that filters match from a graph, in place, and returns them.
 
     Returns:
-        One state for one filter, else a tuple of them.
+        One State for one filter, else a tuple of States.
 
     Raises:
-        ValueError: without filters, or if a container cannot give up a child.
+        ValueError: without filters, or if a matching Variable is in a container that cannot be mutated (a tuple).
 
     >>> from weft import nnx
     >>> model = nnx.Dict(w=nnx.Param(1.0), seen=nnx.Intermediate(2.0))
@@ -106,25 +107,27 @@ def pop(node: Any, *filters: Filter) -> Any:
     ({'seen': 2.0}, False)
     """
     if not filters:
-        raise FilterError("pop needs at least one filter")
-    # Read before anything is taken out, so that a filter that is none leaves the graph whole.
+        raise FilterError(
+            "pop needs at least one filter", fix="name the Variables to remove: nnx.pop(model, nnx.Intermediate)"
+        )
+    # All filters are read before anything is removed, so that an invalid filter leaves the graph as it is.
     tests = [to_predicate(filter) for filter in filters]
-    found: list[dict[Path, Any]] = [{} for _ in tests]
-    _pop(node, (), set(), tests, found)
-    return single([from_flat_state(part) for part in found])
+    popped: list[dict[Path, Any]] = [{} for _ in tests]
+    _pop(node, (), set(), tests, popped)
+    return single([from_flat_state(part) for part in popped])
 
 
-def _pop(node: Any, path: Path, seen: set[int], tests: list[Any], found: list[dict[Path, Any]]) -> None:
+def _pop(node: Any, path: Path, seen: set[int], tests: list[Any], popped: list[dict[Path, Any]]) -> None:
     if id(node) in seen:
         return
     seen.add(id(node))
     impl = get_node_impl(node)
     if impl is None:
-        raise TypeError(f"cannot pop from a {type(node).__name__}: it is no node")
+        raise TypeError(f"cannot pop from a {type(node).__name__}: expected an object or a container")
     for key, value in child_items(node):
         where = (*path, key)
         if is_node(value):
-            _pop(value, where, seen, tests, found)
+            _pop(value, where, seen, tests, popped)
             continue
         if not is_node_leaf(value) or id(value) in seen:
             continue
@@ -134,11 +137,11 @@ def _pop(node: Any, path: Path, seen: set[int], tests: list[Any], found: list[di
                 raise StructureError(f"Cannot pop from a {type(node).__name__}", at=format_path(where))
             seen.add(id(value))
             impl.pop_key(node, key)
-            found[place][where] = value
+            popped[place][where] = value
 
 
 def set_metadata(node: Any, /, *, only: Filter = Variable, **metadata: Any) -> None:
-    """Sets metadata of all Variables of a graph, or those that a filter matches, in place.
+    """Sets metadata of all Variables of a graph, or of those that a filter matches, in place.
 
     Raises:
         TypeError: for what is no filter.

@@ -1,7 +1,7 @@
-"""Walks over graphs: visiting what is in one, mapping it, and finding what is shared.
+"""Walks over graphs: iterate over the nodes, map them, and find shared nodes.
 
-Each walk has two forms: on graphs everything with an identity is visited once, whatever leads to it; on trees
-(`graph=False`) sharing and cycles are errors that name both paths.
+Each walk has two forms. On graphs, a node with an identity is visited once, however many paths lead to it; on trees
+(`graph=False`), sharing and cycles are errors that name both paths.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Items = list[tuple[Any, Any]]
 
 
 def _with_bookkeeping(node: Any, items: Items) -> Items:
-    """An object's children together with its bookkeeping, which walks show as two attributes."""
+    """An object's children with its bookkeeping, which flax's walks yield as two more attributes, in sorted order."""
     if not hasattr(type(node), "_pytree__is_pytree"):
         return items
     own = [("_pytree__nodes", node._pytree__nodes), ("_pytree__state", node._pytree__state)]
@@ -44,17 +44,17 @@ def _with_bookkeeping(node: Any, items: Items) -> Items:
 
 
 def tree_children(node: Any) -> tuple[Items, Any]:
-    """A tree node's children as (key, value), and JAX's definition of it."""
+    """A pytree node's children as (key, value), and the treedef of this one level."""
     pairs, treedef = jtu.tree_flatten_with_path(node, is_leaf=one_level())
     return [(key_part(path[0]), value) for path, value in pairs], treedef
 
 
 def iter_graph(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Path, Any]]:
-    """Everything in a graph, with its path: nodes after their children, static values too, the graph itself last.
+    """Iterates over all nodes and leaves of a graph, static values among them: children first, the root last.
 
     Args:
         node: the graph.
-        graph: whether what is shared is visited once, or is an error.
+        graph: whether a shared node is visited once (True), or is an error (False).
 
     Yields:
         (path, value)
@@ -74,7 +74,7 @@ def iter_graph(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Pat
 
 
 def _iter_graph(root: Any) -> Iterator[tuple[Path, Any]]:
-    # An explicit stack: graphs get deeper than Python's own.
+    # A stack of its own: a model with 1,000 layers in a chain is deeper than Python's recursion limit.
     seen: set[int] = set()
     stack: list[tuple[Path, Any, bool]] = [((), root, False)]
     while stack:
@@ -88,7 +88,7 @@ def _iter_graph(root: Any) -> Iterator[tuple[Path, Any]]:
         if get_node_impl(node) is None:
             yield path, node
             continue
-        # Again after its children, which are pushed above it.
+        # Pushed a second time below its children, to be yielded after them.
         stack.append((path, node, True))
         children = _with_bookkeeping(node, child_items(node))
         stack.extend(((*path, key), child, False) for key, child in reversed(children))
@@ -117,6 +117,8 @@ def _tree_leaf(node: Any, path: Path, check: SharingCheck) -> bool:
     return True
 
 
+# `above` has only the nodes on the current path: the same list twice is no sharing in a tree, a list in itself is a
+# cycle.
 def _descend(node: Any, path: Path, above: dict[int, Path], check: SharingCheck) -> None:
     if id(node) in above and node is not None:
         raise cycle(node, above[id(node)], path, check.function)
@@ -137,7 +139,7 @@ def _children_where(node: Any, graph: bool | None, wanted: Callable[[Any], bool]
 
 
 def iter_children(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Any, Any]]:
-    """The immediate children of a node that have an identity (objects, Variables, refs), as (name, child).
+    """Iterates over the immediate children of a node that are objects, Variables or refs, as (name, child).
 
     Raises:
         ValueError: if it is no node; in tree mode, if it is no pytree.
@@ -150,7 +152,7 @@ def iter_children(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[
 
 
 def iter_module_children(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Any, Any]]:
-    """The immediate children of a node that are objects, as (name, child).
+    """Iterates over the immediate children of a node that are objects, as (name, child).
 
     Raises:
         ValueError: if it is no node; in tree mode, if it is no pytree.
@@ -163,12 +165,12 @@ def iter_module_children(node: Any, /, *, graph: bool | None = None) -> Iterator
 
 
 def recursive_map(f: Callable[[Path, Any], Any], node: Any, /, *, graph: bool | None = None) -> Any:
-    """A copy of a graph in which each node and leaf is what `f(path, value)` returns for it, children first.
+    """Returns a copy of a graph with `f(path, value)` in place of each node and leaf, children first.
 
     Args:
-        f: gets nodes whose children are mapped already, and may change them.
+        f: is called with nodes whose children are mapped already, and may mutate them.
         node: the graph; its Variables are shared with the copy.
-        graph: whether what is shared is mapped once, or is an error.
+        graph: whether a shared node is mapped once (True), or is an error (False).
 
     Raises:
         ValueError: for a cycle; in tree mode, for something shared.
@@ -188,7 +190,7 @@ _IN_PROGRESS = object()
 
 
 def _map_graph(f: Callable[[Path, Any], Any], node: Any, path: Path, results: dict[int, Any]) -> Any:
-    # The table itself stands for what is not in it: whatever `f` returns may be a result, None too.
+    # The default is the table itself, because `f` may return None or any other value.
     result = results.get(id(node), results)
     if result is _IN_PROGRESS:
         raise AliasError(f"Found cycle in the graph: {type(node).__name__} contains itself", at=format_path(path))
@@ -207,7 +209,7 @@ def _map_graph(f: Callable[[Path, Any], Any], node: Any, path: Path, results: di
         impl.set_key(node, key, mapped)
     mapped = f(path, node)
     if remembered:
-        results[id(node)] = (node, mapped)  # with the node, whose identity must not be given away
+        results[id(node)] = (node, mapped)  # the node too: it must live as long as its `id` is a key
     return mapped
 
 
@@ -222,14 +224,14 @@ def _map_tree(f: Callable[[Path, Any], Any], node: Any, path: Path, above: dict[
 
 
 def find_duplicates(node: Any, /, *, only: Filter = ...) -> list[list[Path]]:
-    """The paths of everything that a graph holds more than once.
+    """Finds the shared nodes of a graph: those that several paths lead to.
 
     Args:
         node: the graph.
-        only: which of the second and further paths count.
+        only: a filter of (path, node) for the second and further paths.
 
     Returns:
-        A list of paths for each shared thing.
+        For each shared node the list of its paths.
 
     Raises:
         TypeError: for what is no filter.
@@ -257,4 +259,4 @@ def find_duplicates(node: Any, /, *, only: Filter = ...) -> list[list[Path]]:
                 visit(child, (*path, key))
 
     visit(node, ())
-    return [found for found in paths.values() if len(found) > 1]
+    return [paths_of_node for paths_of_node in paths.values() if len(paths_of_node) > 1]

@@ -1,7 +1,7 @@
-"""Where something is that the user's code reached: for errors about objects of another trace level.
+"""Finds a path to an object or Variable from the user's code, for errors about objects of another trace level.
 
-A Variable does not know its path. The user's functions do: one that closes over it holds the object that leads there.
-This looks through their local, closed-over and global names; it runs only once something has failed.
+A Variable does not know its path. But a function that closes over it has a name from which a path leads to it. `find`
+searches the local, closed-over and global names of the user's functions on the stack; it runs only for an error.
 """
 
 from __future__ import annotations
@@ -24,37 +24,37 @@ from weft.nnx.variable.variable import Variable
 
 _JAX = os.path.join(os.path.dirname(os.path.abspath(str(jax.__file__))), "")
 _TRANSFORMED = Body.__call__.__code__
-# How much of one value's graph is looked through: a list of all that a program has loaded is a graph too.
+# How many nodes below one name are searched: a global list of everything that a program has loaded is a graph too.
 _ENOUGH = 4_000
 
 
-def find(thing: Any, done: str = "mutated") -> list[str]:
-    """The path of an object or Variable from a name in the transformed function, and the line it was reached at.
+def find(node: Any, done: str = "mutated") -> list[str]:
+    """Returns a line with the path to an object from a name in the transformed function, and the source line.
 
     Args:
-        thing: an object or a Variable.
-        done: what was done there.
+        node: an object or a Variable.
+        done: what the source line did with it ("mutated"), for the error.
 
     Returns:
-        One line; nothing if the user's code is not being run.
+        A list of one line; empty if no code of the user is on the stack.
     """
     frames = [frame for frame in _inside_of_the_transform() if is_users(frame)]
-    # The outermost function that can name it is the one that closes over it.
+    # From the outermost frame in: a function nearer to the transform closes over the object, inner ones are passed it.
     for frame in reversed(frames):
         for name, value in _names(frame):
             try:
-                path = _path_to(thing, value, frame.f_code.co_names)
+                path = _path_to(node, value, frame.f_code.co_names)
             except Exception:
-                continue  # no graph, such as a dict whose keys do not sort: it is not what the error is about
+                continue  # some global may be no valid graph (a dict with unsortable keys), which this error is not about
             if path is not None:
                 return [f"{format_path(path, name)}, {done} in {place_of(frames[0])}"]
-    return [f"{type(thing).__name__}, {done} in {place_of(frames[0])}"] if frames else []
+    return [f"{type(node).__name__}, {done} in {place_of(frames[0])}"] if frames else []
 
 
 def _inside_of_the_transform() -> Iterator[FrameType]:
-    """The frames down to where a transform, weft's or JAX's, calls the function that it transforms.
+    """The frames from here out to the transform (weft's or JAX's) that called the user's function.
 
-    Each of JAX's transforms calls it from another file; the first frame of JAX's below one of the user's is there.
+    JAX's transforms call it from several files, so the first frame of JAX outside a frame of the user counts.
     """
     frame: FrameType | None = sys._getframe(1)
     met_users = False
@@ -73,24 +73,24 @@ def _names(frame: FrameType) -> Iterator[tuple[str, Any]]:
             yield name, frame.f_globals[name]
 
 
-def _path_to(thing: Any, value: Any, named: tuple[str, ...]) -> Path | None:
-    """Where a thing is below a value: itself, in its graph, or in the graph of one of its plain attributes."""
+def _path_to(node: Any, value: Any, named: tuple[str, ...]) -> Path | None:
+    """The path from `value` to `node`: through its graph, or through the graph of one of its plain attributes."""
     if is_node(value) or isinstance(value, Variable):
         graph = islice(iter_graph(value, graph=True), _ENOUGH)
-        return next((path for path, found in graph if found is thing), None)
+        return next((path for path, member in graph if member is node), None)
     for name, attribute in _attributes(value, named):
         if is_node(attribute) or isinstance(attribute, Variable):
-            path = _path_to(thing, attribute, named)
+            path = _path_to(node, attribute, named)
             if path is not None:
                 return (name, *path)
     return None
 
 
 def _attributes(value: Any, named: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    """The plain attributes of a value; of a module those that the code names.
+    """The plain attributes of a value; of a module only those that the code names.
 
-    A module's other attributes are nothing that the code could have reached, and dicts are graphs too: `sys` alone
-    leads to everything that the process has imported, which took seconds for each error.
+    The code cannot have reached a module's other attributes. They must not be searched, because dicts are graphs:
+    `sys.modules` leads to everything that the process has imported, which took seconds for each error.
     """
     if isinstance(value, type):
         return

@@ -1,9 +1,9 @@
-"""Writing into the caller's objects: all that a call changed, or nothing of it.
+"""Writes into the caller's objects: all updates of a call, or none, even if Ctrl-C arrives in the middle.
 
-Python raises what comes from outside (Ctrl-C, a timeout's exception) between any two of its instructions, so a loop of
-writes may stop half-way. Two ways around it: values go into Variables in one step of C, in which nothing is raised; and
-what takes more steps, such as giving objects other attributes, is begun again if it was interrupted, and the exception
-is raised when all is done. What is begun again must have been computed before, and must come to the same twice.
+Python raises an exception from outside (Ctrl-C, a timeout) between any two bytecode instructions, so a loop of writes
+may stop half-way. `write_all` writes the values of all Variables in one call into C, during which nothing is raised.
+`completed` runs writes that take more steps, such as replacing attributes: if they are interrupted, it runs them again
+from the start, and raises the exception at the end. Such writes must be idempotent, and compute nothing that may fail.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from weft.nnx.variable.variable import Variable
 R = TypeVar("R")
 
 write_one = Variable.__dict__["_raw_value"].__set__
-# Who presses Ctrl-C presses it more than once; an error of the writing itself comes again each time.
+# Users press Ctrl-C several times, so one retry is too few; an error in `write` itself would recur without end.
 _MOST_ATTEMPTS = 8
 
 
 def write_all(variables: Iterable[Any], values: Iterable[Any]) -> None:
-    """Writes raw values into Variables in one step; both must be sequences, or made of sequences in C."""
-    # `any` runs through it: to write gives None. A deque that keeps nothing does so too, and takes twice the time.
+    """Writes raw values into Variables in one step. Both must be sequences: a generator would run bytecode between."""
+    # `write_one` returns None, so `any` consumes the whole map. `deque(..., maxlen=0)` does too, in twice the time.
     any(map(write_one, variables, values))
 
 
 def completed(write: Callable[[], R]) -> R:
-    """Runs what writes to its end, whatever is raised in the middle.
+    """Runs `write` to its end, even if an exception interrupts it; the exception is raised afterwards.
 
     >>> written, interrupts = [], [KeyboardInterrupt]
     >>> def write():
@@ -42,7 +42,7 @@ def completed(write: Callable[[], R]) -> R:
     ['first', 'first', 'second']
 
     Raises:
-        BaseException: what was raised in the middle, once all is written.
+        BaseException: the exception that interrupted `write`, after everything is written.
     """
     interrupt: BaseException | None = None
     for attempt in range(_MOST_ATTEMPTS):

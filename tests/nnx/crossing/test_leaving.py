@@ -214,7 +214,7 @@ class TestWhatIsReturned:
     def test_of_the_arguments_is_refused_under_another_axis(self):
         with pytest.raises(AliasError) as error:
             ByHand(lambda m: m, Node(w=param(1.0, 2.0)), in_axes=(0,), out_axes=1).end()
-        assert "an argument is returned under another out_axes" in str(error.value)
+        assert "an argument is returned under different out_axes" in str(error.value)
         assert "m.w: 0" in str(error.value)
         assert "output.w: 1" in str(error.value)
 
