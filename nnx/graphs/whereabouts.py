@@ -45,7 +45,7 @@ def find(node: Any, done: str = "mutated") -> list[str]:
             try:
                 path = _path_to(node, value, frame.f_code.co_names)
             except Exception:
-                continue  # some global may be no valid graph (a dict with unsortable keys), which this error is not about
+                continue  # a global need be no valid graph (unsortable keys), and the error is not about it
             if path is not None:
                 return [f"{format_path(path, name)}, {done} in {place_of(frames[0])}"]
     return [f"{type(node).__name__}, {done} in {place_of(frames[0])}"] if frames else []

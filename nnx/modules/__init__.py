@@ -1,1 +1,1 @@
-"""Modules: pytrees with attributes, containers of them, their views, and what their calls capture."""
+"""Pytree and Module, the classes that users derive from; containers, views, and `capture`."""

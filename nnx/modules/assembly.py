@@ -1,8 +1,9 @@
-"""Putting many objects of a known make together at once.
+"""Rebuilds a tree of many objects whose structure is known, faster than JAX does.
 
-A step of training returns a model of hundreds of objects. JAX makes them one by one, each by a call back into Python,
-and takes as long for that as for the step. What they are is the same at each step. So it is looked at once, and from
-then on made column by column: all objects, all slots of one sort, and the attributes of all objects that are alike.
+A training step under plain `jax.jit` returns a model of hundreds of objects. JAX unflattens them one by one, each with
+a call back into Python, and that may take as long as the step. The structure is the same at each step, so an `Assembly`
+analyses it once, and then builds by column: all objects, then each slot of all objects, then the attributes of all
+objects that have the same attribute names.
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ from weft.nnx.objects.layout import Layout, layout_of
 from weft.nnx.objects.objects import attributes_of, new_objects, picker, set_attributes
 from weft.nnx.variable.packed import is_boxed
 
-# Fewer objects are made as quickly one by one.
+# With fewer objects, JAX's own unflattening is as fast.
 _FEWEST = 8
 
 
 class Unfit(Exception):
-    """Something is put together by JAX alone: a container that is none of weft's objects."""
+    """Raised for a tree that only JAX can rebuild: it contains a container that is no NNX object."""
 
 
-# From the pool to the attributes of some objects.
+# A function from the pool to the attribute dicts of a group of objects.
 _Make = Callable[[Sequence[Any]], Iterable[dict[str, Any]]]
 
 
 class _Alike:
-    """Objects with attributes of the same names: which they are, and where in the pool each one's values are."""
+    """Objects with the same attribute names: their positions, and the positions of their values in the pool."""
 
     def __init__(self, layout: Layout):
         self.names = (*layout.data_names, *layout.static_names)
@@ -38,16 +39,16 @@ class _Alike:
         self.rows: list[list[int]] = []
 
     def finished(self) -> tuple[_Make, Callable[[Any], Any]]:
-        """What makes their attributes, and what picks the objects."""
+        """Returns a function that makes the attribute dicts, and one that selects the objects."""
         return self._by_column() if len(self.rows) > len(self.names) else self._by_row(), picker(self.objects)
 
     def _by_row(self) -> _Make:
-        # As for the elements of a long list: many attributes, and few that are alike.
+        # For a few objects with many attributes each, such as a long `List`.
         names, rows = self.names, [picker(row) for row in self.rows]
         return lambda pool: [dict(zip(names, row(pool), strict=True)) for row in rows]
 
     def _by_column(self) -> _Make:
-        # A dict that is written down takes a third of the time of one that is made of pairs.
+        # Generated code, because a dict display takes a third of the time of `dict(zip(names, values))`.
         parameters = ", ".join(f"a{i}" for i in range(len(self.names)))
         items = ", ".join(f"{name!r}: a{i}" for i, name in enumerate(self.names))
         make: Callable[..., dict[str, Any]] = eval(f"lambda {parameters}: {{{items}}}")
@@ -56,15 +57,15 @@ class _Alike:
 
 
 class Assembly:
-    """How the objects of one make are put together around their Variables.
+    """Rebuilds all objects of one structure around new Variables.
 
-    What they are made of lies in a *pool*: None, the Variables in JAX's order, the objects, and what is static.
+    Attributes are picked from a *pool*, a flat tuple: None, the Variables in JAX's order, the objects, static values.
 
     Args:
-        root: an object, of objects and Variables alone.
+        root: an object that contains only objects, Variables, None and static values.
 
     Raises:
-        Unfit: if there is anything else in it.
+        Unfit: if it contains anything else.
     """
 
     __slots__ = ("_alike", "_kinds", "_nodes", "_statics")
@@ -73,19 +74,20 @@ class Assembly:
         self._kinds: list[type] = []
         self._nodes: list[Any] = []
         self._statics: list[Any] = []
-        found: list[tuple[Layout, list[Any]]] = []
+        layouts: list[tuple[Layout, list[Any]]] = []
         variables = len(trees.flatten(root, is_boxed)[0])
-        self._add(root, itertools.count(1), variables + 1, found)
+        self._add(root, itertools.count(1), variables + 1, layouts)
         alike: dict[tuple[str, ...], _Alike] = {}
-        for i, (layout, places) in enumerate(found):
+        for i, (layout, places) in enumerate(layouts):
             group = alike.setdefault((*layout.data_names, "", *layout.static_names), _Alike(layout))
             group.objects.append(i)
-            # Static values come last, when it is known how many objects there are.
-            group.rows.append([place if place >= 0 else variables + len(found) - place for place in places])
+            # Static values have negative numbers until here: their place is behind the objects, whose count is known
+            # now.
+            group.rows.append([place if place >= 0 else variables + len(layouts) - place for place in places])
         self._alike = [group.finished() for group in alike.values() if group.names]
 
-    def _add(self, value: Any, variables: Iterator[int], first: int, found: list[tuple[Layout, list[Any]]]) -> int:
-        """The place of a value in the pool."""
+    def _add(self, value: Any, variables: Iterator[int], first: int, layouts: list[tuple[Layout, list[Any]]]) -> int:
+        """Adds a value and everything below it. Returns the value's position in the pool."""
         if value is None:
             return 0
         if is_boxed(value):
@@ -94,33 +96,34 @@ class Assembly:
             raise Unfit
         values = attributes_of(value)
         layout = layout_of(value._pytree__nodes, values, value._pytree__has_int_keys)
-        places = [self._add(values[name], variables, first, found) for name in layout.data_names]
+        places = [self._add(values[name], variables, first, layouts) for name in layout.data_names]
         for name in layout.static_names:
             self._statics.append(values[name])
             places.append(-len(self._statics))
         self._kinds.append(type(value))
         self._nodes.append(value._pytree__nodes)
-        found.append((layout, places))
-        return first + len(found) - 1
+        layouts.append((layout, places))
+        return first + len(layouts) - 1
 
     @property
     def pays(self) -> bool:
-        """Whether there are so many objects that it is quicker than JAX."""
+        """Whether there are enough objects to be faster than JAX."""
         return len(self._kinds) >= _FEWEST
 
     def around(self, variables: Sequence[Any]) -> Any:
-        """The root, of new objects around these Variables."""
+        """Builds the tree of new objects around Variables, and returns its root."""
         objects = new_objects(self._kinds, self._nodes)
         pool = (None, *variables, *objects, *self._statics)
+        # Attributes come after all objects exist: the attribute of a parent is its child object in the pool.
         for make, members in self._alike:
             set_attributes(members(objects), make(pool))
         return objects[-1]
 
 
 def assembly_of(root: Any) -> Assembly | None:
-    """The assembly of objects of the make of these; None if JAX has to put them together, or does so as quickly."""
+    """Makes the assembly for trees of the structure of `root`; None if only JAX can rebuild them, or is as fast."""
     try:
         assembly = Assembly(root)
-    except (Unfit, RecursionError):  # a chain of objects may be longer than Python's stack
+    except (Unfit, RecursionError):  # a chain of objects may be deeper than Python's recursion limit
         return None
     return assembly if assembly.pays else None

@@ -1,4 +1,4 @@
-"""capture: collecting what Modules `sow` and `perturb` while a function runs."""
+"""capture: collects the values that Modules `sow` and `perturb` during a call."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _CAPTURES = "__captures__"
 def capture(
     fn: Any, *var_types: VariableType, init: Any = None, method_outputs: VariableType | None = None
 ) -> Callable[..., Any]:
-    """Wraps a function so that it returns what was recorded, too.
+    """Wraps a function, so that it also returns the values that Modules recorded during the call.
 
     Args:
-        fn: a Module, a method of one, or a function whose first argument is one. If it is a Variable type, it counts as
-            the first of `var_types`, and this is a decorator.
-        var_types: the kinds to record.
-        init: a state of values that are there from the start, such as perturbations to differentiate.
-        method_outputs: a kind under which the result of every method of every Module is recorded, by its name.
+        fn: a Module, a method of a Module, or a function whose first argument is a Module. If it is a Variable type, it
+            is the first of `var_types`, and `capture` returns a decorator.
+        var_types: the kinds of values to record.
+        init: a State of initial values, such as perturbations to differentiate.
+        method_outputs: if passed, every method of every Module records its result as a Variable of this kind.
 
     Returns:
-        A function that returns `(result, *states)`, one state for each kind; just the result without any kind.
+        A function that returns `(result, *states)`, with a State for each kind; without kinds, the result alone.
 
     >>> from weft.nnx.variable.kinds import Intermediate
     >>> class Double(Module):
@@ -56,6 +56,7 @@ def capture(
         try:
             result = fn(*args, **kwargs)
         finally:
+            # Methods were replaced on classes, which other models share: they are restored even after an error.
             for cls, name, method in undo:
                 setattr(cls, name, method)
             recorded = sorted(_close(_recording_modules(root), var_types), key=_order)
@@ -67,25 +68,25 @@ def capture(
 
 
 def _recording_modules(root: Any) -> list[tuple[Path, Module]]:
-    """The Modules that may record something. A List has no methods of the user's, and numbers for attributes."""
+    """The Modules that may record values, with paths. `List`s cannot: they have no user methods, and no named slots."""
     return [(path, module) for path, module in iter_modules(root) if not isinstance(module, List)]
 
 
 def _order(entry: tuple[Path, Any]) -> list[tuple[str, Any]]:
-    """Sorts paths; numbers, which are the attributes of Lists, come before names."""
+    """A sort key for paths that mix ints (elements of `List`s) and names, which Python cannot compare."""
     return [(type(part).__name__, part) for part in entry[0]]
 
 
 def _values_by_module(init: Any) -> Mapping[Path, dict[str, Any]]:
-    found: dict[Path, dict[str, Any]] = {}
+    values: dict[Path, dict[str, Any]] = {}
     for path, value in flatten_to_sequence(init) if init else ():
         if isinstance(value, Variable):
-            found.setdefault(path[:-1], {})[path[-1]] = value
-    return found
+            values.setdefault(path[:-1], {})[path[-1]] = value
+    return values
 
 
 def _open(modules: list[tuple[Path, Module]], kinds: Any, init: Mapping[Path, dict[str, Any]]) -> None:
-    """Gives each Module a box for each kind."""
+    """Gives each Module an empty dict for each kind, in the attribute that `sow` writes to."""
     for path, module in modules:
         boxes: dict[VariableType, dict[str, Any]] = {kind: {} for kind in kinds}
         for name, variable in init.get(path, {}).items():
@@ -94,23 +95,24 @@ def _open(modules: list[tuple[Path, Module]], kinds: Any, init: Mapping[Path, di
 
 
 def _close(modules: list[tuple[Path, Module]], kinds: Any) -> list[tuple[Path, Any]]:
-    """Takes the boxes away, and returns what is in those of the kinds asked for."""
-    found: list[tuple[Path, Any]] = []
+    """Removes the dicts of `_open`, and returns (path, Variable) for the values of the requested kinds."""
+    recorded: list[tuple[Path, Any]] = []
     for path, module in modules:
         for box in getattr(module, _CAPTURES, ()):
             if type(box) in kinds:
-                found.extend(((*path, name), type(box)(value)) for name, value in box.get_value().items())
+                recorded.extend(((*path, name), type(box)(value)) for name, value in box.get_value().items())
         if hasattr(module, _CAPTURES):
             delattr(module, _CAPTURES)
-    return found
+    return recorded
 
 
 def _record_methods(modules: list[tuple[Path, Module]], kind: VariableType) -> list[tuple[type, str, Any]]:
-    """Makes the methods of the Modules' own classes record their results; returns what to put back."""
+    """Makes the methods of the Modules' classes record their results. Returns (class, name, method) to restore."""
     return [entry for cls in {type(module) for _, module in modules} for entry in _record_methods_of(cls, kind)]
 
 
 def _record_methods_of(cls: type, kind: VariableType) -> Iterator[tuple[type, str, Any]]:
+    # `vars(cls)` alone: an inherited method belongs to a class that may have instances elsewhere.
     for name, method in list(vars(cls).items()):
         if callable(method) and (name == "__call__" or not name.startswith("_")):
             setattr(cls, name, _recording(method, name, kind))

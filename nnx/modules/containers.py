@@ -1,4 +1,4 @@
-"""Dict, List and Sequential: containers that are Modules, so that what they hold can be shared, and data or static."""
+"""Dict, List and Sequential: containers that are Modules, with an identity, and elements that are data or static."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ A = TypeVar("A")
 
 
 class Dict(MappingReprMixin, Module, MutableMapping[str, A]):
-    """A mutable mapping of names to data or static values; its items are its attributes.
+    """A mutable mapping whose items are attributes, each of them data or static.
 
     >>> layers = Dict(a=1, b="x")
     >>> layers["c"] = 2
@@ -55,7 +55,7 @@ class Dict(MappingReprMixin, Module, MutableMapping[str, A]):
 
 
 class List(SequenceReprMixin, Module, MutableSequence[A]):
-    """A mutable sequence of data or static values; its elements are attributes named by their number.
+    """A mutable sequence whose elements are attributes named "0", "1", ..., each of them data or static.
 
     >>> layers = List([1, "x"])
     >>> layers.append(2)
@@ -80,7 +80,7 @@ class List(SequenceReprMixin, Module, MutableSequence[A]):
         delattr(self, str(key))
 
     def _move(self, source: int, target: int) -> None:
-        """An element in another place is data or static as it was."""
+        """Copies an element to another position. It stays data or static, though its value alone might not tell."""
         mark = data if self._pytree__nodes.get(str(source), False) else static
         self._set_elem(target, mark(self._get_elem(source)))
 
@@ -99,10 +99,12 @@ class List(SequenceReprMixin, Module, MutableSequence[A]):
         self._length += 1
 
     def insert(self, index: int, value: A) -> None:
-        """Adds an element before another."""
+        """Inserts an element before position `index`."""
+        # Clamped to the ends, as `list.insert` does.
         place = min(max(index + self._length if index < 0 else index, 0), self._length)
         for source in reversed(range(place, self._length)):
             self._move(source, source + 1)
+        # Deleted first: assigning data to a static attribute is an error, and the old element may be static.
         if place < self._length:
             self._del_elem(place)
         self._set_elem(place, value)
@@ -125,10 +127,10 @@ class List(SequenceReprMixin, Module, MutableSequence[A]):
                 self._set_elem(self._place(index), value)
             case slice():
                 if not isinstance(value, Iterable):
-                    raise TypeError(f"a slice is set to an iterable, not to {value!r}")
+                    raise TypeError(f"cannot assign {value!r} to a slice of a List: expected an iterable")
                 places, values = range(self._length)[index], list(value)
                 if len(places) != len(values):
-                    raise StructureError(f"{len(values)} values do not fit a slice of {len(places)}")
+                    raise StructureError(f"cannot assign {len(values)} values to a slice of {len(places)} elements")
                 for place, element in zip(places, values, strict=True):
                     self._set_elem(place, element)
             case _:
@@ -142,6 +144,7 @@ class List(SequenceReprMixin, Module, MutableSequence[A]):
                 self._del_elem(self._length - 1)
                 self._length -= 1
             case slice():
+                # From the end, because each deletion moves the elements behind it.
                 for place in sorted(range(self._length)[index], reverse=True):
                     del self[place]
             case _:
@@ -149,7 +152,7 @@ class List(SequenceReprMixin, Module, MutableSequence[A]):
 
     def _graph_node_set_key(self, key: Any, value: Any) -> None:
         if not isinstance(key, int):
-            raise KeyError(f"an element's key is an int, got {key!r}")
+            raise KeyError(f"the key of a List's element must be an int, got {key!r}")
         if key >= len(self):
             self.insert(key, value)
         elif isinstance(current := self[key], Variable) and isinstance(value, Variable):
@@ -159,13 +162,13 @@ class List(SequenceReprMixin, Module, MutableSequence[A]):
 
 
 class Sequential(Module, Iterable[Callable[..., Any]]):
-    """Calls one function after the other, each on what the one before returned.
+    """Calls functions in order, each on the output of the function before.
 
-    A tuple is passed on as positional arguments, a dict as keyword arguments. Keyword arguments of the call, `rngs`
-    among them, go to each function that takes them. Iterating gives the functions.
+    A tuple output is passed on as positional arguments, a dict as keyword arguments. A keyword argument of the call,
+    such as `rngs`, goes to each function that has a parameter of its name. Iterating yields the functions.
 
     Raises:
-        TypeError: when called, if one of them is not callable, or an argument comes from the call and from a dict.
+        TypeError: when called, if an element is not callable, or the call and a dict output both set a parameter.
 
     >>> Sequential(lambda x: (x, x + 1), lambda x, y: x * y)(2)
     6
@@ -191,19 +194,19 @@ class Sequential(Module, Iterable[Callable[..., Any]]):
             accepted = accepted_keywords(layer, len(args), kwargs) if kwargs else {}
             if repeated := sorted(passed_on.keys() & accepted):
                 raise TypeError(
-                    f"Got multiple values for arguments {repeated} in Sequential[{i}]: the call names them, and so "
-                    "does the dict that the function before returned"
+                    f"Got multiple values for arguments {repeated} in Sequential[{i}]: the call passes them, and so "
+                    "does the dict that the function before it returned"
                 )
             output = layer(*args, **passed_on, **accepted)
         return output
 
 
 def accepted_keywords(func: Callable[..., Any], positional: int, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Those keyword arguments that a function takes when it is given some arguments by position.
+    """Selects the keyword arguments that a function accepts beside some positional arguments.
 
     Args:
-        func: the function; of one that has no signature nothing is known, and it takes none.
-        positional: how many arguments it is given by position.
+        func: the function; a builtin without a signature accepts none.
+        positional: the number of positional arguments.
         kwargs: the keyword arguments.
 
     >>> accepted_keywords(lambda x, rate=0: x, 1, {"x": 1, "rate": 2, "other": 3})
@@ -213,15 +216,25 @@ def accepted_keywords(func: Callable[..., Any], positional: int, kwargs: Mapping
         parameters = list(inspect.signature(func).parameters.values())
     except (TypeError, ValueError):
         return {}
-    by_position = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
-    filled = {one.name for one in by_position[:positional] if one.kind is one.POSITIONAL_OR_KEYWORD}
-    if any(one.kind is one.VAR_KEYWORD for one in parameters):
+    by_position = [
+        parameter
+        for parameter in parameters
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    filled = {
+        parameter.name for parameter in by_position[:positional] if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+    }
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return {name: value for name, value in kwargs.items() if name not in filled}
-    named = {one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)} - filled
+    named = {
+        parameter.name
+        for parameter in parameters
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+    } - filled
     return {name: value for name, value in kwargs.items() if name in named}
 
 
 def has_keyword_arg(func: Callable[..., Any], name: str) -> bool:
-    """Whether a function takes this argument by keyword."""
+    """Whether a function has a parameter `name` that can be passed by keyword."""
     parameter = inspect.signature(func).parameters.get(name)
     return parameter is not None and parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)

@@ -25,22 +25,22 @@ class ModuleMeta(PytreeMeta):
     """The metaclass of Modules."""
 
 
-# What `sow` begins with unless told otherwise; the two have flax's names, by which programs pass them on.
+# The default `init_fn` of `sow`. It and `tuple_reduce` have flax's names, because programs import and pass them.
 tuple_init = tuple
 
 
 def tuple_reduce(recorded: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
-    """What `sow` does with a further value unless told otherwise."""
+    """Appends a value to the tuple of recorded values: the default `reduce_fn` of `sow`."""
     if not isinstance(recorded, tuple | list):
         raise SowError(
-            f"sow adds to a tuple, and what is recorded under this name is a {type(recorded).__name__}",
-            fix="record it under another name, or say how to join them: reduce_fn=",
+            f"sow appends to a tuple, but a {type(recorded).__name__} is recorded under this name",
+            fix="record it under another name, or pass a function that joins the two: reduce_fn=",
         )
     return (*recorded, value)
 
 
 class Module(Pytree, metaclass=ModuleMeta):
-    """Base of layers and models: objects that hold Variables and other Modules.
+    """Base class of layers and models: objects with Variables and other Modules as attributes.
 
     >>> import jax.numpy as jnp
     >>> from weft.nnx.variable.kinds import Param
@@ -64,19 +64,19 @@ class Module(Pytree, metaclass=ModuleMeta):
         init_fn: Callable[[], Any] = tuple_init,
         capture_noop: bool | None = None,
     ) -> bool:
-        """Records a value on the way, for `capture` to collect.
+        """Records an intermediate value, for `nnx.capture` to collect.
 
         Args:
-            variable_type: the kind to record it under, or its registered name.
-            name: what to call it.
+            variable_type: the kind of the recorded Variable, or its registered name.
+            name: the name of the recorded value.
             value: the value.
-            reduce_fn: joins what was recorded under this name before and the value.
-            init_fn: what there was before the first.
-            capture_noop: whether nothing is recorded outside of `capture`, where the value would become an attribute
-                of this Module (which is deprecated); by default what the switch `nnx_sow_capture_noop` says.
+            reduce_fn: joins the values recorded under this name so far with the new value.
+            init_fn: makes the initial value that `reduce_fn` joins with the first value.
+            capture_noop: whether `sow` does nothing outside `capture`. If False, it then stores the value in an
+                attribute of this Module (deprecated). The default is the switch `nnx_sow_capture_noop`.
 
         Returns:
-            Whether it was recorded. Inside `capture` only the kinds that it asks for are.
+            Whether the value was recorded. Inside `capture`, only values of the requested kinds are.
 
         >>> from weft import nnx
         >>> class Net(nnx.Module):
@@ -113,16 +113,16 @@ class Module(Pytree, metaclass=ModuleMeta):
         variable_type: VariableType | str = Perturbation,
         capture_noop: bool | None = None,
     ) -> Any:
-        """Adds a planted zero to a value: the gradient with respect to it is the gradient of the value.
+        """Adds a zero Variable to an intermediate value: the gradient for the zero is the gradient of the value.
 
         Args:
-            name: what to call it.
+            name: the name of the recorded value.
             value: any pytree of arrays.
-            variable_type: the kind to record it under, or its registered name.
-            capture_noop: whether nothing is planted outside of `capture`; as in `sow`.
+            variable_type: the kind of the recorded Variable, or its registered name.
+            capture_noop: whether `perturb` does nothing outside `capture`; as in `sow`.
 
         Returns:
-            The value plus what is planted under the name, which must be used in place of the value.
+            The value plus the zero; use this in place of the value.
         """
         kind = _kind_of(variable_type)
         captures = getattr(self, "__captures__", None)
@@ -137,21 +137,21 @@ class Module(Pytree, metaclass=ModuleMeta):
             return value
         if hasattr(self, name):
             _check_kind(self, name, getattr(self, name), kind, exact=False)
-            planted = getattr(self, name).get_value()
+            zero = getattr(self, name).get_value()
         else:
-            planted = jax.tree.map(jnp.zeros_like, value)
-            setattr(self, name, kind(planted))
+            zero = jax.tree.map(jnp.zeros_like, value)
+            setattr(self, name, kind(zero))
         _warn_outside_capture("perturb")
-        return planted + value
+        return zero + value
 
     def set_attributes(
         self, *filters: Filter, raise_if_not_found: bool = True, graph: bool | None = None, **attributes: Any
     ) -> None:
-        """Sets attributes of this Module and all Modules inside of it that have them already.
+        """Sets attributes of this Module and of all Modules inside it, where they exist already.
 
         Args:
-            filters: which Modules; all without any.
-            raise_if_not_found: whether an attribute that none has is an error.
+            filters: the Modules to change; without filters, all.
+            raise_if_not_found: whether an attribute that no Module has is an error.
             graph: whether to walk a graph or a tree.
             attributes: names and values.
 
@@ -212,7 +212,7 @@ _ABSENT = object()
 
 
 def iter_modules(module: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Path, Module]]:
-    """All Modules in a graph with their paths, those inside of others first, the graph itself last.
+    """Iterates over all Modules in a graph with their paths: inner Modules first, the root last.
 
     Raises:
         ValueError: in tree mode, for something shared.
@@ -228,10 +228,10 @@ def iter_modules(module: Any, /, *, graph: bool | None = None) -> Iterator[tuple
 def set_where_found(
     node: Any, filters: Filter, attributes: Mapping[str, Any], raise_if_not_found: bool, graph: bool | None
 ) -> None:
-    """Sets attributes of the Modules in a graph that filters match, those that they have already.
+    """Sets existing attributes of all Modules in a graph that filters match.
 
     Raises:
-        StructureError: naming the attributes that none has; then nothing was set.
+        StructureError: naming the attributes that no Module has, before any attribute is set.
     """
     test = to_predicate(filters)
     chosen = [module for path, module in iter_modules(node, graph=graph) if test(path, module)]
@@ -279,11 +279,11 @@ def _warn_method(name: str) -> None:
 
 
 def first_from(*args: Any, error_msg: str) -> Any:
-    """The first argument that is not None: a layer's option, of what its call and its constructor were given.
+    """Returns the first argument that is not None: a layer's option from its call, or else from its constructor.
 
     Args:
         args: the options, the most important one first.
-        error_msg: what the error says.
+        error_msg: the error's message.
 
     Raises:
         ValueError: if all are None.

@@ -1,6 +1,6 @@
-"""How objects print: sizes by kind of Variable in the first line, then attributes, big arrays as shape and dtype.
+"""The text of objects: sizes by kind of Variable in the first line, then attributes, big arrays as shape and dtype.
 
-Importing this file gives `Pytree` its text: an object needs none to work, and its text needs to walk graphs.
+Importing this file sets the printing methods of `Pytree`, because printing walks graphs, which import `Pytree`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Sizes = dict[type, SizeBytes]
 
 
 class _Printing(threading.local):
-    """What one outermost representation shares with those inside of it."""
+    """State of one outermost `repr` call, which the `repr`s of inner objects read."""
 
     seen: set[int] | None = None
     sizes: dict[int, Sizes] | None = None
@@ -34,7 +34,7 @@ _printing = _Printing()
 
 
 def _measure(node: Any, known: dict[int, Sizes]) -> Sizes:
-    """Sizes by kind below a node; what is shared counts where it is first met."""
+    """Sizes by kind of Variable below a node; a shared Variable counts at its first path only."""
     sizes = known[id(node)] = {}
     if isinstance(node, Variable):
         kind = RngState if issubclass(node.var_type, RngState) else node.var_type
@@ -57,7 +57,7 @@ def _size_comment(sizes: Sizes) -> str:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class ArrayRepr(Representable):
-    """An array as its shape and dtype."""
+    """Prints an array as its shape and dtype."""
 
     name: str
     shape: tuple[int, ...]
@@ -70,7 +70,7 @@ class ArrayRepr(Representable):
 
 
 def _brief(value: Any) -> Any:
-    """A value for printing: arrays of more than one element as shape and dtype, in Variables too."""
+    """Replaces arrays of more than one element by their shape and dtype, in Variables too."""
     if isinstance(value, Variable):
         return value.var_type._new(jax.tree.map(_brief, value.get_raw_value()), value._nnx_metadata)
     if (is_array_ref(value) or isinstance(value, np.ndarray | jax.Array)) and math.prod(value.shape) > 1:
@@ -79,6 +79,7 @@ def _brief(value: Any) -> Any:
 
 
 def _shown(node: Pytree) -> dict[str, Any]:
+    # Private attributes are hidden unless they are data, as in flax.
     nodes = node._pytree__nodes
     return {
         name: value
@@ -88,9 +89,10 @@ def _shown(node: Pytree) -> dict[str, Any]:
 
 
 def object_parts(node: Pytree):
-    """The header and attributes of an object; `...` for one that is being printed already."""
+    """Yields the header and the attributes of an object; `...` for an object inside its own `repr` (a cycle)."""
     known, seen = _printing.sizes, _printing.seen
     outermost, first = known is None or id(node) not in known, seen is None
+    # Sizes are measured once, for the outermost object: measured for each, a model of depth n would be walked n times.
     if known is None or outermost:
         known = _printing.sizes = {}
         _measure(node, known)
@@ -113,7 +115,7 @@ def object_parts(node: Pytree):
 
 
 def render_object(node: Pytree, path: Any, subtree_renderer: Any) -> Any:
-    """The same for treescope; a Module has a colour, which is its class's own."""
+    """Renders an object for treescope; a Module gets a colour that depends on its class's name."""
     import treescope
     from weft.nnx.printing.visualization import render_object_constructor
 

@@ -1,10 +1,12 @@
-"""Objects packed: how whole models go into a function of plain `jax.jit` without a walk over their graph.
+"""Packed objects: how models go into compiled calls of plain `jax.jit` without a walk over their graph.
 
-One that a server passes to each step goes by the plan of its graph. One that a step of training has returned goes into
-the next one by the list of Variables that it was made around, as long as no object has changed anywhere: most loops
-hand it on at once. It is a tree of real objects then, made at each step. A State is made when somebody looks at it,
-which an object cannot be: what it has may also be an attribute of its class, and nobody is told of such a look. So the
-objects are made in few steps of C (`assembly`), where JAX would call back for each.
+A server passes the same model to each call: its leaves are read by the model's plan. A training loop passes the model
+that the last step has returned: its leaves are read from the list of Variables that it was built around, as long as no
+structure in the process has changed since; most loops pass it on at once.
+
+A returned `State` is built lazily, when it is first read (see `nnx/states/packed.py`). An object cannot be: Python may
+find a missing attribute on its class instead, without a call to us. So returned objects are built at once, by a few
+loops in C (`assembly`) instead of a call back from JAX for each.
 """
 
 from __future__ import annotations
@@ -21,11 +23,11 @@ from weft.nnx.versions import structure_epoch
 
 _store = object.__setattr__
 _raw_value = operator.attrgetter("_raw_value")
-_PACKED = "packed"  # beside the plans of an object, under a name that none of them has
+_PACKED = "packed"  # a key of `_pytree__plans` that no plan has: those have tuples
 
 
 class PackedObject:
-    """A plan, with the place in it of each leaf that JAX sees, in JAX's order; none where it has others."""
+    """The plan of an object, and for each of JAX's leaves its position in the plan (-1 if the plan lacks it)."""
 
     __slots__ = ("_in_order", "_order", "packing", "plan")
 
@@ -36,7 +38,7 @@ class PackedObject:
         self._in_order = self._order == list(range(len(plan.leaves)))
 
     def read(self) -> Sequence[Any] | None:
-        """The leaves, or None if something is no longer as it was planned."""
+        """Returns the leaves in JAX's order, or None if the plan is outdated."""
         if not self.plan.is_valid():
             return None
         values = self.plan.read()
@@ -45,12 +47,12 @@ class PackedObject:
         return values if self._in_order else [values[place] for place in self._order]
 
     def is_complete(self) -> bool:
-        """Whether the plan has all leaves that JAX sees: it is about graphs, where what is shared is there once."""
+        """Whether the plan has all leaves that JAX sees. A list in an attribute, say, has leaves of its own for JAX."""
         return not self.plan.volatile and -1 not in self._order
 
 
 class ReturnedObject:
-    """The Variables of an object that a call has just returned, in JAX's order."""
+    """The Variables of an object that a call has returned, in JAX's order."""
 
     __slots__ = ("_epoch", "_variables", "packing")
 
@@ -59,7 +61,7 @@ class ReturnedObject:
         self._epoch = structure_epoch.now
 
     def read(self) -> Sequence[Any] | None:
-        """The leaves, or None if the structure of any object has changed since."""
+        """Returns the leaves, or None if any structure in the process has changed since."""
         if self._epoch != structure_epoch.now:
             return None
         values = [*map(_raw_value, self._variables)]
@@ -67,7 +69,7 @@ class ReturnedObject:
 
 
 def pack_object(node: Any) -> tuple[Sequence[Any], Packing]:
-    """An object's leaves in JAX's order, and its `Packing`."""
+    """Returns an object's leaves in JAX's order, and its `Packing`."""
     plans = node._pytree__plans
     known = None if plans is None else plans.get(_PACKED)
     if isinstance(known, PackedObject | ReturnedObject):
@@ -76,26 +78,26 @@ def pack_object(node: Any) -> tuple[Sequence[Any], Packing]:
             return leaves, known.packing
         known = None
     leaves, packing = pack(node)
-    # What is met once is not planned: a model that each call returns anew is another object each time.
-    met = 1 if known is None else known + 1
-    if met <= MEETINGS:
-        packed = PackedObject(plan_of((node,)), node, packing) if met == MEETINGS else None
+    # No plan before the third call with the same object: a model that each call returns is a new object each time.
+    count = 1 if known is None else known + 1
+    if count <= MEETINGS:
+        packed = PackedObject(plan_of((node,)), node, packing) if count == MEETINGS else None
         plans = node._pytree__plans
         if plans is None:
             plans = {}
             _store(node, "_pytree__plans", plans)
-        plans[_PACKED] = packed if packed is not None and packed.is_complete() else met
+        plans[_PACKED] = packed if packed is not None and packed.is_complete() else count
     return leaves, packing
 
 
 def unpack_object(packing: Packing, leaves: Sequence[Any]) -> Any:
-    """The object of a packing, with these leaves."""
+    """Rebuilds the object of a packing around leaves."""
     if not packing.boxes:
         return packing.unpack(leaves)
     variables = packing.boxed(leaves)
     node = (packing.assembly or packing).around(variables)
     if packing.by_versions is None:
-        # At the first that comes back; most makes that come back once do so at each step.
+        # Analysed at the first return: a structure that is returned once is usually returned at every step.
         packing.by_versions = Plan((node,)).by_versions
         packing.assembly = assembly_of(node)
     if packing.by_versions:

@@ -1,11 +1,11 @@
 """Pytree, Object: mutable objects whose attributes make up a graph, and which are JAX pytrees too.
 
-An object knows which of its attributes are data (see `attributes`), the trace level where it was made, and a
-*structural version* that every mutation of its attributes replaces; what is inside of its Variables is not structure.
+An object records which of its attributes are data (see `attributes`), the trace level at which it was created, and a
+*structural version*, which every mutation of its attributes replaces. The values of its Variables are not structure.
 
-The bookkeeping lives in slots, so that `__dict__` holds the user's attributes and nothing else. Python lets anybody
-write to `vars(obj)` behind the back of `__setattr__`; asking for it marks the object as *exposed*, and plans then
-look at the attributes themselves instead of the version. (Only `object.__setattr__` on a finished object goes unseen.)
+This bookkeeping is in slots, so that `__dict__` has the user's attributes only. User code may write to `vars(obj)`,
+which bypasses `__setattr__`. So reading `vars(obj)` marks the object as *exposed*: plans then compare its attributes
+instead of its version. (Only `object.__setattr__` on a finished object goes unnoticed.)
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _version_of = Slots.__dict__["_pytree__version"].__get__  # past a user's `__get
 
 
 class _Maker:
-    """The last base of a class one of whose plain bases has a `__new__`: where that one's `super().__new__` ends."""
+    """The last base of a class with a plain base that has a `__new__`: its `super().__new__` chain ends here."""
 
     __slots__ = ()
 
@@ -60,8 +60,8 @@ class _Maker:
         return new_object(cls)
 
 
-def _kept(node: Any) -> Any:
-    """An object with its bookkeeping, which it lacks if a `__new__` went straight to `object.__new__`."""
+def _with_bookkeeping(node: Any) -> Any:
+    """Returns an object, after adding the bookkeeping that it lacks if some `__new__` called `object.__new__`."""
     try:
         _version_of(node)
     except AttributeError:
@@ -71,12 +71,13 @@ def _kept(node: Any) -> Any:
 
 @dataclass_transform(field_specifiers=(dataclasses.field, data, static))
 class PytreeMeta(ABCMeta):
-    """Checks an object's attributes once its `__init__` has run."""
+    """The metaclass of objects: checks an object's attributes after its `__init__`."""
 
     if not typing.TYPE_CHECKING:
 
         def __new__(mcls, name, bases, namespace, /, **kwargs: Any) -> Any:
-            # A plain class before `Pytree` among the bases brings a `__dict__` of its own, which tells nobody.
+            # A plain class before `Pytree` among the bases has a `__dict__` of its own, reading which would not mark
+            # the object as exposed.
             if "__dict__" not in namespace and not all(isinstance(base, PytreeMeta) for base in bases):
                 namespace["__dict__"] = vars(Pytree)["__dict__"]
             plain = (base for base in bases if not isinstance(base, PytreeMeta))
@@ -85,7 +86,7 @@ class PytreeMeta(ABCMeta):
             return super().__new__(mcls, name, bases, namespace, **kwargs)
 
         def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-            node = _kept(cls.__new__(cls, *args, **kwargs))
+            node = _with_bookkeeping(cls.__new__(cls, *args, **kwargs))
             _take_state(node)
             cls._pytree_meta_construct(node, *args, **kwargs)
             if cls._pytree__is_pytree:
@@ -93,6 +94,7 @@ class PytreeMeta(ABCMeta):
                 check_pytree(node)
             return node
 
+    # flax's name for this step; metaclasses override it (that of the bridge does) to run code around `__init__`.
     def _pytree_meta_construct(cls, self: Any, *args: Any, **kwargs: Any) -> None:
         self.__init__(*args, **kwargs)
 
@@ -108,7 +110,7 @@ def _is_stored_by_descriptor(cls: type, name: str) -> bool:
 
 
 def _take_state(node: Any) -> None:
-    """Takes over the level that a class's `__new__` has put among the attributes, where flax keeps it (Keras does)."""
+    """Reads the trace level that a class's `__new__` has stored as an attribute, as in flax (Keras does)."""
     attributes = attributes_of(node)
     if attributes:
         for name in ("_pytree__state", "_object__state"):
@@ -128,10 +130,10 @@ def _record_missing(node: Any) -> None:
 
 
 def check_pytree(pytree: Any) -> None:
-    """Checks that no static attribute of an object holds data.
+    """Checks that no static attribute of an object contains data.
 
     Raises:
-        TypeError: if it is no `Pytree`.
+        TypeError: if `pytree` is no `Pytree`.
         ValueError: naming the attribute.
 
     >>> from weft import nnx
@@ -145,13 +147,14 @@ def check_pytree(pytree: Any) -> None:
 
 
 class _Level:
-    """An object's level under the name that Variables have it by; an attribute of this name goes before it."""
+    """An object's trace level under the name that Variables have for it. No data descriptor: user attributes win."""
 
     def __get__(self, node: Any, kind: type | None = None) -> Any:
         return self if node is None else node._pytree__trace
 
 
 def _layout(node: Any) -> tuple[Layout, dict[str, Any]]:
+    # A copy, made in one step: another thread may add attributes meanwhile.
     values = attributes_of(node).copy()
     return layout_of(node._pytree__nodes, values, node._pytree__has_int_keys), values
 
@@ -178,9 +181,9 @@ def _unflatten(cls: type, aux: Any, children: Iterable[Any]) -> Any:
 
 
 class Pytree(Slots, Representable, metaclass=PytreeMeta):
-    """Base of all objects.
+    """Base class of all NNX objects.
 
-    A subclass is registered with JAX as a pytree unless it says `pytree=False`; then nothing checks its attributes.
+    A subclass is registered with JAX as a pytree, unless it has `pytree=False`; then its attributes are not checked.
 
     >>> import jax, jax.numpy as jnp
     >>> class Point(Pytree):
@@ -200,24 +203,24 @@ class Pytree(Slots, Representable, metaclass=PytreeMeta):
 
         def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
-        # `objectrepr` sets both.
+        # `objectrepr` defines both.
         def __nnx_repr__(self, /) -> Iterator[ReprObject | Attr]: ...
         def __treescope_repr__(self, path: Any, subtree_renderer: Any, /) -> Any: ...
 
     _pytree__is_pytree: ClassVar[bool] = True
     _pytree__has_int_keys: ClassVar[bool] = False
-    _pytree__has_color: ClassVar[bool] = False  # of its own where treescope shows it
+    _pytree__has_color: ClassVar[bool] = False  # whether treescope shows instances in a colour
     _pytree__class_nodes: ClassVar[HashableMapping] = HashableMapping({})
     _trace_state = _Level()
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        make: Any = super().__new__  # of a base that comes later, such as a framework's own layer
-        return new_object(cls) if make is object.__new__ else _kept(make(cls, *args, **kwargs))
+        make: Any = super().__new__  # may be that of a later base, such as a framework's layer
+        return new_object(cls) if make is object.__new__ else _with_bookkeeping(make(cls, *args, **kwargs))
 
     def __init_subclass__(cls, *, pytree: bool | None = None, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if cls.__dict__.get("__slots__"):
-            raise TypeError(f"A Pytree does not support __slots__, but {cls.__name__} declares some")
+            raise TypeError(f"A Pytree does not support __slots__, but {cls.__name__} declares them")
         cls._pytree__is_pytree = config.flax_pytree_module if pytree is None else pytree
         cls._pytree__class_nodes = HashableMapping(declared_attributes(cls))
         GRAPH_TYPES[cls] = OBJECT
@@ -249,13 +252,13 @@ class Pytree(Slots, Representable, metaclass=PytreeMeta):
             self._setattr(name, value)
 
     def _setattr(self, name: str, value: Any) -> None:
-        # A property with a setter, or any other descriptor that stores for itself, is no attribute of the object's own:
-        # what it sets on the object comes here by its own name.
+        # A property with a setter (any data descriptor) stores its value itself. If it sets an attribute of the object,
+        # that attribute comes here under its own name.
         if _is_stored_by_descriptor(type(self), name):
             _store(self, name, value)
             touch(self)
             return
-        # With the words of the error, which a class that overrides this must get.
+        # A function and not a string, as in flax: libraries override this method with that signature.
         self._check_valid_context(lambda: f"Cannot mutate {type(self).__name__!r} from different trace level")
         annotated = is_annotation(value)
         is_static = annotated and value.metadata["static"]
@@ -277,13 +280,14 @@ class Pytree(Slots, Representable, metaclass=PytreeMeta):
             raise AttributeKindError(
                 f"Cannot assign data value of type {type(value).__name__!r} to static attribute {name!r}",
                 at=f"{type(self).__name__}.{name}",
-                fix=f"say that it is data from now on: _.{name} = nnx.data(...)",
+                fix=f"declare it as data: _.{name} = nnx.data(...)",
             )
         check_attribute(type(self), name, value, status, known)
         if known is None or (status.explicit and known != status.is_data):
             _store(self, "_pytree__nodes", nodes.with_item(name, status.is_data))
 
     def __delattr__(self, name: str) -> None:
+        # The first `_pytree__sorted` attributes are shown in sorted order (see `in_order`): one fewer now.
         if name in list(attributes_of(self))[: self._pytree__sorted]:
             _store(self, "_pytree__sorted", self._pytree__sorted - 1)
         object.__delattr__(self, name)
@@ -316,6 +320,7 @@ class Pytree(Slots, Representable, metaclass=PytreeMeta):
     # ------------------------------------------------------------------ copies
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
+        # By split and merge, so that sharing and cycles in the object survive.
         graphdef, state = split(self, graph=True)
         twin = merge(copy.deepcopy(graphdef, memo), copy.deepcopy(state, memo))
         return twin
@@ -324,7 +329,7 @@ class Pytree(Slots, Representable, metaclass=PytreeMeta):
         return {**in_order(self), "_pytree__nodes": self._pytree__nodes}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        _take_state(_kept(self))
+        _take_state(_with_bookkeeping(self))
         _store(self, "_pytree__nodes", state.get("_pytree__nodes", type(self)._pytree__class_nodes))
         attributes_of(self).update((name, value) for name, value in state.items() if name != "_pytree__nodes")
         touch(self)
@@ -335,7 +340,7 @@ class Pytree(Slots, Representable, metaclass=PytreeMeta):
         if self._pytree__has_int_keys and isinstance(key, int):
             key = str(key)
         if not isinstance(key, str):
-            raise KeyError(f"an attribute's name is a string, got {key!r}")
+            raise KeyError(f"an attribute's name must be a string, got {key!r}")
         current = getattr(self, key, MISSING)
         if isinstance(current, attributes.Variable) and isinstance(value, attributes.Variable):
             current.update_from_state(value)
@@ -350,10 +355,10 @@ class Pytree(Slots, Representable, metaclass=PytreeMeta):
 
 
 class Object(Pytree, pytree=False):
-    """Base of objects that are no pytrees.
+    """Base class of objects that are no JAX pytrees.
 
     Raises:
-        ValueError: if a subclass asks to be one.
+        ValueError: if a subclass is declared with `pytree=True`.
 
     >>> from weft import nnx
     >>> class Counter(nnx.Object):
@@ -366,6 +371,6 @@ class Object(Pytree, pytree=False):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         if kwargs.pop("pytree", False) is not False:
             raise AttributeKindError(
-                f"an Object is no pytree, but {cls.__name__} asks for it", fix="derive from nnx.Pytree"
+                f"an Object is no pytree, but {cls.__name__} is declared with pytree=True", fix="derive from nnx.Pytree"
             )
         super().__init_subclass__(pytree=False, **kwargs)

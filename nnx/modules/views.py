@@ -1,4 +1,4 @@
-"""Views: copies of a graph in another mode. They share its Variables, but those that `with_vars` copies."""
+"""Views: copies of a graph with other attributes around the same Variables; `with_vars` copies Variables, too."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def view(
     graph: bool | None = None,
     **kwargs: Any,
 ) -> Any:
-    """A copy of a graph whose Modules are in another mode, as their `set_view` methods understand it.
+    """Copies a graph and calls `set_view` of the copy's Modules, for another mode around the same Variables.
 
     Args:
         node: the graph.
-        only: which Modules.
-        raise_if_not_found: whether a keyword that none of them takes is an error.
+        only: a filter for the Modules to change.
+        raise_if_not_found: whether a keyword that no Module takes is an error.
         graph: whether to work on a graph or a tree.
-        kwargs: what to call `set_view` with; each Module gets those that it takes.
+        kwargs: keyword arguments of `set_view`; each Module gets those that its `set_view` has.
 
     Raises:
-        ValueError: naming the keywords that none takes.
+        ValueError: naming the keywords that no Module takes.
 
     >>> from weft import nnx
     >>> model = nnx.Sequential(nnx.Linear(2, 3, rngs=nnx.Rngs(0)), nnx.Dropout(0.5, rngs=nnx.Rngs(0)))
@@ -49,7 +49,7 @@ def view(
     unused = set(kwargs)
 
     def set_view(path: Path, value: Any) -> Any:
-        # Of the class first: an object may answer to any name, as Rngs do with a stream.
+        # Looked up on the class first: `Rngs` answer any attribute name with a random stream.
         method = getattr(type(value), "set_view", None) and getattr(value, "set_view", None)
         if method is not None and test(path, value):
             parameters = inspect.signature(method).parameters.values()
@@ -57,13 +57,16 @@ def view(
                 names = set(kwargs)
             else:
                 names = {parameter.name for parameter in parameters if parameter.kind in _NAMED} & set(kwargs)
-            method(**{name: given for name, given in kwargs.items() if name in names})
+            method(**{name: value for name, value in kwargs.items() if name in names})
             unused.difference_update(names)
         return value
 
     out = recursive_map(set_view, node, graph=graph)
     if unused and raise_if_not_found:
-        raise StructureError(f"Unused keys found in nnx.view: {sorted(unused)}", fix="see nnx.view_info(node)")
+        raise StructureError(
+            f"Unused keys found in nnx.view: {sorted(unused)}",
+            fix="nnx.view_info(node) lists the keywords that its Modules take",
+        )
     return out
 
 
@@ -76,12 +79,12 @@ def with_attributes(
     graph: bool | None = None,
     **attributes: Any,
 ) -> Any:
-    """A copy of a graph with attributes set wherever Modules have them already.
+    """Copies a graph and sets attributes of the copy's Modules, where they exist already.
 
     Args:
         node: the graph.
-        only: which Modules.
-        raise_if_not_found: whether an attribute that none has is an error.
+        only: a filter for the Modules to change.
+        raise_if_not_found: whether an attribute that no Module has is an error.
         graph: whether to work on a graph or a tree.
         attributes: names and values.
 
@@ -108,16 +111,16 @@ def with_vars(
     only: Filter = ...,
     allow_duplicates: bool = False,
 ) -> Any:
-    """A graph whose Variables are copied into other modes: hijax, or with their value in a JAX ref.
+    """Copies a graph with Variables in another mode: hijax, or with their value in a JAX ref.
 
     Args:
         node: the graph.
-        hijax, ref, mutable: the modes; those that are `None` stay.
-        only: which Variables.
-        allow_duplicates: whether Variables that change may be shared.
+        hijax, ref, mutable: the new modes; None leaves a mode unchanged.
+        only: a filter for the Variables to copy.
+        allow_duplicates: whether a changed Variable may have several paths.
 
     Raises:
-        ValueError: for a shared Variable, naming its paths.
+        ValueError: for a changed Variable with several paths, naming them.
 
     >>> import jax.numpy as jnp
     >>> from weft import nnx
@@ -134,9 +137,9 @@ def with_vars(
     test = All(differs, only)
     if not allow_duplicates and (groups := find_duplicates(node, only=test)):
         raise AliasError(
-            "Found duplicate at paths: Variables that would not be shared any more",
+            "Found duplicate at paths: Variables that would no longer be shared",
             at=[" = ".join(format_path(path) for path in group) for group in groups],
-            fix="pass allow_duplicates=True, or leave them out by `only`",
+            fix="pass allow_duplicates=True, or exclude them with `only`",
         )
     return map_graph(
         lambda path, value: value.copy(**modes) if test(path, value) else value, node, recreate_variables=False
@@ -144,7 +147,7 @@ def with_vars(
 
 
 def view_info(node: Any, /, *, only: Filter = ..., graph: bool | None = None) -> str:
-    """What `view` takes for a graph: the keywords of each class's `set_view`, with what its docstring says of them.
+    """Describes the keywords that `view` takes for a graph: those of each class's `set_view`, with their docstrings.
 
     Raises:
         TypeError: for what is no filter.
@@ -179,16 +182,16 @@ def _describe(kind: Any) -> list[str]:
 
 
 def _described_arguments(text: str) -> dict[str, list[str]]:
-    """The lines of a docstring's `Args:` section, by argument."""
-    found: dict[str, list[str]] = {}
+    """Parses the `Args:` section of a docstring into lines by argument."""
+    lines_by_name: dict[str, list[str]] = {}
     current: list[str] = []
-    # The section ends where something begins that is not indented.
+    # The section ends at the first line that is not indented.
     section = re.split(r"^\S", text.partition("Args:\n")[2], maxsplit=1, flags=re.MULTILINE)[0]
-    # By two here, whatever the docstring indents by.
+    # Indented by two spaces in the result, whatever the docstring has.
     for line in indent(dedent(section), "  ").rstrip("\n").split("\n"):
         if line.startswith("  ") and not line.startswith("    "):
             name, _, rest = line.partition(":")
-            current = found[name.split()[0]] = [f"    {rest.strip()}"]
+            current = lines_by_name[name.split()[0]] = [f"    {rest.strip()}"]
         else:
             current.append(line)
-    return found
+    return lines_by_name

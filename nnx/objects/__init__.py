@@ -1,1 +1,1 @@
-"""Objects: attributes that are data or static, their layout, and versions that say when it changed."""
+"""The bookkeeping of objects: which attributes are data or static, their order, and structural versions."""

@@ -1,8 +1,8 @@
 """Attributes of objects: which are *data* (children, traced) and which are *static* (part of the structure).
 
-A value decides by its type: arrays, Variables, objects and registered types are data, everything else is static. An
-annotation decides against that: `self.scale = nnx.data(2.0)`, or `scale: float = nnx.data()` in the class. Data inside
-of a static attribute is refused, since it would silently become a constant of the compiled program.
+By default the type of a value decides: arrays, Variables, objects and registered types are data, everything else is
+static. `self.scale = nnx.data(2.0)`, or `scale: float = nnx.data()` in the class, overrides that. Data inside a static
+attribute is refused, because it would become a constant of the compiled program without notice.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DATA_ANNOTATION, STATIC_ANNOTATION = "__data__", "__static__"
 Data = Annotated[A, DATA_ANNOTATION]
 Static = Annotated[A, STATIC_ANNOTATION]
 
-# Types of objects whose attributes make up a graph; `nodes` registers them.
+# The classes of objects, each with the functions that flatten and rebuild it; `Pytree` and `nodes` register them.
 GRAPH_TYPES: dict[type, Any] = {}
 DATA_REGISTRY: set[type] = set()
 _ATOMS = frozenset(
@@ -36,14 +36,14 @@ _ATOMS = frozenset(
 )
 
 
-# A long list does not remember what it was as it grew.
+# Mappings with more items share no successors: a long `List` would keep a mapping for each length it ever had.
 _MOST_REMEMBERED = 64
 
 
 class HashableMapping(Mapping[Any, Any], Hashable):
-    """An immutable mapping; the mapping of an object's attributes to "is data" is one.
+    """An immutable, hashable mapping; each object has one from attribute name to whether it is data.
 
-    Objects that set the same attributes in the same order share theirs, as each remembers its successors.
+    A mapping remembers its successors, so objects that set the same attributes in the same order share mappings.
     """
 
     __slots__ = ("_hash", "_mapping", "_successors", "layouts")
@@ -55,7 +55,7 @@ class HashableMapping(Mapping[Any, Any], Hashable):
         self.layouts: dict[Any, Any] = {}
 
     def with_item(self, key: Any, value: Any) -> HashableMapping:
-        """This mapping with one more, or another, item."""
+        """Returns this mapping with an item added or replaced."""
         successor = self._successors.get((key, value))
         if successor is None:
             successor = HashableMapping({**self._mapping, key: value}, copy=False)
@@ -64,7 +64,7 @@ class HashableMapping(Mapping[Any, Any], Hashable):
         return successor
 
     def without(self, key: Any) -> HashableMapping:
-        """This mapping with one item less."""
+        """Returns this mapping without an item."""
         return HashableMapping({name: value for name, value in self._mapping.items() if name != key}, copy=False)
 
     def update(self, other: Mapping[Any, Any]) -> HashableMapping:
@@ -102,7 +102,7 @@ class HashableMapping(Mapping[Any, Any], Hashable):
 
 def _annotation(value: Any, static: bool, name: str, options: dict[str, Any]) -> Any:
     if not isinstance(value, Missing) and options:
-        raise TypeError(f"nnx.{name}() takes one value, or keyword arguments of a field, but not both")
+        raise TypeError(f"nnx.{name}() takes a value, or keyword arguments of a field, but not both")
     metadata = dict(options.pop("metadata", None) or {})
     if "static" in metadata:
         raise AttributeKindError(f"nnx.{name}() sets the 'static' key of the field's metadata itself")
@@ -110,14 +110,14 @@ def _annotation(value: Any, static: bool, name: str, options: dict[str, Any]) ->
 
 
 def data(value: Any = MISSING, /, **kwargs: Any) -> Any:
-    """Marks an attribute as data, where its value alone would be static.
+    """Marks an attribute as data, although the type of its value would make it static.
 
     Args:
-        value: what to assign: `self.scale = nnx.data(2.0)`.
-        kwargs: instead of a value, options of `dataclasses.field`: `scale: float = nnx.data(default=2.0)`.
+        value: the attribute's value: `self.scale = nnx.data(2.0)`.
+        kwargs: without a value, options of `dataclasses.field`: `scale: float = nnx.data(default=2.0)`.
 
     Returns:
-        A field, to be assigned to an attribute directly.
+        A field, which must be assigned to an attribute directly.
 
     Raises:
         TypeError: for a value and options.
@@ -163,7 +163,7 @@ def dataclass(
     slots: bool = False,
     weakref_slot: bool = False,
 ) -> Any:
-    """`dataclasses.dataclass` for objects: the representation stays the object's own.
+    """Like `dataclasses.dataclass`, but the class keeps the `repr` of NNX objects.
 
     >>> from weft import nnx
     >>> @nnx.dataclass
@@ -173,17 +173,17 @@ def dataclass(
     >>> Scale(nnx.Param(2.0)).name
     'scale'
     """
-    options = {name: given for name, given in locals().items() if name != "cls"}
+    options = {name: value for name, value in locals().items() if name != "cls"}
     return dataclasses.dataclass(cls, repr=False, **options)
 
 
 def is_annotation(value: Any) -> bool:
-    """Whether a value is what `data` or `static` returned."""
+    """Whether a value is a result of `data` or `static`."""
     return isinstance(value, dataclasses.Field) and "nnx_value" in value.metadata
 
 
 def register_data_type(type_: T, /) -> T:
-    """Makes values of a type data, wherever they are assigned; also as a decorator.
+    """Registers a type whose values are data when assigned to attributes; can be used as a decorator.
 
     >>> from weft import nnx
     >>> @nnx.register_data_type
@@ -197,14 +197,14 @@ def register_data_type(type_: T, /) -> T:
 
 
 def is_array_leaf(value: Any) -> bool:
-    """Whether a value is an array of any kind: JAX's, NumPy's or a ref."""
+    """Whether a value is a JAX array, a NumPy array or a ref."""
     return is_plain_array(value) or isinstance(value, jax.Array | np.ndarray) or is_array_ref(value)
 
 
 def is_data(value: Any, /) -> bool:
-    """Whether a value is data by its type: an array, a Variable, an object, or of a registered type.
+    """Whether the type of a value makes it data: an array, a Variable, an object, or a registered type.
 
-    Containers are static, whatever they hold: use `nnx.List` and `nnx.Dict`, or `nnx.data`.
+    Lists and dicts are static, even with arrays in them: use `nnx.List` and `nnx.Dict`, or `nnx.data`.
 
     >>> import jax.numpy as jnp
     >>> is_data(jnp.zeros(2)), is_data(2.0), is_data([jnp.zeros(2)])
@@ -217,7 +217,7 @@ def is_data(value: Any, /) -> bool:
 
 
 def has_data(value: Any, /) -> list[Any]:
-    """The data inside of a value, through containers.
+    """Returns all data inside a value, through containers.
 
     >>> import jax.numpy as jnp
     >>> [value.shape for value in has_data([2.0, (jnp.ones(2),)])], has_data([2.0, "two"])
@@ -227,7 +227,7 @@ def has_data(value: Any, /) -> list[Any]:
 
 
 def _leaves(value: Any) -> list[Any]:
-    # Something seen before is a leaf, so that containers which hold themselves come to an end.
+    # A container seen before counts as a leaf: a list that contains itself would be flattened without end.
     seen: set[int] = set()
 
     def is_leaf(node: Any) -> bool:
@@ -243,7 +243,7 @@ def _leaves_of_foreign(value: Any) -> list[Any]:
 
 
 class Status(Enum):
-    """What an assignment says of its attribute."""
+    """How an assignment declares its attribute: by the type of the value, or by `nnx.data` or `nnx.static`."""
 
     DATA = "data"
     STATIC = "static"
@@ -267,14 +267,14 @@ _FIXES = (
 
 
 def check_attribute(owner: type, name: str, value: Any, status: Status | None, known: bool | None) -> None:
-    """Refuses data in a static attribute, and annotations inside of containers.
+    """Refuses data in a static attribute, and results of `nnx.data` or `nnx.static` inside containers.
 
     Args:
         owner: the class of the object.
         name: the attribute.
         value: its value.
-        status: what the assignment says; `None` to check a value that is there already.
-        known: whether the attribute is data by the object's record of it; `None` if that knows nothing yet.
+        status: how the assignment declares it; None to check an existing value.
+        known: whether the object's record has the attribute as data; None if it has no entry.
 
     Raises:
         AttributeKindError: naming the attribute, and the paths inside its value.
@@ -285,25 +285,27 @@ def check_attribute(owner: type, name: str, value: Any, status: Status | None, k
     if status is Status.DATA or (status is None and known and is_data(value)):
         return
     leaves = _leaves(value)
-    held = [leaf for leaf in leaves if is_data(leaf)]
-    if (held and not (known or (status is not None and status.is_data))) or (held and status is Status.EXPLICIT_STATIC):
-        # Flax's first words for the three: what is declared, what is assigned, and what came in later.
+    data_leaves = [leaf for leaf in leaves if is_data(leaf)]
+    if (data_leaves and not (known or (status is not None and status.is_data))) or (
+        data_leaves and status is Status.EXPLICIT_STATIC
+    ):
+        # flax's wording in three cases (declared static, assigned, mutated later), which programs match in tests.
         if status is Status.EXPLICIT_STATIC:
-            found, where_to = "data in", "annotated with nnx.static(...)"
+            finding, where_to = "data in", "annotated with nnx.static(...)"
         else:
-            found, where_to = "unexpected data on" if status is None else "data on", "in static attribute"
+            finding, where_to = "unexpected data on" if status is None else "data on", "in static attribute"
         for leaf in _leaves_of_foreign(value):
             refuse_foreign(leaf)
-        kinds = ", ".join(sorted({type(leaf).__name__ for leaf in held}))
+        kinds = ", ".join(sorted({type(leaf).__name__ for leaf in data_leaves}))
         raise AttributeKindError(
-            f"Found {found} value of type {type(value).__name__!r} {where_to}: {kinds}",
+            f"Found {finding} value of type {type(value).__name__!r} {where_to}: {kinds}",
             at=where,
             fix=_FIXES.format(name=name, kind=type(value).__name__, owner=owner.__name__),
         )
     tags = {"static" if leaf.metadata["static"] else "data" for leaf in leaves if is_annotation(leaf)}
     if tags:
         raise AttributeKindError(
-            f"Found unexpected tags {tags}: nnx.data(...) and nnx.static(...) do not go inside of containers",
+            f"Found unexpected tags {tags}: nnx.data(...) and nnx.static(...) must not be inside containers",
             at=where,
             fix="assign their result to the attribute directly",
         )

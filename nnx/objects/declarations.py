@@ -1,4 +1,4 @@
-"""Declarations: what a class says of its attributes, in its annotations and with `nnx.data()` and `nnx.static()`."""
+"""Declarations: attributes that a class body declares as data or static."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from weft.nnx.objects.attributes import DATA_ANNOTATION, STATIC_ANNOTATION
 
 
 def declared_attributes(cls: type) -> dict[str, bool]:
-    """Which attributes a class declares as data or static, in its annotations and class body."""
+    """Reads the attributes that a class declares: `nnx.data()`, `nnx.static()`, and deprecated `nnx.Data` hints."""
     nodes: dict[str, bool] = dict(getattr(cls, "_pytree__class_nodes", {}))
     try:
         hints = typing.get_type_hints(cls, {**globals()}, {cls.__name__: cls}, include_extras=True)
     except Exception:
+        # A hint may name a class that is defined later in the user's module.
         hints = inspect.get_annotations(cls)
     for name, hint in hints.items():
         marks = getattr(hint, "__metadata__", ())
@@ -44,10 +45,14 @@ def _declare_field(cls: type, name: str, field: Any, nodes: dict[str, bool]) -> 
     mark = field.metadata["static"]
     where = f"{cls.__name__}.{name}"
     if not isinstance(mark, bool):
-        raise AttributeKindError(f"the 'static' metadata of a field is a bool, got {type(mark).__name__}", at=where)
+        raise AttributeKindError(
+            f"the 'static' metadata of a field must be a bool, got {type(mark).__name__}", at=where
+        )
     if nodes.get(name, not mark) == mark:
         words = ("static", "data") if mark else ("data", "static")
         raise AttributeKindError(
-            f"declared as {words[0]} here, but as {words[1]} before", at=where, fix="declare it once"
+            f"declared as {words[0]} here, but as {words[1]} in a base class or annotation",
+            at=where,
+            fix="declare it once",
         )
     nodes[name] = not mark

@@ -1,7 +1,7 @@
-"""Layouts: in which order an object's attributes are children, and which of them are data.
+"""Layouts: an object's attributes in the order in which they are flattened, and which of them are data.
 
-Attributes are sorted by name, those of a `List` by number. Sorting once for each combination of names is enough, so
-layouts are kept with the mapping that says which attributes are data.
+Attributes are sorted by name, those of a `List` by number. A layout is made once for each combination of names, and
+stored with the mapping from attributes to "is data", which objects of equal structure share.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import jax.tree_util as jtu
 from weft.nnx.objects.attributes import HashableMapping
 
-# A mapping keeps this many layouts, and only if it is small; a long list makes its own each time it grows.
+# Limits on stored layouts: a long `List` would store a layout for each length it ever had.
 _MOST_LAYOUTS, _MOST_NAMES = 16, 64
 
 
@@ -21,7 +21,7 @@ class Layout:
 
     Attributes:
         items: (name, key, is data) for each; `key` is an int for the elements of a `List`.
-        data_names, static_names: the names of either sort.
+        data_names, static_names: the names of data attributes, and of static ones.
         data_keys: JAX's key for each data attribute.
     """
 
@@ -29,6 +29,7 @@ class Layout:
 
     def __init__(self, nodes: HashableMapping, names: tuple[str, ...], int_keys: bool):
         pairs = [(_int_or_name(name) if int_keys else name, name) for name in names]
+        # Ints before names, which Python cannot compare.
         pairs.sort(key=lambda pair: (not isinstance(pair[0], int), pair[0]))
         self.items = tuple((name, key, bool(nodes.get(name, False))) for key, name in pairs)
         self.data_names = tuple(name for name, _, is_data in self.items if is_data)
@@ -51,7 +52,7 @@ class Layout:
 
 
 def layout_of(nodes: HashableMapping, values: Mapping[str, Any], int_keys: bool) -> Layout:
-    """The layout of an object with these attributes."""
+    """Returns the layout of an object with these attributes, stored in `nodes`."""
     names = (int_keys, *values)
     layout = nodes.layouts.get(names)
     if layout is None:

@@ -1,6 +1,6 @@
-"""The bookkeeping of objects, and how they are taken apart and made anew as nodes of a graph.
+"""The bookkeeping of objects in their slots, and the functions that flatten and rebuild objects as graph nodes.
 
-Everything here works on what `pytree.Pytree` instances carry in their slots; it knows nothing of their classes.
+This file reads and writes the slots of `modules.pytree.Pytree` instances, and does not import that class.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ _new = object.__new__
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DataElem:
-    """A child that is data, whatever its type; for `flatten` functions of registered types."""
+    """Marks a child as data in the result of a registered `flatten` function, whatever its type."""
 
     value: Any
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StaticElem:
-    """A child that is static; likewise."""
+    """Marks a child as static in the result of a registered `flatten` function, whatever its type."""
 
     value: Any
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GraphNodeImpl:
-    """How to handle objects of a type. Objects are made empty and filled later, so that cycles can close."""
+    """The functions that flatten and rebuild objects of a type. They are created empty, then filled, for cycles."""
 
     flatten: Callable[[Any], tuple[Items, Any]]
     set_key: Callable[[Any, Any, Any], None]
@@ -49,7 +49,7 @@ class GraphNodeImpl:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PytreeNodeImpl:
-    """How to handle containers of a type. Those that cannot change in place have no `set_key`."""
+    """The functions that flatten and rebuild containers of a type; immutable containers have no `set_key`."""
 
     flatten: Callable[[Any], tuple[Items, Any]]
     unflatten: Callable[[Items, Any], Any]
@@ -61,7 +61,7 @@ NodeImpl = GraphNodeImpl | PytreeNodeImpl
 
 
 class Slots:
-    """Where an object's bookkeeping is; `__dict__` here is the real one, past `Pytree`'s."""
+    """The slots of an object. `__dict__` here is Python's own; `Pytree` shadows it with a property."""
 
     __slots__ = (
         "__dict__",
@@ -75,29 +75,29 @@ class Slots:
     )
 
 
-# The attributes of an object as its real dict, for this package only: whoever writes to it bumps the version.
+# Returns an object's real attribute dict, without marking it as exposed. Code that writes to it must call `touch`.
 attributes_of = Slots.__dict__["__dict__"].__get__
 _set_dict = Slots.__dict__["__dict__"].__set__
 
-# Straight into the slots, where objects are made by the thousand: half the time of `object.__setattr__`.
+# The slots' own setters take half the time of `object.__setattr__`; a training step makes thousands of objects.
 _set_nodes, _set_trace, _set_exposed, _set_plans, _set_sorted, _set_version = (
     Slots.__dict__[f"_pytree__{name}"].__set__ for name in ("nodes", "trace", "exposed", "plans", "sorted", "version")
 )
 
 
 def touch(node: Any) -> None:
-    """Gives an object a fresh structural version; to be called after the mutation."""
+    """Gives an object a new structural version. Call it after the mutation, never before."""
     version = fresh_version()
     _store(node, "_pytree__version", version)
-    # In this order: a thread that looks in between would take the new epoch for one that it has looked at.
+    # The epoch last: a thread that validates a plan in between would store the new epoch with the old version.
     structure_epoch.now = version
 
 
 def in_order(node: Any) -> dict[str, Any]:
-    """An object's attributes in the order in which they are to be seen.
+    """Returns an object's attributes in flax's order.
 
-    A call with graph updates describes an object anew, which sorts the attributes that it has then by name. They are
-    only counted at that time, and sorted when somebody looks.
+    In flax, a call with graph updates rewrites an object's attributes sorted by name. Here the call only stores how
+    many attributes there were, in `_pytree__sorted`, and this function sorts that many when the order is read.
     """
     values = attributes_of(node).copy()
     count = node._pytree__sorted
@@ -108,12 +108,12 @@ def in_order(node: Any) -> dict[str, Any]:
 
 
 def new_object(cls: Any, nodes: HashableMapping | None = None, trace: TraceState | None = None) -> Any:
-    """An object without attributes, of a level (by default the current one); `__init__` is not run."""
+    """Makes an object without attributes, at a trace level (by default the current one), without `__init__`."""
     return keep_books(_new(cls), nodes, trace)
 
 
 def keep_books(node: Any, nodes: HashableMapping | None = None, trace: TraceState | None = None) -> Any:
-    """Gives an object that was just made its bookkeeping, and returns it."""
+    """Initialises the slots of a new object, and returns it."""
     _set_nodes(node, type(node)._pytree__class_nodes if nodes is None else nodes)
     _set_trace(node, current_trace_state() if trace is None else trace)
     _set_exposed(node, False)
@@ -124,7 +124,7 @@ def keep_books(node: Any, nodes: HashableMapping | None = None, trace: TraceStat
 
 
 def new_objects(kinds: Sequence[type], nodes: Sequence[HashableMapping]) -> list[Any]:
-    """Many objects as of `new_object`, in steps of C, with their records of which attributes are data."""
+    """Makes many objects like `new_object`, by a loop in C for each slot; `nodes` are their attribute records."""
     objects = list(map(_new, kinds))
     repeat = itertools.repeat
     for write, values in (
@@ -133,28 +133,28 @@ def new_objects(kinds: Sequence[type], nodes: Sequence[HashableMapping]) -> list
         (_set_exposed, repeat(False)),
         (_set_plans, repeat(None)),
         (_set_sorted, repeat(0)),
-        # Never None: it is called until the objects are at an end.
+        # `iter` with a sentinel that never occurs: `fresh_version` is called once for each object.
         (_set_version, iter(fresh_version, None)),
     ):
-        any(map(write, objects, values))  # to write gives None, so that it runs through
+        any(map(write, objects, values))  # the setters return None, so `any` never stops early
     return objects
 
 
 def set_attributes(objects: Iterable[Any], attributes: Iterable[dict[str, Any]]) -> None:
-    """Gives new objects all their attributes."""
+    """Sets the attribute dicts of new objects."""
     any(map(_set_dict, objects, attributes))
 
 
 def picker(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """What picks the values at some places of a sequence, in one step of C where there are several."""
+    """Makes a function that selects the values at `places` of a sequence: `itemgetter`, but always with a tuple."""
     if len(places) > 1:
         return operator.itemgetter(*places)
     return lambda values: tuple(values[place] for place in places)
 
 
 def object_items(node: Any) -> list[tuple[Any, Any, bool | None]]:
-    """The attributes of a `Pytree` as (key, value, is data); `None` where its class keeps no record of that."""
-    values = attributes_of(node).copy()  # in one step, whatever other threads do to the object meanwhile
+    """The attributes of a `Pytree` as (key, value, is data); the last is None for a class with `pytree=False`."""
+    values = attributes_of(node).copy()  # a copy in one step: other threads may add attributes
     layout = layout_of(node._pytree__nodes, values, node._pytree__has_int_keys)
     if node._pytree__is_pytree:
         return [(key, values[name], is_data) for name, key, is_data in layout.items]
@@ -180,7 +180,7 @@ def _clear_object(node: Any) -> None:
 
 
 def fill_object(node: Any, items: Iterable[tuple[Any, Any]], nodes: HashableMapping | None = None) -> None:
-    """Gives an object attributes as they are, and the record of which are data where there is a new one."""
+    """Sets an object's attributes without checks, and its record of which are data, if one is passed."""
     values = attributes_of(node)
     for key, value in items:
         values[key if isinstance(key, str) else str(key)] = value

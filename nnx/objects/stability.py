@@ -1,9 +1,9 @@
-"""Stability: which static values cannot change behind a plan's back.
+"""Stability: which static values a user cannot mutate without a plan's noticing.
 
-A static value counts by `==`. One that is compared by identity, or is immutable all the way down, is *stable*. Any
-other may come to equal something else without anyone noticing, so it is asked at each call: for its hash if it has
-one, else whether it still is what it was like, as far as its own `==` looks. Where neither can be asked, the object
-that has the value is planned anew each time.
+Static values are compared by `==`. A value that compares by identity, or is immutable all the way down, is *stable*.
+Any other value may be mutated and then equal something else, so each call checks it: by its hash if it has one, else
+against a snapshot of everything that its `==` can read. If there is no such snapshot (a list of arrays), the object
+with the value is planned again at each call.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _CONTAINERS = (dict, list, tuple, set, slice)
 
 
 def is_stable(value: Any) -> bool:
-    """Whether a static value stays equal to what it equals now.
+    """Whether a static value can never be mutated so that it equals something else.
 
     >>> is_stable(("relu", 3)), is_stable([3]), is_stable(print)
     (True, False, True)
@@ -69,11 +69,11 @@ def _all_are_stable(value: Any, makeup: Makeup, stable: list[bool]) -> bool:
     return all(stable) and (makeup.sort != "mapping" or all(map(is_stable, makeup.names)))
 
 
-# --- what has no hash -------------------------------------------------------------------------------------------------
+# --- unhashable values ------------------------------------------------------------------------------------------------
 
 
 def is_watchable(value: Any) -> bool:
-    """Whether a snapshot says all there is to say of a value without a hash: what it is made of is stable.
+    """Whether a snapshot captures an unhashable value completely: all its parts are stable.
 
     >>> is_watchable({"sizes": [3]}), is_watchable([np.zeros(2)])
     (True, False)
@@ -86,18 +86,18 @@ def _look_at_watchable(value: Any) -> bool | Makeup:
 
 
 def _inside(value: Any) -> Makeup | None:
-    """What a value without a hash is made of, if that is all that its `==` can look at."""
+    """The parts of an unhashable value, if its `==` can read nothing else; None for other classes."""
     kind = type(value)
     if isinstance(value, _CONTAINERS):
         return makeup_of(value)
-    # Of arrays `==` gives an array.
+    # `==` of array-like classes returns an array, which has no truth value.
     if not is_all_attributes(kind) or hasattr(kind, "__array__"):
         return None
     return makeup_of(value, compared=is_compared_by_fields(kind))
 
 
 def snapshot(value: Any) -> Any:
-    """A copy of a value without a hash, as far as it is made of containers and of objects with attributes.
+    """Copies an unhashable value: its containers and the objects with attributes in it, not its other leaves.
 
     Args:
         value: a list, dict, set, dataclass, namespace, ...
@@ -109,7 +109,7 @@ def snapshot(value: Any) -> Any:
     (False, True)
     """
     copy = fold(value, _look_at_now, _copy, lambda level: ("again", level))
-    # What holds itself, or a NaN, equals no copy: it is told by what it is made of.
+    # A value that contains itself or a NaN equals no copy of itself, so its flat parts are compared instead.
     return copy if not is_watchable(value) or (value,) == (copy,) else _parts(value)
 
 
@@ -120,10 +120,10 @@ def _parts(value: Any) -> Any:
 
 
 def _look_at_now(value: Any) -> Any:
-    found = None if has_hash(value) else _inside(value)
-    # An `==` of the program's may ask an array whether it is true, but is not asked where both are one object.
-    own = found is not None and found.sort == "object" and not is_compared_by_fields(type(value))
-    return value if found is None or (own and not is_watchable(value)) else found
+    makeup = None if has_hash(value) else _inside(value)
+    # A user's `==` may fail on an array in a copy. The object itself is stored then: `==` is not called for identity.
+    has_own_eq = makeup is not None and makeup.sort == "object" and not is_compared_by_fields(type(value))
+    return value if makeup is None or (has_own_eq and not is_watchable(value)) else makeup
 
 
 def _copy(value: Any, makeup: Makeup, parts: list[Any]) -> Any:
@@ -136,7 +136,7 @@ def _copy(value: Any, makeup: Makeup, parts: list[Any]) -> Any:
         return attributes
     if isinstance(value, slice):
         return slice(*parts)
-    # Nobody's constructor is run, and what `==` does not look at is left out.
+    # Without the constructor, which may have side effects; only fields that `==` reads are copied.
     copy = (types.SimpleNamespace if isinstance(value, types.SimpleNamespace) else object).__new__(type(value))
     for name, part in attributes.items():
         object.__setattr__(copy, name, part)
@@ -144,7 +144,7 @@ def _copy(value: Any, makeup: Makeup, parts: list[Any]) -> Any:
 
 
 def still_is(value: Any, seen: Any) -> bool:
-    """Whether a value is what it was like when a snapshot of it was made, by its own `==`.
+    """Whether a value still equals its snapshot, by its own `==`.
 
     >>> config = {"width": 3}
     >>> before = snapshot(config)
@@ -152,13 +152,13 @@ def still_is(value: Any, seen: Any) -> bool:
     >>> still_is(config, before)
     False
     """
-    # In tuples, so that the same object is equal whatever its `==` says (an array's says no truth value).
+    # Compared as tuples, which find the same object equal without its `==`: that of an array has no truth value.
     return (value,) == (seen,) or (type(seen) is tuple and _parts(value) == seen)
 
 
 @functools.cache
 def is_compared_by_fields(kind: type) -> bool:
-    """Whether a class is of dataclasses whose `==` was written by `dataclasses`, and so comes from no file.
+    """Whether a class is a dataclass whose `__eq__` was generated, so that it compares exactly the fields.
 
     >>> @dataclasses.dataclass
     ... class Config:

@@ -1,4 +1,4 @@
-"""The transforms over graphs: the rules of `weft.transforms`, bound to the references boundary."""
+"""The NNX transforms: the rules of `weft.transforms`, interpreted over the references boundary."""
 
 from weft.nnx.transforms.autodiff import DiffState, grad, jvp, remat, value_and_grad, vjp
 from weft.nnx.transforms.compilation import JitWrapped, StateSharding, jit, jit_partial, shard_map

@@ -1,4 +1,4 @@
-"""What the transforms of this layer share: their modes, and how options of NNX become options of the rules."""
+"""Shared by all NNX transforms: choose the boundary's mode, check prefixes, and convert NNX options to a rule's."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ O = TypeVar("O")
 def boundary_of(
     name: str, graph: bool | None, graph_updates: bool | None, *, copies: bool = False, supplies: int = 0
 ) -> References:
-    """The references boundary of a transform, in the mode that is asked for or set (see `Mode`): one for each."""
-    # Functions inside of the transform go by the switches too, and the logical axes are part of what they make.
+    """Returns the references boundary of a transform. Equal modes get the same object, because plans are kept by it."""
+    # The user's function reads these switches while it is traced, so a trace under other switches must not be reused:
+    # after `nnx.set_graph_mode(False)` a cached trace would go on as before.
     switches = (*setting(), repr(get_logical_axis_rules()))
     return _boundary_of(name, graph_mode(graph), graph_updates_mode(graph_updates), copies, supplies, switches)
 
@@ -43,7 +44,7 @@ def _boundary_of(
 
 
 def decorate(function: Any, wrap: Callable[[Callable[..., Any]], Any]) -> Any:
-    """`wrap(function)`, or the decorator `wrap` if no function was given."""
+    """Returns `wrap(function)`, or the decorator `wrap` if the user passed options only: `@nnx.jit(graph=False)`."""
     if isinstance(function, Missing) or function is Missing:
         return wrap
     if not callable(function):
@@ -54,14 +55,14 @@ def decorate(function: Any, wrap: Callable[[Callable[..., Any]], Any]) -> Any:
 def over(
     rule: Rule[O], boundary: References, options: O, *, by_signature: bool = False, reaches: int = 0
 ) -> Callable[[Callable[..., Any]], Any]:
-    """The decorator that a rule and its options make over graphs.
+    """Makes the decorator that interprets a rule with its options over graphs.
 
     Args:
-        rule: of the transform.
-        boundary: in the mode that is asked for.
-        options: the rule's.
-        by_signature: whether arguments that are passed by name go to their positions, and ride as those do.
-        reaches: to which position `by_signature` fills in defaults, since the options speak of those arguments.
+        rule: the transform's rule.
+        boundary: the references boundary, in the user's mode.
+        options: the options of the rule.
+        by_signature: whether keyword arguments are moved to their positions, and ride as those do.
+        reaches: up to which position `by_signature` fills in defaults, because the options name arguments before it.
     """
 
     def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -79,67 +80,67 @@ def over(
 
 
 def refuse_bound_method(function: Any, name: str) -> None:
-    """Refuses a method bound to an object: the object would be closed over, and could not be updated.
+    """Refuses a bound method of an object: its object would be closed over, and could not be updated.
 
     Raises:
-        ValueError: saying how to write it.
+        ValueError: naming the unbound method to use.
     """
     owner = getattr(function, "__self__", None)
     if owner is not None and hasattr(cast("type[Any]", type(owner)), "_pytree__is_pytree"):
         method = getattr(function, "__name__", "method")
         raise StructureError(
-            f"nnx.{name} does not support bound methods: it was given {type(owner).__name__}.{method} of an object",
+            f"nnx.{name} does not support bound methods: got {type(owner).__name__}.{method} of an object",
             fix=f"use nnx.{name}({type(owner).__name__}.{method})(obj, ...), or decorate the method in its class",
         )
 
 
 def refuse_option(transform: str, option: str, value: int | Sequence[Any], fix: str) -> None:
-    """Refuses an option that would else be left out in silence, if it is given.
+    """Refuses an option that weft does not implement, instead of ignoring it.
 
     Raises:
-        NotImplementedError: naming it, and what to do.
+        NotImplementedError: naming the option and a replacement.
     """
     if as_tuple(value):
-        raise OptionError(f"nnx.{transform} does not carry out {option}", at=f"{option}={value!r}", fix=fix)
+        raise OptionError(f"nnx.{transform} does not implement {option}", at=f"{option}={value!r}", fix=fix)
 
 
-def checked_prefix(boundary: References, value: Any, what: str, kinds: str) -> Any:
-    """A prefix as the boundary reads it.
+def checked_prefix(boundary: References, value: Any, option: str, kinds: str) -> Any:
+    """Checks a prefix (`in_axes` and its kin), and converts what `nnx.prefix` has made.
 
-    Refuses prefix filters where there are no graph updates, as NNX does, and prefixes for graph mode elsewhere.
+    Refuses prefix filters without graph updates, as flax does, and graph-mode prefixes of `nnx.prefix` in other modes.
 
     Raises:
         ValueError: naming the option.
     """
-    if kinds != "DiffState":  # which says nothing by kind
-        refuse_by_kind(value, what, f"nnx.{kinds}", least=2)
+    if kinds != "DiffState":  # a DiffState is an entry of argnums, not a prefix by kind
+        refuse_by_kind(value, option, f"nnx.{kinds}", least=2)
     if (boundary.updates or not boundary.graph) and _any(value, _is(TreeState)):
         raise StructureError(
-            f"`{what}` holds a prefix that was made for graph mode without graph updates",
-            fix=f"pass graph=True and graph_updates=False to nnx.{boundary.function}, or make it with "
+            f"`{option}` has a prefix that was made for graph mode without graph updates",
+            fix=f"pass graph=True and graph_updates=False to nnx.{boundary.function}, or make the prefix with "
             "nnx.prefix(..., graph=False) for tree mode",
         )
     if _any(value, _is(Variable)):
         raise StructureError(
-            f"Variables prefixes are not supported: `{what}` of nnx.{boundary.function} holds one",
-            fix="give what it holds: variable[...]",
+            f"Variables prefixes are not supported: `{option}` of nnx.{boundary.function} has a Variable",
+            fix="pass its value: variable[...]",
         )
     if boundary.graph and _any(value, is_graph_node):
         raise StructureError(
-            f"Graph nodes are not allowed as prefixes: `{what}` of nnx.{boundary.function} holds an object",
-            fix="make the prefix with nnx.prefix(obj, filters), or give one value for the whole object",
+            f"Graph nodes are not allowed as prefixes: `{option}` of nnx.{boundary.function} has an object",
+            fix="make the prefix with nnx.prefix(obj, filters), or pass one value for the whole object",
         )
     if not boundary.updates and not boundary.copies and any_filter(value):
         raise StructureError(
-            f"`{what}` cannot contain `{kinds}` objects when `graph=False` or `graph_updates=False`",
-            fix=f"pass graph=True and graph_updates=True to nnx.{boundary.function}, or give a prefix without them "
+            f"`{option}` cannot contain `{kinds}` objects when `graph=False` or `graph_updates=False`",
+            fix=f"pass graph=True and graph_updates=True to nnx.{boundary.function}, or pass a prefix without them "
             f"(nnx.prefix makes one from filters); or use nnx.compat.{boundary.function}",
         )
     return read_prefix(value)
 
 
 def any_filter(value: Any) -> bool:
-    """Whether an option mentions a prefix filter."""
+    """Whether an option contains a prefix filter."""
     return _any(value, _is(RidesByKind | DiffState))
 
 
@@ -159,17 +160,17 @@ def _any(value: Any, test: Callable[[Any], bool]) -> bool:
 
 
 def argnums_and_filters(argnums: Any) -> tuple[int | tuple[int, ...], tuple[tuple[int, Any], ...]]:
-    """NNX's `argnums`, numbers and `DiffState`s, as numbers, and the filters by number.
+    """Splits NNX's `argnums` (ints and `DiffState`s) into positions, and (position, filter) for each `DiffState`.
 
     Raises:
-        StructureError: if an argument is named twice, for its Variables would be differentiated by one of the two.
-        DifferentiationError: if one is named by something else.
+        StructureError: if two entries name one argument; only one of their filters could hold.
+        DifferentiationError: if an entry is neither an int nor a `DiffState`.
     """
     single = not isinstance(argnums, Iterable)
     entries: tuple[Any, ...] = (argnums,) if single else tuple(cast("Iterable[Any]", argnums))
     numbers = numbers_of_arguments(
         [entry.argnum if isinstance(entry, DiffState) else entry for entry in entries],
-        "an argument's Variables are chosen by nnx.DiffState(argnum, filter)",
+        "to differentiate some Variables of an argument, write nnx.DiffState(argnum, filter)",
     )
     repeated = next((number for i, number in enumerate(numbers) if number in numbers[:i]), None)
     if repeated is not None:

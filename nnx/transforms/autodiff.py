@@ -1,6 +1,6 @@
 """nnx.grad, value_and_grad, vjp, jvp and remat: the rules of `weft.transforms` over graphs."""
 
-# Names that flax has here, and that code outside of it calls: private ones, which nothing in this package calls.
+# flax has private names in this module, which other libraries import; nothing in this package uses them.
 # pyright: reportPrivateUsage=false
 
 from __future__ import annotations
@@ -42,20 +42,22 @@ __all__ = ["DiffState", "grad", "jvp", "remat", "value_and_grad", "vjp"]
 
 def _grad(name: str, f: Any, argnums: Any, graph: bool | None, graph_updates: bool | None, **options: Any) -> Any:
     boundary = boundary_of(name, graph, graph_updates)
-    if not isinstance(argnums, dict):  # which names no positions, and JAX may not be able to sort its keys
+    if not isinstance(
+        argnums, dict
+    ):  # a dict names no positions, and JAX may not be able to sort its keys; `argnums_and_filters` refuses it
         checked_prefix(boundary, argnums, "argnums", "DiffState")
     numbers, filters = argnums_and_filters(argnums)
-    # Nothing to differentiate is an empty State with graph updates, as in NNX; otherwise it is an error.
+    # As in flax: without a Param to differentiate, the gradient is an empty State with graph updates, else an error.
     more: dict[str, Any] = {"filters": filters, "chooses": "nnx.DiffState", "may_be_none": boundary.updates, **options}
     settings = DiffOptions(name, numbers, _default(boundary), **more)
-    # As in NNX, which binds a call to the signature where there are graph updates: `grad(loss)(model=model)`.
+    # As in flax, which binds a call to the signature in this mode: `nnx.grad(loss)(model=model)` works.
     reaches = max(as_tuple(numbers), default=-1) + 1
     return decorate(f, over(GRAD, boundary, settings, by_signature=boundary.updates, reaches=reaches))
 
 
 def _default(boundary: References) -> Any:
-    """What is differentiated unless the user says otherwise: Params of graphs, all of trees."""
-    # Without graph updates an object is a tree of arrays, and all of those are differentiated, as by `jax.grad`.
+    """The filter for arguments without a `DiffState`: Params of graphs, everything of trees."""
+    # Without graph updates an object is a pytree of arrays, and `jax.grad` differentiates all leaves of one.
     return Param if boundary.updates else ...
 
 
@@ -74,25 +76,25 @@ def grad(
     graph: bool | None = None,
     graph_updates: bool | None = None,
 ) -> Callable[..., Any]:
-    """The gradient of a scalar function of objects and arrays.
+    """Makes a function that computes the gradient of a scalar function of objects and arrays.
 
     Args:
-        f: returns a scalar, or `(scalar, aux)` with `has_aux`; what it changes in the objects is changed outside.
-        argnums: positions, or `DiffState`s that say which Variables; of an object, its Params by default.
-        has_aux: whether there is auxiliary output.
+        f: returns a scalar, or `(scalar, aux)` with `has_aux`; its mutations reach the caller's objects.
+        argnums: positions, whose Params are differentiated, or `DiffState`s that choose other Variables.
+        has_aux: whether `f` also returns auxiliary output.
         holomorphic: as in `jax.grad`.
         allow_int: as in `jax.grad`.
         reduce_axes: must be empty, as in `jax.grad`.
         graph: whether objects are graphs (the default) or trees.
-        graph_updates: whether structural changes come back.
+        graph_updates: whether structural changes reach the caller's objects.
 
     Returns:
-        A function to the gradient: of an object, the State of what was differentiated; without graph updates, an object
-        like it.
+        A function that returns the gradient. That of an object is a State of the differentiated Variables; without
+        graph updates it is an object like the argument.
 
     Raises:
         NotImplementedError: for `reduce_axes`.
-        TypeError: for what cannot be differentiated, or if the output is not a scalar.
+        TypeError: if an argument cannot be differentiated (an integer), or if the output is not a scalar.
         ValueError: for a bound method of an object.
 
     Source: `jax.grad`, with the semantics of `flax.nnx.grad`.
@@ -123,11 +125,11 @@ def value_and_grad(
     graph: bool | None = None,
     graph_updates: bool | None = None,
 ) -> Callable[..., Any]:
-    """The value of a scalar function of objects and arrays, and its gradient. See `grad`.
+    """Makes a function that returns a scalar function's value and its gradient. See `grad`.
 
     Raises:
         NotImplementedError: for `reduce_axes`.
-        TypeError: for what cannot be differentiated, or if the output is not a scalar.
+        TypeError: if an argument cannot be differentiated (an integer), or if the output is not a scalar.
         ValueError: for a bound method of an object.
 
     Source: `jax.value_and_grad`, with the semantics of `flax.nnx.value_and_grad`.
@@ -171,9 +173,9 @@ def vjp(
     graph: bool | None = None,
     graph_updates: bool | None = None,
 ) -> tuple[Any, ...] | Callable[..., Any]:
-    """The output of a function of objects and arrays, and its pullback.
+    """Returns the output of a function of objects and arrays, and its pullback.
 
-    Without `f`, a decorator; without primals, a function of them.
+    Without `f` it returns a decorator; with `f` alone, a function of the primals.
 
     Raises:
         NotImplementedError: for `reduce_axes`.
@@ -195,7 +197,7 @@ def vjp(
         refuse_bound_method(function, "vjp")
 
         def transformed(*primals: Any) -> Any:
-            # Here, since how many primals there are is known in the call alone.
+            # The options are made in the call, because only the call knows how many primals there are.
             options = DiffOptions("vjp", tuple(range(len(primals))), _default(boundary), has_aux, allow_int=True)
             return vjp_with(interpret(VJP, boundary)((function,), options), primals)
 
@@ -241,12 +243,12 @@ def jvp(
     graph: bool | None = None,
     graph_updates: bool | None = None,
 ) -> tuple[Any, ...] | Callable[..., Any]:
-    """The output of a function of objects and arrays, and its tangent.
+    """Returns the output of a function of objects and arrays, and its tangent.
 
-    Without `f`, a decorator; without primals, a function of primals and tangents.
+    Without `f` it returns a decorator; with `f` alone, a function of primals and tangents.
 
     Raises:
-        ValueError: for a bound method of an object, or for another number of tangents than of primals.
+        ValueError: for a bound method of an object, or if the numbers of primals and tangents differ.
 
     Source: `jax.jvp`, with the semantics of `flax.nnx.jvp`.
 
@@ -285,7 +287,7 @@ def remat(
     graph: bool | None = None,
     graph_updates: bool | None = None,
 ) -> F | Callable[[F], F]:
-    """Computes a function's intermediate values again in the backward pass, instead of keeping them.
+    """Makes the backward pass recompute a function's intermediate values, instead of storing them.
 
     Raises:
         ValueError: for a bound method of an object.

@@ -1,6 +1,6 @@
 """nnx.jit, nnx.jit_partial and nnx.shard_map: the rules of `weft.transforms` over graphs."""
 
-# Names that flax has here, and that code outside of it calls: private ones, which nothing in this package calls.
+# flax has private names in this module, which other libraries import; nothing in this package uses them.
 # pyright: reportPrivateUsage=false
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ P = ParamSpec("P")
 Q = ParamSpec("Q")
 R = TypeVar("R")
 
-# One class for the three of flax, under their names: programs ask of what type a stage is.
+# flax has a class for each stage, and programs write `isinstance(x, nnx.Compiled)`; here all stages have one class.
 Traced = Lowered = Compiled = Stage
 
 __all__ = ["JitWrapped", "Stage", "StateSharding", "jit", "jit_partial", "shard_map"]
 
 
 class JitWrapped(JitFunction[P, R]):
-    """A compiled function over graphs. Made by `jit`.
+    """A compiled function of objects and arrays, made by `jit`.
 
     >>> import jax.numpy as jnp
     >>> from weft import nnx
@@ -53,7 +53,8 @@ class JitWrapped(JitFunction[P, R]):
         refuse_bound_method(function, boundary.function)
         super().__init__(function, options, boundary)
         self._boundary = boundary
-        # flax's name of the compiled function inside, of which trainers ask `_cache_size()`; weakly, as it is this one.
+        # flax's name for the inner compiled function, whose `_cache_size()` trainers read. Here it is this object
+        # itself, so the reference is weak: a strong one would be a cycle.
         self.jitted_fn = weakref.proxy(self)
 
     @overload
@@ -66,7 +67,7 @@ class JitWrapped(JitFunction[P, R]):
         return super().__get__(instance, owner)
 
     def eval_shape(self, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """The output as `ShapeDtypeStruct`s; the arguments stay as they are."""
+        """Returns the output as `ShapeDtypeStruct`s, without computing it or updating the arguments."""
         boundary = References(self._boundary.graph, self._boundary.updates, "eval_shape", self._boundary.updates)
         call = self._with_statics(args, kwargs)
         return interpret(EVAL_SHAPE, boundary)(self._interpreted.functions, NoOptions())(*call)
@@ -107,25 +108,25 @@ def jit(
     graph: bool | None = None,
     graph_updates: bool | None = None,
 ) -> JitWrapped[P, R] | Callable[[Callable[P, R]], JitWrapped[P, R]]:
-    """Compiles a function of objects and arrays; what it changes in the objects is changed in the caller's.
+    """Compiles a function of objects and arrays; its mutations reach the caller's objects.
 
     Args:
-        fun: what to compile.
-        in_shardings: as in `jax.jit`; `StateSharding` gives one by filter.
-        out_shardings: likewise for the output.
-        static_argnums: arguments that are static.
-        static_argnames: the same by name.
-        donate_argnums: arguments whose buffers are given away.
-        donate_argnames: the same by name.
+        fun: the function to compile.
+        in_shardings: as in `jax.jit`; a `StateSharding` has a sharding for each filter.
+        out_shardings: the same for the output.
+        static_argnums: the positions of static arguments.
+        static_argnames: the names of static arguments.
+        donate_argnums: the positions of arguments whose buffers are donated.
+        donate_argnames: the names of arguments whose buffers are donated.
         keep_unused: as in `jax.jit`.
         device: as in `jax.jit`.
         backend: as in `jax.jit`.
         inline: as in `jax.jit`.
         graph: whether objects are graphs (the default) or trees.
-        graph_updates: whether structural changes come back.
+        graph_updates: whether structural changes reach the caller's objects.
 
     Raises:
-        ValueError: for a bound method, inconsistent aliasing, or (in tree mode) something shared.
+        ValueError: for a bound method, a Variable with two shardings, or (in tree mode) a shared Variable.
 
     Source: `jax.jit`, with the semantics of `flax.nnx.jit`.
 
@@ -153,10 +154,10 @@ def jit(
 
 
 def jit_partial(fun: Callable[..., R], *partial_args: Any, **options: Unpack[JitKeywords]) -> JitPartial[R]:
-    """`jit` with the first arguments given now.
+    """Compiles a function and binds its first arguments, like `functools.partial(nnx.jit(fun), *args)`.
 
     Args:
-        fun: what to compile.
+        fun: the function to compile.
         partial_args: its first arguments.
         options: those of `jit`.
 
@@ -177,14 +178,14 @@ def jit_partial(fun: Callable[..., R], *partial_args: Any, **options: Unpack[Jit
     refuse_bound_method(fun, "jit_partial")
     jitted = jit(fun, **options)
     if not graph_mode(options.get("graph")):
-        # Here, where they were given, and not at the first call.
+        # Checked here, where the user passes these arguments, and not at the first call.
         names = boundary_of("jit_partial", False, options.get("graph_updates")).mode.names((fun,))
         refuse_sharing((partial_args, {}), "jit_partial", lambda path: named(path, names))
     return JitPartial(jitted, partial_args)
 
 
 class _PartialStage:
-    """A stage of the compilation of a function whose first arguments are given; see `Stage`."""
+    """A stage of compiling a `JitPartial`: forwards to a `Stage`, whose calls it passes the bound arguments."""
 
     def __init__(self, stage: Any, args: tuple[Any, ...]):
         self._stage, self._args = stage, args
@@ -203,9 +204,9 @@ class _PartialStage:
 
 
 class JitPartial(Generic[R]):
-    """A compiled function with its first arguments given. Made by `jit_partial`.
+    """A compiled function with its first arguments bound, made by `jit_partial`.
 
-    The plan of the given objects is found again by itself, so there is nothing to take apart beforehand.
+    The bound objects are not flattened beforehand: each call looks up their plan, which is as fast.
     """
 
     def __init__(self, jitted: JitWrapped[..., R], args: tuple[Any, ...]):
@@ -217,15 +218,15 @@ class JitPartial(Generic[R]):
         return self._jitted(*self._args, *args, **kwargs)
 
     def trace(self, *args: Any, **kwargs: Any) -> Any:
-        """The first stage of compilation; what comes of it takes the other arguments too."""
+        """Traces the function: the first stage of compilation. The stages are called without the bound arguments."""
         return _PartialStage(self._jitted.trace(*self._args, *args, **kwargs), self._args)
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
-        """The second."""
+        """Traces and lowers the function: the second stage of compilation."""
         return self.trace(*args, **kwargs).lower()
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
-        """The output as `ShapeDtypeStruct`s."""
+        """Returns the output as `ShapeDtypeStruct`s, without computing it."""
         return self._jitted.eval_shape(*self._args, *args, **kwargs)
 
 
@@ -244,7 +245,7 @@ def shard_map(
     graph: bool | None = None,
     graph_updates: bool | None = None,
 ) -> F | Callable[[F], F]:
-    """Maps a function over the shards of objects and arrays; `StateSharding` gives specs by filter.
+    """Maps a function over the shards of objects and arrays; a `StateSharding` has a spec for each filter.
 
     Raises:
         ValueError: for a bound method of an object.

@@ -1,10 +1,12 @@
-"""nnx.custom_vjp: the rule of `weft.transforms` over graphs, in its two forms.
+"""nnx.custom_vjp: the rule of `weft.transforms` over graphs. The backward function has a form for each mode.
 
-With graph updates, the backward function is given `(input_updates_g, out_g)`: cotangents of the updated arguments, a
-State for each object and None for each array, beside that of the output; it returns States for objects. Without, it is
-given the output's cotangent and returns objects; if it declares `updates_g` it is given cotangents of what was updated
-too, as objects like the arguments with None in place of the rest. Where it does not, what is differentiated may not be
-mutated: the cotangent of the update would be lost.
+With graph updates, its last argument is `(input_updates_g, out_g)`: the cotangents of the arguments' updates (a State
+for each object, None for each array) and the cotangent of the output. It returns a State for each object.
+
+Without graph updates, its last argument is the output's cotangent, and it returns objects like the arguments. If it has
+a parameter `updates_g`, that gets the cotangents of the updates, as objects like the arguments with None for Variables
+that were not updated. If it has none, the function may not mutate a differentiated Variable, because the cotangent of
+that update would be lost.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ R = TypeVar("R")
 
 
 class CustomVjp(CustomVjpOverValues[P, R]):
-    """A function over graphs with its own reverse-mode rule. Made by `custom_vjp`.
+    """A function of objects and arrays with a reverse-mode rule of its own, made by `custom_vjp`.
 
     >>> from weft import nnx
     >>> type(nnx.custom_vjp(lambda w: w[...] ** 2)).__name__
@@ -63,15 +65,15 @@ def _takes_updates(backward: Callable[..., Any]) -> bool:
 
 
 def _with_updates_alone(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """A backward function that is given None in place of the Variables that have no update."""
+    """Wraps a backward function, so that `updates_g` has None in place of Variables without an update."""
 
     def updated(node: Any) -> Any:
         absent = isinstance(node, Variable) and cast("Variable[Any]", node).get_raw_value() is None
         return None if absent else cast(Any, node)
 
     def run(*args: Any, updates_g: Any) -> Any:
-        given = jax.tree.map(updated, updates_g, is_leaf=lambda node: isinstance(node, Variable))
-        return backward(*args, updates_g=given)
+        updated_alone = jax.tree.map(updated, updates_g, is_leaf=lambda node: isinstance(node, Variable))
+        return backward(*args, updates_g=updated_alone)
 
     return named_like(backward, run)
 
@@ -88,14 +90,15 @@ def custom_vjp(
     graph: bool | None = None,
     graph_updates: bool | None = None,
 ) -> CustomVjp[P, R] | Callable[[Callable[P, R]], CustomVjp[P, R]]:
-    """A function of objects and arrays with its own reverse-mode derivative, given by `defvjp(fwd, bwd)`.
+    """Gives a function of objects and arrays a reverse-mode derivative of its own, set by `defvjp(fwd, bwd)`.
 
     Args:
         fun: the function.
-        nondiff_argnums: positions of arguments that are not differentiated; a `DiffState` says which Variables of its
-            argument are.
+        nondiff_argnums: positions of arguments that are not differentiated; a `DiffState` chooses Variables of its
+            argument that are.
         graph: whether objects are graphs (the default) or trees.
-        graph_updates: whether structural changes come back; it decides the form of the backward function, see above.
+        graph_updates: whether structural changes reach the caller's objects. The backward function has another form
+            in each case, see the module's docstring.
 
     Raises:
         ValueError: for a bound method of an object.

@@ -1,7 +1,7 @@
-"""split_inputs and merge_inputs: lift a JAX transform that has no counterpart here over functions of objects.
+"""split_inputs and merge_inputs: apply any JAX transform to a function of objects, also one without an NNX version.
 
-Outside of the transform `split_inputs` turns objects into trees that JAX takes; inside of it `merge_inputs` turns them
-into objects again, and on the way out the same happens with the arguments' final state and the output.
+`split_inputs`, outside the transform, converts objects to pytrees that JAX takes. `merge_inputs`, inside it, rebuilds
+the objects, calls the function, and converts the arguments' final state and the output to pytrees again.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ def split_inputs(f: F, *, ctxtag: str = "split_merge_inputs") -> F: ...
 @overload
 def split_inputs(*, ctxtag: str = "split_merge_inputs") -> Callable[[F], F]: ...
 def split_inputs(f: Any = MISSING, *, ctxtag: str = "split_merge_inputs") -> F | Callable[[F], F]:
-    """A function of objects, made of a transformed function that `merge_inputs` is inside of.
+    """Converts a transformed function, inside which is `merge_inputs`, to a function of objects.
 
     Args:
-        f: the transform's result, a function of trees.
+        f: the transformed function, which takes pytrees.
         ctxtag: the same as that of `merge_inputs`.
 
     Returns:
-        A function of objects; what changes in them inside is changed in the caller's.
+        A function of objects; mutations inside the transform reach the caller's objects.
 
     Source: the semantics of `flax.nnx.transforms.general.split_inputs`.
 
@@ -64,14 +64,14 @@ def merge_inputs(f: F, *, ctxtag: str = "split_merge_inputs") -> F: ...
 @overload
 def merge_inputs(*, ctxtag: str = "split_merge_inputs") -> Callable[[F], F]: ...
 def merge_inputs(f: Any = MISSING, *, ctxtag: str = "split_merge_inputs") -> F | Callable[[F], F]:
-    """A function of trees, for a transform of JAX, made of a function of objects; see `split_inputs`.
+    """Converts a function of objects to a function of pytrees, for a transform of JAX; see `split_inputs`.
 
     Args:
         f: a function of objects and arrays.
         ctxtag: the same as that of `split_inputs`.
 
     Returns:
-        A function to `(arguments, output)`: the arguments' final state, with None for what is no object.
+        A function that returns `(arguments, output)`: the arguments' final state, with None for all but objects.
     """
 
     def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -79,6 +79,7 @@ def merge_inputs(f: Any = MISSING, *, ctxtag: str = "split_merge_inputs") -> F |
         def over_trees(*trees: Any) -> Any:
             args = from_tree(trees, ctxtag=ctxtag, is_inner=True)
             out = function(*args)
+            # Arguments before the output, so that an argument that is returned is referred to by number.
             return to_tree((clear_non_graph_nodes(args), out), ctxtag=ctxtag)
 
         return over_trees

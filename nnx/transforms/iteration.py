@@ -1,6 +1,6 @@
 """nnx.vmap, pmap, scan, while_loop, fori_loop and transform_metadata: the rules of `weft.transforms` over graphs."""
 
-# Names that flax has here, and that code outside of it calls: private ones, which nothing in this package calls.
+# flax has private names in this module, which other libraries import; nothing in this package uses them.
 # pyright: reportPrivateUsage=false
 
 from __future__ import annotations
@@ -57,18 +57,18 @@ def vmap(
     """Maps a function of one example over a batch of objects and arrays.
 
     Args:
-        f: of one example; what it changes in the objects is changed outside, along their axis.
-        in_axes: an axis or None for each argument; `StateAxes` gives one by filter.
-        out_axes: likewise for the output.
+        f: a function of one example; its mutations reach the caller's objects, along their axis.
+        in_axes: an axis or None for each argument; a `StateAxes` has an axis for each filter.
+        out_axes: the same for the output.
         axis_name: as in `jax.vmap`.
         axis_size: as in `jax.vmap`.
         spmd_axis_name: as in `jax.vmap`.
-        transform_metadata: passed to the Variables' `on_add_axis` and `on_remove_axis` hooks.
+        transform_metadata: the name of the mapped axis, for the Variables' `out_sharding` and their axis hooks.
         graph: whether objects are graphs (the default) or trees.
-        graph_updates: whether structural changes come back.
+        graph_updates: whether structural changes reach the caller's objects.
 
     Raises:
-        ValueError: for sizes that differ, or a Variable under two axes, naming every path.
+        ValueError: if the sizes of the mapped axis differ, or a Variable has two axes; the error names every path.
 
     Source: `jax.vmap`, with the semantics of `flax.nnx.vmap`.
 
@@ -80,7 +80,7 @@ def vmap(
     """
     more = {} if spmd_axis_name is None else {"spmd_axis_name": spmd_axis_name}
     options = MapOptions(in_axes, out_axes, axis_name, axis_size, more)
-    # As in NNX, which goes by the signature with graph updates only.
+    # flax resolves keyword arguments by the signature with graph updates only; `_mapped` checks that mode.
     return _mapped(VMAP, f, options, transform_metadata, graph, graph_updates, by_signature=True)
 
 
@@ -106,21 +106,21 @@ def pmap(
     """Maps a function over devices. See `vmap`.
 
     Args:
-        f: of one device's part.
+        f: a function of one device's part.
         axis_name: as in `jax.pmap`.
         in_axes: as in `vmap`.
         out_axes: as in `vmap`.
-        static_broadcasted_argnums: arguments that are static, whatever `in_axes` says of them.
+        static_broadcasted_argnums: positions of static arguments; their entries of `in_axes` are ignored.
         devices: as in `jax.pmap`.
         backend: as in `jax.pmap`.
         axis_size: as in `jax.pmap`.
-        donate_argnums: taken as a hint, and not followed: buffers are kept.
+        donate_argnums: accepted and ignored: buffers are not donated.
         transform_metadata: as in `vmap`.
         graph: whether objects are graphs (the default) or trees.
-        graph_updates: whether structural changes come back.
+        graph_updates: whether structural changes reach the caller's objects.
 
     Raises:
-        ValueError: for a bound method of an object, or a `StateAxes` that stands for all arguments.
+        ValueError: for a bound method of an object, or if `in_axes` is a `StateAxes` instead of a tuple.
 
     Source: `jax.pmap`, with the semantics of `flax.nnx.pmap`.
 
@@ -153,9 +153,9 @@ def _mapped(
     out_axes = checked_prefix(boundary, options.out_axes, "out_axes", "StateAxes")
     if isinstance(in_axes, StateAxes):
         raise PrefixError(
-            f"in_axes of {rule.name} is a StateAxes on its own",
+            f"in_axes of {rule.name} is a StateAxes instead of a tuple",
             at=f"in_axes={in_axes!r}",
-            fix="give a tuple with one entry for each argument, as (StateAxes(...),)",
+            fix="pass a tuple with an entry for each argument: (StateAxes(...),)",
         )
     by_signature = by_signature and boundary.updates and isinstance(in_axes, tuple | list)
     wrap = over(rule, boundary, replace(options, in_axes=in_axes, out_axes=out_axes), by_signature=by_signature)
@@ -184,22 +184,22 @@ def scan(
     graph: bool | None = None,
     graph_updates: bool | None = None,
 ) -> F | Callable[[F], F]:
-    """Runs a function of one step over a sequence of objects and arrays.
+    """Runs a step function over a sequence of objects and arrays, with a carry.
 
     Args:
-        f: of one step.
+        f: the step function.
         length: as in `jax.lax.scan`.
         reverse: as in `jax.lax.scan`.
         unroll: as in `jax.lax.scan`.
         in_axes: for each argument `Carry`, an axis, None, or `StateAxes`.
-        out_axes: likewise for the output.
+        out_axes: for each output `Carry` or an axis.
         transform_metadata: as in `vmap`.
         graph: whether objects are graphs (the default) or trees.
-        graph_updates: whether structural changes come back.
+        graph_updates: whether structural changes reach the caller's objects.
 
     Raises:
-        TypeError: if the carry changes its make.
-        ValueError: for axes that do not fit.
+        TypeError: if a step changes the carry's structure, shapes or dtypes.
+        ValueError: if `in_axes` and `out_axes` do not fit each other or the arguments.
 
     Source: `jax.lax.scan`, with the semantics of `flax.nnx.scan`.
 
@@ -215,7 +215,7 @@ def scan(
     boundary = boundary_of("scan", graph, graph_updates)
     in_axes = checked_prefix(boundary, in_axes, "in_axes", "StateAxes")
     out_axes = checked_prefix(boundary, out_axes, "out_axes", "StateAxes")
-    # While it decorates, not at the first call: no call could have these.
+    # Checked when it decorates, because no call can make these axes valid.
     _check_axes(in_axes, out_axes)
     options = ScanOptions(carried_in_place(in_axes), carried_in_place(out_axes), length, reverse, unroll)
 
@@ -229,7 +229,7 @@ def scan(
             if in_axes is Carry and len(args) + len(kwargs) != 1:
                 raise AxisError(
                     f"When in_axes=Carry, the function must take exactly one argument, not {len(args) + len(kwargs)}",
-                    fix="pass what is carried as one tuple, or give in_axes an entry for each argument",
+                    fix="pass the carry as one tuple, or write in_axes with an entry for each argument",
                 )
             return run(*by_position(function, args, kwargs) if kwargs else (args, kwargs))
 
@@ -239,57 +239,61 @@ def scan(
 
 
 def _traced_again(function: Callable[..., Any], interpreted: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
-    """An interpreted rule, made anew when what its function closes over has changed: a loop keeps its trace."""
-    kept = constants_of(function), interpreted(), True
+    """Wraps an interpreted rule, and makes it anew if a constant that its function closes over has changed.
+
+    `jax.lax.scan` caches the trace of its body by identity, so without this a changed global would not be seen.
+    """
+    current = constants_of(function), interpreted(), True
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        nonlocal kept
-        known, call, fresh = kept
-        found = constants_of(function)
-        # None: not all that it finds can be told apart, so that a trace that is kept could be stale.
-        if found is None or found != known:
-            known, call, fresh = kept = found, interpreted(), True
+        nonlocal current
+        known, call, is_new = current
+        constants = constants_of(function)
+        # `constants` is None if some global cannot be compared, so any earlier trace may be stale.
+        if constants is None or constants != known:
+            known, call, is_new = current = constants, interpreted(), True
         out = call(args, kwargs)
-        if fresh:
-            # What the trace itself has changed, such as a count of traces, makes it no older.
-            kept = constants_of(function), call, False
+        if is_new:
+            # Read again after the first call: a trace may change a global itself (a counter of traces), which would
+            # otherwise make every call trace again.
+            current = constants_of(function), call, False
         return out
 
     return run
 
 
 def _check_axes(in_axes: Any, out_axes: Any) -> None:
-    """Refuses axes that no call could have.
+    """Refuses axes that are invalid for every call.
 
     Raises:
-        ValueError: if something else is carried in than out, or an output is neither carried nor stacked.
+        ValueError: if only one of the two has a Carry, or if an output is neither carried nor stacked.
     """
-    given, returned = (list(axes) if is_tuple(axes) else [axes] for axes in (in_axes, out_axes))
-    for what, axes in (("in_axes", given), ("out_axes", returned)):
+    arguments, returned = (list(axes) if is_tuple(axes) else [axes] for axes in (in_axes, out_axes))
+    for option, axes in (("in_axes", arguments), ("out_axes", returned)):
         if sum(axis is Carry for axis in axes) > 1:
             raise AxisError(
-                f"Found multiple Carry definitions in {what}, and scan carries one thing",
-                at=f"{what}={tuple(axes)!r}",
-                fix="carry them together, as a tuple",
+                f"Found multiple Carry definitions in {option}, but scan has a single carry",
+                at=f"{option}={tuple(axes)!r}",
+                fix="carry a tuple of them",
             )
-    if (Carry in given) != (Carry in returned):
+    if (Carry in arguments) != (Carry in returned):
         raise AxisError(
-            "If one of in_axes or out_axes has Carry, the other must also have Carry: what comes in goes out",
+            "If one of in_axes or out_axes has Carry, the other must also have Carry: a step returns the next carry",
             at=[f"in_axes={in_axes!r}", f"out_axes={out_axes!r}"],
-            fix="say Carry in both, or in neither",
+            fix="write Carry in both, or in neither",
         )
     for axis in jax.tree.leaves(out_axes, is_leaf=lambda node: node is None or _is_state_axes(node)):
         if axis is None or (_is_state_axes(axis) and None in axis.axes):
             raise AxisError(
-                f"Cannot broadcast output state. Got {axis!r}, but every step of scan makes its own",
+                f"Cannot broadcast output state. Got {axis!r}, but every step of scan returns another output",
                 at=f"out_axes={out_axes!r}",
-                fix="carry it (Carry), or stack it (an axis)",
+                fix="carry the output (Carry), or stack it (an axis)",
             )
         if _is_state_axes(axis) and Carry in axis.axes:
             raise AxisError(
-                "Cannot carry output state: a StateAxes in out_axes says Carry",
+                "Cannot carry output state: a StateAxes in out_axes has Carry",
                 at=f"out_axes={out_axes!r}",
-                fix="carry it as an argument: what a StateAxes in in_axes carries comes back by itself",
+                fix="write it in in_axes alone: Variables that a StateAxes there carries are updated by themselves",
             )
 
 
@@ -298,7 +302,7 @@ def _is_state_axes(node: Any) -> bool:
 
 
 def carried_in_place(axes: Any) -> Any:
-    """Axes in which what a `StateAxes` carries is not expected to be returned."""
+    """Replaces `Carry` inside a `StateAxes` by a ride whose Variables are updated, and need not be returned."""
     if isinstance(axes, StateAxes):
         return StateAxes([(filter, Along() if ride is Carry else ride) for filter, ride in axes.rides])
     if isinstance(axes, dict):
@@ -314,10 +318,10 @@ def while_loop(
     graph: bool | None = None,
     graph_updates: bool | None = None,
 ) -> T:
-    """Repeats a function on a carry of objects and arrays while a condition holds.
+    """Applies a function to a carry of objects and arrays while a condition holds.
 
     Raises:
-        TypeError: if the carry changes its make, with each path, or the condition is no boolean scalar.
+        TypeError: if a step changes the carry's structure (naming each path), or the condition is no boolean scalar.
 
     Source: `jax.lax.while_loop`, with the semantics of `flax.nnx.while_loop`.
 
@@ -343,10 +347,10 @@ def fori_loop(
     graph: bool | None = None,
     graph_updates: bool | None = None,
 ) -> T:
-    """Repeats a function on a carry of objects and arrays, for a counter.
+    """Applies a function to a counter and a carry of objects and arrays, from `lower` to `upper`.
 
     Raises:
-        TypeError: if the carry changes its make, with each path, or a bound is no scalar.
+        TypeError: if a step changes the carry's structure (naming each path), or a bound is no scalar.
 
     Source: `jax.lax.fori_loop`, with the semantics of `flax.nnx.fori_loop`.
 

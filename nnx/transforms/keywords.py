@@ -1,6 +1,6 @@
-"""The options of the transforms, for static checkers: what a function keeps its signature beside.
+"""The options of the transforms as TypedDicts, so that type checkers know them and the function's own signature.
 
-As in `weft.transforms.keywords`, whose options these are too, with those that NNX adds.
+They extend those of `weft.transforms.keywords` by the options that NNX adds.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class ReverseKeywords(ModeKeywords, total=False):
 
 
 class PullbackKeywords(ModeKeywords, total=False):
-    """The options of `vjp`, but for `has_aux`, by which its output is typed."""
+    """The options of `vjp` without `has_aux`, which has overloads because the output's type depends on it."""
 
     reduce_axes: Sequence[Hashable]
 

@@ -1,4 +1,4 @@
-"""transform_metadata, add_axis, remove_axis: keep what Variables say of their axes in step with a vmap or scan."""
+"""transform_metadata, add_axis, remove_axis: add or remove an axis in `out_sharding` when a transform does."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from weft.transforms.transformed import named_like
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
-# Metadata that names the axes of a value.
+# The types of metadata that name the axes of a value; other entries are left alone.
 _NAMED: Any = (tuple, PartitionSpec)
 
 
@@ -38,13 +38,13 @@ def transform_metadata(
     partition: str | None = None,
     graph: bool | None = None,
 ) -> F | Callable[[F], F]:
-    """Adds and removes an axis in the metadata of Variables; goes inside the transform that does so to their values.
+    """Adds and removes the mapped axis in the metadata of Variables; it goes inside the transform, around `f`.
 
     Args:
-        f: of one example.
-        in_axes: as given to the transform around it.
-        out_axes: likewise.
-        partition: the axis' name in `out_sharding`.
+        f: the function of one example.
+        in_axes: the `in_axes` of the transform around it.
+        out_axes: the `out_axes` of the transform around it.
+        partition: the name of the mapped axis in `out_sharding`.
         graph: whether objects are graphs (the default) or trees.
 
     Source: the semantics of `flax.nnx.transform_metadata`.
@@ -67,33 +67,33 @@ def transform_metadata(
 def with_metadata_axes(
     function: Callable[..., Any], in_axes: Any, out_axes: Any, metadata: Mapping[str, Any], boundary: References
 ) -> Callable[..., Any]:
-    """A function with the metadata hooks around it; the function itself if there is no metadata to pass."""
+    """Wraps a function, so that its Variables' metadata lacks the mapped axis inside, and has it again outside."""
     if not metadata:
         return function
 
     def transformed(*args: Any, **kwargs: Any) -> Any:
         entered = _each(boundary, in_axes, args, lambda variable, axis: _without_axis(variable, axis, metadata), {})
         out = function(*args, **kwargs)
-        # Put back after the function: inside, the Variables have one axis less, and so have their names.
-        done = _each(boundary, in_axes, args, lambda variable, axis: _with_axis(variable, axis, metadata), {})
-        # What the function put another Variable in the place of is the caller's still, unless updates reach it.
+        # Inside the function the Variables have one axis less, and so must their names; afterwards both have it again.
+        put_back = _each(boundary, in_axes, args, lambda variable, axis: _with_axis(variable, axis, metadata), {})
+        # The function may have replaced a Variable by a new one. The old one is still the caller's, and needs its axis.
         for number, (variable, axis) in entered.items():
-            if axis is not None and number not in done:
+            if axis is not None and number not in put_back:
                 _with_axis(variable, axis, metadata)
-        # An argument that is returned too has its axis by now.
-        _each(boundary, out_axes, out, lambda variable, axis: _with_axis(variable, axis, metadata), done)
+        # A Variable of the arguments that is also returned has its axis already.
+        _each(boundary, out_axes, out, lambda variable, axis: _with_axis(variable, axis, metadata), put_back)
         return out
 
     return named_like(function, transformed)
 
 
 def add_axis(tree: T, index: int, transform_metadata: Mapping[Any, Any]) -> T:
-    """Names a new axis in the metadata of the Variables in a tree, in place, and calls their hooks.
+    """Adds an axis to the metadata of all Variables in a tree, in place, and calls their `on_add_axis` hooks.
 
     Args:
-        tree: a Variable, a state, or any pytree of Variables; everything else in it stays as it is.
-        index: where the axis is.
-        transform_metadata: the axis' name under `PARTITION_NAME`, and others by the metadata that they go into.
+        tree: a Variable, a State, or any pytree; only its Variables are changed.
+        index: the position of the new axis.
+        transform_metadata: the axis' name under `PARTITION_NAME`; further entries name it in other metadata.
 
     Returns:
         The tree.
@@ -110,7 +110,7 @@ def add_axis(tree: T, index: int, transform_metadata: Mapping[Any, Any]) -> T:
 
 
 def remove_axis(tree: T, index: int, transform_metadata: Mapping[Any, Any]) -> T:
-    """Takes an axis out of the metadata of the Variables in a tree, in place, and calls their hooks. See `add_axis`.
+    """Removes an axis from the metadata of all Variables in a tree, in place. See `add_axis`.
 
     Raises:
         ValueError: if the axis at this index has another name, or `transform_metadata` does not name it.
@@ -133,10 +133,10 @@ def _on_variables(tree: T, act: Callable[[Any], None]) -> T:
 
 
 def _with_axis(variable: Any, axis: int, metadata: Mapping[str, Any]) -> None:
-    """Names a new axis in `out_sharding` and in the other tuples that the metadata names, and calls the hooks."""
+    """Inserts an axis into `out_sharding`, and into the other tuples that the metadata names; calls the hooks."""
 
     def named(fields: tuple[Any, ...], value: Any, _: str) -> tuple[Any, ...]:
-        # Axes at the end may be left unnamed.
+        # Trailing axes may be unnamed: ("in",) is short for ("in", None).
         padded = (*fields, *(None,) * (axis - len(fields)))
         return (*padded[:axis], value, *padded[axis:])
 
@@ -152,16 +152,16 @@ def _without_axis(variable: Any, axis: int, metadata: Mapping[str, Any]) -> None
                 at=f"{type(variable).__name__}, metadata {name!r}",
                 fix="name the axis in the Variable's metadata, or map the Variable over None",
             )
-        kept = list(fields)
-        del kept[axis]
-        return tuple(kept)
+        names = list(fields)
+        del names[axis]
+        return tuple(names)
 
     _rename(variable, metadata, unnamed)
     variable.remove_axis(axis, metadata[PARTITION_NAME])
 
 
 def _rename(variable: Any, metadata: Mapping[str, Any], change: Callable[[Any, Any, str], tuple[Any, ...]]) -> None:
-    """Changes each tuple of axes' names that a Variable has under a name of the metadata."""
+    """Maps each tuple of axis names in a Variable's metadata by `change`."""
     for name, value in _names(metadata).items():
         fields: Any = variable.get_metadata(name, None)
         if fields and isinstance(fields, _NAMED):
@@ -172,7 +172,7 @@ def _names(metadata: Mapping[str, Any]) -> dict[str, Any]:
     if PARTITION_NAME not in metadata:
         raise StructureError(
             f"transform_metadata does not name the axis: {dict(metadata)}",
-            fix="give it nnx.PARTITION_NAME: transform_metadata={nnx.PARTITION_NAME: 'layers'}",
+            fix="name it: transform_metadata={nnx.PARTITION_NAME: 'layers'}",
         )
     others = {name: value for name, value in metadata.items() if name != PARTITION_NAME}
     return {"out_sharding": metadata[PARTITION_NAME], **others}
@@ -181,11 +181,11 @@ def _names(metadata: Mapping[str, Any]) -> dict[str, Any]:
 def _each(
     boundary: References, axes: Any, tree: Any, apply: Callable[[Any, int], None], done: Mapping[int, Any]
 ) -> dict[int, tuple[Any, int | None]]:
-    """Applies a hook to each Variable that has an axis, once; gives those of the tree with their axes, by identity."""
-    apart = take_apart(boundary.graph, tree)
-    rides = map(axis_of, rides_of(boundary.graph, axes, apart, read_step, "axes"))
+    """Calls `apply` once for each Variable with an axis. Returns all Variables of `tree` with their axes, by `id`."""
+    flattened = take_apart(boundary.graph, tree)
+    rides = map(axis_of, rides_of(boundary.graph, axes, flattened, read_step, "axes"))
     reached: dict[int, Any] = {
-        id(leaf.holder): (leaf.holder, axis) for leaf, axis in zip(apart.leaves, rides, strict=True)
+        id(leaf.holder): (leaf.holder, axis) for leaf, axis in zip(flattened.leaves, rides, strict=True)
     }
     reached = {number: pair for number, pair in reached.items() if type(pair[0]) in VARIABLE_TYPES}
     for number, (variable, axis) in reached.items():

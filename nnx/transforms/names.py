@@ -1,10 +1,10 @@
-"""Functions of flax's transforms that code outside of it calls by their private names.
+"""Private functions of flax's transform modules that other libraries import.
 
-The transforms of this package do not use them: a copy of flax's own wrappers around a transform, which some code bases
-carry, finds here what it imports.
+The transforms of this package do not use them. Some code bases contain a copy of flax's own wrappers around a
+transform, which imports these names.
 """
 
-# Names that flax has here, and that code outside of it calls: private ones, which nothing in this package calls.
+# They have flax's private names, and nothing in this package calls them.
 # pyright: reportPrivateUsage=false, reportUnusedFunction=false
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from weft.nnx.errors import StructureError
 
 
 def _resolve_bound_callable(f: Callable[..., Any]) -> tuple[Callable[..., Any], Any, bool]:
-    """A callable without the Module that it is bound to, within `functools.partial`s too.
+    """Unbinds a method of a Module, also inside `functools.partial`s.
 
     Returns:
         The function, in the same partial applications; the Module, or None; and whether there was one.
@@ -46,7 +46,7 @@ def _raise_bound_method_error(transform_name: str) -> NoReturn:
     """Refuses a bound method of a Module.
 
     Raises:
-        ValueError: saying how to write it.
+        ValueError: naming the unbound method to use.
     """
     raise StructureError(
         f"nnx.{transform_name} does not support bound methods",
@@ -59,8 +59,8 @@ class SimpleCondFn:
     """A branch as a function of pytrees, for `jax.lax.cond` and `switch`.
 
     Args:
-        f: of pytrees with Variables in them, which it may update.
-        graph: the mode that it is kept under.
+        f: a function of pytrees with Variables in them, which it may update.
+        graph: the mode, under which the wrapper is cached.
 
     Returns, when called, what `f` returns, and the arguments as `f` left them; the caller's own stay as they are.
     """
@@ -78,14 +78,14 @@ def _as_it_is(leaf: Any) -> Any:
     return leaf
 
 
-# By branch, and by mode: JAX keeps traces by the identity of what it is given.
+# By branch and by mode: JAX caches traces by the identity of the function, so a new wrapper would trace again.
 _SIMPLE_COND_FN_CACHE: weakref.WeakKeyDictionary[Any, dict[bool, Any]] = weakref.WeakKeyDictionary()
 
 
 def _get_cached_wrapper(
     cache: weakref.WeakKeyDictionary[Any, dict[bool, Any]], wrapper_type: Any, f: Callable[..., Any], graph: bool
 ) -> Any:
-    """`wrapper_type(f, graph=graph)`, the same for the same function; a new one if that cannot be known weakly."""
+    """Returns `wrapper_type(f, graph=graph)`, and the same object for the same weakly referenceable function."""
     try:
         wrappers = cache.setdefault(f, {})
     except TypeError:
@@ -94,5 +94,5 @@ def _get_cached_wrapper(
 
 
 def _get_simple_cond_fn(f: Callable[..., Any], graph: bool) -> SimpleCondFn:
-    """The `SimpleCondFn` of a branch, the same at each call."""
+    """Returns the `SimpleCondFn` of a branch, the same object at each call."""
     return _get_cached_wrapper(_SIMPLE_COND_FN_CACHE, SimpleCondFn, f, graph)

@@ -1,7 +1,7 @@
-"""Where Variables lie on a mesh: from the axes named in their metadata to specs, shardings and abstract models.
+"""Partition specs, shardings and abstract models, computed from the `out_sharding` of Variables.
 
-A Variable's `out_sharding` names an axis of the mesh (or a logical one, see `logical_axis_rules`) for each axis of its
-value. `with_partitioning` puts it there, the other functions read it.
+A Variable's `out_sharding` names a mesh axis (or a logical one, see `logical_axis_rules`) for each axis of its value.
+`with_partitioning` sets it; the other functions read it.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ Init = TypeVar("Init", bound=Callable[..., Any])
 
 
 def with_partitioning(initializer: Init, sharding: Any, mesh: Any = None, **metadata: Any) -> Init:
-    """An initializer whose Variables say where they lie.
+    """Wraps an initializer, so that Variables made from its values have an `out_sharding`.
 
     Args:
-        initializer: of a parameter.
-        sharding: the name of an axis, or None, for each axis of the value.
-        mesh: the mesh that they lie on, if not the one in force.
+        initializer: the initializer of a parameter.
+        sharding: the name of a mesh axis, or None, for each axis of the value.
+        mesh: the mesh, if not that of `jax.set_mesh`.
         metadata: further metadata.
 
     >>> import jax.numpy as jnp
@@ -42,10 +42,10 @@ def with_partitioning(initializer: Init, sharding: Any, mesh: Any = None, **meta
 
 
 def get_var_pspec(v: Variable[Any]) -> PartitionSpec | None:
-    """Where one Variable lies: by its names, with the rules applied; everywhere without names; None if it is no array.
+    """Returns a Variable's `PartitionSpec`, with logical axes replaced; an empty one without `out_sharding`.
 
     Args:
-        v: the Variable.
+        v: the Variable. If its value is no array, the result is None.
     """
     metadata = v.get_metadata()
     names = metadata.get("out_sharding")
@@ -56,10 +56,10 @@ def get_var_pspec(v: Variable[Any]) -> PartitionSpec | None:
 
 
 def get_partition_spec(tree: T) -> T:
-    """A tree of Variables with their `PartitionSpec`s for values.
+    """Replaces the value of each Variable in a tree by its `PartitionSpec`.
 
     Args:
-        tree: a state, a module, or any pytree; what is an array in it lies everywhere, anything else is None.
+        tree: a State, a Module, or any pytree. A plain array becomes an empty spec, any other leaf None.
 
     >>> from weft import nnx
     >>> metadata = {"out_sharding": (None, "model"), "eager_sharding": False}
@@ -77,7 +77,7 @@ def get_partition_spec(tree: T) -> T:
 
 
 def get_named_sharding(tree: T, mesh: jax.sharding.Mesh) -> T:
-    """A tree of Variables with their `NamedSharding`s on a mesh for values; see `get_partition_spec`.
+    """Replaces the value of each Variable in a tree by its `NamedSharding` on a mesh; see `get_partition_spec`.
 
     >>> from weft import nnx
     >>> mesh = jax.make_mesh((1,), ("model",))
@@ -96,11 +96,11 @@ def get_named_sharding(tree: T, mesh: jax.sharding.Mesh) -> T:
 def get_abstract_model(
     init_fn: Callable[[], Any], mesh: jax.sharding.Mesh, *, graph: bool | None = None
 ) -> tuple[Any, Any]:
-    """A model's structure, and its state as shapes that say where they lie, without making any of it.
+    """Returns a model's structure, and its State as `ShapeDtypeStruct`s with shardings, without allocating arrays.
 
     Args:
-        init_fn: makes the model.
-        mesh: where it is to lie.
+        init_fn: a function that creates the model.
+        mesh: the mesh of the shardings.
         graph: whether the model is a graph or a tree.
 
     Raises:
@@ -116,19 +116,19 @@ def get_abstract_model(
     ((2, 4), True)
     """
 
-    def located(leaf: Any, sharding: Any) -> jax.ShapeDtypeStruct:
+    def sharded(leaf: Any, sharding: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
     with jax.set_mesh(mesh):
         graphdef, abstract = split(eval_shape(init_fn, graph=graph), graph=graph)
-        return graphdef, jax.tree.map(located, abstract, get_named_sharding(abstract, mesh))
+        return graphdef, jax.tree.map(sharded, abstract, get_named_sharding(abstract, mesh))
 
 
 def as_abstract(tree: T, graph: bool | None = None) -> T:
-    """An abstract model whose Variables say where they lie on the mesh: their own, or else the one in force.
+    """Gives the `ShapeDtypeStruct`s of an abstract model the shardings of their Variables' `out_sharding`.
 
     Args:
-        tree: what `eval_shape` gave. What says where it lies already, or has no `out_sharding`, stays as it is.
+        tree: a result of `eval_shape`. Variables with a sharding, or without `out_sharding`, stay as they are.
         graph: whether it is a graph or a tree.
 
     >>> from weft import nnx
@@ -139,7 +139,7 @@ def as_abstract(tree: T, graph: bool | None = None) -> T:
     True
     """
 
-    def located(path: Any, leaf: Any) -> Any:
+    def sharded(path: Any, leaf: Any) -> Any:
         if not _is_variable(leaf) or not leaf.has_metadata("out_sharding"):
             return leaf
         value = leaf.get_value()
@@ -150,11 +150,11 @@ def as_abstract(tree: T, graph: bool | None = None) -> T:
         sharding = NamedSharding(mesh, get_var_pspec(leaf) or PartitionSpec())
         return leaf.replace(jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=sharding))
 
-    return map_graph(located, tree, graph=graph)
+    return map_graph(sharded, tree, graph=graph)
 
 
 def abstract_with_sharding(tree: T, graph: bool | None = None) -> T:
-    """The former name of `as_abstract`."""
+    """Deprecated name of `as_abstract`."""
     warnings.warn("This function is deprecated. Use as_abstract instead.", DeprecationWarning, stacklevel=2)
     return as_abstract(tree, graph=graph)
 

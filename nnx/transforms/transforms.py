@@ -1,6 +1,6 @@
 """nnx.cond, switch, eval_shape, checkify and make_jaxpr: the rules of `weft.transforms` over graphs."""
 
-# Names that flax has here, and that code outside of it calls: private ones, which nothing in this package calls.
+# flax has private names in this module, which other libraries import; nothing in this package uses them.
 # pyright: reportPrivateUsage=false
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ def cond(
     graph_updates: bool | None = None,
     **kwargs: Any,
 ) -> R:
-    """Calls one of two functions of objects and arrays, by a boolean.
+    """Calls one of two functions of objects and arrays, chosen by a boolean.
 
     Raises:
-        TypeError: for a predicate that is no scalar, or if the two return different makes, with each path.
+        TypeError: if the predicate is no scalar, or the branches differ in structure (naming each path).
 
     Source: `jax.lax.cond`, with the semantics of `flax.nnx.cond`.
 
@@ -72,8 +72,8 @@ def cond(
     """
     boundary = boundary_of("cond", graph, graph_updates)
     check_predicate(pred)
-    # Lambdas written in the call are others each time, so they are found again by their text: else each eager call
-    # would compile.
+    # A lambda written in the call is a new function each time, so `interpreted_at_once` looks the plan up by code and
+    # constants: otherwise each eager call would compile.
     interpreted = interpreted_at_once(COND, boundary, (true_fun, false_fun), COND_OPTIONS)
     return interpreted(operands, kwargs, extra=pred)
 
@@ -85,10 +85,10 @@ def switch(
     graph: bool | None = None,
     graph_updates: bool | None = None,
 ) -> R:
-    """Calls one of several functions of objects and arrays, by an index.
+    """Calls one of several functions of objects and arrays, chosen by an index.
 
     Raises:
-        TypeError: for an index that is no integer scalar, or if two branches return different makes, with each path.
+        TypeError: if the index is no integer scalar, or two branches differ in structure (naming each path).
         ValueError: without branches.
 
     Source: `jax.lax.switch`, with the semantics of `flax.nnx.switch`.
@@ -101,7 +101,7 @@ def switch(
     """
     boundary = boundary_of("switch", graph, graph_updates)
     if not branches:
-        raise StructureError("switch has no branches", fix="give it one at least")
+        raise StructureError("switch has no branches", fix="pass at least one function")
     check_index(index)
     interpreted = interpreted_at_once(SWITCH, boundary, tuple(branches), switch_options(branches))
     return interpreted(operands, {}, extra=index)
@@ -110,9 +110,9 @@ def switch(
 def eval_shape(
     f: Callable[..., R], *args: Any, graph: bool | None = None, graph_updates: bool | None = None, **kwargs: Any
 ) -> R:
-    """The output of a function of objects and arrays, with `ShapeDtypeStruct`s in place of arrays.
+    """Returns the output of a function of objects and arrays as `ShapeDtypeStruct`s, without computing it.
 
-    With graph updates, those of Variables have the layout of `out_sharding` if there is a mesh, as the arrays would.
+    With graph updates and a mesh, those of Variables have the sharding that `out_sharding` would give their arrays.
 
     Raises:
         ValueError: for a bound method of an object.
@@ -127,7 +127,7 @@ def eval_shape(
     boundary = boundary_of("eval_shape", graph, graph_updates)
     if not boundary.updates:
         return interpret(EVAL_SHAPE, boundary)((f,), NoOptions())(args, kwargs)
-    # New objects throughout, whose values are replaced below: the caller's own must not become abstract.
+    # `copies`: an argument that is returned must be a new object, because the caller's own must not become abstract.
     boundary = boundary_of("eval_shape", graph, graph_updates, copies=True)
     abstract = interpret(EVAL_SHAPE, boundary)((f,), NoOptions())(args, kwargs)
     for variable in _variables_of(abstract):
@@ -154,7 +154,7 @@ def make_jaxpr(
     graph_updates: bool | None = None,
     static_argnums: int | Sequence[int] = (),
 ) -> Callable[..., Any]:
-    """A function's jaxpr, for given objects and arrays.
+    """Makes a function that returns the jaxpr of `f` for its arguments.
 
     Raises:
         ValueError: for a bound method of an object.
@@ -178,7 +178,7 @@ def checkify(
     graph: bool | None = None,
     graph_updates: bool | None = None,
 ) -> Callable[P, tuple[jax_checkify.Error, R]]:
-    """Makes the checks inside a function of objects and arrays part of its output.
+    """Makes a function return the error of its `checkify.check`s beside its output.
 
     Raises:
         ValueError: for a bound method of an object.
@@ -200,7 +200,7 @@ def checkify(
 
 
 def resolve_kwargs(fun: Any = MISSING, args: Any = MISSING, kwargs: Any = MISSING) -> Any:
-    """Arguments by name in their positions, with defaults; without arguments, a decorator that calls a function so.
+    """Moves keyword arguments to their positions, with defaults; without arguments, returns a decorator that does so.
 
     Raises:
         TypeError: if an argument has no position.
@@ -219,8 +219,8 @@ def resolve_kwargs(fun: Any = MISSING, args: Any = MISSING, kwargs: Any = MISSIN
             return resolved
 
         return resolving
-    for name, given in (("args", args), ("kwargs", kwargs)):
-        if given is MISSING:
+    for name, value in (("args", args), ("kwargs", kwargs)):
+        if value is MISSING:
             raise ValueError(f"{name} must be provided")
     if isinstance(fun, functools.partial) and kwargs:
         raise TypeError(

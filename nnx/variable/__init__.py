@@ -1,1 +1,1 @@
-"""Variables: a value with metadata that is changed in place, its kinds, its traces and its operators."""
+"""Variables: mutable boxes of a value and metadata; their kinds, trace levels, operators and hijax forms."""

@@ -1,7 +1,7 @@
-"""Boxes where a traced value may change (JAX until 0.10): three primitives make, read and write them.
+"""Hijax boxes for JAX up to 0.10, where a traced box is mutable: three primitives make, read and write it.
 
-Inside of a trace a box is a tracer whose current leaves JAX keeps track of (its *qdd*, a quasi-dynamic type). A ref
-Variable's box never changes: its ref does.
+Inside a trace a box is a tracer, and JAX tracks the types of its current leaves (its *qdd*, quasi-dynamic data). The
+box of a ref Variable is never written: its ref is.
 """
 
 # JAX annotates these interfaces loosely, and renames their parameters from release to release.
@@ -24,7 +24,7 @@ from weft.nnx.errors import ImmutableVariableError, WeftError
 
 @dataclasses.dataclass(frozen=True)
 class VariableQDD:
-    """What a box holds at some point of a trace: types of leaves, and the Variable's definition."""
+    """The content of a box at one point of a trace: the types of its leaves, and the Variable's treedef."""
 
     leaf_avals: tuple[Any, ...]
     treedef: Any
@@ -37,39 +37,41 @@ class VariableQDD:
 
 
 class VariableEffect(Effect):
-    """Reading or writing a box."""
+    """The effect of making or writing a box, which keeps JAX from dropping or reordering it."""
 
 
 variable_effect = VariableEffect()
+# Without this, JAX refuses to trace a scan or cond whose body writes a box.
 hijax.control_flow_allowed_effects.add_type(VariableEffect)
 
 
 class DifferentiatedBoxError(WeftError, NotImplementedError):
-    """A derivative through reading or writing a box that changes."""
+    """Raised for a derivative through making, reading or writing a mutable box."""
 
 
-def _refuse_to_differentiate(what: str, changes: bool) -> None:
+def _refuse_to_differentiate(action: str, changes: bool) -> None:
     if changes:
         raise DifferentiatedBoxError(
-            f"{what} a hijax Variable cannot be differentiated",
+            f"{action} a hijax Variable cannot be differentiated",
             fix="differentiate with respect to its value, variable[...], or use a ref Variable",
         )
 
 
 class BoxType(hijax.MutableHiType):
-    """The type of a box. One that changes says only the kind of Variable; what it holds is its qdd.
+    """The type of a box. For a mutable box it names only the kind of Variable; the types of its leaves are its qdd.
 
-    Subclasses say how a box is made of leaves and a definition, `new`.
+    Subclasses define `new`, which makes a box from leaves and a treedef.
     """
 
     def __init__(self, var_type: type, treedef: Any, leaves: Sequence[Any] | None, *, ref: bool = False):
         self.var_type, self.ref = var_type, ref
         object.__setattr__(self, "changes", not ref)
+        # A mutable box may get leaves of other types and another treedef, so they cannot be part of its type.
         self._treedef, self._leaves = (treedef, leaves) if ref else (None, None)
 
     @classmethod
     def of(cls, box: Any) -> BoxType:
-        """The type of a box that is no tracer."""
+        """The type of a concrete box (no tracer)."""
         return cls(box.var_type, box._treedef, tuple(map(jax.typeof, box._leaves)), ref=box.ref)
 
     @classmethod
@@ -87,31 +89,31 @@ class BoxType(hijax.MutableHiType):
 
     __str__ = __repr__
 
-    # ------------------------------------------------------------------ lowering: a box is its leaves
+    # ------------------------------------------------------------------ lowering: a box becomes its leaves
 
-    def lo_ty_qdd(self, held: VariableQDD) -> list[Any]:
-        return [low for aval in held.leaf_avals for low in aval.lo_ty()]
+    def lo_ty_qdd(self, qdd: VariableQDD) -> list[Any]:
+        return [low for aval in qdd.leaf_avals for low in aval.lo_ty()]
 
-    def _raise(self, held: VariableQDD, low: Sequence[Any]) -> list[Any]:
+    def _raise(self, qdd: VariableQDD, low: Sequence[Any]) -> list[Any]:
         rest = iter(low)
-        return [aval.raise_val(*itertools.islice(rest, len(aval.lo_ty()))) for aval in held.leaf_avals]
+        return [aval.raise_val(*itertools.islice(rest, len(aval.lo_ty()))) for aval in qdd.leaf_avals]
 
-    def new_from_loval(self, held: VariableQDD, *low: Any) -> Any:
-        return self.new(self._raise(held, low), held.treedef, self.var_type, self.ref)
+    def new_from_loval(self, qdd: VariableQDD, *low: Any) -> Any:
+        return self.new(self._raise(qdd, low), qdd.treedef, self.var_type, self.ref)
 
-    def read_loval(self, held: VariableQDD, box: Any) -> list[Any]:
+    def read_loval(self, qdd: VariableQDD, box: Any) -> list[Any]:
         leaves, _ = read_leaves(box)
-        return [low for aval, leaf in zip(held.leaf_avals, leaves, strict=True) for low in aval.lower_val(leaf)]
+        return [low for aval, leaf in zip(qdd.leaf_avals, leaves, strict=True) for low in aval.lower_val(leaf)]
 
-    def update_from_loval(self, held: VariableQDD, box: Any, *low: Any) -> None:
-        write_leaves(box, self._raise(held, low), held.treedef)
+    def update_from_loval(self, qdd: VariableQDD, box: Any, *low: Any) -> None:
+        write_leaves(box, self._raise(qdd, low), qdd.treedef)
 
     def to_tangent_aval(self) -> BoxType:
         return type(self)(self.var_type, self._treedef, self._leaves, ref=self.ref)
 
 
 class MakeBox(hijax.HiPrimitive):
-    """Leaves into a box."""
+    """The primitive that makes a box from leaves."""
 
     def is_high(self, *leaves: Any, **params: Any) -> bool:
         return True
@@ -138,7 +140,7 @@ class MakeBox(hijax.HiPrimitive):
 
 
 class WriteBox(hijax.HiPrimitive):
-    """Other leaves into a box that changes."""
+    """The primitive that writes new leaves into a mutable box."""
 
     multiple_results = True
 
@@ -168,7 +170,7 @@ class WriteBox(hijax.HiPrimitive):
 
 
 class ReadBox(hijax.HiPrimitive):
-    """The leaves in a box."""
+    """The primitive that reads the leaves of a box."""
 
     multiple_results = True
 
@@ -202,7 +204,9 @@ read_box_p = ReadBox("read_box")
 
 def _check_mutable(box: Any) -> None:
     if not box.changes:
-        raise ImmutableVariableError("a hijax ref Variable's box does not change; write through its ref")
+        raise ImmutableVariableError(
+            "the box of a hijax ref Variable cannot be written; write through its ref: variable[...] = value"
+        )
 
 
 def _bind_make(leaves: Sequence[Any], **params: Any) -> Any:
@@ -210,16 +214,16 @@ def _bind_make(leaves: Sequence[Any], **params: Any) -> Any:
 
 
 def make_box(kind: BoxType, leaves: Sequence[Any], treedef: Any = None) -> Any:
-    """A box of a type, with these leaves; the definition of one that changes is no part of its type."""
+    """Makes a box of a type from leaves. A mutable box needs `treedef`, which is not part of its type."""
     treedef = kind._treedef if treedef is None else treedef
     return _bind_make(leaves, box_type=type(kind), treedef=treedef, var_type=kind.var_type, ref=kind.ref)
 
 
 def read_leaves(box: Any) -> tuple[Sequence[Any], Any]:
-    """The leaves in a box, or in a tracer of one, and the Variable's definition."""
+    """Reads the leaves of a box or of its tracer. Returns them with the Variable's treedef."""
     if box.changes:
-        held = held_now(box)
-        treedef, avals = held.treedef, tuple(held.leaf_avals)
+        qdd = held_now(box)
+        treedef, avals = qdd.treedef, tuple(qdd.leaf_avals)
     else:
         treedef, leaves = box._treedef, box._leaves
         avals = leaves if isinstance(box, Tracer) else tuple(map(jax.typeof, leaves))
@@ -227,9 +231,9 @@ def read_leaves(box: Any) -> tuple[Sequence[Any], Any]:
 
 
 def write_leaves(box: Any, leaves: Sequence[Any], treedef: Any) -> None:
-    """Puts leaves and a definition into a box.
+    """Writes leaves and a treedef into a box.
 
     Raises:
-        ImmutableVariableError: if it holds a ref.
+        ImmutableVariableError: if the box is that of a ref Variable.
     """
     write_box_p.bind(box, *leaves, treedef=treedef)

@@ -1,7 +1,7 @@
-"""Boxes where a traced value is what it is (JAX 0.12): two primitives make and read them, and none writes them.
+"""Hijax boxes for JAX 0.12, where a traced box is immutable: two primitives make and read it, and none writes it.
 
-A box that is a tracer has a type that says all of it but the arrays: the Variable's definition and the types of its
-leaves. A box that is no tracer was made outside of all transforms and is written there, like any Python object.
+The type of a traced box has everything but the arrays: the Variable's treedef and the types of its leaves. A concrete
+box, outside all transforms, is written like any Python object.
 """
 
 # JAX annotates these interfaces loosely.
@@ -21,7 +21,7 @@ from weft.nnx.errors import ImmutableVariableError
 
 
 class BoxType(hijax.HiType):
-    """The type of a box: what is in it, but for the arrays. Subclasses say how a box is made of them, `box`."""
+    """The type of a box: the Variable's treedef and the types of its leaves. Subclasses define how `box` is made."""
 
     changes = False
 
@@ -31,7 +31,7 @@ class BoxType(hijax.HiType):
 
     @classmethod
     def of(cls, box: Any) -> BoxType:
-        """The type of a box that is no tracer."""
+        """The type of a concrete box (no tracer)."""
         return cls(box.var_type, box._treedef, tuple(map(jax.typeof, box._leaves)), ref=box.ref)
 
     def box(self, leaves: Sequence[Any]) -> Any:
@@ -52,7 +52,7 @@ class BoxType(hijax.HiType):
     def __str__(self) -> str:
         return str(jax.tree.unflatten(self._treedef, self._leaves))
 
-    # ------------------------------------------------------------------ lowering: a box is its leaves
+    # ------------------------------------------------------------------ lowering: a box becomes its leaves
 
     def lo_ty(self) -> list[Any]:
         return [low for aval in self._leaves for low in aval.lo_ty()]
@@ -77,11 +77,11 @@ class BoxType(hijax.HiType):
 
     def vspace_add(self, left: Any, right: Any) -> Any:
         pairs = zip(self._leaves, read_leaves(left)[0], read_leaves(right)[0], strict=True)
-        return make_box(self, [aval.vspace_add(one, other) for aval, one, other in pairs])
+        return make_box(self, [aval.vspace_add(left_leaf, right_leaf) for aval, left_leaf, right_leaf in pairs])
 
 
 class MakeBox(hijax.ONE_CALL):
-    """Leaves into a box."""
+    """The primitive that makes a box from leaves; linear in them, so its derivative makes a box of tangents."""
 
     def __init__(self, kind: BoxType):
         self.in_avals, self.out_aval, self.params = kind._leaves, kind, {"kind": kind}
@@ -110,7 +110,7 @@ class MakeBox(hijax.ONE_CALL):
 
 
 class ReadBox(hijax.ONE_CALL):
-    """The leaves in a box."""
+    """The primitive that reads the leaves of a box; linear, like `MakeBox`."""
 
     def __init__(self, kind: BoxType):
         self.in_avals, self.out_aval, self.params = (kind,), kind._leaves, {"kind": kind}
@@ -138,30 +138,30 @@ class ReadBox(hijax.ONE_CALL):
 
 
 def make_box(kind: BoxType, leaves: Sequence[Any], treedef: Any = None) -> Any:
-    """A box of a type, with these leaves; the definition is part of the type already."""
+    """Makes a box of a type from leaves. `treedef` is ignored: here the type has it; other JAXes need it."""
     leaves = [hijax.instantiate_zeros(leaf) for leaf in leaves]
-    # The types of the leaves are those that they have now: a weak type, or a dtype that JAX has not canonicalised.
+    # `kind` may have other types than the leaves (a weak type, float64 without x64), and JAX compares them exactly.
     now = type(kind)(kind.var_type, kind._treedef, tuple(map(jax.typeof, leaves)), ref=kind.ref)
     return MakeBox(now)(*leaves)
 
 
 def read_leaves(box: Any) -> tuple[Sequence[Any], Any]:
-    """The leaves in a box, or in a tracer of one, and the Variable's definition."""
+    """Reads the leaves of a box or of its tracer. Returns them with the Variable's treedef."""
     if not isinstance(box, Tracer):
         return box._leaves, box._treedef
     return ReadBox(jax.typeof(box))(box), box._treedef
 
 
 def write_leaves(box: Any, leaves: Sequence[Any], treedef: Any) -> None:
-    """Puts leaves and a definition into a box.
+    """Writes leaves and a treedef into a concrete box, outside all transforms.
 
     Raises:
-        ImmutableVariableError: inside of a transform.
+        ImmutableVariableError: inside a transform.
     """
     if isinstance(box, Tracer) or current_level() != EAGER:
         raise ImmutableVariableError(
-            "Cannot update a hijax Variable inside of a JAX transform: this JAX has no hijax values that change there",
-            fix="make it with ref=True, or without hijax=True, or return its new value and write that outside",
+            "Cannot update a hijax Variable inside of a JAX transform: in this JAX, hijax values are immutable there",
+            fix="create it with ref=True, or without hijax=True, or return its new value and write that outside",
         )
     object.__setattr__(box, "_leaves", tuple(leaves))
     object.__setattr__(box, "_treedef", treedef)

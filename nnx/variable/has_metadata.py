@@ -1,4 +1,4 @@
-"""The half of a Variable that deals with its metadata."""
+"""HasMetadata: the methods of a Variable that read and change its metadata."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _store = object.__setattr__
 
 
 def _write(variable: Any, metadata: Mapping[str, Any]) -> None:
-    # Past the class's `__setattr__`, which may be a user's that writes metadata.
+    # Not by `setattr`: a user's `__setattr__` that stores metadata would call this function again.
     _store(variable, "_nnx_metadata", freeze(dict(metadata)))
     structure_epoch.advance()
 
 
 class MetadataView(MutableMapping[str, Any]):
-    """The metadata of a Variable, as it is now, for code that writes into it: each write replaces it as a whole.
+    """A mutable view of a Variable's metadata; each write stores a new immutable record.
 
     >>> from weft import nnx
     >>> w = nnx.Param(1.0)
@@ -41,7 +41,7 @@ class MetadataView(MutableMapping[str, Any]):
         _write(self._variable, {**self._variable._nnx_metadata, name: value})
 
     def __delitem__(self, name: str) -> None:
-        self._variable._nnx_metadata[name]
+        self._variable._nnx_metadata[name]  # raises KeyError, as `del` of a dict does
         _write(self._variable, self._variable._nnx_metadata.without(name))
 
     def __iter__(self) -> Iterator[str]:
@@ -58,7 +58,7 @@ class MetadataView(MutableMapping[str, Any]):
 
 
 class HasMetadata:
-    """Reading and changing metadata; the base of `Variable`."""
+    """The methods of `Variable` that read and change metadata."""
 
     __slots__ = ()
     _nnx_metadata: Metadata
@@ -66,7 +66,7 @@ class HasMetadata:
 
     @property
     def _var_metadata(self) -> MutableMapping[str, Any]:
-        """flax's private name of the metadata, which there is an ordinary dict, and that other code writes into."""
+        """The metadata, mutable: in flax it is a dict under this private name, and other code writes into it."""
         return MetadataView(self)
 
     @_var_metadata.setter
@@ -74,20 +74,20 @@ class HasMetadata:
         _write(self, metadata)
 
     def _check_can_update(self) -> None:
-        raise AssertionError("a Variable says itself when it may be updated")
+        raise AssertionError("Variable overrides _check_can_update")
 
     def get_metadata(
         self, name: str | None = None, default: Any = MISSING, *, exclude_required: bool | None = None
     ) -> Any:
-        """One entry of the metadata, or all of it as a new dict.
+        """Returns one entry of the metadata, or all of it as a new dict.
 
         Args:
-            name: which entry; all if `None`.
-            default: what to return for an entry that is not there.
-            exclude_required: whether to leave out the three modes; only without a name.
+            name: the entry; None for all of them.
+            default: the result for a missing entry.
+            exclude_required: whether to leave out `hijax`, `ref` and `eager_sharding`; only without `name`.
 
         Raises:
-            KeyError: for an entry that is not there, without a default.
+            KeyError: for a missing entry without a default.
         """
         if name is not None:
             if exclude_required is not None:
@@ -104,7 +104,7 @@ class HasMetadata:
         which replaces all of it.
 
         Raises:
-            ValueError: if a mode would change.
+            ValueError: if `hijax`, `ref` or `eager_sharding` would change.
         """
         self._check_can_update()
         match args, bool(kwargs):
@@ -126,31 +126,31 @@ class HasMetadata:
             if metadata[mode] != self._nnx_metadata[mode]:
                 raise StructureError(
                     f"Cannot change `{mode}` metadata from {self._nnx_metadata[mode]} to {metadata[mode]}",
-                    fix=f"make another Variable: variable.copy({mode}=...)",
+                    fix=f"make a new Variable: variable.copy({mode}=...)",
                 )
         _write(self, metadata)
 
     def has_metadata(self, name: str) -> bool:
-        """Whether there is such an entry."""
+        """Whether the metadata has an entry of this name."""
         return name in self._nnx_metadata
 
     def del_metadata(self, name: str) -> None:
-        """Drops an entry.
+        """Deletes an entry of the metadata.
 
         Raises:
-            KeyError: if there is none.
+            KeyError: if there is no such entry.
             ValueError: for `hijax` and `ref`.
         """
         self._check_can_update()
         if name in ("hijax", "ref"):
             raise StructureError(f"Cannot delete `{name}` metadata: every Variable has it")
-        self._nnx_metadata[name]
+        self._nnx_metadata[name]  # raises KeyError
         _write(self, self._nnx_metadata.without(name))
 
     def add_axis(self, axis_index: int, axis_name: str | None) -> None:
-        """Tells the hooks that a transform adds an axis."""
+        """Calls the `on_add_axis` hooks, because a transform has added an axis to the value."""
         call_hooks(self._nnx_metadata.get("on_add_axis", ()), self, axis_index, axis_name)
 
     def remove_axis(self, axis_index: int, axis_name: str | None) -> None:
-        """Tells the hooks that a transform takes an axis away."""
+        """Calls the `on_remove_axis` hooks, because a transform has removed an axis of the value."""
         call_hooks(self._nnx_metadata.get("on_remove_axis", ()), self, axis_index, axis_name)

@@ -1,11 +1,11 @@
-"""Hijax Variables: Variables that JAX itself knows as values (`hijax=True`).
+"""Hijax Variables (`hijax=True`): Variables that plain `jax.jit` and other JAX transforms take as values.
 
-Such a Variable goes into `jax.jit` without any help: a hijax *box* holds a Variable's leaves, and primitives make and
-read boxes. Whatever is asked of a box reads the Variable out of it, asks that, and writes it back if it changed. Where
-JAX has hijax values that change inside of a trace (until 0.10), a box that is written there comes back mutated; where
-it has none (0.12), that is an error. A ref Variable's box never changes: its ref does, on either.
+A hijax *box* holds a Variable's leaves, and primitives of JAX make and read boxes. Every method of a box reads the
+Variable out of it, calls the Variable's method, and writes the Variable back if that changed it. JAX up to 0.10 has
+mutable hijax values: a box that is written inside a trace comes back mutated. JAX 0.12 has only immutable ones, and
+such a write is an error. The box of a ref Variable is never written, on either version: its ref is.
 
-Importing this file makes `isinstance(box, nnx.Param)` true; without hijax Variables nothing of it is ever loaded.
+Importing this file makes `isinstance(box, nnx.Param)` true. It is imported when the first hijax Variable is made.
 """
 
 # JAX annotates these interfaces loosely, and renames their parameters from release to release.
@@ -25,32 +25,32 @@ from weft.nnx.printing.reprlib import Representable
 from weft.nnx.variable.modes import VariableMeta
 from weft.nnx.variable.operators import OPERATORS
 
-# Boxes have types that change in JAX 0.10, and fixed ones since.
+# By name, because each module needs parts of JAX that only its versions have.
 boxes: Any = importlib.import_module(f"weft.nnx.variable.{'changing' if CHANGING else 'fixed'}_boxes")
 
 # ---------------------------------------------------------------------- boxes and Variables
 
 
 def to_hijax(variable: Any) -> Any:
-    """A box with a Variable in it."""
+    """Puts a Variable into a new box."""
     leaves, treedef = jax.tree.flatten(variable)
     kind = AbstractVariable(type(variable), treedef, tuple(map(jax.typeof, leaves)), ref=variable.ref)
     return boxes.make_box(kind, leaves, treedef)
 
 
 def read_box(box: Any) -> Any:
-    """The Variable in a box, or in a tracer of one."""
+    """Rebuilds the Variable in a box, or in the tracer of a box."""
     leaves, treedef = boxes.read_leaves(box)
     return jax.tree.unflatten(treedef, leaves)
 
 
 def write_box(box: Any, variable: Any) -> None:
-    """Puts a Variable into a box."""
+    """Writes the leaves of a Variable into a box."""
     boxes.write_leaves(box, *jax.tree.flatten(variable))
 
 
 def _through(box: Any, act: Callable[[Any], Any]) -> Any:
-    """Acts on the Variable in a box, and writes it back if that changed it."""
+    """Calls `act` on the Variable in a box, and writes the Variable back if that changed it."""
     variable = read_box(box)
     before, definition = jax.tree.flatten(variable)
     out = act(variable)
@@ -77,7 +77,7 @@ def _content(other: Any) -> Any:
 
 
 class _BoxMeta(type):
-    """A tracer of a box is a box."""
+    """Makes `isinstance(tracer, HijaxVariable)` true for a tracer of a box."""
 
     def __instancecheck__(cls, instance: Any) -> bool:
         if type.__instancecheck__(cls, instance):
@@ -94,7 +94,7 @@ METHODS = (
 
 
 class HijaxVariable(Representable, metaclass=_BoxMeta):
-    """A box. It does whatever the Variable in it does."""
+    """A box: JAX's value for a hijax Variable. Its methods are those of the Variable in it."""
 
     __slots__ = ("__weakref__", "_leaves", "_treedef", "changes", "ref", "var_type")
     _can_update = True
@@ -123,18 +123,18 @@ class HijaxVariable(Representable, metaclass=_BoxMeta):
     value = property(_no_value, _no_value)
 
     def copy_from(self, other: Any) -> None:
-        """Takes over value and metadata of a Variable."""
+        """Copies value and metadata of another Variable into this one."""
         _through(self, lambda variable: variable.copy_from(_content(other)))
 
     def update_from_state(self, variable_state: Any) -> None:
-        """Takes over value and metadata of a Variable, except the modes."""
+        """Copies value and metadata of another Variable into this one, except `hijax` and `ref`."""
         _through(self, lambda variable: variable.update_from_state(_content(variable_state)))
 
     def cur_qdd(self) -> Any:
         return self.type_state()
 
     def type_state(self) -> Any:
-        """What the box holds, for a JAX that asks while it traces."""
+        """The types of the box's current leaves, which JAX up to 0.10 asks for when it traces a concrete box."""
         return boxes.VariableQDD(tuple(map(jax.typeof, self._leaves)), self._treedef)
 
     __hash__ = None  # type: ignore[assignment]
@@ -145,12 +145,13 @@ for _name in METHODS:
 
 
 class AbstractVariable(boxes.BoxType):
-    """The type of a box, by which a tracer of one finds the methods of Variables."""
+    """The type of a box. JAX looks up attributes of a tracer on it, so it has the methods of Variables."""
 
     hijax = True
     _can_update = True
 
     def __getattr__(self, name: str) -> Any:
+        # JAX asks every type for these names, and takes an answer for that of an array type.
         if name.startswith("_") or name in ("dtype", "ndim", "size", "shape", "cur_qdd"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return aval_property(fget=lambda box: _through(box, lambda variable: getattr(variable, name)))
@@ -163,11 +164,11 @@ class AbstractVariable(boxes.BoxType):
 
     @classmethod
     def new(cls, leaves: Sequence[Any], treedef: Any, var_type: type, ref: bool) -> HijaxVariable:
-        """A box with these leaves."""
+        """Makes a concrete box from leaves."""
         return HijaxVariable._box(leaves, treedef, var_type, ref)
 
 
-# Tracers look for methods by name on their type, and for operators under names of their own.
+# A tracer looks up a method under its name on its type, and an operator without dunders: `__add__` as `_add`.
 for _name in (*METHODS, "copy_from", "update_from_state"):
     if not _name.startswith("__") or _name == "__jax_array__":
         setattr(AbstractVariable, _name, aval_method(getattr(HijaxVariable, _name)))

@@ -1,7 +1,7 @@
-"""The kinds of Variables, and their names.
+"""The kinds of Variables (`Param`, `BatchStat`, ...), and their registry by name.
 
-A Variable's type says what its value is for. Each type here is one of the core's kinds too, so that a filter means the
-same for records and for Modules. The *name registry* maps the names of Linen's collections to types, one to one.
+The type of a Variable is the role of its value. Each type here is also a subclass of the core's kind of that name, so
+`weft` filters match NNX Variables. The *name registry* maps the names of Linen's collections to types, one to one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ VariableType = type[Variable[Any]]
 
 
 class Param(Variable[A], kinds.Param):
-    """A parameter: what `grad` differentiates unless told otherwise.
+    """A trainable parameter; an `Optimizer` with `wrt=nnx.Param` updates it.
 
     >>> from weft import nnx
     >>> list(nnx.state(nnx.Linear(2, 3, rngs=nnx.Rngs(0)), nnx.Param))
@@ -29,7 +29,7 @@ class Param(Variable[A], kinds.Param):
 
 
 class LoRAParam(Param[A], kinds.LoRAParam):
-    """A parameter of a low-rank adapter.
+    """A parameter of a low-rank adapter (`LoRA`).
 
     >>> from weft import nnx
     >>> list(nnx.state(nnx.LoRA(2, 1, 3, rngs=nnx.Rngs(0)), nnx.LoRAParam))
@@ -38,7 +38,7 @@ class LoRAParam(Param[A], kinds.LoRAParam):
 
 
 class BatchStat(Variable[A], kinds.BatchStat):
-    """A running statistic of batches.
+    """A running statistic of batch normalization (mean, variance).
 
     >>> from weft import nnx
     >>> list(nnx.state(nnx.BatchNorm(2, rngs=nnx.Rngs(0)), nnx.BatchStat))
@@ -47,7 +47,7 @@ class BatchStat(Variable[A], kinds.BatchStat):
 
 
 class Cache(Variable[A], kinds.Cache):
-    """What decoding keeps between steps.
+    """Keys and values that attention caches between decoding steps.
 
     >>> from weft import nnx
     >>> attention = nnx.MultiHeadAttention(2, 4, decode=True, rngs=nnx.Rngs(0))
@@ -58,7 +58,7 @@ class Cache(Variable[A], kinds.Cache):
 
 
 class Intermediate(Variable[A], kinds.Intermediate):
-    """A value recorded on the way by `Module.sow`.
+    """An intermediate value that `Module.sow` recorded during a call.
 
     >>> from weft import nnx
     >>> class Double(nnx.Module):
@@ -71,7 +71,7 @@ class Intermediate(Variable[A], kinds.Intermediate):
 
 
 class Perturbation(Intermediate[A], kinds.Perturbation):
-    """A planted zero (`Module.perturb`), whose gradient is that of an intermediate value.
+    """A zero that `Module.perturb` adds to an intermediate value: its gradient is the gradient of that value.
 
     >>> import jax.numpy as jnp
     >>> from weft import nnx
@@ -84,7 +84,7 @@ class Perturbation(Intermediate[A], kinds.Perturbation):
 
 
 class RngState(Variable[Any], kinds.RngState):
-    """Random state, tagged with the name of its stream.
+    """State of a random stream (its key or its count), tagged with the stream's name.
 
     >>> from weft import nnx
     >>> [path[-1] for path in nnx.to_flat_state(nnx.state(nnx.Rngs(0), nnx.RngState)).paths]
@@ -95,7 +95,7 @@ class RngState(Variable[Any], kinds.RngState):
 
 
 class RngCount(RngState, kinds.RngCount):
-    """How many keys a stream has drawn.
+    """The number of keys that a random stream has drawn.
 
     >>> from weft import nnx
     >>> rngs = nnx.Rngs(0)
@@ -106,7 +106,7 @@ class RngCount(RngState, kinds.RngCount):
 
 
 class RngKey(RngState, kinds.RngKey):
-    """The key that a stream derives its keys from.
+    """The base key of a random stream, from which it derives a key for each draw.
 
     >>> from weft import nnx
     >>> [key.tag for _, key in nnx.to_flat_state(nnx.state(nnx.Rngs(params=0, dropout=1), nnx.RngKey))]
@@ -120,11 +120,11 @@ VariableTypeCache: dict[str, VariableType] = {}
 def variable_type_from_name(
     name: str, /, *, base: VariableType = Variable, allow_register: bool = False
 ) -> VariableType:
-    """The Variable type of a collection's name.
+    """Returns the Variable type that is registered under a name.
 
     Args:
-        name: such as `"params"`.
-        base: what a type made for a new name is a subclass of.
+        name: the name of a collection, such as `"params"`.
+        base: the base class of a type that is made for a new name.
         allow_register: whether to make and register a type for a new name.
 
     Raises:
@@ -144,14 +144,14 @@ def variable_type_from_name(
 
 
 def variable_name_from_type(typ: VariableType, /, *, allow_register: bool = False) -> str:
-    """The collection's name of a Variable type.
+    """Returns the name under which a Variable type is registered.
 
     Args:
         typ: the type.
         allow_register: whether to register a new type under its own name.
 
     Raises:
-        ValueError: if the type is new and may not be registered, or its name is taken.
+        ValueError: if the type is new and may not be registered, or another type has its name.
 
     >>> variable_name_from_type(BatchStat)
     'batch_stats'
@@ -171,10 +171,10 @@ def variable_name_from_type(typ: VariableType, /, *, allow_register: bool = Fals
 def register_variable_name(
     name: str, typ: VariableType | Missing = MISSING, *, overwrite: bool = False
 ) -> VariableType | Callable[[VariableType], VariableType]:
-    """Registers a Variable type under a collection's name; without a type, returns a decorator that does.
+    """Registers a Variable type under a name; without a type, returns a decorator.
 
     Raises:
-        ValueError: if the name is taken, unless `overwrite`.
+        ValueError: if another type has the name, unless `overwrite`.
 
     >>> @register_variable_name("memories")
     ... class Memory(Variable):
@@ -187,7 +187,7 @@ def register_variable_name(
     if name in VariableTypeCache and not overwrite:
         raise StructureError(
             f"Name {name!r} is already mapped to type {VariableTypeCache[name].__name__}",
-            fix="pass overwrite=True to give it away",
+            fix="pass overwrite=True to replace that type",
         )
     VariableTypeCache[name] = typ
     return typ

@@ -1,12 +1,12 @@
-"""What a Variable carries beside its value: modes, sharding, hooks, and whatever else its maker names.
+"""The metadata of a Variable: modes, sharding, hooks, and any further keyword of its constructor.
 
-Metadata is an immutable, hashable mapping that is replaced as a whole, so that graph definitions share it with their
-Variables instead of copying it, and two are equal at a glance when they are the same. Three keys are always there:
-`hijax`, `ref` and `eager_sharding`.
+Metadata is an immutable, hashable mapping, and a change stores a new one. Graph definitions can therefore share it with
+their Variables instead of copying it, and comparing two starts with their identity. Three keys, the *modes*, are always
+there: `hijax`, `ref` and `eager_sharding`.
 
-A *hook* is metadata too, a function or a tuple of them under one of the names in `HOOKS`, and each is called with the
-Variable first: `on_create_value`, `on_get_value` and `on_set_value` map the value, `on_add_axis` and `on_remove_axis`
-are told of an axis that a transform adds or takes.
+A *hook* is an entry of the metadata, too: a function, or a tuple of functions, under a name of `HOOKS`, called with the
+Variable first. `on_create_value`, `on_get_value` and `on_set_value` map the value; transforms call `on_add_axis` and
+`on_remove_axis` when they add or remove an axis of the value.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _OLD_NAMES = ("sharding", "sharding_names")
 
 
 class Metadata(dict[str, Any]):
-    """An immutable mapping with a hash.
+    """An immutable, hashable dict.
 
     >>> Metadata(a=1) == {"a": 1}, hash(Metadata(a=1, b=2)) == hash(Metadata(b=2, a=1))
     (True, True)
@@ -40,11 +40,12 @@ class Metadata(dict[str, Any]):
         try:
             return self._hash
         except AttributeError:
+            # At the first use only: metadata is part of every structure, and those are hashed at each call.
             self._hash = hash(frozenset(self.items()))
             return self._hash
 
     def in_order(self) -> Metadata:
-        """The same, sorted by name: what a Variable has after JAX rebuilt it."""
+        """This metadata sorted by name: what flax gives a Variable that JAX has unflattened."""
         try:
             return self._in_order
         except AttributeError:
@@ -54,7 +55,7 @@ class Metadata(dict[str, Any]):
             return self._in_order
 
     def _immutable(self, *args: Any, **kwargs: Any) -> Any:
-        raise TypeError("metadata of a Variable is replaced as a whole; use Variable.set_metadata or del_metadata")
+        raise TypeError("metadata of a Variable is immutable; use Variable.set_metadata or del_metadata")
 
     if not TYPE_CHECKING:
         __setitem__ = __delitem__ = update = pop = popitem = clear = setdefault = __ior__ = _immutable
@@ -63,11 +64,11 @@ class Metadata(dict[str, Any]):
         return (Metadata, (dict(self),))
 
     def without(self, *names: str) -> dict[str, Any]:
-        """The rest, as an ordinary dict."""
+        """The other entries, as an ordinary dict."""
         return {name: value for name, value in self.items() if name not in names}
 
 
-# Nearly all Variables of a program have one of these, so that comparing theirs is comparing identities.
+# Nearly all Variables of a program have one of these eight records, which then compare by identity.
 _common = {
     (hijax, ref, eager): Metadata(hijax=hijax, ref=ref, eager_sharding=eager)
     for hijax in (False, True)
@@ -77,7 +78,7 @@ _common = {
 
 
 def freeze(metadata: Mapping[str, Any]) -> Metadata:
-    """A mapping as metadata; the common ones are shared."""
+    """Converts a mapping to metadata; a mapping of the three modes alone becomes one of eight shared records."""
     if type(metadata) is Metadata:
         return metadata
     if len(metadata) == 3 and metadata.keys() == REQUIRED:
@@ -88,7 +89,7 @@ def freeze(metadata: Mapping[str, Any]) -> Metadata:
 
 
 def current_name(name: str, stacklevel: int = 3) -> str:
-    """`out_sharding` for its two old names, with a warning; any other name as it is."""
+    """Renames `sharding` and `sharding_names` to `out_sharding`, with a warning; returns any other name unchanged."""
     if name in _OLD_NAMES:
         warnings.warn(f"'{name}' is deprecated, use 'out_sharding'", DeprecationWarning, stacklevel=stacklevel)
         return "out_sharding"
@@ -96,7 +97,7 @@ def current_name(name: str, stacklevel: int = 3) -> str:
 
 
 def with_current_names(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Metadata under today's names."""
+    """Metadata with `out_sharding` instead of its two deprecated names."""
     if not any(name in metadata for name in _OLD_NAMES):
         return dict(metadata)
     renamed = {current_name(name, stacklevel=4): value for name, value in metadata.items() if name in _OLD_NAMES}
@@ -104,7 +105,7 @@ def with_current_names(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def run_hooks(hooks: Any, *args: Any) -> Any:
-    """Maps the last argument through hooks, each called with all of them."""
+    """Passes the last argument through hooks in turn; each is also called with the arguments before it."""
     *context, value = args
     for hook in hooks if isinstance(hooks, tuple) else (hooks,):
         value = hook(*context, value)
@@ -112,7 +113,7 @@ def run_hooks(hooks: Any, *args: Any) -> Any:
 
 
 def call_hooks(hooks: Any, *args: Any) -> None:
-    """Calls hooks for their effect."""
+    """Calls each hook with the arguments, and ignores the results."""
     for hook in hooks if isinstance(hooks, tuple) else (hooks,):
         hook(*args)
 
@@ -126,7 +127,7 @@ def warn_of_hooks() -> None:
 
 @dataclasses.dataclass
 class VariableMetadata(Generic[A]):
-    """A value with the metadata that the Variable made of it shall have; what `with_metadata` returns.
+    """A value together with metadata for the Variable that will hold it; an initializer of `with_metadata` returns one.
 
     >>> from weft import nnx
     >>> w = nnx.Param(nnx.VariableMetadata(1.0, metadata={"role": "scale"}))
@@ -142,20 +143,20 @@ class VariableMetadata(Generic[A]):
     on_remove_axis: tuple[Callable[..., Any], ...] = ()
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
-    def joined(self, given: dict[str, Any]) -> dict[str, Any]:
-        """All metadata for the constructor: its own arguments, then this, then this one's hooks.
+    def joined(self, own: dict[str, Any]) -> dict[str, Any]:
+        """Joins the metadata of a constructor's arguments with this. Entries of `metadata` win, hooks of `own` win.
 
         Raises:
-            StructureError: if a mode is given in both places, differently.
+            StructureError: if a mode has two different values.
         """
         for mode in REQUIRED & self.metadata.keys():
-            if given.get(mode) is not None and given[mode] != self.metadata[mode]:
+            if own.get(mode) is not None and own[mode] != self.metadata[mode]:
                 raise StructureError(
-                    f"{mode} is {given[mode]} by the constructor, {self.metadata[mode]} by the VariableMetadata",
-                    fix="give it once",
+                    f"{mode} is {own[mode]} by the constructor, {self.metadata[mode]} by the VariableMetadata",
+                    fix=f"pass {mode} in one of the two places",
                 )
         hooks = {name: hooks for name in HOOKS if (hooks := getattr(self, name))}
-        return {**given, **self.metadata, **{name: hook for name, hook in hooks.items() if name not in given}}
+        return {**own, **self.metadata, **{name: hook for name, hook in hooks.items() if name not in own}}
 
 
 def with_metadata(
@@ -167,23 +168,23 @@ def with_metadata(
     on_remove_axis: Callable[..., Any] | Sequence[Callable[..., Any]] = (),
     **metadata: Any,
 ) -> F:
-    """An initializer whose values carry metadata into the Variables that are made of them.
+    """Wraps an initializer, so that Variables made from its values get metadata.
 
     Args:
         initializer: a function that makes a value.
-        on_set_value, on_get_value, on_create_value, on_add_axis, on_remove_axis: hooks, one or several.
-        metadata: anything else.
+        on_set_value, on_get_value, on_create_value, on_add_axis, on_remove_axis: a hook or a sequence of hooks.
+        metadata: any further entries.
 
     Returns:
-        A function of the same arguments that returns a `VariableMetadata`.
+        A function with the initializer's arguments that returns a `VariableMetadata`.
 
     >>> import jax, jax.numpy as jnp
     >>> make = with_metadata(jax.nn.initializers.zeros, note="first")
     >>> make(jax.random.key(0), (2,), jnp.float32).metadata
     {'note': 'first'}
     """
-    given = dict(zip(HOOKS, (on_get_value, on_set_value, on_create_value, on_add_axis, on_remove_axis), strict=True))
-    hooks = {name: (hook,) if callable(hook) else tuple(hook) for name, hook in given.items()}
+    by_name = dict(zip(HOOKS, (on_get_value, on_set_value, on_create_value, on_add_axis, on_remove_axis), strict=True))
+    hooks = {name: (hook,) if callable(hook) else tuple(hook) for name, hook in by_name.items()}
     if any(hooks.values()):
         warn_of_hooks()
 

@@ -1,4 +1,4 @@
-"""The modes of Variables: one that asks for hijax becomes a value of JAX's own, as soon as it is made."""
+"""The metaclass of Variables, which replaces a new Variable with `hijax=True` by its hijax box."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 import jax
 
-# What a Variable becomes that asks for a mode in its metadata, by that name: a value of another class, which stands on
-# Variables itself and so is put in from outside (the package does, and loads `hijax` when the first one is made).
+# The functions that convert a Variable with a mode in its metadata, by the mode's name. `nnx/__init__.py` fills it with
+# a function that imports `variable.hijax`: that file builds on `Variable`, so it cannot be imported from here.
 MODES: dict[str, Callable[[Any], Any]] = {}
 
 
 class VariableMeta(type):
-    """Makes Variable types slotted, and hijax Variables of those that ask for it."""
+    """Gives every Variable type `__slots__`, and replaces new instances with `hijax=True` by hijax boxes."""
 
     def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **kwargs: Any):
         namespace.setdefault("__slots__", ())
@@ -22,14 +22,15 @@ class VariableMeta(type):
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         return cls._variable_meta_call(*args, **kwargs)
 
+    # A method of its own, because flax's metaclass has it under this name.
     def _variable_meta_call(cls, *args: Any, **kwargs: Any) -> Any:
         return as_its_mode(type.__call__(cls, *args, **kwargs))
 
 
 def as_its_mode(variable: Any) -> Any:
-    """The Variable, or the hijax value that stands for it."""
+    """Returns the Variable, or the hijax box of one with `hijax=True`."""
     if not variable._nnx_metadata["hijax"]:
         return variable
     if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(variable._raw_value)):
-        return variable  # there is no value yet
+        return variable  # an abstract Variable has no arrays that a box could hold
     return MODES["hijax"](variable)

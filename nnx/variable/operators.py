@@ -1,7 +1,7 @@
-"""The operators and protocols of a Variable: each is its value's own.
+"""The operators and protocols of a Variable, each of which applies to its value.
 
-Binary operators take the value of a Variable on the other side too. In-place operators are refused: `v += 1` would
-rebind the name `v` to an array; `v[...] += 1` changes the Variable.
+A binary operator reads the value of both operands if both are Variables. In-place operators are refused: `v += 1` would
+rebind the name `v` to an array, and the Variable would keep its value; `v[...] += 1` changes the Variable.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _unary(name: str) -> Callable[[Any], Any]:
 def _in_place(symbol: str) -> Callable[[Any, Any], Any]:
     def method(self: Any, other: Any) -> Any:
         raise InPlaceError(
-            f"In-place operations are not for Variables: `variable {symbol}= x` would not change this one",
+            f"In-place operations are not for Variables: `variable {symbol}= x` would only rebind the name",
             fix=f"write `variable[...] {symbol}= x`",
         )
 
@@ -44,6 +44,7 @@ def _in_place(symbol: str) -> Callable[[Any, Any], Any]:
 
 
 def _operators(value_of: Callable[[Any], Any]) -> dict[str, Callable[..., Any]]:
+    # From tables: Python looks operators up on the class, so `__getattr__` cannot forward them to the value.
     methods: dict[str, Callable[..., Any]] = {f"__{name}__": _unary(f"__{name}__") for name in _UNARY}
     for name, symbol in _SYMBOLS.items():
         methods[f"__{name}__"] = _binary(f"__{name}__", value_of)
@@ -56,7 +57,7 @@ OPERATORS = tuple(_operators(lambda value: value))
 
 
 def install_operators(cls: type, value_of: Callable[[Any], Any]) -> None:
-    """Gives a class the operators; `value_of` takes the value out of what is on the other side."""
+    """Defines the operators on a class; `value_of` maps the other operand to its value."""
     for name, method in _operators(value_of).items():
         method.__name__ = name
         method.__qualname__ = f"{cls.__qualname__}.{name}"
@@ -64,15 +65,15 @@ def install_operators(cls: type, value_of: Callable[[Any], Any]) -> None:
 
 
 class ValueProtocols:
-    """What a Variable is through its value: an array, a container, a function."""
+    """The protocols that a Variable forwards to its value: those of arrays, containers and functions."""
 
     __slots__ = ()
 
     def get_value(self, *, index: Any = MISSING) -> Any:
-        raise AssertionError("a Variable has a value")
+        raise AssertionError("Variable overrides get_value")
 
     def set_value(self, value: Any, *, index: Any = MISSING) -> None:
-        raise AssertionError("a Variable has a value")
+        raise AssertionError("Variable overrides set_value")
 
     def __jax_array__(self) -> Any:
         return self.get_value()

@@ -1,12 +1,12 @@
-"""Packed trees: what `jax.jit` sees of States and objects in a call that it has compiled before.
+"""Packed trees: States and objects as a single pytree node, in calls that plain `jax.jit` has compiled before.
 
-JAX walks over pytrees in C++, but asks Python at each node whose class is not its own: for each Variable of a State
-that goes in, and for each that comes out. A server that calls plain `jax.jit` on a model's state pays for each step.
-For calls that are compiled already JAX keeps a registry apart, in which only two things count: the leaves in order, and
-something equal for trees of equal make. So there a whole tree is one node, *packed*: its leaves, and a `Packing`, which
-has the treedef that the tree has everywhere else.
+JAX flattens pytrees in C++, but calls into Python for each node of a registered class: for every Variable of a State on
+the way in and on the way out. With plain `jax.jit` on a model's State, that costs more than a small step computes. JAX
+has a separate registry for the dispatch of compiled calls, in which only the leaves, their order, and an equal key for
+trees of equal structure matter. In that registry a whole tree is one node, *packed*: its leaves, and a `Packing`, whose
+equality is that of the tree's ordinary treedef.
 
-Key paths, `is_leaf` and treedefs that anybody sees come from the other registries, and know nothing of this.
+Key paths, `is_leaf` and the treedefs that users see come from the other registries, and are unaffected.
 """
 
 from __future__ import annotations
@@ -27,21 +27,22 @@ _set_raw_value = Variable.__dict__["_raw_value"].__set__
 _set_trace_state = Variable.__dict__["_trace_state"].__set__
 _set_metadata = Variable.__dict__["_nnx_metadata"].__set__
 
-# Types whose values are certainly leaves; learned from the first value of each.
+# Types of which a value was seen to be an array: `isinstance` with `jax.Array` is slow, a set look-up is not.
 _leaf_types: set[type] = set()
 
 
-# Getting ready for quick calls takes as long as a few slow ones, and more of them have to come for it to be worth that.
+# A tree of one structure is packed at its third call: preparing costs as much as a few ordinary calls, and most
+# structures of a test or notebook are seen once or twice.
 MEETINGS = 3
 
 
 def is_boxed(value: Any) -> bool:
-    """Whether a value is a Variable, and no hijax box."""
+    """Whether a value is a Variable and not a hijax box, which JAX takes as a leaf."""
     return type(value) in VARIABLE_TYPES
 
 
 def all_leaves(values: Sequence[Any]) -> bool:
-    """Whether values are arrays or tracers, all of them: what JAX takes no further apart."""
+    """Whether all values are of types known as arrays or tracers, which JAX never flattens further."""
     types = set(map(type, values))
     if types <= _leaf_types:
         return True
@@ -50,14 +51,14 @@ def all_leaves(values: Sequence[Any]) -> bool:
 
 
 class Packing:
-    """The make of a packed tree. Equal where treedefs are; as a rule there is one of each.
+    """The structure of a packed tree. Two are equal if their treedefs are; usually there is one object for each.
 
     Attributes:
         root: the tree's class.
-        treedef: as everywhere else.
-        boxes: whether the tree's leaves are the raw values of Variables, one each.
-        by_versions: whether versions tell all that can change in such a tree; None where nobody has asked.
-        assembly: what puts objects together around Variables quicker than JAX, once it is known.
+        treedef: the tree's ordinary treedef.
+        boxes: whether each leaf is the raw value of a Variable of its own.
+        by_versions: whether structural versions detect every change of such a tree; None if not determined yet.
+        assembly: a generated function that builds the objects around Variables faster than JAX; None until made.
     """
 
     __slots__ = ("__weakref__", "_kinds", "_metadata", "_outer", "assembly", "boxes", "by_versions", "root", "treedef")
@@ -66,32 +67,32 @@ class Packing:
         self.root, self.treedef = type(tree), treedef
         self.by_versions: bool | None = None
         self.assembly: Any = None
-        found, self._outer = trees.flatten(tree, is_boxed)
-        self.boxes = len(found) == treedef.num_leaves and all(map(is_boxed, found))
+        variables, self._outer = trees.flatten(tree, is_boxed)
+        self.boxes = len(variables) == treedef.num_leaves and all(map(is_boxed, variables))
         if self.boxes:
-            self._kinds = [type(variable) for variable in found]
-            self._metadata = [variable._nnx_metadata.in_order() for variable in found]
+            self._kinds = [type(variable) for variable in variables]
+            self._metadata = [variable._nnx_metadata.in_order() for variable in variables]
 
     def unpack(self, leaves: Sequence[Any], level: TraceState | None = None) -> Any:
-        """The tree that has these leaves, made at the current level if not at another."""
+        """Rebuilds the tree from leaves, at the trace level `level` (by default the current one)."""
         if not self.boxes:
             return self.treedef.unflatten(leaves)
         return self.around(self.boxed(leaves, level))
 
     def boxed(self, leaves: Sequence[Any], level: TraceState | None = None) -> list[Any]:
-        """The Variables of a tree that has these leaves."""
-        # In steps of C: thousands of them come back from each call.
+        """Makes the Variables around leaves."""
+        # Four loops in C instead of a Python loop: a model's thousands of Variables are rebuilt at each call.
         variables = list(map(_new, self._kinds))
         for write, values in (
             (_set_raw_value, leaves),
             (_set_metadata, self._metadata),
             (_set_trace_state, itertools.repeat(level or current_trace_state())),
         ):
-            any(map(write, variables, values))  # to write gives None, so that it runs through
+            any(map(write, variables, values))  # the writers return None, so `any` never stops early
         return variables
 
     def around(self, variables: Sequence[Any]) -> Any:
-        """The tree that has these Variables."""
+        """Rebuilds the tree around Variables."""
         return self._outer.unflatten(variables)
 
     def __eq__(self, other: object) -> bool:
@@ -101,15 +102,16 @@ class Packing:
         return hash(self.treedef)
 
 
-# Known as long as JAX, or somebody's plan, has it: so that JAX finds it equal at a glance.
+# One `Packing` for each treedef, so that JAX compares them by identity. Weakly: an entry lives as long as JAX's caches
+# or a plan use it.
 _packings: weakref.WeakValueDictionary[trees.TreeDef, Packing] = weakref.WeakValueDictionary()
 
 
 def pack(tree: Any) -> tuple[Sequence[Any], Packing]:
-    """A tree's leaves and its `Packing`, in the long way."""
+    """Flattens a tree with JAX. Returns its leaves and its `Packing`."""
     leaves, treedef = trees.flatten(tree)
     try:
-        found = _packings.get(treedef)
-    except Exception:  # what is static in some other tree refuses to be compared
+        known = _packings.get(treedef)
+    except Exception:  # a static value of some stored treedef has an `==` that raises (numpy arrays)
         return leaves, Packing(tree, treedef)
-    return leaves, _packings.setdefault(treedef, Packing(tree, treedef)) if found is None else found
+    return leaves, _packings.setdefault(treedef, Packing(tree, treedef)) if known is None else known

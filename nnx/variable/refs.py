@@ -1,6 +1,6 @@
-"""JAX refs: arrays that are mutated in place, which a Variable may keep its value in (`ref=True`).
+"""JAX refs: arrays that are mutated in place; a Variable with `ref=True` keeps its value in one.
 
-Where a graph is taken apart, a *mark* stands for a ref's value that does not travel, or that leaves with a new ref.
+In the leaves of a flattened graph, a *mark* replaces the value of a ref that crosses by itself, or of a new ref.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from jax.core import Tracer
 from weft.core.records.leaves import is_array
 from weft.nnx.printing.reprlib import Attr, Object, Representable
 
-# Types whose values are certainly no refs and no containers; learned from the first value of each.
+# Array classes seen so far, none of which is a ref or container: `isinstance` with `jax.Array` is slow.
 _plain_arrays: set[type] = set()
 
 
@@ -40,27 +40,27 @@ def is_plain_array(value: Any) -> bool:
 
 
 def copy_containers(value: Any) -> Any:
-    """A value whose containers are new, so that changing one copy's containers leaves the other's alone."""
+    """Copies the containers of a value (dicts, lists), not its arrays, so that mutating a copy leaves the original."""
     return value if is_plain_array(value) else jax.tree.map(lambda leaf: leaf, value)
 
 
-def same_value(one: Any, other: Any) -> bool:
+def same_value(first: Any, second: Any) -> bool:
     """Whether two values are the same object, or containers of one structure with the same objects in them.
 
     >>> same_value({"a": 1}, {"a": 1}), same_value({}, {"a": 1})
     (True, False)
     """
-    if one is other:
+    if first is second:
         return True
-    if is_array(one) or is_array(other):
+    if is_array(first) or is_array(second):
         return False
-    leaves, structure = jax.tree.flatten(one)
-    others, other_structure = jax.tree.flatten(other)
+    leaves, structure = jax.tree.flatten(first)
+    others, other_structure = jax.tree.flatten(second)
     return structure == other_structure and all(a is b for a, b in zip(leaves, others, strict=True))
 
 
 def fits(value: Any, raw: Any) -> bool:
-    """Whether a value may take the place of an array as it is, without a cast, a broadcast or a move."""
+    """Whether `value` has the shape, dtype and sharding of `raw`, so that `x[...] = value` need not compute."""
     return (
         isinstance(value, jax.Array)
         and value.shape == raw.shape
@@ -70,7 +70,7 @@ def fits(value: Any, raw: Any) -> bool:
 
 
 def _sharding(value: Any) -> Any:
-    # A tracer has none, and composes a long message to say so.
+    # A tracer raises for `.sharding`, after it has composed a long message.
     return None if isinstance(value, Tracer) else getattr(value, "sharding", None)
 
 
@@ -80,13 +80,13 @@ def _sharding(value: Any) -> Any:
 @jtu.register_static
 @dataclasses.dataclass(frozen=True, slots=True)
 class NoUpdate:
-    """In place of a ref's value that need not travel, since the ref is shared with the outside."""
+    """Replaces the value of the caller's own ref, which JAX has written in place."""
 
 
 @jtu.register_static
 @dataclasses.dataclass(frozen=True, slots=True)
 class Repeated:
-    """In place of a ref's value that was met before."""
+    """Replaces the value of a ref that has an earlier path in the graph."""
 
 
 NO_UPDATE, REPEATED = NoUpdate(), Repeated()
@@ -95,7 +95,7 @@ NO_UPDATE, REPEATED = NoUpdate(), Repeated()
 @jtu.register_dataclass
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class ArrayRefOutput(Representable):
-    """The value of a ref that was made inside of a transform, on its way out."""
+    """The array of a ref that was created inside a transform; outside, a new ref is made for it."""
 
     value: jax.Array
 

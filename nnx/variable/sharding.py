@@ -1,7 +1,7 @@
-"""Sharding of values as Variables are made: from the names in `out_sharding` to a layout on a mesh.
+"""Eager sharding: a new Variable's value is put on a mesh as the names in its `out_sharding` say.
 
-`out_sharding` names the axis of the mesh that each axis of the value lies on. A name may be *logical*; rules, in the
-Variable's metadata (`sharding_rules`) or in the context (`logical_axis_rules`), say what it means on the mesh.
+`out_sharding` names a mesh axis, or None, for each axis of the value. A name may be *logical* ("embed"): rules in the
+Variable's metadata (`sharding_rules`) or of a `with logical_axis_rules(...)` block map it to a mesh axis.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _rules: ContextVar[LogicalRules] = ContextVar("weft_logical_axis_rules", default
 
 @contextlib.contextmanager
 def logical_axis_rules(rules: LogicalRules) -> Iterator[None]:
-    """Says, for the length of a `with` block, which axis of the mesh each logical axis lies on.
+    """Maps logical axes to mesh axes for the length of a `with` block.
 
     >>> with logical_axis_rules([("embed", "model")]):
     ...     tuple(apply_rules(("embed", None)))
@@ -39,26 +39,26 @@ def logical_axis_rules(rules: LogicalRules) -> Iterator[None]:
 
 
 def get_logical_axis_rules() -> LogicalRules:
-    """The rules in force."""
+    """Returns the rules of the innermost `logical_axis_rules` block."""
     return _rules.get()
 
 
 def apply_rules(sharding: Any, own_rules: LogicalRules | None = None) -> Any:
-    """A sharding with its logical axes replaced by axes of the mesh.
+    """Replaces the logical axes in a sharding by mesh axes.
 
     Args:
         sharding: a tuple of names, a `PartitionSpec`, a `NamedSharding` or a `Format`.
-        own_rules: the Variable's own rules; they may not contradict the context's.
+        own_rules: the Variable's own rules, which may not contradict those of the block around.
 
     Raises:
-        StructureError: if the two disagree about a name.
+        StructureError: if both have a rule for a name, and they differ.
     """
     rules = read_rules(get_logical_axis_rules())
     for name, axis in read_rules(own_rules).items():
         if rules.get(name, axis) != axis:
             raise StructureError(
-                f"the logical axis {name!r} lies on {rules[name]!r} by the context, on {axis!r} by the Variable",
-                fix="drop one of the two rules",
+                f"logical_axis_rules maps {name!r} to {rules[name]!r}, the Variable's sharding_rules map to {axis!r}",
+                fix="remove one of the two rules",
             )
         rules[name] = axis
     return _rename(sharding, rules)
@@ -73,10 +73,10 @@ def _rename(sharding: Any, rules: Mapping[Any, Any]) -> Any:
 
 
 def shard_value(value: Any, out_sharding: Any, rules: LogicalRules | None, mesh: Any) -> Any:
-    """A value laid out on a mesh as `out_sharding` says; as it is where that is empty.
+    """Puts a value on a mesh as `out_sharding` says; returns it unchanged if `out_sharding` is empty.
 
     Raises:
-        StructureError: if there is no mesh, two meshes, or one with axes of both kinds.
+        StructureError: without a mesh, with two different meshes, or if a mesh mixes explicit and automatic axes.
     """
     if not out_sharding:
         return value
@@ -87,10 +87,13 @@ def shard_value(value: Any, out_sharding: Any, rules: LogicalRules | None, mesh:
     if not meshes:
         raise StructureError(
             f"A mesh context is required: a value with out_sharding={out_sharding!r} needs one to be laid out on",
-            fix="make it inside `jax.set_mesh(mesh)`, pass mesh=..., or turn this off: use_eager_sharding(False)",
+            fix="create it inside `jax.set_mesh(mesh)`, pass mesh=..., or turn this off: use_eager_sharding(False)",
         )
     if any(mesh != meshes[0] for mesh in meshes):
-        raise StructureError("out_sharding names another mesh than the one in force", at=[str(mesh) for mesh in meshes])
+        raise StructureError(
+            "out_sharding is on a different mesh than the one of the context or mesh=...",
+            at=[str(mesh) for mesh in meshes],
+        )
     if isinstance(spec, PartitionSpec):
         spec = NamedSharding(meshes[-1], spec)
     if isinstance(spec, Format) or meshes[-1].are_all_axes_auto:
@@ -103,11 +106,11 @@ def shard_value(value: Any, out_sharding: Any, rules: LogicalRules | None, mesh:
 
 
 def lay_out_abstractly(value: Any, out_sharding: Any, rules: LogicalRules | None, mesh: Any) -> Any:
-    """A `ShapeDtypeStruct` with the layout that `shard_value` gives; as it is where it has one, or there is no mesh."""
+    """Gives a `ShapeDtypeStruct` the sharding that `shard_value` would; unchanged if it has one, or without a mesh."""
     mesh = mesh or _mesh_in_context()
     if not isinstance(value, jax.ShapeDtypeStruct):
         return value
-    # On automatic axes a value has moved away from its constraint or argument if its names say so, as in flax.
+    # As in flax: on automatic axes `out_sharding` overrides the sharding that the value was traced with.
     by_name = out_sharding and mesh is not None and mesh.are_all_axes_auto
     if value.sharding is not None and not by_name:
         return value
@@ -117,7 +120,7 @@ def lay_out_abstractly(value: Any, out_sharding: Any, rules: LogicalRules | None
     if isinstance(sharding, PartitionSpec):
         sharding = NamedSharding(mesh, sharding) if mesh is not None else None
     if isinstance(value.sharding, NamedSharding) and value.sharding.spec == getattr(sharding, "spec", None):
-        return value  # which may name the devices, too
+        return value  # unchanged: its mesh may name devices, which the abstract mesh of a trace does not
     return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=sharding)
 
 

@@ -1,4 +1,4 @@
-"""How a Variable shows itself: its value, the size of it, and its metadata."""
+"""The text of a Variable: its type, value, size in bytes, and metadata."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from weft.nnx.variable.operators import ValueProtocols
 
 
 class Shown(ValueProtocols, Representable):
-    """The text of a Variable."""
+    """The methods of `Variable` that print it, as text and in treescope."""
 
     __slots__ = ()
 
@@ -36,6 +36,6 @@ class Shown(ValueProtocols, Representable):
 
 
 def shown_metadata(metadata: Metadata) -> dict[str, Any]:
-    """The metadata that a representation shows: all but modes at their defaults."""
+    """The metadata that the text shows: all but modes with their default value."""
     usual = {"hijax": config.flax_hijax_variable, "ref": False, "eager_sharding": config.flax_always_shard_variable}
     return {name: value for name, value in metadata.items() if name not in usual or usual[name] != value}

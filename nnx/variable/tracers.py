@@ -1,7 +1,8 @@
-"""Trace levels: which JAX trace an object belongs to.
+"""Trace levels: the JAX trace in which an object was created.
 
-A Variable or object may be mutated only at the trace level at which it was made: a value traced by `jit` that were
-stored in a Variable from outside would leak. Objects made at one level share one `TraceState`.
+A Variable or object may be mutated only at the trace level at which it was created. Otherwise a function under `jit`
+could store a tracer in a Variable that it closes over, where the tracer would outlive its trace. All objects of a level
+share one `TraceState`.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from weft.nnx.printing.reprlib import Attr, Object, Representable
 
 
 def current_jax_trace() -> Any:
-    """JAX's own token for the current trace; equal for equal levels."""
+    """JAX's token for the current trace; equal within a trace."""
     return jax.extend.core.get_opaque_trace_state(convention="nnx")
 
 
 class TraceState(Representable):
-    """The trace level at which something was made."""
+    """The trace level at which an object was created."""
 
     __slots__ = ("_jax_trace",)
 
@@ -33,7 +34,7 @@ class TraceState(Representable):
         return self._jax_trace
 
     def is_valid(self) -> bool:
-        """Whether this is the level of the running code."""
+        """Whether the running code is at this level."""
         return self is current_trace_state() or self._jax_trace == current_jax_trace()
 
     def __nnx_repr__(self):
@@ -45,7 +46,7 @@ class TraceState(Representable):
 
     __hash__ = None  # type: ignore[assignment]
 
-    # A level does not outlive its process: what is unpickled or copied belongs to the level of whoever does it.
+    # A trace ends with its process, so an unpickled or copied object belongs to the level that unpickles or copies it.
     def __getstate__(self) -> dict[str, Any]:
         return {}
 
@@ -55,23 +56,23 @@ class TraceState(Representable):
 
 jax.tree_util.register_pytree_node(TraceState, lambda _: ((), None), lambda _aux, _children: TraceState())
 
-# Who can say where something is that the user's code reached. They walk graphs, which are made of what is made here, so
-# they come to this list by themselves (see `graphs.whereabouts`).
+# Functions that find a path to an object, for errors. `graphs.whereabouts` adds itself: it walks graphs, which build on
+# this file, so it cannot be imported here.
 LOCATORS: list[Callable[[Any], list[str]]] = []
 
 
-def located(thing: Any) -> list[str]:
-    """Where a thing is, as lines for an error; none if nobody knows."""
-    return next((lines for locate in LOCATORS if (lines := locate(thing))), [])
+def located(node: Any) -> list[str]:
+    """Lines for an error that say by which path the user's code reached `node`; empty if no path was found."""
+    return next((lines for locate in LOCATORS if (lines := locate(node))), [])
 
 
-# Outside of all transforms, where nearly all objects are made; and the last level within.
+# The level outside all transforms, where nearly all objects are created; and the last level inside a transform.
 _outside: tuple[object, TraceState] = (running_trace(), TraceState())
 _latest = _outside
 
 
 def current_trace_state() -> TraceState:
-    """The current level, as the one object that everything made at it shares (within, until levels alternate)."""
+    """Returns the current level: the same object for the same trace, as long as traces do not alternate."""
     global _latest
     now = trace_ctx.trace._weakref  # as `running_trace`, without the call: JAX rebuilds thousands of Variables at once
     known, state = _outside

@@ -1,10 +1,10 @@
 """Variable: a mutable box with a value, metadata and a trace level.
 
-The value, the *raw value*, is an array or any pytree; `variable[...]` reads and writes it through the hooks. A Variable
-whose metadata says `ref` keeps its array in a JAX ref, which is mutated in place; one that says `hijax` is a value of
-JAX's own (see `hijax`). A Variable may be written only at the trace level where it was made.
+The stored value, the *raw value*, is an array or any pytree; `variable[...]` reads and writes it through hooks. With
+`ref=True` a Variable keeps its array in a JAX ref, which is mutated in place; with `hijax=True` it becomes a hijax box
+(see `hijax`). A Variable may be written only at the trace level at which it was created.
 
-Three slots hold everything, so that transforms read and write many Variables in a tight loop:
+All of a Variable is in three slots, so that transforms read and write thousands of Variables in loops in C:
 `_raw_value`, `_trace_state` and `_nnx_metadata`, of which only the first changes in ordinary training.
 """
 
@@ -41,7 +41,7 @@ from weft.nnx.versions import structure_epoch
 A = TypeVar("A")
 
 
-# Every Variable type. Loops over graphs look types up here, which is much cheaper than `isinstance`.
+# Every Variable type, for loops over graphs: `type(x) in VARIABLE_TYPES` is much faster than `isinstance`.
 VARIABLE_TYPES: set[type] = set()
 _store = object.__setattr__
 
@@ -51,13 +51,13 @@ class Variable(Shown, HasMetadata, Generic[A], metaclass=VariableMeta):
 
     Args:
         value: an array or any pytree, or a `VariableMetadata` of one.
-        hijax: whether it is a hijax value; by default what `var_defaults` says.
-        ref: whether it keeps its value in a JAX ref; likewise.
-        eager_sharding: whether `out_sharding`, if given, is applied at once; likewise.
-        metadata: anything else to carry, such as `out_sharding=("data", None)`.
+        hijax: whether it becomes a hijax box, which plain `jax.jit` takes; the default is that of `nnx.var_defaults`.
+        ref: whether it keeps its value in a JAX ref; the default is that of `nnx.var_defaults`.
+        eager_sharding: whether to put the value on the mesh at once, if there is an `out_sharding`.
+        metadata: any further entries, such as `out_sharding=("data", None)`.
 
     Raises:
-        ValueError: if the value holds a JAX ref already.
+        ValueError: if the value is or contains a JAX ref.
 
     >>> import jax.numpy as jnp
     >>> count = Variable(jnp.array(1), note="steps")
@@ -82,12 +82,14 @@ class Variable(Shown, HasMetadata, Generic[A], metaclass=VariableMeta):
     ):
         modes = {"hijax": hijax, "ref": ref, "eager_sharding": eager_sharding}
         if isinstance(value, VariableMetadata):
-            joined = value.joined({**metadata, **{mode: given for mode, given in modes.items() if given is not None}})
+            joined = value.joined(
+                {**metadata, **{mode: setting for mode, setting in modes.items() if setting is not None}}
+            )
             modes = {mode: joined.pop(mode, None) for mode in modes}
             metadata, value = joined, value.raw_value
         hijax, ref, eager_sharding = modes.values()
         if not is_plain_array(value) and any(map(is_array_ref, jax.tree.leaves(value))):
-            raise StructureError("Cannot pass a Ref to a Variable", fix="give it the array, `ref[...]`, and ref=True")
+            raise StructureError("Cannot pass a Ref to a Variable", fix="pass the array, `ref[...]`, and ref=True")
         metadata["hijax"] = hijax_default() if hijax is None else hijax
         metadata["ref"] = ref_default() if ref is None else ref
         metadata["eager_sharding"] = using_eager_sharding() if eager_sharding is None else eager_sharding
@@ -114,7 +116,7 @@ class Variable(Shown, HasMetadata, Generic[A], metaclass=VariableMeta):
 
     @classmethod
     def _new(cls, value: Any, metadata: Any) -> Any:
-        """A Variable of the current level, made without hooks or checks."""
+        """Makes a Variable at the current level, without hooks and checks."""
         variable = object.__new__(cls)
         _store(variable, "_trace_state", current_trace_state())
         _store(variable, "_nnx_metadata", metadata if type(metadata) is Metadata else freeze(metadata))
@@ -123,7 +125,7 @@ class Variable(Shown, HasMetadata, Generic[A], metaclass=VariableMeta):
 
     @classmethod
     def from_metadata(cls, value: A, attributes: dict[str, Any]) -> Any:
-        """A Variable with this raw value and exactly this metadata; no hooks run.
+        """Makes a Variable from a raw value and its metadata, without running hooks.
 
         >>> import jax.numpy as jnp
         >>> Variable.from_metadata(jnp.ones(2), {"units": "m"}).units
@@ -139,7 +141,7 @@ class Variable(Shown, HasMetadata, Generic[A], metaclass=VariableMeta):
 
     @property
     def type(self) -> Any:
-        """The kind of this Variable."""
+        """The class of this Variable, which a hijax box reports too."""
         return type(self)
 
     @property
@@ -160,6 +162,7 @@ class Variable(Shown, HasMetadata, Generic[A], metaclass=VariableMeta):
 
     @property
     def _can_update(self) -> bool:
+        # JAX itself checks writes into a ref, and allows them from inside a transform that closes over it.
         return self._nnx_metadata["ref"] or self._trace_state.is_valid()
 
     def _check_can_update(self) -> None:
@@ -167,13 +170,13 @@ class Variable(Shown, HasMetadata, Generic[A], metaclass=VariableMeta):
             raise TraceContextError(
                 f"Cannot mutate {type(self).__name__} from a different trace level",
                 at=located(self),
-                fix="pass it to the transform as an argument, and return what is computed inside",
+                fix="pass it to the transform as an argument, and return the new value",
             )
 
     # ------------------------------------------------------------------ value
 
     def create_value(self, value: A) -> A:
-        """The value to keep, given the one that the constructor got; for kinds to override.
+        """Maps the constructor's value to the one that is stored; for subclasses to override.
 
         >>> import jax.numpy as jnp
         >>> class Rounded(Variable):
@@ -185,11 +188,11 @@ class Variable(Shown, HasMetadata, Generic[A], metaclass=VariableMeta):
         return value
 
     def get_raw_value(self) -> A:
-        """The value as it is kept: no hooks, and a ref if this is a ref Variable."""
+        """Returns the stored value, without hooks; for a ref Variable that is the ref."""
         return self._raw_value
 
     def set_raw_value(self, value: A, *, _unsafe_bypass_check: bool = False) -> None:
-        """Keeps a value as it is: no hooks.
+        """Stores a value, without hooks.
 
         Raises:
             TraceContextError: from another trace level.
@@ -198,12 +201,13 @@ class Variable(Shown, HasMetadata, Generic[A], metaclass=VariableMeta):
             self._check_can_update()
         _store(self, "_raw_value", value)
         if is_array_ref(value):
-            structure_epoch.advance()  # the Variable is a ref one from now on, whatever its metadata says
+            structure_epoch.advance()  # plans of a Variable without a ref are outdated
 
     def get_value(self, *, index: Any = MISSING) -> Any:
-        """The value, or what an index selects of it, through the `on_get_value` hooks."""
+        """Returns the value, or `value[index]`, mapped by the `on_get_value` hooks."""
         value: Any = self._raw_value
         if not is_plain_array(value):
+            # A dict is copied: mutating it in place would bypass hooks and trace levels, and plans would not see it.
             value = copy_containers(value)
             if is_array_ref(value):
                 value = value[... if index is MISSING else index]
@@ -216,10 +220,10 @@ class Variable(Shown, HasMetadata, Generic[A], metaclass=VariableMeta):
         return value
 
     def set_value(self, value: Any, *, index: Any = MISSING) -> None:
-        """Replaces the value, or what an index selects of it, through the `on_set_value` hooks.
+        """Replaces the value, or `value[index]`, by `value` mapped by the `on_set_value` hooks.
 
         Raises:
-            TraceContextError: from another trace level (a ref is mutated from any).
+            TraceContextError: from another trace level, unless this is a ref Variable.
         """
         value = copy_containers(value)
         if "on_set_value" in self._nnx_metadata:
@@ -232,6 +236,7 @@ class Variable(Shown, HasMetadata, Generic[A], metaclass=VariableMeta):
             if not isinstance(raw, jax.Array):
                 raw[index] = value
                 return
+            # `v[...] = x` keeps v's shape and dtype, as in flax; a fitting array is stored without a computation.
             if index is not ... or not fits(value, raw):
                 value = raw.at[index].set(value)
         self._check_can_update()
@@ -260,7 +265,7 @@ class Variable(Shown, HasMetadata, Generic[A], metaclass=VariableMeta):
     # ------------------------------------------------------------------ copies
 
     def copy(self, value: Any = MISSING, *, _copy_ref: bool = True, **updates: Any) -> Any:
-        """A new Variable of this kind, with another value or other metadata where given; a ref is copied too.
+        """Copies this Variable, optionally with a new value and changed metadata; a ref is copied too.
 
         >>> import jax.numpy as jnp
         >>> weight = Variable(jnp.ones(2), units="m")
@@ -282,10 +287,10 @@ class Variable(Shown, HasMetadata, Generic[A], metaclass=VariableMeta):
     to_state = copy
 
     def copy_from(self, other: Variable[A]) -> None:
-        """Takes over value and metadata of a Variable of the same kind.
+        """Copies value and metadata of another Variable of the same type into this one.
 
         Raises:
-            ValueError: if it is of another kind.
+            ValueError: if the types differ.
         """
         if type(self) is not type(other):
             raise StructureError(f"a {type(self).__name__} cannot copy from a {type(other).__name__}")
@@ -295,7 +300,7 @@ class Variable(Shown, HasMetadata, Generic[A], metaclass=VariableMeta):
             structure_epoch.advance()
 
     def update_from_state(self, variable_state: Variable[A]) -> None:
-        """Takes over value and metadata of a Variable, except the modes `hijax` and `ref`.
+        """Copies value and metadata of another Variable into this one, except the modes `hijax` and `ref`.
 
         Raises:
             TraceContextError: from another trace level.
@@ -307,9 +312,13 @@ class Variable(Shown, HasMetadata, Generic[A], metaclass=VariableMeta):
         ([0.0, 0.0], 'm')
         """
         self.set_raw_value(variable_state._raw_value)
-        mine, theirs = self._nnx_metadata, variable_state._nnx_metadata
-        if mine is not theirs and mine != theirs:
-            _store(self, "_nnx_metadata", freeze({**theirs, "hijax": mine["hijax"], "ref": mine["ref"]}))
+        own_metadata, new_metadata = self._nnx_metadata, variable_state._nnx_metadata
+        if own_metadata is not new_metadata and own_metadata != new_metadata:
+            _store(
+                self,
+                "_nnx_metadata",
+                freeze({**new_metadata, "hijax": own_metadata["hijax"], "ref": own_metadata["ref"]}),
+            )
             structure_epoch.advance()
 
     # ------------------------------------------------------------------ attributes: metadata first, then the value's
@@ -336,12 +345,14 @@ class Variable(Shown, HasMetadata, Generic[A], metaclass=VariableMeta):
             f"for metadata write variable.del_metadata({name!r})"
         )
 
+    # `==` compares values and returns an array, so no hash can agree with it; tables use `id`.
     __hash__ = None  # type: ignore[assignment]
 
     # ------------------------------------------------------------------ copies through Python's protocols
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        # A deep copy is made by the walker of objects; asking the value for one, as any attribute, would give an array.
+        # Without this, `copy.deepcopy` would find `__deepcopy__` on the value, through `__getattr__`, and return an
+        # array.
         twin = memo[id(self)] = self._new(copy.deepcopy(self._raw_value, memo), self._nnx_metadata)
         return twin
 
@@ -369,7 +380,7 @@ def _register(cls: Any) -> None:
     VARIABLE_TYPES.add(cls)
 
     def unflatten(metadata: Metadata, children: Any) -> Any:
-        # As `_new` does, but without a call for each slot.
+        # Like `_new`, written out: JAX calls this for every Variable of a model that it rebuilds.
         variable = object.__new__(cls)
         _set_raw_value(variable, *children)
         _set_metadata(variable, getattr(metadata, "_in_order", None) or metadata.in_order())

@@ -150,7 +150,7 @@ def test_has_aux_without_a_pair_is_both_kinds_of_error(aux, found, mode, caught_
 
 @pytest.mark.parametrize("name", ["vmap", "pmap"])
 def test_axes_by_filter_on_their_own_are_refused_when_the_function_is_mapped(name):
-    refused = rf"in_axes of {name} is a StateAxes on its own\n  at: in_axes=StateAxes.*\n  fix: give a tuple"
+    refused = rf"in_axes of {name} is a StateAxes instead of a tuple\n  at: in_axes=StateAxes.*\n  fix: pass a tuple"
     with pytest.raises(TypeError, match=refused):
         getattr(nnx, name)(lambda m: m.w[...], in_axes=nnx.StateAxes({...: 0}))
 

@@ -76,7 +76,7 @@ def test_a_carried_variable_that_is_returned_below_an_axis_is_an_error(agree, wa
 
 
 def test_a_carried_variable_is_not_returned_unstacked_and_the_error_says_what_to_return():
-    with pytest.raises(AliasError, match=r"or its value \(`variable\[\.\.\.\]`\)"):
+    with pytest.raises(AliasError, match=r"or return its value \(`variable\[\.\.\.\]`\)"):
         carried_and_broadcast(nnx, lambda v, d, x: (v, v), {})
 
 
