@@ -57,7 +57,7 @@ def flatten(
         The structure, and a `FlatState` (or a list of leaves).
 
     Raises:
-        ValueError: in tree mode, for something shared, naming both paths.
+        ValueError: in tree mode, for a shared node, naming both paths.
 
     >>> from weft import nnx
     >>> graphdef, flat = nnx.flatten(nnx.Dict(w=nnx.Param(1.0), n=nnx.BatchStat(2.0)))

@@ -39,7 +39,7 @@ def split(node: Any, *filters: Filter, graph: bool | None = None) -> tuple[Any, 
         The structure, and a State for each filter. If `node` is a Variable, its State is that Variable.
 
     Raises:
-        ValueError: if a value matches no filter; in tree mode, for something shared.
+        ValueError: if a value matches no filter; in tree mode, for a shared node.
 
     >>> from weft.nnx.modules.containers import Dict
     >>> from weft.nnx.variable.kinds import BatchStat, Param
@@ -126,8 +126,8 @@ def state(node: Any, *filters: Filter, graph: bool | None = None) -> Any:
         One State without filters or with one filter, else a tuple of States.
 
     Raises:
-        TypeError: for what is no filter.
-        ValueError: if `...` stands before another filter; in tree mode, for something shared.
+        TypeError: for a value that is no filter.
+        ValueError: if `...` stands before another filter; in tree mode, for a shared node.
 
     >>> from weft import nnx
     >>> model = nnx.Dict(w=nnx.Param(1.0), n=nnx.BatchStat(2.0))
@@ -146,7 +146,7 @@ def graphdef(node: Any, /, *, graph: bool | None = None) -> GraphDef[Any]:
     """Returns the structure of a graph.
 
     Raises:
-        ValueError: in tree mode, for something shared.
+        ValueError: in tree mode, for a shared node.
 
     >>> from weft import nnx
     >>> nnx.graphdef(nnx.Dict(w=nnx.Param(1.0))) == nnx.graphdef(nnx.Dict(w=nnx.Param(2.0)))
@@ -159,8 +159,8 @@ def unpack(node: Any, *filters: Filter, graph: bool | None = None) -> Any:
     """Splits a graph into GraphStates, one for each filter: States that have the graph's structure with them.
 
     Raises:
-        TypeError: for what is no filter.
-        ValueError: if a value matches no filter; in tree mode, for something shared.
+        TypeError: for a value that is no filter.
+        ValueError: if a value matches no filter; in tree mode, for a shared node.
 
     >>> from weft import nnx
     >>> params, rest = nnx.unpack(nnx.Dict(w=nnx.Param(1.0), n=nnx.BatchStat(2.0)), nnx.Param, ...)
@@ -203,7 +203,7 @@ def map(
     """Returns a graph of the same structure with `f(path, value)` in place of each Variable or array.
 
     Raises:
-        ValueError: in tree mode, for something shared.
+        ValueError: in tree mode, for a shared node.
 
     >>> from weft import nnx
     >>> model = nnx.Dict(w=nnx.Param(1.0), n=nnx.BatchStat(2.0))

@@ -144,7 +144,7 @@ def set_metadata(node: Any, /, *, only: Filter = Variable, **metadata: Any) -> N
     """Sets metadata of all Variables of a graph, or of those that a filter matches, in place.
 
     Raises:
-        TypeError: for what is no filter.
+        TypeError: for a value that is no filter.
 
     >>> from weft import nnx
     >>> model = nnx.Dict(w=nnx.Param(1.0), n=nnx.BatchStat(2.0))

@@ -60,7 +60,7 @@ def iter_graph(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Pat
         (path, value)
 
     Raises:
-        ValueError: in tree mode, for something shared.
+        ValueError: in tree mode, for a shared node.
 
     >>> from weft import nnx
     >>> model = nnx.Dict(w=nnx.Param(1.0), inner=nnx.Dict(n=nnx.Param(2.0)))
@@ -173,7 +173,7 @@ def recursive_map(f: Callable[[Path, Any], Any], node: Any, /, *, graph: bool | 
         graph: whether a shared node is mapped once (True), or is an error (False).
 
     Raises:
-        ValueError: for a cycle; in tree mode, for something shared.
+        ValueError: for a cycle; in tree mode, for a shared node.
 
     >>> from weft import nnx
     >>> model = nnx.Dict(n=1, inner=nnx.Dict(n=2))
@@ -234,7 +234,7 @@ def find_duplicates(node: Any, /, *, only: Filter = ...) -> list[list[Path]]:
         For each shared node the list of its paths.
 
     Raises:
-        TypeError: for what is no filter.
+        TypeError: for a value that is no filter.
 
     >>> from weft.nnx.variable.kinds import Param
     >>> shared = Param(1)

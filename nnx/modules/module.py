@@ -215,7 +215,7 @@ def iter_modules(module: Any, /, *, graph: bool | None = None) -> Iterator[tuple
     """Iterates over all Modules in a graph with their paths: inner Modules first, the root last.
 
     Raises:
-        ValueError: in tree mode, for something shared.
+        ValueError: in tree mode, for a shared node.
 
     >>> from weft import nnx
     >>> model = nnx.Dict(head=nnx.Linear(2, 3, rngs=nnx.Rngs(0)))

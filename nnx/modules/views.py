@@ -150,8 +150,8 @@ def view_info(node: Any, /, *, only: Filter = ..., graph: bool | None = None) ->
     """Describes the keywords that `view` takes for a graph: those of each class's `set_view`, with their docstrings.
 
     Raises:
-        TypeError: for what is no filter.
-        ValueError: in tree mode, for something shared.
+        TypeError: for a value that is no filter.
+        ValueError: in tree mode, for a shared node.
 
     >>> from weft import nnx
     >>> print(nnx.view_info(nnx.Dropout(0.5, rngs=nnx.Rngs(0))).splitlines()[0])

@@ -35,7 +35,7 @@ from weft.nnx.nn.recurrent import (
 )
 from weft.nnx.nn.stochastic import Dropout
 
-# What `weft.nnx` has too.
+# The names that `weft.nnx` re-exports.
 __all__ = [
     "RNN",
     "BatchNorm",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import MappingProxyType as MappingProxyType  # other code puts its own in its place
+from types import MappingProxyType as MappingProxyType  # libraries replace this name of flax's module
 from typing import Any
 
 import jax
@@ -75,7 +75,7 @@ __all__ = [
 
 
 class PReLU(Module):
-    """A rectifier whose slope for negative values is learned.
+    """A rectifier with a learned slope for negative values.
 
     Args:
         negative_slope_init: the slope before training.
@@ -105,6 +105,6 @@ class PReLU(Module):
         self.promote_dtype = promote_dtype
 
     def __call__(self, inputs: jax.Array) -> jax.Array:
-        """Applies it to each value."""
+        """Applies the rectifier to each element."""
         promote = as_promotion(self.promote_dtype)
         return ops.prelu(inputs, self.negative_slope[...], dtype=self.dtype, promote=promote)

@@ -1,7 +1,7 @@
-"""What linear maps and convolutions share: the class `Affine`, and initializers.
+"""Shared by linear maps and convolutions: the base class `Affine`, the default initializers, and two functions.
 
-What they share to be called are functions, here as in all of `nn`: a layer's method may be called with any object that
-has the layer's attributes, and a subclass may have any method of its own.
+Layers of `nn` share functions and not methods. In flax, `nnx.Linear.__call__(obj, x)` works for any object with a
+linear layer's attributes, and a subclass may define a method of any name: a helper method would break both.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ default_bias_init = initializers.zeros_init()
 
 
 class Affine(Module):
-    """A product with a kernel, and a bias: what they keep, and hand to the ops; but `Einsum` has no `use_bias`."""
+    """Declares the attributes of layers that multiply by a kernel and add a bias. (`Einsum` has no `use_bias`.)"""
 
     kernel: Param[jax.Array]
     bias: Param[jax.Array] | None
@@ -34,12 +34,12 @@ class Affine(Module):
 
 
 def learned(layer: Any) -> tuple[jax.Array, jax.Array | None]:
-    """The kernel and the bias of a layer."""
+    """Returns the kernel and the bias of a layer, as arrays; the bias may be None."""
     return layer.kernel[...], value_of(layer.bias)
 
 
 def product_options(layer: Any) -> dict[str, Any]:
-    """A layer's options that all products take."""
+    """The options of a layer that all product ops take, under the ops' names."""
     return {
         "dtype": layer.dtype,
         "out_dtype": layer.preferred_element_type,

@@ -1,9 +1,9 @@
-"""Attention: `MultiHeadAttention`; the functions it is made of, and masks, are known under this name too."""
+"""`MultiHeadAttention`. The attention functions and masks are re-exported, because flax has them in this module."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType as MappingProxyType  # other code puts its own in its place
+from types import MappingProxyType as MappingProxyType  # libraries replace this name of flax's module
 from typing import Any
 
 import jax
@@ -35,35 +35,35 @@ from weft.nnx.variable.kinds import Cache
 
 
 class MultiHeadAttention(Module):
-    """Attention with several heads, each with its own maps of queries, keys and values.
+    """Multi-head attention, with learned projections to queries, keys and values for each head.
 
     Args:
-        num_heads: how many heads.
+        num_heads: the number of heads.
         in_features: size of the last axis of queries.
         qkv_features: total size of the heads; by default `in_features`.
         out_features: size of the last axis of the result; by default `in_features`.
-        num_kv_heads: how many heads keys and values have, each serving a group; by default `num_heads`.
+        num_kv_heads: the number of heads of keys and values, each for a group of query heads; by default `num_heads`.
         in_kv_features: size of the last axis of keys and values; by default `in_features`.
         dtype: the dtype to compute in; by default what inputs and parameters promote to.
         param_dtype: the dtype of the parameters.
-        broadcast_dropout: whether dropout decides once for all of the batch and all heads.
+        broadcast_dropout: whether the batch and all heads share a dropout mask.
         dropout_rate: the probability that an attention weight is dropped.
-        deterministic: the mode in which nothing is dropped.
+        deterministic: whether to disable dropout.
         precision: see `jax.lax.Precision`.
-        kernel_init, bias_init: initializers; `out_kernel_init` and `out_bias_init` for the last map, if it has others.
-        use_bias: whether the maps add biases.
-        attention_fn: takes the heads' queries, keys and values to results, with `dot_product_attention`'s options.
-        decode: the mode in which each call is one step of decoding, and earlier steps are in the cache.
-        normalize_qk: whether queries and keys pass a `LayerNorm` each.
-        qkv_promote_dtype, out_promote_dtype, ln_promote_dtype: `promote_dtype` of the maps and norms.
-        qkv_dot_general, out_dot_general, qkv_dot_general_cls, out_dot_general_cls: the maps' products.
+        kernel_init, bias_init: initializers; `out_kernel_init` and `out_bias_init` those of the last projection.
+        use_bias: whether the projections have biases.
+        attention_fn: a function of queries, keys and values of all heads, with `dot_product_attention`'s options.
+        decode: whether each call is one step of autoregressive decoding, with earlier steps in the cache.
+        normalize_qk: whether to apply a `LayerNorm` to queries and one to keys.
+        qkv_promote_dtype, out_promote_dtype, ln_promote_dtype: `promote_dtype` of the projections and norms.
+        qkv_dot_general, out_dot_general, qkv_dot_general_cls, out_dot_general_cls: the projections' products.
         rngs: keys for parameters are drawn from the stream `params`.
-        keep_rngs: whether to keep a fork of the stream `dropout`, if there is dropout.
-        kernel_metadata, bias_metadata, out_kernel_metadata, out_bias_metadata: metadata of the maps' parameters.
+        keep_rngs: whether to store a fork of the stream `dropout`, if the rate is positive.
+        kernel_metadata, bias_metadata, out_kernel_metadata, out_bias_metadata: metadata of the projections' parameters.
         query_ln_scale_metadata, key_ln_scale_metadata: metadata of the norms' scales.
 
     Raises:
-        ValueError: if heads do not divide the features, or the query's heads those of the keys.
+        ValueError: if `num_heads` does not divide `qkv_features`, or `num_kv_heads` does not divide `num_heads`.
 
     >>> from weft import nnx
     >>> layer = MultiHeadAttention(num_heads=2, in_features=4, decode=False, rngs=nnx.Rngs(0))
@@ -144,6 +144,7 @@ class MultiHeadAttention(Module):
         self.out_features = in_features if out_features is None else out_features
         self.in_kv_features = in_features if in_kv_features is None else in_kv_features
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        # `vars(self)`: the options above are stored already, with their defaults filled in.
         keep_options(self, locals(), but=("keep_rngs", *vars(self)))
         self.head_dim = _head_size(self)
         _make_maps(self, locals())
@@ -166,52 +167,52 @@ class MultiHeadAttention(Module):
         qkv_sharding: Any = None,
         input_positions: jax.Array | None = None,
     ) -> jax.Array:
-        """Attends.
+        """Computes attention, and projects the result.
 
         Args:
-            inputs_q: what makes the queries, `(*batch, q, in_features)`; while decoding, `q` is 1.
-            inputs_k: what makes the keys, `(*batch, kv, in_kv_features)`; by default `inputs_q`.
-            inputs_v: what makes the values; by default `inputs_k`.
+            inputs_q: inputs of the query projection, `(*batch, q, in_features)`; while decoding, `q` is 1.
+            inputs_k: inputs of the key projection, `(*batch, kv, in_kv_features)`; by default `inputs_q`.
+            inputs_v: inputs of the value projection; by default `inputs_k`.
             mask: which keys may be attended to; broadcasts against `(*batch, heads, q, kv)`.
-            deterministic, decode: this call's modes, if they are not the layer's own.
-            rngs: streams, or a stream, for dropout, instead of the layer's own.
+            deterministic, decode: override the layer's attributes for this call.
+            rngs: `Rngs` or a stream for dropout, instead of the layer's own stream.
             sow_weights: whether to `sow` the weights as `attention_weights`.
-            is_causal: whether a query attends only to keys at its own place and before; while decoding it does so
-                anyway.
-            out_sharding, qkv_sharding: of the maps' results, in explicit-sharding mode.
-            input_positions: of the queries, `(*batch, q)`, for an `attention_fn` that takes them, such as
-                `dot_product_attention_with_rope`; while decoding, that one is told the step by default.
+            is_causal: whether a query attends only to keys at its own position and before; always so while decoding.
+            out_sharding, qkv_sharding: shardings of the projections' results, in explicit-sharding mode.
+            input_positions: positions of the queries, `(*batch, q)`, for an `attention_fn` with this parameter, such
+                as `dot_product_attention_with_rope`, which by default gets the step while decoding.
 
         Returns:
             `(*batch, q, out_features)`.
 
         Raises:
-            ValueError: if shapes do not fit, or a mode, the cache or a stream is missing. The cache stays as it was.
+            ValueError: if shapes do not fit, or an option, the cache or a stream is missing. The cache is unchanged.
         """
         query, key, value = _projected(self, inputs_q, inputs_k, inputs_v, qkv_sharding)
         decoding = first_given("decode", decode, self.decode, owner=self)
         if decoding:
             key, value, mask = _from_cache(self, key, value, mask)
+            # Without its position, every step would be rotated as the first of its sequence.
             if input_positions is None and turns_by_position(self.attention_fn):
                 input_positions = jnp.reshape(_cache(self)[2][...], (1,))
         options = {name: getattr(self, name) for name in ("dropout_rate", "broadcast_dropout", "dtype", "precision")}
         options["deterministic"], options["dropout_rng"] = _dropout(self, deterministic, rngs)
         options |= {} if input_positions is None else {"input_positions": input_positions}
-        # A step's only query is behind all keys that the mask lets it see.
+        # While decoding, the mask of `_from_cache` is causal already; `is_causal` would take the query for the first.
         options |= {"mask": mask, "module": self if sow_weights else None, "is_causal": is_causal and not decoding}
         x = self.attention_fn(query, key, value, **options)
         if decoding:
-            # Only now: a step that fails on the way leaves the cache as it was, and may be made again.
+            # Written last, so that a step that fails leaves the cache unchanged and can be repeated.
             keys, values, index = _cache(self)
             keys[...], values[...] = key, value
             index[...] += 1
         return self.out(x, out_sharding=out_sharding)
 
     def init_cache(self, input_shape: Sequence[int], dtype: Any = jnp.float32) -> None:
-        """Makes an empty cache for decoding.
+        """Creates an empty cache for decoding.
 
         Args:
-            input_shape: `(*batch, steps, features)`, with the most steps that will be made.
+            input_shape: `(*batch, steps, features)`, with the maximal number of steps.
             dtype: the dtype of the cache.
 
         >>> from weft import nnx
@@ -232,13 +233,13 @@ class MultiHeadAttention(Module):
         batch_size: int | Sequence[int] | None = None,
         max_length: int | None = None,
     ) -> None:
-        """What `nnx.view` sets.
+        """Sets options of this layer; `nnx.view` calls it on a copy.
 
         Args:
-            deterministic: whether nothing is dropped.
+            deterministic: whether to disable dropout.
             decode: whether each call is one step of decoding.
             batch_size: for a new cache, the size of its batch axes.
-            max_length: for a new cache, the most steps that will be made.
+            max_length: for a new cache, the maximal number of steps.
         """
         if deterministic is not None:
             self.deterministic = deterministic
@@ -260,20 +261,20 @@ def _head_size(layer: Any) -> int:
     return layer.qkv_features // layer.num_heads
 
 
-def _make_maps(layer: Any, given: Mapping[str, Any]) -> None:
-    """Makes the maps and norms, in flax's order, of what the constructor was given."""
-    options = {"dtype": layer.dtype, "param_dtype": layer.param_dtype, "rngs": given["rngs"]}
+def _make_maps(layer: Any, arguments: Mapping[str, Any]) -> None:
+    """Creates projections and norms from a constructor's `locals()`, in flax's order, in which they draw keys."""
+    options = {"dtype": layer.dtype, "param_dtype": layer.param_dtype, "rngs": arguments["rngs"]}
 
     def linear(kind: str, prefix: str, inputs: Sizes, outputs: Sizes, **axes: Any) -> LinearGeneral:
-        products = {name: given[f"{kind}_{name}"] for name in ("promote_dtype", "dot_general", "dot_general_cls")}
+        products = {name: arguments[f"{kind}_{name}"] for name in ("promote_dtype", "dot_general", "dot_general_cls")}
         made_by = ("kernel_init", "bias_init", "kernel_metadata", "bias_metadata")
-        # The last map has those of the others, unless it was given its own.
-        parameters = {name: given[prefix + name] or given[name] for name in made_by}
+        # `out_kernel_init` and the like default to the values of the other projections.
+        parameters = {name: arguments[prefix + name] or arguments[name] for name in made_by}
         biased = {"use_bias": layer.use_bias, "precision": layer.precision}
         return LinearGeneral(inputs, outputs, **axes, **biased, **products, **parameters, **options)
 
     def norm(name: str) -> LayerNorm:
-        learned = {"use_bias": False, "scale_metadata": given[f"{name}_ln_scale_metadata"]}
+        learned = {"use_bias": False, "scale_metadata": arguments[f"{name}_ln_scale_metadata"]}
         return LayerNorm(layer.head_dim, promote_dtype=layer.ln_promote_dtype, **learned, **options)
 
     heads, size = layer.num_heads, layer.head_dim
@@ -286,9 +287,9 @@ def _make_maps(layer: Any, given: Mapping[str, Any]) -> None:
 
 
 def _projected(layer: Any, q: jax.Array, k: jax.Array | None, v: jax.Array | None, sharding: Any) -> list[jax.Array]:
-    """The heads' queries, keys and values, of what the call was given."""
+    """Projects a call's inputs to queries, keys and values of all heads."""
     if k is None and v is not None:
-        raise ConfigError("inputs_v was given without inputs_k", fix="pass inputs_k; inputs_v is the same by default")
+        raise ConfigError("inputs_v was passed without inputs_k", fix="pass inputs_k; inputs_v is the same by default")
     if q.shape[-1] != layer.in_features:
         raise AxisError(
             f"Incompatible input dimension: MultiHeadAttention takes {layer.in_features} features on the last axis, "
@@ -314,20 +315,21 @@ def _cache(layer: Any) -> tuple[Cache[Any], Cache[Any], Cache[Any]]:
 
 
 def _from_cache(layer: Any, key: jax.Array, value: jax.Array, mask: Any) -> tuple[jax.Array, jax.Array, Any]:
-    """All steps' keys and values, and a mask of those made so far."""
+    """Returns keys and values of all steps with the new one added, and a mask of the steps so far; writes nothing."""
     keys, values, index = (cached[...] for cached in _cache(layer))
     *batch, _, heads, size = keys.shape
     if key.shape != (*batch, 1, heads, size):
         raise AxisError(
             f"Autoregressive cache shape error: a step takes keys of shape {(*batch, 1, heads, size)}, not {key.shape}",
-            fix="pass one step at a time, in batches of the shape that init_cache was given",
+            fix="pass one step at a time, in batches of the shape that was passed to init_cache",
         )
     keys, values, known = ops.cache_step(keys, values, index, key, value)
     return keys, values, ops.combine_masks(mask, known)
 
 
 def _dropout(layer: Any, deterministic: bool | None, rngs: Rngs | RngStream | None) -> tuple[bool, jax.Array | None]:
-    """Whether nothing is dropped, and a key if something is."""
+    """Returns (deterministic, key): whether dropout is disabled, and else a key for it."""
+    # First: without dropout, `deterministic` need not be set anywhere.
     if layer.dropout_rate == 0:
         return True, None
     if first_given("deterministic", deterministic, layer.deterministic, owner=layer):

@@ -1,4 +1,4 @@
-"""Attention as functions: weights, results, and masks. Modules that attend are in `attention`."""
+"""Attention functions: weights, results, and masks. The layer `MultiHeadAttention` is in `attention`."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ def dot_product_attention_weights(
     promote_dtype: Callable[..., Any] = dtypes.promote_dtype,
     is_causal: bool = False,
 ) -> jax.Array:
-    """How much each query attends to each key.
+    """Computes attention weights: how much each query attends to each key.
 
     Args:
         query: `(*batch, q, heads, depth)`.
         key: `(*batch, kv, heads, depth)`, or fewer heads, each of which serves a group of the query's.
         bias: added to the logits; broadcasts against the weights.
         mask: which keys may be attended to; broadcasts against the weights.
-        broadcast_dropout: whether dropout decides once for all of the batch and all heads.
+        broadcast_dropout: whether the batch and all heads share a dropout mask.
         dropout_rng: a key for dropout.
         dropout_rate: the probability that a weight is dropped.
-        deterministic: whether nothing is dropped.
+        deterministic: whether to disable dropout.
         dtype: the dtype to compute in.
         precision: see `jax.lax.Precision`.
         module: a Module in which to `sow` the weights as `attention_weights`.
         promote_dtype: casts `(query, key)` to one dtype, given `dtype`.
-        is_causal: whether a query attends only to keys at its own place and before.
+        is_causal: whether a query attends only to keys at its own position and before.
 
     Returns:
         The weights, `(*batch, heads, q, kv)`.
 
     Raises:
-        ValueError: if shapes do not go together, for a rate that is no probability below 1, or dropout without a key.
+        ValueError: if shapes do not fit, for a rate outside [0, 1), or for dropout without a key.
 
     >>> x = jnp.zeros((2, 1, 4))
     >>> dot_product_attention_weights(x, x, is_causal=True).tolist()
@@ -95,7 +95,7 @@ def dot_product_attention(
     promote_dtype: Callable[..., Any] = dtypes.promote_dtype,
     is_causal: bool = False,
 ) -> jax.Array:
-    """The mean of the values by the weights of `dot_product_attention_weights`, whose arguments are the same.
+    """Averages values with attention weights; the other arguments are those of `dot_product_attention_weights`.
 
     Args:
         value: `(*batch, kv, heads, depth)`, with as many heads as the key.
@@ -104,7 +104,7 @@ def dot_product_attention(
         `(*batch, q, heads, depth)`.
 
     Raises:
-        ValueError: if shapes do not go together.
+        ValueError: if shapes do not fit.
 
     >>> x = jnp.ones((2, 1, 4))
     >>> dot_product_attention(x, x, 3 * x).tolist()[0]
@@ -113,7 +113,8 @@ def dot_product_attention(
     query, key, value = promote_dtype((query, key, value), dtype=dtype)
     ops.check_attention(query, key, value)
     if dropout_rate == 0 and module is None:
-        # XLA for CPUs has no product of float16 that is summed in float32, but JAX's own, outside of a trace, does.
+        # XLA on CPUs cannot compile a float16 product that is accumulated in float32; JAX's eager dispatch can run it.
+        # So float16 takes the function without its `jit`.
         fused = ops.fused_attention.__wrapped__ if query.dtype == jnp.float16 else ops.fused_attention  # pyright: ignore[reportFunctionMemberAccess]
         return fused(query, key, value, bias, mask, is_causal=is_causal)
     dropout = broadcast_dropout, dropout_rng, dropout_rate, deterministic
@@ -130,14 +131,14 @@ def make_attention_mask(
     extra_batch_dims: int = 0,
     dtype: Any = jnp.float32,
 ) -> jax.Array:
-    """A mask from what is known of each query and each key, with an axis of heads.
+    """Makes an attention mask with a heads axis, from values for each query and each key.
 
     Args:
         query_input: `(*batch, q)`, such as ones for tokens and zeros for padding.
         key_input: `(*batch, kv)`.
-        pairwise_fn: what joins the two.
-        extra_batch_dims: how many axes of size one to put in front.
-        dtype: of the mask.
+        pairwise_fn: computes a mask element from a query's value and a key's value.
+        extra_batch_dims: the number of leading axes of size one to add.
+        dtype: dtype of the mask.
 
     Returns:
         `(*extra, *batch, 1, q, kv)`.
@@ -149,12 +150,12 @@ def make_attention_mask(
 
 
 def make_causal_mask(x: jax.Array, extra_batch_dims: int = 0, dtype: Any = jnp.float32) -> jax.Array:
-    """The mask by which each place of `(*batch, length)` attends to itself and those before.
+    """Makes a causal mask for `(*batch, length)`: each position attends to itself and those before.
 
     Args:
         x: only its shape counts.
-        extra_batch_dims: how many axes of size one to put in front.
-        dtype: of the mask.
+        extra_batch_dims: the number of leading axes of size one to add.
+        dtype: dtype of the mask.
 
     Returns:
         `(*extra, *batch, 1, length, length)`.
@@ -166,7 +167,7 @@ def make_causal_mask(x: jax.Array, extra_batch_dims: int = 0, dtype: Any = jnp.f
 
 
 def combine_masks(*masks: jax.Array | None, dtype: Any = jnp.float32) -> jax.Array | None:
-    """What all masks allow; `None`s do not count, and of nothing else comes `None`.
+    """Combines masks by logical and. Nones are ignored; without any mask the result is None.
 
     Raises:
         ValueError: if their ranks differ.

@@ -1,6 +1,6 @@
-"""Paddings, axes and statistics in the one form that JAX and the ops take.
+"""Paddings, axes and statistics in canonical form, under the names that programs import from flax's layer modules.
 
-Programs import these from the modules of flax's layers, by flax's names; some of them begin with an underscore there.
+Some of these names begin with an underscore in flax; `linear` and `normalization` import them under those names.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ Axes = int | Sequence[int]
 
 
 def canonicalize_padding(padding: Any, rank: int) -> str | list[tuple[int, int]]:
-    """A padding as `jax.lax` takes it: a name, or a pair (low, high) for each spatial axis.
+    """Converts a padding to the form of `jax.lax`: a name, or a pair (low, high) for each spatial axis.
 
     Args:
-        padding: a name, a number for all axes, or a number or a pair for each.
-        rank: how many spatial axes there are.
+        padding: a name, an int for all axes, or an int or a pair for each axis.
+        rank: the number of spatial axes.
 
     Raises:
         ValueError: for any other padding.
@@ -35,7 +35,7 @@ def canonicalize_padding(padding: Any, rank: int) -> str | list[tuple[int, int]]
     pads = [padding] * rank if isinstance(padding, int) else padding
     if not isinstance(pads, Sequence) or len(pads) != rank or not all(map(_is_pad, pads)):
         raise ConfigError(
-            f"Invalid padding format: {padding!r}", fix=f"a name, a number, or {rank} numbers or pairs (low, high)"
+            f"Invalid padding format: {padding!r}", fix=f"pass a name, an int, or {rank} ints or pairs (low, high)"
         )
     return ops.lax_padding(list(pads), [1] * rank)  # pyright: ignore[reportReturnType]
 
@@ -45,7 +45,7 @@ def _is_pad(pad: Any) -> bool:
 
 
 def conv_dimension_numbers(input_shape: Sequence[int]) -> lax.ConvDimensionNumbers:
-    """The numbers of the axes of a convolution: batch first and features last, kernels with features last.
+    """The dimension numbers of a convolution with channels last.
 
     >>> conv_dimension_numbers((8, 32, 32, 3)).rhs_spec
     (3, 2, 0, 1)
@@ -54,7 +54,7 @@ def conv_dimension_numbers(input_shape: Sequence[int]) -> lax.ConvDimensionNumbe
 
 
 def normalize_axes(axes: Sequence[int], ndim: int) -> tuple[int, ...]:
-    """Axes as non-negative numbers, in order.
+    """Converts axes to sorted non-negative numbers.
 
     >>> normalize_axes((-1, 0), 3)
     (0, 2)
@@ -63,7 +63,7 @@ def normalize_axes(axes: Sequence[int], ndim: int) -> tuple[int, ...]:
 
 
 def canonicalize_axes(rank: int, axes: Axes) -> tuple[int, ...]:
-    """One axis or several as non-negative numbers, in order, each once.
+    """Converts an axis or several to sorted non-negative numbers without duplicates.
 
     >>> canonicalize_axes(3, (-1, 0, 2)), canonicalize_axes(3, -1)
     ((0, 2), (2,))
@@ -89,7 +89,7 @@ def compute_stats(
     use_fast_variance: bool = True,
     mask: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """Mean and variance over axes; see `weft.modules.ops.moments`."""
+    """Computes mean and variance over axes; see `weft.modules.ops.moments`."""
     return ops.moments(
         x,
         axes,
@@ -113,11 +113,11 @@ def normalize(
     dtype: Any,
     epsilon: float,
 ) -> jax.Array:
-    """Values less their mean, over their deviation, times scale, plus bias; see `weft.modules.ops.normalize`."""
+    """Computes `(x - mean) / sqrt(var + epsilon) * scale + bias`; see `weft.modules.ops.normalize`."""
     options = {"axes": reduction_axes, "feature_axes": feature_axes, "epsilon": epsilon, "dtype": dtype}
     return ops.normalize(x, mean, var, scale, bias, **options)
 
 
 def l2_normalize(x: jax.Array, axis: Axes | None = None, eps: float = 1e-12) -> jax.Array:
-    """Vectors of length one; see `weft.modules.ops.unit_length`."""
+    """Scales vectors to length one; see `weft.modules.ops.unit_length`."""
     return ops.unit_length(x, axes=None if axis is None else canonicalize_axes(x.ndim, axis), epsilon=eps)

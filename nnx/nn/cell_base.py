@@ -1,4 +1,4 @@
-"""What recurrent cells share: the class `RNNCellBase`, the first carry, and what constructors keep for it."""
+"""Shared by recurrent cells: the base class `RNNCellBase`, and the initial carry."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Carry = Any
 
 
 class RNNCellBase(Module):
-    """Base of recurrent cells; a cell of your own says how it begins, what a step is, and how many axes are features.
+    """Base class of recurrent cells. A subclass defines the initial carry, a step, and the number of feature axes.
 
     >>> import jax.numpy as jnp
     >>> from weft import nnx
@@ -39,39 +39,39 @@ class RNNCellBase(Module):
         rngs: Rngs | RngStream | None = None,
         carry_init: Callable[..., Any] | None = None,
     ) -> Carry:
-        """What the first step is given.
+        """Makes the initial carry.
 
         Args:
-            input_shape: of the input of one step: batch axes, then features.
-            rngs: streams, of which `carry` is drawn from, or one stream.
+            input_shape: the shape of one step's input: batch axes, then features.
+            rngs: `Rngs` with a stream `carry`, or a stream.
             carry_init: initializer; zeros by default.
 
         Raises:
-            NotImplementedError: if the cell does not say.
+            NotImplementedError: if the subclass does not define it.
         """
         raise _unwritten(self, "initialize_carry")
 
     def __call__(self, carry: Carry, inputs: jax.Array) -> tuple[Carry, jax.Array]:
-        """One step.
+        """Runs one step.
 
         Args:
-            carry: what the step before gave, or `initialize_carry`.
-            inputs: of this step, `(*batch, features)`.
+            carry: the carry that the last step returned, or `initialize_carry`.
+            inputs: this step's input, `(*batch, features)`.
 
         Returns:
-            What goes on to the next step, and the output of this one.
+            The next carry, and this step's output.
 
         Raises:
-            NotImplementedError: if the cell does not say.
+            NotImplementedError: if the subclass does not define it.
         """
         raise _unwritten(self, "__call__")
 
     @property
     def num_feature_axes(self) -> int:
-        """How many axes of the input are features, at its end.
+        """The number of trailing axes of the input that are features.
 
         Raises:
-            NotImplementedError: if the cell does not say.
+            NotImplementedError: if the subclass does not define it.
         """
         raise _unwritten(self, "num_feature_axes")
 
@@ -84,28 +84,26 @@ def _unwritten(cell: RNNCellBase, name: str) -> UnwrittenMethodError:
 
 
 def kept_stream(keep_rngs: bool, rngs: Any) -> Any:
-    """What a cell keeps of the streams that it was made with."""
+    """A fork of the constructor's stream `carry` if `keep_rngs` (deprecated), else None, declared as data."""
     if not keep_rngs:
         return data(None)
-    warnings.warn(
-        "'keep_rngs' is deprecated: give the call its streams, cell.initialize_carry(..., rngs)", stacklevel=4
-    )
+    warnings.warn("'keep_rngs' is deprecated: pass streams to the call, cell.initialize_carry(..., rngs)", stacklevel=4)
     return rngs.carry.fork()
 
 
 def kept_init(carry_init: Any) -> Any:
-    """The initializer of the first carry that a cell was made with, if any."""
+    """Returns a constructor's `carry_init`, with a warning if there is one."""
     if carry_init:
         warnings.warn(
-            "'carry_init' given to the constructor is deprecated: a cell with another function has another graphdef. "
-            "Give it to initialize_carry",
+            "'carry_init' of the constructor is deprecated: a cell with another function has another graphdef. "
+            "Pass it to initialize_carry",
             stacklevel=3,
         )
     return carry_init
 
 
 def _first_carry(cell: Any, input_shape: tuple[int, ...], rngs: Any, carry_init: Any, count: int) -> list[jax.Array]:
-    """The first carry, in as many arrays as it has; each draws a key, whether its initializer uses that or not."""
+    """Makes the `count` arrays of an initial carry."""
     stream = cell.rngs if rngs is None else rngs
     if isinstance(stream, Rngs):
         stream = stream.carry
@@ -116,13 +114,14 @@ def _first_carry(cell: Any, input_shape: tuple[int, ...], rngs: Any, carry_init:
             fix="cell.initialize_carry(shape, nnx.Rngs(0)); nnx.RNN(cell, rngs=nnx.Rngs(0)) does it by itself",
         )
     if not isinstance(stream, RngStream):
-        raise SeedError(f"{name} draws its carry from Rngs or a stream, not from a {type(stream).__name__}")
+        raise SeedError(f"{name} draws its carry from Rngs or a stream, got a {type(stream).__name__}")
+    # Each array draws a key even if it is zeros, as in flax: otherwise later draws of the stream would differ.
     init = carry_init or cell.carry_init or initializers.zeros_init()
     return [init(stream(), (*input_shape[:-1], cell.hidden_features), cell.param_dtype) for _ in range(count)]
 
 
 class VectorCell(RNNCellBase):
-    """Cells of vectors, whose carry is one; but `SimpleCell` has no gate."""
+    """Base class of cells whose carry is one vector. (`SimpleCell` has no `gate_fn`.)"""
 
     in_features: int
     hidden_features: int
@@ -133,7 +132,7 @@ class VectorCell(RNNCellBase):
 
     @property
     def num_feature_axes(self) -> int:
-        """One: the last."""
+        """1: the last axis."""
         return 1
 
     def initialize_carry(
@@ -142,16 +141,16 @@ class VectorCell(RNNCellBase):
         rngs: Rngs | RngStream | None = None,
         carry_init: Callable[..., Any] | None = None,
     ) -> Any:
-        """What the first step is given, `(*batch, hidden_features)`.
+        """Makes the initial carry, `(*batch, hidden_features)`.
 
         Args:
             input_shape: of the input of one step, `(*batch, in_features)`.
-            rngs: streams, of which `carry` is drawn from, or one stream, whatever the initializer.
+            rngs: `Rngs` with a stream `carry`, or a stream; keys are drawn even if the initializer is `zeros`.
             carry_init: initializer; zeros by default.
 
         Raises:
             ValueError: without streams.
-            TypeError: if they are none.
+            TypeError: if `rngs` are neither.
         """
         return _first_carry(self, input_shape, rngs, carry_init, 1)[0]
 
@@ -165,16 +164,16 @@ class MemoryCell(VectorCell):
         rngs: Rngs | RngStream | None = None,
         carry_init: Callable[..., Any] | None = None,
     ) -> tuple[jax.Array, jax.Array]:
-        """What the first step is given: memory and output, `(*batch, hidden_features)` each.
+        """Makes the initial carry: memory and output, `(*batch, hidden_features)` each.
 
         Args:
             input_shape: of the input of one step, `(*batch, in_features)`.
-            rngs: streams, of which `carry` is drawn from, or one stream, whatever the initializer.
+            rngs: `Rngs` with a stream `carry`, or a stream; keys are drawn even if the initializer is `zeros`.
             carry_init: initializer; zeros by default.
 
         Raises:
             ValueError: without streams.
-            TypeError: if they are none.
+            TypeError: if `rngs` are neither.
         """
         memory, output = _first_carry(self, input_shape, rngs, carry_init, 2)
         return memory, output

@@ -1,17 +1,17 @@
-"""Recurrent cells: `carry, y = cell(carry, x)`, one step of a sequence. `recurrent.RNN` runs them over all steps.
+"""Recurrent cells: `carry, y = cell(carry, x)` is one step of a sequence. `recurrent.RNN` runs all steps.
 
-What their arguments have in common:
+Arguments that all cells have:
 
     in_features: size of the input.
     hidden_features: size of the carry and of the output.
     gate_fn, activation_fn: instead of sigmoid and tanh.
-    kernel_init, recurrent_kernel_init, bias_init: initializers of the maps of the input, of those of the carry, and of
-        the biases.
+    kernel_init, recurrent_kernel_init, bias_init: initializers of the kernels for the input, of the kernels for the
+        carry, and of the biases.
     dtype: the dtype to compute in; by default what inputs and parameters promote to.
     param_dtype: the dtype of the parameters, and of the first carry.
-    carry_init: initializer of the first carry; deprecated here, as `initialize_carry` takes one.
+    carry_init: initializer of the initial carry; deprecated, pass it to `initialize_carry`.
     promote_dtype: casts `(inputs, kernel, bias)` of each map to one dtype, given `dtype`.
-    keep_rngs: whether to keep a fork of the stream `carry` for `initialize_carry`; deprecated, as that takes one.
+    keep_rngs: whether to store a fork of the stream `carry`; deprecated, pass streams to `initialize_carry`.
     rngs: a key for each parameter is drawn from the stream `params`.
     kernel_metadata, recurrent_kernel_metadata, bias_metadata: metadata of the parameters.
 """
@@ -39,7 +39,7 @@ _orthogonal = initializers.orthogonal()
 
 
 def modified_orthogonal(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
-    """An orthogonal kernel in any float dtype: there is no QR decomposition in half precision.
+    """Makes an orthogonal kernel in float32 and casts it, because QR decomposition needs at least single precision.
 
     >>> modified_orthogonal(jax.random.key(0), (2, 2), jnp.bfloat16).dtype.name
     'bfloat16'
@@ -47,36 +47,38 @@ def modified_orthogonal(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp
     return _orthogonal(key, shape).astype(dtype)
 
 
-def begin_cell(cell: Any, given: Mapping[str, Any]) -> tuple[Callable[..., Linear], Callable[..., Linear], Any]:
-    """Keeps what a cell's constructor was given, but for its parameters and the first carry.
+def begin_cell(cell: Any, arguments: Mapping[str, Any]) -> tuple[Callable[..., Linear], Callable[..., Linear], Any]:
+    """Stores the options of a cell's constructor, and prepares the constructors of its linear maps.
 
     Args:
         cell: the cell.
         given: the constructor's `locals()`.
 
     Returns:
-        What makes maps of the input and of the carry, of as many output features as it is given; and the options of
-        those that have a bias.
+        A function that makes a linear map of the input with a number of output features, one for maps of the carry, and
+        the options of maps with a bias.
     """
-    keep_options(cell, given, but=("keep_rngs",))
-    cell.rngs = kept_stream(given["keep_rngs"], given["rngs"])
+    keep_options(cell, arguments, but=("keep_rngs",))
+    cell.rngs = kept_stream(arguments["keep_rngs"], arguments["rngs"])
     linear = functools.partial(
-        Linear, **{name: given[name] for name in ("dtype", "param_dtype", "promote_dtype", "rngs")}
+        Linear, **{name: arguments[name] for name in ("dtype", "param_dtype", "promote_dtype", "rngs")}
     )
     of_input, of_carry = (
-        functools.partial(linear, size, kernel_init=given[f"{kind}_init"], kernel_metadata=given[f"{kind}_metadata"])
+        functools.partial(
+            linear, size, kernel_init=arguments[f"{kind}_init"], kernel_metadata=arguments[f"{kind}_metadata"]
+        )
         for size, kind in ((cell.in_features, "kernel"), (cell.hidden_features, "recurrent_kernel"))
     )
-    return of_input, of_carry, {"bias_init": given["bias_init"], "bias_metadata": given["bias_metadata"]}
+    return of_input, of_carry, {"bias_init": arguments["bias_init"], "bias_metadata": arguments["bias_metadata"]}
 
 
 class SimpleCell(VectorCell):
-    """A plain recurrent cell: `y = tanh(dense_i(x) + dense_h(carry))`, which is the carry too.
+    """A plain recurrent cell: `y = tanh(dense_i(x) + dense_h(carry))` is both output and next carry.
 
     Args:
-        residual: whether the carry is added inside of the activation.
+        residual: whether to add the carry inside the activation.
 
-    Other arguments are said in `cells`.
+    The module `cells` describes the other arguments.
 
     Raises:
         TypeError: if `rngs` are no `Rngs`.
@@ -111,7 +113,7 @@ class SimpleCell(VectorCell):
         bias_metadata: Metadata = NO_METADATA,
     ):
         of_input, of_carry, bias = begin_cell(self, locals())
-        # The map of the carry draws its key first here; in the other cells it is the second.
+        # In this cell the carry's map draws its key first, as in flax; in the other cells the input's map does.
         self.dense_h = of_carry(hidden_features, use_bias=False)
         self.dense_i = of_input(hidden_features, **bias)
         self.carry_init = kept_init(carry_init)
@@ -124,7 +126,7 @@ class SimpleCell(VectorCell):
 
 
 class _FusedCell(RNNCellBase):
-    """Cells with one map of the input and one of the carry for all gates, one of which has the bias."""
+    """Base class of cells with one input map and one carry map for all gates; only one of the two has a bias."""
 
     _gates: ClassVar[int]
     _carry_has_bias: ClassVar[bool]
@@ -157,7 +159,7 @@ class _FusedCell(RNNCellBase):
 
 
 class GRUCell(_FusedCell, VectorCell):
-    """A gated recurrent unit: the output is the carry too. Its arguments are said in `cells`.
+    """A gated recurrent unit, whose output is also the next carry. The module `cells` describes the arguments.
 
     Raises:
         TypeError: if `rngs` are no `Rngs`.
@@ -181,7 +183,7 @@ class GRUCell(_FusedCell, VectorCell):
 
 
 class LSTMCell(MemoryCell):
-    """A long short-term memory; its carry is `(memory, output)`. Its arguments are said in `cells`.
+    """A long short-term memory with the carry `(memory, output)`. The module `cells` describes the arguments.
 
     It has a map for each gate; `OptimizedLSTMCell` has one for all four, which is faster.
 
@@ -234,10 +236,10 @@ class LSTMCell(MemoryCell):
 
 
 class OptimizedLSTMCell(_FusedCell, MemoryCell):
-    """A long short-term memory with one map of the input and one of the carry, for all four gates `i, f, g, o`.
+    """A long short-term memory with one input map and one carry map for all four gates `i, f, g, o`.
 
-    Its carry is `(memory, output)`. Its arguments are said in `cells`; with the kernels of `LSTMCell` put side by side
-    it computes the same.
+    Its carry is `(memory, output)`, and the module `cells` describes the arguments. With the concatenated kernels of an
+    `LSTMCell` it computes the same.
 
     Raises:
         TypeError: if `rngs` are no `Rngs`.

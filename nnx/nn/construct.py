@@ -1,6 +1,6 @@
-"""What layers' constructors and calls share: parameters, and options that either may give.
+"""Shared by layers' constructors and calls: parameters, and options that a constructor or a call may set.
 
-A layer keeps lists among its options as tuples: what may change unnoticed would cost a model its plan.
+Layers store list options as tuples: a plan would have to compare a list at each call, because it is mutable.
 """
 
 from __future__ import annotations
@@ -23,72 +23,74 @@ Sizes = int | Sequence[int]
 NO_METADATA: Metadata = MappingProxyType({})
 
 
-def keep_options(layer: Any, given: Mapping[str, Any], *, but: Sequence[str] = ()) -> None:
-    """Keeps what a constructor was given, as attributes of the same names: all that its parameters are not made of.
+def keep_options(layer: Any, arguments: Mapping[str, Any], *, but: Sequence[str] = ()) -> None:
+    """Stores a constructor's arguments as attributes of the same names, except those that only make parameters.
 
     Args:
         layer: the layer.
         given: the constructor's `locals()`.
-        but: arguments that are not kept either.
+        but: further arguments to leave out.
     """
-    for name, value in given.items():
+    for name, value in arguments.items():
         if name not in ("self", "rngs", *but) and not name.endswith(("_init", "_metadata")):
             setattr(layer, name, hashable(value))
 
 
 def make_param(init: Any, rngs: Any, shape: Sizes, dtype: Any, metadata: Metadata) -> Param[Any]:
-    """A parameter, initialised with the next key of the stream `params`.
+    """Creates a parameter, initialised with the next key of the stream `params`.
 
     Raises:
-        AttributeError: if these are no `Rngs`, nor have such a stream.
+        AttributeError: if `rngs` are no `Rngs`, or have no such stream.
     """
     if not hasattr(rngs, "params"):
         refuse_rngs(rngs)
     stream, sizes = rngs.params, as_sizes(shape)
+    # One compiled call for the key and the numbers, where it gives the same bits: eager initializers take several
+    # operations each, and a model has hundreds of parameters.
     make = compiled(init, sizes, dtype) if type(stream) is RngStream and is_plain(stream) else None
     value = init(stream(), sizes, dtype) if make is None else draw_by(stream, make)
     return Param(value, **metadata)
 
 
 class RngsError(WeftError, AttributeError, TypeError):
-    """Something else where a layer takes `nnx.Rngs`."""
+    """Raised when a layer gets something else than `nnx.Rngs`."""
 
 
 def refuse_rngs(rngs: Any) -> None:
-    """Refuses a seed, a key, or nothing, in place of `Rngs`; what has streams of its own is left to say what it lacks.
+    """Refuses a seed, a key or None in place of `Rngs`. An object may have streams of its own, and raises by itself.
 
     Raises:
-        RngsError: naming what was given, and how to make `Rngs` of it.
+        RngsError: naming the type that was passed, and how to make `Rngs`.
     """
     if not isinstance(rngs, Pytree):
-        given = type(rngs).__name__
-        of_it = "0" if rngs is None or callable(rngs) else "seed or key"
+        kind = type(rngs).__name__
+        seed = "0" if rngs is None or callable(rngs) else "seed or key"
         raise RngsError(
-            f"a layer draws its parameters from nnx.Rngs, not from {given}", fix=f"pass rngs=nnx.Rngs({of_it})"
+            f"a layer draws its parameters from nnx.Rngs, not from {kind}", fix=f"pass rngs=nnx.Rngs({seed})"
         )
 
 
 def maybe_param(use: bool, init: Any, rngs: Any, shape: Sizes, dtype: Any, metadata: Metadata) -> Any:
-    """What to assign to a parameter's attribute: one if it is used; else nothing, and no key is drawn."""
+    """Creates a parameter if `use`; else returns None, declared as data, without drawing a key."""
     return make_param(init, rngs, shape, dtype, metadata) if use else data(None)
 
 
 def value_of(variable: Any) -> Any:
-    """A Variable's value; that of nothing is nothing."""
+    """Returns a Variable's value, or None for None."""
     return None if variable is None else variable[...]
 
 
 def first_given(name: str, *options: Any, owner: Any) -> Any:
-    """The first option that is not `None`: the call's, then the layer's own.
+    """Returns the first option that is not None: that of the call, else that of the layer.
 
     Raises:
-        ConfigError: if none is given.
+        ConfigError: if all are None.
     """
     for option in options:
         if option is not None:
             return option
     layer = type(owner).__name__
-    # Streams are asked for only where something is dropped; flax's users search for the reason.
+    # flax's wording, which users search for: a stream is needed only because `deterministic` is False.
     why = "`deterministic` is False, but no" if name == "rngs" else "No"
     raise ConfigError(
         f"{why} `{name}` argument was provided to {layer}",
@@ -99,5 +101,5 @@ def first_given(name: str, *options: Any, owner: Any) -> Any:
 
 
 def as_sizes(value: Sizes) -> tuple[int, ...]:
-    """A size, or several, as a tuple."""
+    """Converts a size, or several, to a tuple."""
     return tuple(value) if isinstance(value, Iterable) else (value,)  # a size may be symbolic

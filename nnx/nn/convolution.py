@@ -28,7 +28,7 @@ class _Convolution(Affine):
 
 
 def _masked(layer: Any) -> tuple[jax.Array, jax.Array | None]:
-    """The kernel of a layer under its mask, and the bias."""
+    """Returns the kernel of a layer times its mask, and the bias."""
     kernel, bias = learned(layer)
     if layer.mask is None:
         return kernel, bias
@@ -42,24 +42,24 @@ def _masked(layer: Any) -> tuple[jax.Array, jax.Array | None]:
 
 
 class Conv(_Convolution):
-    """A convolution over as many spatial axes as `kernel_size` has numbers.
+    """A convolution; `kernel_size` has a size for each spatial axis.
 
     Args:
         in_features, out_features: size of the last axis, before and after.
         kernel_size: size of the window; an integer for one spatial axis.
-        strides: step of the window, for all spatial axes or each.
-        padding: "SAME", "VALID", "CIRCULAR" (periodic), "REFLECT", "CAUSAL" (1-D, only to the left), or numbers: one
-            for all, one an axis, or a pair (low, high) an axis.
-        input_dilation: spacing put between input elements.
-        kernel_dilation: spacing between kernel elements.
-        feature_group_count: number of groups that the features are divided into.
+        strides: step of the window, for all spatial axes or for each.
+        padding: "SAME", "VALID", "CIRCULAR" (periodic), "REFLECT", "CAUSAL" (1-D, only to the left), an int for all
+            axes, or an int or a pair (low, high) for each axis.
+        input_dilation: dilation factor of the input.
+        kernel_dilation: dilation factor of the kernel.
+        feature_group_count: number of feature groups, each with its own kernel.
         use_bias: whether to add a bias.
-        mask: multiplies the kernel, whose shape it has.
+        mask: an array of the kernel's shape that multiplies it.
         dtype: the dtype to compute in; by default what input and parameters promote to.
         param_dtype: the dtype of the parameters.
         precision: see `jax.lax.Precision`.
         kernel_init, bias_init: initializers.
-        conv_general_dilated: the convolution, with the arguments of `jax.lax.conv_general_dilated`.
+        conv_general_dilated: a replacement for `jax.lax.conv_general_dilated`.
         promote_dtype: casts `(inputs, kernel, bias)` to one dtype, given `dtype`.
         preferred_element_type: the dtype to accumulate and return.
         rngs: a key for each parameter is drawn from the stream `params`.
@@ -108,14 +108,14 @@ class Conv(_Convolution):
 
     @names_features(lambda layer: {-1: layer.in_features})
     def __call__(self, inputs: jax.Array, out_sharding: Any = None) -> jax.Array:
-        """Convolves the spatial axes; leading batch axes, any number of them or none, are kept.
+        """Convolves the spatial axes; any number of leading axes are batch axes.
 
         Args:
-            inputs: batch axes, spatial axes, features.
-            out_sharding: of the convolution, in explicit-sharding mode.
+            inputs: `(*batch, *spatial, in_features)`.
+            out_sharding: sharding of the result, in explicit-sharding mode.
 
         Raises:
-            ValueError: if the mask has another shape than the kernel, or the padding makes no sense.
+            ValueError: if the mask's shape differs from the kernel's, or for an invalid padding.
         """
         return ops.conv(
             inputs,
@@ -136,7 +136,7 @@ def _or_one(sizes: Sizes | None) -> Sizes:
 
 
 def _padding(padding: Any) -> Any:
-    """A padding as ops take it: names in capitals, which JAX does not insist on."""
+    """Converts padding names to upper case, which the ops need and `jax.lax` does not."""
     return padding.upper() if isinstance(padding, str) else padding
 
 
@@ -145,7 +145,7 @@ class ConvTranspose(_Convolution):
 
     Args:
         strides: how much each spatial axis grows.
-        padding: as in `jax.lax.conv_transpose`, one number for all axes or one an axis, or "CIRCULAR".
+        padding: as in `jax.lax.conv_transpose`, an int for all axes or for each, or "CIRCULAR".
         transpose_kernel: whether to flip the window and swap the features, as the gradient of a convolution does.
 
     Other arguments are as in `Conv`.
@@ -190,10 +190,10 @@ class ConvTranspose(_Convolution):
 
     @names_features(lambda layer: {-1: layer.in_features})
     def __call__(self, inputs: jax.Array) -> jax.Array:
-        """Convolves the spatial axes; leading batch axes, any number of them or none, are kept.
+        """Convolves the spatial axes; any number of leading axes are batch axes.
 
         Raises:
-            ValueError: if the mask has another shape than the kernel.
+            ValueError: if the mask's shape differs from the kernel's.
         """
         return ops.conv_transpose(
             inputs,

@@ -1,4 +1,4 @@
-"""Which dtype a layer computes in: `canonicalize_dtype` and `promote_dtype`, and how ops take the latter."""
+"""The dtype that a layer computes in: `canonicalize_dtype` and `promote_dtype`."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ T = TypeVar("T", bound=tuple[Any, ...])
 
 
 def canonicalize_dtype(*args: Any, dtype: Any = None, inexact: bool = True) -> Any:
-    """The dtype to compute in.
+    """Returns the dtype to compute in.
 
     Args:
-        args: arrays and what can become one; `None`s do not count.
-        dtype: what was asked for, if anything.
+        args: array-likes; Nones are ignored.
+        dtype: the requested dtype, or None for the promoted one.
         inexact: whether integers must become floats.
 
     Raises:
-        ValueError: if an integer dtype was asked for where only an inexact one makes sense.
+        ValueError: if an integer dtype was requested, but `inexact` is True.
 
     >>> canonicalize_dtype(1, None, dtype=None).name
     'float32'
@@ -29,7 +29,7 @@ def canonicalize_dtype(*args: Any, dtype: Any = None, inexact: bool = True) -> A
 
 
 def promote_dtype(args: T, /, *, dtype: Any = None, inexact: bool = True) -> T:
-    """Arrays cast to the one dtype that they are computed in; `None` stays `None`.
+    """Casts arrays to a common dtype; None stays None.
 
     Args:
         args: a tuple of arrays.
@@ -42,12 +42,12 @@ def promote_dtype(args: T, /, *, dtype: Any = None, inexact: bool = True) -> T:
     return cast(T, tuple(promote(*args, dtype=dtype, inexact=inexact)))
 
 
-# What `promote_dtype` was when it was read: others change functions in place, and then expect to be called.
+# The functions' code at import. Some libraries replace a function's `__code__`, and expect layers to run the new code.
 _CODES = [function.__code__ for function in (promote_dtype, canonicalize_dtype)]
 
 
 def as_promotion(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function like `promote_dtype` as ops take it: with each array an argument."""
+    """Converts a function like `promote_dtype` to the ops' form, in which each array is an argument."""
     if function is promote_dtype and [promote_dtype.__code__, canonicalize_dtype.__code__] == _CODES:
         return promote
     return lambda *arrays, **options: function(arrays, **options)

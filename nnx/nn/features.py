@@ -1,7 +1,7 @@
-"""Inputs whose features are not those of a layer: the commonest mistake, as an error that names the layer and its path.
+"""The error for an input with the wrong number of features, which names the layer, its path and both sizes.
 
-Nothing is checked beforehand: a layer whose kernel was replaced, or whose product is the user's own, may take what its
-options do not say. Only when the layer has failed are the sizes compared.
+The sizes are compared only after the layer has failed. A check beforehand would refuse valid calls: a user may have
+replaced the kernel by one of another shape, or pass a product that accepts other inputs.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class FeatureError(AxisError, TypeError):
-    """An input with other features than its layer takes."""
+    """Raised for an input whose number of features differs from the layer's."""
 
 
 def names_features(sizes: Callable[[Any], Mapping[int, int]]) -> Callable[[F], F]:
-    """Makes a method of a layer say what is wrong if it fails on an input of other sizes.
+    """Decorates a layer's method: if it fails on an input with the wrong sizes, a `FeatureError` explains it.
 
     Args:
-        sizes: given the layer, the size of each axis of features of the method's first argument.
+        sizes: a function from the layer to the sizes of the feature axes of the method's first argument.
     """
 
     def decorate(method: F) -> F:
-        first = method.__code__.co_varnames[1]  # an input may come by its name
+        first = method.__code__.co_varnames[1]  # the input may be passed as a keyword
 
         @functools.wraps(method)
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -50,15 +50,15 @@ def _explain(layer: Any, x: Any, sizes_of: Callable[[Any], Mapping[int, int]]) -
     try:
         shape, sizes = jnp.shape(x), sizes_of(layer)
     except (TypeError, AttributeError):
-        return  # it is no array at all, or the layer lacks an attribute, and that is what the error says
+        return  # no array, or a layer without the attribute: the original error says so
     wrong = {axis: size for axis, size in sizes.items() if not -len(shape) <= axis < len(shape) or shape[axis] != size}
     if not wrong:
         return
     axis, size = next(iter(wrong.items()))
-    found = shape[axis] if -len(shape) <= axis < len(shape) else "no such axis"
+    actual = shape[axis] if -len(shape) <= axis < len(shape) else "no such axis"
     where = "the last axis" if axis == -1 else f"axis {axis}"
     raise FeatureError(
-        f"{type(layer).__name__} takes {size} features on {where}, not {found}",
+        f"{type(layer).__name__} takes {size} features on {where}, not {actual}",
         at=[*whereabouts.find(layer, "called"), f"input: {jax.typeof(jnp.asarray(x))}"],
-        fix="check the layer's size, or what comes before it; a missing or extra axis shows here too",
+        fix="check the layer's size and its input; a missing or extra axis causes this too",
     ) from None

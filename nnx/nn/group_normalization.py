@@ -1,6 +1,6 @@
-"""Normalisation of groups of features, and of each alone: `GroupNorm` and `InstanceNorm`.
+"""`GroupNorm` and `InstanceNorm`: normalisation over groups of features, and of each feature separately.
 
-What their arguments have in common is said in `normalizer`.
+The module `normalizer` describes the arguments that all norms have.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from weft.nnx.nn.normalizer import (
 
 
 class GroupNorm(Normalizer):
-    """Normalises each example over its space and groups of consecutive features, the last axis.
+    """Normalises each example over space and groups of consecutive features (of the last axis).
 
     Args:
         num_features: number of features.
-        num_groups: how many groups they are in.
-        group_size: instead (with `num_groups=None`), how many features a group has.
-        reduction_axes: the axes to normalise over, the last one among them; by default all but the first.
+        num_groups: the number of groups.
+        group_size: with `num_groups=None`, the number of features of a group.
+        reduction_axes: the axes to normalise over, with the last axis; by default all but the first.
 
     Raises:
-        ValueError: if both or neither of `num_groups` and `group_size` are given, or do not divide the features.
+        ValueError: if both or neither of `num_groups` and `group_size` are passed, or if it does not divide them.
 
     >>> from weft import nnx
     >>> norm = GroupNorm(4, num_groups=2, epsilon=1e-12, rngs=nnx.Rngs(0))
@@ -81,34 +81,34 @@ class GroupNorm(Normalizer):
 
     @names_features(features_of_norm)
     def __call__(self, x: jax.Array, *, mask: jax.Array | None = None) -> jax.Array:
-        """Normalises. `mask`, shaped like `x` where it is not of size one, says which values count."""
+        """Normalises `x`. `mask`, of the shape of `x` or with axes of size 1, selects values for the statistics."""
         axes = (self.reduction_axes,) if isinstance(self.reduction_axes, int) else self.reduction_axes
         return ops.group_norm(x, *learned_of_norm(self), mask, groups=self.num_groups, axes=axes, **norm_options(self))
 
 
 def _groups(features: int, groups: int | None, size: int | None) -> tuple[int, int]:
-    """The number of groups and the size of each."""
+    """Returns the number of groups and the size of a group."""
     if (groups is None) == (size is None):
         raise ConfigError(
             "GroupNorm takes either `num_groups` or `group_size`",
             at=f"num_groups={groups}, group_size={size}",
-            fix="for a size, pass num_groups=None with it",
+            fix="to set group_size, pass num_groups=None",
         )
-    given = size if groups is None else groups
-    if not isinstance(given, int) or given <= 0 or features % given:
-        what = "a group size of" if groups is None else "groups:"
+    divisor = size if groups is None else groups
+    if not isinstance(divisor, int) or divisor <= 0 or features % divisor:
+        divisor_name = "a group size of" if groups is None else "groups:"
         raise ConfigError(
-            f"it does not divide the number of channels: GroupNorm cannot divide {features} features by {what} {given}"
+            f"it does not divide the number of channels: GroupNorm has {features} features, {divisor_name} {divisor}"
         )
-    return (features // given, given) if groups is None else (given, features // given)
+    return (features // divisor, divisor) if groups is None else (divisor, features // divisor)
 
 
 class InstanceNorm(Normalizer):
-    """Normalises each example over its space, each feature apart.
+    """Normalises each feature of each example separately, over space.
 
     Args:
         num_features: number of features.
-        feature_axes: the features' axes; all others but the first are normalised over.
+        feature_axes: the feature axes; the others, except the first (the batch), are normalised over.
 
     >>> from weft import nnx
     >>> norm = InstanceNorm(1, epsilon=1e-12, rngs=nnx.Rngs(0))
@@ -146,10 +146,10 @@ class InstanceNorm(Normalizer):
 
     @names_features(features_of_norm)
     def __call__(self, x: jax.Array, *, mask: jax.Array | None = None) -> jax.Array:
-        """Normalises. `mask` says which values count for the statistics, and broadcasts against `x`.
+        """Normalises `x`. `mask` broadcasts against `x`, and selects the values for the statistics.
 
         Raises:
-            ValueError: if the first axis is one of the features', as it is the batch.
+            ValueError: if the first axis, which is the batch, is among the feature axes.
         """
         features = ops.canonical_axes(self.feature_axes, jnp.ndim(x))
         if 0 in features:

@@ -1,8 +1,8 @@
 """Initializers: functions of a key, a shape and a dtype. They are JAX's own, with two more constructors.
 
-A layer that is made outside of traces asks for the next key, which takes two operations, and for numbers, which takes
-half a dozen. For initializers that give the same bits when they are compiled as a whole, both are one compiled call,
-unless other code has put functions of its own in the place of what they reach of JAX.
+Outside traces, a layer's parameter takes two eager operations for the key and half a dozen for the numbers. `compiled`
+does both in one compiled call, for initializers that give the same bits when they are compiled as a whole, as long as
+no other code has replaced a function of JAX that they call.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ DtypeLikeInexact = Any
 
 
 def zeros_init() -> Initializer:
-    """The initializer `zeros`, from a constructor like that of the others.
+    """Returns the initializer `zeros`, as a constructor like `lecun_normal()`.
 
     >>> import jax, jax.numpy as jnp
     >>> zeros_init()(jax.random.key(0), (2,), jnp.float32).tolist()
@@ -53,12 +53,12 @@ def zeros_init() -> Initializer:
 
 
 def ones_init() -> Initializer:
-    """The initializer `ones`. See `zeros_init`."""
+    """Returns the initializer `ones`. See `zeros_init`."""
     return ones
 
 
 def reshaped(init: Initializer, flat: tuple[int, ...], key: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-    """What an initializer makes in one shape, in another."""
+    """Calls an initializer with shape `flat`, and reshapes the result to `shape`."""
     value = init(key, flat, dtype)
     if isinstance(value, VariableMetadata):
         return dataclasses.replace(value, raw_value=jnp.reshape(value.raw_value, shape))
@@ -71,7 +71,7 @@ class _Reshaped(NamedTuple):
 
 
 def _make_of(init: Any) -> Hashable | None:
-    """What tells an initializer from those that give other numbers, or None if it has to be called as it is."""
+    """A cache key for an initializer, equal for initializers with the same numbers; None if it cannot be compiled."""
     if type(init) is functools.partial and init.func is reshaped and not init.keywords and len(init.args) == 2:
         inner = _make_of(init.args[0])
         return None if inner is None else _Reshaped(inner, init.args[1])
@@ -85,15 +85,15 @@ def _of_make(make: Any) -> Initializer:
 
 
 def compiled(init: Any, shape: Sequence[int], dtype: Any) -> Callable[[Any, Any], Any] | None:
-    """A compiled function of a stream's key and count, to the initial numbers and the next count.
+    """Returns a compiled function from a stream's key and count to initial numbers and the next count.
 
     Args:
-        init: an initializer, which is called with the key that the stream draws.
-        shape, dtype: what else it is called with.
+        init: an initializer, which gets the key that the stream draws.
+        shape, dtype: its further arguments.
 
     Returns:
-        The function, or None for an initializer whose numbers could be others then, or that is not known at all, and
-        while a function of JAX's that it reaches is replaced.
+        The function. None for an unknown initializer, for one whose numbers would change if compiled, and while other
+        code replaces a function of JAX that it calls.
 
     >>> import jax, jax.numpy as jnp
     >>> make = compiled(glorot_uniform(), (2, 3), jnp.float32)
@@ -109,7 +109,7 @@ def compiled(init: Any, shape: Sequence[int], dtype: Any) -> Callable[[Any, Any]
 
 @functools.cache
 def _untouched() -> Callable[[], bool]:
-    return watch(_of_make)  # which reaches all of them: one look for whatever is compiled here
+    return watch(_of_make)  # `_of_make` calls every initializer, so one watch covers all
 
 
 @kept("initializer, shape and dtype", most=512)

@@ -1,11 +1,11 @@
-"""Linear maps: `Linear`, `LinearGeneral`, `Einsum` and `Embed`; convolutions are known under this name too."""
+"""`Linear`, `LinearGeneral`, `Einsum` and `Embed`. Convolutions are re-exported, as flax has them in this module."""
 
 from __future__ import annotations
 
 import functools
 import math
 from collections.abc import Callable, Mapping
-from types import MappingProxyType as MappingProxyType  # other code puts its own in its place
+from types import MappingProxyType as MappingProxyType  # libraries replace this name of flax's module
 from typing import Any
 
 import jax
@@ -51,27 +51,27 @@ default_embed_init = initializers.variance_scaling(1.0, "fan_in", "normal", out_
 
 
 class LinearGeneral(Affine):
-    """A linear map of any axes to any number of new ones.
+    """A linear map from any axes to any number of new axes.
 
     Args:
         in_features: sizes of the axes to map.
         out_features: sizes of the new axes, which come last.
         axis: the axes to map.
-        batch_axis: leading axes, by position with their sizes, along which each index has parameters of its own.
+        batch_axis: sizes of leading axes by position; each index along them has parameters of its own.
         use_bias: whether to add a bias.
         dtype: the dtype to compute in; by default what input and parameters promote to.
         param_dtype: the dtype of the parameters.
-        kernel_init, bias_init: initializers; they see the parameters as a matrix and a vector.
+        kernel_init, bias_init: initializers, called with the shape of a matrix and of a vector.
         precision: see `jax.lax.Precision`.
         promote_dtype: casts `(inputs, kernel, bias)` to one dtype, given `dtype`.
         dot_general: the product, with the arguments of `jax.lax.dot_general`.
-        dot_general_cls: instead, what makes the product at each call.
+        dot_general_cls: a class or function that makes such a product; called at each call of the layer.
         preferred_element_type: the dtype to accumulate and return.
         rngs: a key for each parameter is drawn from the stream `params`.
         kernel_metadata, bias_metadata: metadata of the parameters.
 
     Raises:
-        ValueError: if there are not as many axes as `in_features`, or the batch axes are not the leading ones.
+        ValueError: if the lengths of `axis` and `in_features` differ, or the batch axes are not the leading axes.
 
     >>> from weft import nnx
     >>> layer = LinearGeneral((2, 3), (4, 5), axis=(1, -1), rngs=nnx.Rngs(0))
@@ -109,24 +109,25 @@ class LinearGeneral(Affine):
     ):
         in_features, out_features, axis = as_sizes(in_features), as_sizes(out_features), as_sizes(axis)
         batch_axis = HashableMapping(batch_axis)
-        # Attributes are in another order than arguments here.
+        # flax sets these two attributes last, and the order of attributes shows in `vars` and in the layer's text.
         keep_options(self, locals(), but=("promote_dtype", "preferred_element_type"))
         self.promote_dtype = promote_dtype
         self.preferred_element_type = preferred_element_type
         if len(in_features) != len(axis):
             raise ConfigError(
                 "in_features and axis must have the same length: "
-                f"LinearGeneral maps {len(axis)} axes, but was given {len(in_features)} sizes of them",
+                f"LinearGeneral got {len(axis)} axes, and {len(in_features)} sizes for them",
                 at=f"in_features={in_features}, axis={axis}",
             )
         if sorted(batch_axis) != list(range(len(batch_axis))):
             raise ConfigError(
-                "the batch axes of LinearGeneral must be the leading ones, consecutive from 0",
+                "the batch axes of LinearGeneral must be the leading axes 0, 1, ...",
                 at=f"batch_axis={dict(batch_axis)}",
             )
         batch = tuple(batch_axis.values())
         kernel_matrix = (math.prod(batch) * math.prod(in_features), math.prod(out_features))
         kernel_shape, bias_shape = (*batch, *in_features, *out_features), (*batch, *out_features)
+        # Initializers compute fans from a matrix's shape; with the full shape they would scale by the wrong axes.
         kernel_init = functools.partial(initializers.reshaped, kernel_init, kernel_matrix)
         bias_init = functools.partial(initializers.reshaped, bias_init, (math.prod(bias_shape),))
         self.kernel = make_param(kernel_init, rngs, kernel_shape, param_dtype, kernel_metadata)
@@ -134,11 +135,11 @@ class LinearGeneral(Affine):
 
     @names_features(lambda layer: dict(zip(layer.axis, layer.in_features, strict=True)))
     def __call__(self, inputs: jax.Array, out_sharding: Any = None) -> jax.Array:
-        """Maps the axes.
+        """Applies the map.
 
         Args:
-            inputs: any array that has them.
-            out_sharding: of the result, in explicit-sharding mode.
+            inputs: an array with the axes `axis`.
+            out_sharding: sharding of the result, in explicit-sharding mode.
         """
         dot_general = self.dot_general_cls() if self.dot_general_cls is not None else self.dot_general
         return ops.linear_general(
@@ -156,14 +157,14 @@ class Linear(Affine):
     """A linear map of the last axis.
 
     Args:
-        in_features, out_features: its size before and after.
+        in_features, out_features: the size of that axis before and after.
         dot_general: the product, with the arguments of `jax.lax.dot_general`.
 
     Other arguments are as in `LinearGeneral`.
 
     Raises:
         TypeError: if `rngs` are no `Rngs`.
-        ValueError: when called, for another number of features.
+        ValueError: from a call, if the input has another number of features.
 
     >>> from weft import nnx
     >>> Linear(3, 4, rngs=nnx.Rngs(0))(jnp.ones((2, 5, 3))).shape
@@ -198,25 +199,25 @@ class Linear(Affine):
 
     @names_features(lambda layer: {-1: layer.in_features})
     def __call__(self, inputs: jax.Array, out_sharding: Any = None) -> jax.Array:
-        """Maps the last axis. `out_sharding` is that of the result, in explicit-sharding mode."""
+        """Applies the map to the last axis. `out_sharding` is the result's sharding, in explicit-sharding mode."""
         return ops.linear(
             inputs, *learned(self), dot_general=self.dot_general, out_sharding=out_sharding, **product_options(self)
         )
 
 
 class Einsum(Affine):
-    """An Einstein summation with a learned second operand, and a bias.
+    """An einsum with a learned second operand, and a bias.
 
     Args:
         einsum_str: two operands and an explicit output, such as `"...i,ij->...j"`.
         kernel_shape: shape of the second operand.
-        bias_shape: shape of the bias; without one there is none.
+        bias_shape: shape of the bias; None for no bias.
         einsum_op: the summation, with the arguments of `jax.numpy.einsum`.
 
     Other arguments are as in `LinearGeneral`.
 
     Raises:
-        ValueError: if the equation has no output, or not two operands.
+        ValueError: if the equation has no explicit output, or not two operands.
 
     >>> from weft import nnx
     >>> layer = Einsum("nta,hab->nthb", (8, 2, 4), (8, 4), rngs=nnx.Rngs(0))
@@ -253,12 +254,12 @@ class Einsum(Affine):
         keep_options(self, locals())
 
     def __call__(self, inputs: jax.Array, einsum_str: str | None = None, out_sharding: Any = None) -> jax.Array:
-        """Sums.
+        """Computes the einsum.
 
         Args:
             inputs: the first operand.
-            einsum_str: this call's equation, if it is not the layer's own.
-            out_sharding: of the result, in explicit-sharding mode.
+            einsum_str: overrides the layer's equation for this call.
+            out_sharding: sharding of the result, in explicit-sharding mode.
         """
         return ops.einsum(
             inputs,
@@ -276,7 +277,7 @@ class Embed(Module):
     Args:
         num_embeddings: number of rows.
         features: size of each.
-        dtype: the dtype of what is looked up, and of `attend`; by default the table's.
+        dtype: the dtype of the results, of `attend` too; by default the table's.
         param_dtype: the dtype of the table.
         embedding_init: initializer.
         promote_dtype: casts `(embedding,)`, or `(query, embedding)` in `attend`, to one dtype, given `dtype`.
@@ -312,15 +313,15 @@ class Embed(Module):
         self.promote_dtype = promote_dtype
 
     def __call__(self, inputs: jax.Array, out_sharding: Any = None) -> jax.Array:
-        """Looks up rows; one out of range is NaN, a negative one counts from the end.
+        """Looks up rows. A negative index counts from the end; an index out of range gives NaNs.
 
         Raises:
             ValueError: if the inputs are not integers.
         """
         if not jnp.issubdtype(jnp.result_type(inputs), jnp.integer):
             raise ConfigError(
-                f"Input type must be an integer: Embed looks up integers, not {jnp.result_type(inputs)}",
-                fix="cast them, or use Linear on one-hots",
+                f"Input type must be an integer: Embed got {jnp.result_type(inputs)}",
+                fix="cast the inputs, or use Linear on one-hot vectors",
             )
         look_up: Any = functools.partial(ops.embed, dtype=self.dtype, promote=as_promotion(self.promote_dtype))
         if out_sharding is not None:
@@ -329,6 +330,6 @@ class Embed(Module):
 
     @names_features(lambda layer: {-1: layer.features})
     def attend(self, query: jax.Array, out_sharding: Any = None) -> jax.Array:
-        """The inner product of queries `(*batch, features)` with every row, `(*batch, num_embeddings)`."""
+        """Returns the inner products of queries `(*batch, features)` with every row, `(*batch, num_embeddings)`."""
         promote = as_promotion(self.promote_dtype)
         return ops.attend(query, self.embedding[...], dtype=self.dtype, out_sharding=out_sharding, promote=promote)

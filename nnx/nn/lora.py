@@ -1,9 +1,9 @@
-"""`LoRA` and `LoRALinear`: low-rank adapters, for fine-tuning a model whose own parameters stay as they are."""
+"""`LoRA` and `LoRALinear`: low-rank adapters, for fine-tuning a model with frozen parameters."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import MappingProxyType as MappingProxyType  # other code puts its own in its place
+from types import MappingProxyType as MappingProxyType  # libraries replace this name of flax's module
 from typing import Any
 
 import jax
@@ -29,16 +29,16 @@ default_b_initializer = initializers.zeros
 
 
 class LoRA(Module):
-    """A linear map through few dimensions, `x @ lora_a @ lora_b`, added to what a base module gives if there is one.
+    """A low-rank linear map, `x @ lora_a @ lora_b`, added to the output of a base module if there is one.
 
     Args:
-        in_features, lora_rank, out_features: sizes of the input, of what is between, and of the output.
-        base_module: a module that is called with the input too.
+        in_features, lora_rank, out_features: sizes of the input, the rank, and the output.
+        base_module: a module, which gets the same input.
         dtype: the dtype to compute in; by default what input and parameters promote to.
         param_dtype: the dtype of the parameters.
-        a_initializer, b_initializer: initializers of the map into the rank, and of the one out of it: zeros by default,
-            so that nothing is changed at first.
-        lora_param_type: the type of the parameters, by which filters find them.
+        a_initializer, b_initializer: initializers of `lora_a` and `lora_b`; the latter is zeros by default, so that a
+            new adapter changes nothing.
+        lora_param_type: the type of the parameters, for filters.
         promote_dtype: casts `(inputs, lora_a, lora_b)` to one dtype, given `dtype`.
         rngs: two keys are drawn from the stream `params`.
         a_metadata, b_metadata: metadata of the parameters.
@@ -89,7 +89,7 @@ class LoRA(Module):
 
     @names_features(lambda layer: {-1: layer.in_features})
     def __call__(self, x: jax.Array, **kwargs: Any) -> jax.Array:
-        """Maps the last axis.
+        """Applies the adapter to the last axis, and adds the base module's output.
 
         Args:
             x: `(*batch, in_features)`.
@@ -103,8 +103,8 @@ class LoRA(Module):
         """
         base: Callable[..., Any] | None = self.base_module
         if not (base is None or callable(base)):
-            raise ConfigError(f"`self.base_module` must be callable, and this {type(base).__name__} is not", at="LoRA")
-        # The base is given the input in the dtype that the adapter computes in.
+            raise ConfigError(f"`self.base_module` must be callable, got a {type(base).__name__}", at="LoRA")
+        # As in flax, the base module gets the promoted input.
         x, down, up = self.promote_dtype((x, self.lora_a[...], self.lora_b[...]), dtype=self.dtype)
         out = ops.low_rank_product(x, down, up, promote=_as_they_are)
         return out if base is None else out + base(x, **kwargs)
@@ -115,14 +115,14 @@ def _as_they_are(*arrays: Any, dtype: Any = None) -> Any:
 
 
 class LoRALinear(Linear):
-    """A `Linear` with an adapter: its own parameters are where those of a `Linear` are, so states of one fit.
+    """A `Linear` with an adapter. Its parameters have the paths of a `Linear`, so a State of a `Linear` fits.
 
     Args:
         in_features, out_features: size of the last axis before and after.
-        lora_rank: size of what is between, in the adapter.
-        lora_dtype, lora_param_dtype, lora_promote_dtype: the adapter's; by default it computes in `dtype`.
+        lora_rank: the rank of the adapter.
+        lora_dtype, lora_param_dtype, lora_promote_dtype: options of the adapter, which by default computes in `dtype`.
         a_initializer, b_initializer, lora_param_type, a_metadata, b_metadata: as in `LoRA`.
-        rngs: keys are drawn from the stream `params`, those of the `Linear` first.
+        rngs: keys are drawn from the stream `params`, first for the `Linear`.
         kwargs: as in `Linear`.
 
     >>> from weft import nnx
@@ -151,7 +151,7 @@ class LoRALinear(Linear):
         **kwargs: Any,
     ):
         super().__init__(in_features, out_features, rngs=rngs, **kwargs)
-        # Else the sum of the two would be in the dtype that the adapter's own parameters promote to.
+        # With None, as in flax, a bfloat16 layer with float32 adapter parameters would return float32.
         in_dtype = lora_dtype if lora_dtype is not None or config.nnx_flax_faults else self.dtype
         self.lora = LoRA(
             in_features,
@@ -169,5 +169,5 @@ class LoRALinear(Linear):
         )
 
     def __call__(self, x: jax.Array, out_sharding: Any = None) -> jax.Array:
-        """Maps the last axis. `out_sharding` is that of the linear map, in explicit-sharding mode."""
+        """Applies map and adapter. `out_sharding` is the linear map's sharding, in explicit-sharding mode."""
         return super().__call__(x, out_sharding=out_sharding) + self.lora(x)

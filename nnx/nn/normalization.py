@@ -1,12 +1,12 @@
-"""Normalisation: `BatchNorm`, `LayerNorm` and `RMSNorm`; those by groups and of weights are known here too.
+"""`BatchNorm`, `LayerNorm` and `RMSNorm`. The other norms are re-exported, because flax has them in this module.
 
-What their arguments have in common is said in `normalizer`.
+The module `normalizer` describes the arguments that all norms have.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import MappingProxyType as MappingProxyType  # other code puts its own in its place
+from types import MappingProxyType as MappingProxyType  # libraries replace this name of flax's module
 from typing import Any
 
 import jax
@@ -42,16 +42,16 @@ __all__ = ["BatchNorm", "GroupNorm", "InstanceNorm", "LayerNorm", "RMSNorm", "Sp
 
 
 class BatchNorm(Normalizer):
-    """Normalises each feature over the batch, and keeps running statistics of it.
+    """Normalises each feature over the batch, and keeps running statistics.
 
-    While training it normalises by the batch's own moments and updates `mean` and `var`; otherwise it normalises by
-    those, and leaves them as they are. `model.train()` and `model.eval()` say which.
+    In training mode it normalises by the batch's moments, and updates `mean` and `var`. Otherwise it normalises by
+    `mean` and `var`, without updating them. `model.train()` and `model.eval()` set the mode.
 
     Args:
         num_features: number of features.
-        use_running_average: whether to normalise by the running statistics; each call may say so too.
-        axis: the features' axis; all others are the batch.
-        momentum: how much of the running statistics is kept at each step.
+        use_running_average: whether to normalise by the running statistics; a call may override it.
+        axis: the feature axis; all others are batch axes.
+        momentum: the weight of the old running statistics in an update.
 
     >>> from weft import nnx
     >>> norm = BatchNorm(2, momentum=0.5, rngs=nnx.Rngs(0))
@@ -88,7 +88,8 @@ class BatchNorm(Normalizer):
         bias_metadata: Metadata = NO_METADATA,
         scale_metadata: Metadata = NO_METADATA,
     ):
-        # Whatever `param_dtype` is: a step moves them by a hundredth of a difference, which half precision rounds away.
+        # float32 whatever `param_dtype` is: an update adds a hundredth of a difference, which half precision rounds
+        # away.
         self.mean = BatchStat(jnp.zeros((num_features,), jnp.float32))
         self.var = BatchStat(jnp.ones((num_features,), jnp.float32))
         self.scale = maybe_param(use_scale, scale_init, rngs, (num_features,), param_dtype, scale_metadata)
@@ -103,11 +104,11 @@ class BatchNorm(Normalizer):
 
         Args:
             x: the batch.
-            use_running_average: this call's mode, if it is not the layer's own.
-            mask: which values count for the statistics; broadcasts against `x`.
+            use_running_average: overrides the layer's mode for this call.
+            mask: selects the values for the statistics; broadcasts against `x`.
 
         Raises:
-            ValueError: if there is no mode.
+            ValueError: if neither the call nor the layer has a mode.
         """
         running = first_given("use_running_average", use_running_average, self.use_running_average, owner=self)
         features = ops.canonical_axes(self.axis, jnp.ndim(x))
@@ -123,13 +124,14 @@ class BatchNorm(Normalizer):
             **norm_options(self),
         )
         if not running:
-            # Statistics of a level that is differentiated may be differentiated through; those kept here may not.
+            # No gradient flows into statistics that are stored in Variables of this trace level. If neither Variable
+            # may be written here, the assignment below raises.
             own = self.mean._can_update or self.var._can_update
             self.mean[...], self.var[...] = (lax.stop_gradient(value) if own else value for value in (mean, var))
         return y
 
     def set_view(self, use_running_average: bool | None = None) -> None:
-        """What `nnx.view` sets.
+        """Sets options of this layer; `nnx.view` calls it on a copy.
 
         Args:
             use_running_average: whether to normalise by the running statistics.
@@ -144,11 +146,11 @@ class LayerNorm(Normalizer):
     Args:
         num_features: number of features.
         reduction_axes: the axes to normalise over.
-        feature_axes: the axes that scale and bias range over.
+        feature_axes: the axes of scale and bias.
 
     Raises:
         TypeError: if `rngs` are no `Rngs`.
-        ValueError: when called, for another number of features.
+        ValueError: from a call, if the input has another number of features.
 
     >>> from weft import nnx
     >>> LayerNorm(2, epsilon=0.0, rngs=nnx.Rngs(0))(jnp.array([1.0, 3.0])).tolist()
@@ -187,7 +189,7 @@ class LayerNorm(Normalizer):
 
     @names_features(features_of_norm)
     def __call__(self, x: jax.Array, *, mask: jax.Array | None = None) -> jax.Array:
-        """Normalises. `mask` says which values count for the statistics, and broadcasts against `x`."""
+        """Normalises `x`. `mask` broadcasts against `x`, and selects the values for the statistics."""
         return normalized(self, x, mask, self.reduction_axes, self.feature_axes)
 
 
@@ -196,12 +198,12 @@ class RMSNorm(Normalizer):
 
     Args:
         num_features: number of features.
-        reduction_axes: the axes to take the mean over.
-        feature_axes: the axes that the scale ranges over.
+        reduction_axes: the axes of the mean.
+        feature_axes: the axes of the scale.
 
     Raises:
         TypeError: if `rngs` are no `Rngs`.
-        ValueError: when called, for another number of features.
+        ValueError: from a call, if the input has another number of features.
 
     >>> from weft import nnx
     >>> RMSNorm(2, epsilon=0.0, rngs=nnx.Rngs(0))(jnp.array([7.0, 1.0])).tolist()
@@ -236,5 +238,5 @@ class RMSNorm(Normalizer):
 
     @names_features(features_of_norm)
     def __call__(self, x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
-        """Scales. `mask` says which values count for the mean, and broadcasts against `x`."""
+        """Normalises `x`. `mask` broadcasts against `x`, and selects the values for the mean."""
         return normalized(self, x, mask, self.reduction_axes, self.feature_axes, use_mean=False)

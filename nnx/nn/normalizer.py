@@ -1,15 +1,15 @@
-"""What the normalising layers share: the class `Normalizer`, and arguments.
+"""Shared by all norms: the base class `Normalizer`, and functions that pass a norm's attributes to the ops.
 
-These arguments are the same in all:
+Arguments that all norms have:
 
     epsilon: added to the variance.
     dtype: the dtype of the result; by default what input and parameters promote to.
     param_dtype: the dtype of scale and bias.
-    use_bias, use_scale: whether to learn them.
+    use_bias, use_scale: whether to have a bias, a scale.
     bias_init, scale_init: their initializers.
-    axis_name: a named axis (of `vmap`, `pmap` or `shard_map`) to average over too.
-    axis_index_groups: groups of its indices that are averaged apart.
-    use_fast_variance: whether the variance is E[x²] - E[x]², in one pass.
+    axis_name: a named axis (of `vmap`, `pmap` or `shard_map`) over which to average too.
+    axis_index_groups: groups of indices of that axis, each averaged separately.
+    use_fast_variance: whether to compute the variance as E[x²] - E[x]², in one pass.
     promote_dtype: casts the inputs and parameters to one dtype, given `dtype`.
     rngs: a key for each parameter is drawn from the stream `params`.
     bias_metadata, scale_metadata: metadata of the parameters.
@@ -34,14 +34,14 @@ zeros, ones = initializers.zeros_init(), initializers.ones_init()
 
 
 def features_of_norm(norm: Any) -> dict[int, int]:
-    """The features of a norm, by their axis; none where several axes share them."""
+    """The number of features of a norm by axis, for `names_features`; empty if there are several feature axes."""
     axes = getattr(norm, "feature_axes", getattr(norm, "axis", -1))
     learned = next((value for value in learned_of_norm(norm) if value is not None), None)
     return {axes: learned.shape[0]} if isinstance(axes, int) and learned is not None else {}
 
 
 class Normalizer(Module):
-    """What norms keep, and hand to the ops; but `RMSNorm` has no bias, and `GroupNorm` does not keep `num_features`."""
+    """Declares the attributes of norms. (`RMSNorm` has no bias, and `GroupNorm` does not store `num_features`.)"""
 
     scale: Param[jax.Array] | None
     bias: Param[jax.Array] | None
@@ -58,12 +58,12 @@ class Normalizer(Module):
 
 
 def learned_of_norm(norm: Any) -> tuple[jax.Array | None, jax.Array | None]:
-    """Scale and bias, of which some norms have but one."""
+    """Returns the scale and the bias of a norm, as arrays or None."""
     return value_of(norm.scale), value_of(getattr(norm, "bias", None))
 
 
 def norm_options(norm: Any) -> dict[str, Any]:
-    """A norm's options that all norms' ops take."""
+    """The options of a norm that all norm ops take, under the ops' names."""
     return {
         "epsilon": norm.epsilon,
         "dtype": norm.dtype,
@@ -77,6 +77,6 @@ def norm_options(norm: Any) -> dict[str, Any]:
 def normalized(
     norm: Any, x: jax.Array, mask: jax.Array | None, axes: Axes, feature_axes: Axes, **options: Any
 ) -> jax.Array:
-    """An input normalised by its own moments, as a norm's options say."""
+    """Normalises an input by its own moments, with a norm's options."""
     options = {"axes": axes, "feature_axes": feature_axes, **options, **norm_options(norm)}
     return ops.norm(x, *learned_of_norm(norm), mask, **options)

@@ -17,18 +17,18 @@ def pool(
     strides: Sequence[int] | None,
     padding: Any,
 ) -> jax.Array:
-    """Reduces windows of the spatial axes, of which the window has one number each.
+    """Reduces windows of the spatial axes.
 
     Args:
-        inputs: batch axes (or none), spatial axes, features.
+        inputs: `(*batch, *spatial, features)`.
         init: the reduction's neutral element.
         reduce_fn: the reduction, such as `jax.lax.max`.
-        window_shape: size of the window on each spatial axis.
-        strides: step of the window on each; one by default.
-        padding: "SAME", "VALID", or a pair (low, high) an axis.
+        window_shape: size of the window on each spatial axis; its length is the number of spatial axes.
+        strides: step of the window on each spatial axis; 1 by default.
+        padding: "SAME", "VALID", or a pair (low, high) for each spatial axis.
 
     Raises:
-        ValueError: if there are too few axes, or options do not fit them.
+        ValueError: if `inputs` has too few axes, or the options are for another number of axes.
 
     >>> import jax.numpy as jnp
     >>> pool(jnp.arange(4.0)[None, :, None], 0.0, jax.lax.add, (2,), (2,), "VALID").ravel().tolist()
@@ -40,7 +40,7 @@ def pool(
 def max_pool(
     inputs: jax.Array, window_shape: Sequence[int], strides: Sequence[int] | None = None, padding: Any = "VALID"
 ) -> jax.Array:
-    """The largest value of each window; arguments as in `pool`.
+    """Returns the maximum of each window; arguments as in `pool`.
 
     Raises:
         ValueError: if there are too few axes.
@@ -55,7 +55,7 @@ def max_pool(
 def min_pool(
     inputs: jax.Array, window_shape: Sequence[int], strides: Sequence[int] | None = None, padding: Any = "VALID"
 ) -> jax.Array:
-    """The smallest value of each window; arguments as in `pool`.
+    """Returns the minimum of each window; arguments as in `pool`.
 
     Raises:
         ValueError: if there are too few axes.
@@ -74,10 +74,10 @@ def avg_pool(
     padding: Any = "VALID",
     count_include_pad: bool = True,
 ) -> jax.Array:
-    """The mean of each window; arguments as in `pool`.
+    """Returns the mean of each window; arguments as in `pool`.
 
     Args:
-        count_include_pad: whether padding counts as zeros, or not at all.
+        count_include_pad: whether padding counts as zeros in the mean, or is left out.
 
     Raises:
         ValueError: if there are too few axes.

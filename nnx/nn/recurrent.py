@@ -1,10 +1,10 @@
-"""`RNN` and `Bidirectional`: a recurrent cell run over sequences, padded ones too. The cells are known here as well."""
+"""`RNN` and `Bidirectional`: run recurrent cells over sequences, with or without padding. Cells are re-exported."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from types import MappingProxyType as MappingProxyType  # other code puts its own in its place
+from types import MappingProxyType as MappingProxyType  # libraries replace this name of flax's module
 from typing import Any, Protocol
 
 import jax
@@ -49,22 +49,22 @@ _CARRIED = HashableMapping({...: iteration.Carry})
 
 
 class RNN(Module):
-    """A recurrent cell run over a sequence: `ys = rnn(xs)`.
+    """Runs a recurrent cell over a sequence: `ys = rnn(xs)`.
 
     Args:
-        cell: such as `GRUCell`; see `RNNCellBase`.
-        time_major: whether the time axis is the first one, `(time, *batch, features)`, not the one before the features.
+        cell: a recurrent cell, such as `GRUCell`; see `RNNCellBase`.
+        time_major: whether inputs are `(time, *batch, features)`, and not `(*batch, time, features)`.
         return_carry: whether calls return `(carry, outputs)`.
-        reverse: whether to begin with the last step; the first output is then that of the last step.
-        keep_order: whether outputs of a reversed sequence lie where their inputs do.
-        unroll: how many steps to lay out in one iteration of the compiled loop.
-        state_axes: how the cell's Variables go through the loop, by filter, as in `nnx.scan`; carried by default.
-        broadcast_rngs: a filter of the streams that draw the same at each step of a call, as recurrent dropout does.
-        rngs: what the first carry is drawn from: streams, of which a fork of `carry` is kept; True for one of its own;
-            False for none, so that each call needs a carry or streams.
+        reverse: whether to run from the last step to the first; outputs are then in this order, too.
+        keep_order: with `reverse`, whether to return the outputs in the order of the inputs.
+        unroll: the number of steps in an iteration of the compiled loop, as in `jax.lax.scan`.
+        state_axes: an axis or `Carry` by filter for the cell's Variables, as in `nnx.scan`; `Carry` by default.
+        broadcast_rngs: a filter for streams that draw the same key at each step of a call, for recurrent dropout.
+        rngs: the source of the initial carry: `Rngs`, of whose stream `carry` a fork is stored; True for a stream of
+            seed 0; False for none, so that each call must pass a carry or streams.
 
     Raises:
-        ValueError: if `rngs` is none of these.
+        ValueError: if `rngs` is anything else.
 
     >>> from weft import nnx
     >>> rnn = RNN(GRUCell(3, 4, rngs=nnx.Rngs(0)), return_carry=True)
@@ -97,8 +97,8 @@ class RNN(Module):
         if not isinstance(rngs, bool | Rngs | RngStream):
             raise ConfigError(
                 "Expected rngs to be Rngs or a stream: "
-                f"RNN draws its carry from Rngs or a stream, not from a {type(rngs).__name__}",
-                fix="rngs=nnx.Rngs(seed), or a bool",
+                f"RNN draws its initial carry from Rngs or a stream, got a {type(rngs).__name__}",
+                fix="pass rngs=nnx.Rngs(seed), or a bool",
             )
         self.rngs: RngStream | None = data(None) if rngs is False else _own_stream(rngs)
         state_axes = state_axes or _CARRIED
@@ -120,12 +120,12 @@ class RNN(Module):
         """Runs the cell over a sequence.
 
         Args:
-            inputs: `(*batch, time, *features)`, or `(time, *batch, *features)` if time is major.
-            initial_carry: what the first step is given; by default what the cell draws.
-            seq_lengths: how many steps of each sequence there are, `(*batch,)`; the rest is padding. The carry that is
-                returned is then the one behind the last step of each.
-            return_carry, time_major, reverse, keep_order: this call's, if they are not the layer's own.
-            rngs: what the first carry is drawn from in this call.
+            inputs: `(*batch, time, *features)`, or `(time, *batch, *features)` with `time_major`.
+            initial_carry: the carry of the first step; by default that of the cell's `initialize_carry`.
+            seq_lengths: the number of steps of each sequence, `(*batch,)`; the rest is padding. The returned carry is
+                then that after the last step of each sequence.
+            return_carry, time_major, reverse, keep_order: override the layer's options for this call.
+            rngs: the source of the initial carry for this call.
 
         Returns:
             The outputs of all steps, `(*batch, time, *features)`, or `(carry, outputs)`.
@@ -140,7 +140,7 @@ class RNN(Module):
         batch = max(inputs.ndim - 1 - self.cell.num_feature_axes, 0)
         time_axis = 0 if time_major else batch
         if inputs.ndim <= time_axis:
-            raise AxisError("a sequence has an axis of steps", at=f"inputs: {jax.typeof(inputs)}")
+            raise AxisError("the inputs of an RNN need a time axis", at=f"inputs: {jax.typeof(inputs)}")
         if reverse:
             inputs = flip_sequences(inputs, seq_lengths, batch, time_major)
         stream: Any = self.rngs if rngs is None else rngs
@@ -148,10 +148,14 @@ class RNN(Module):
             stream = stream.carry.fork()
         if initial_carry is None:
             initial_carry = _first_carry(self.cell, inputs, time_axis, batch, stream)
-        # The carry behind the padding is none of the sequence's: all are kept, and its own last one is picked below.
+        # The loop's last carry has run through the padding. So the carries of all steps are stacked, and the one after
+        # each sequence's last step is selected below.
         history = return_carry and seq_lengths is not None
         own_axes = self.state_axes != _CARRIED or not isinstance(self.broadcast_rngs, str | None)
-        run = (_loop if own_axes else _kept_loop)(time_axis, history, self.unroll, self.state_axes, self.broadcast_rngs)
+        # Loops with a user's filters are not cached: a filter may be an unhashable object.
+        run = (_loop if own_axes else _cached_loop)(
+            time_axis, history, self.unroll, self.state_axes, self.broadcast_rngs
+        )
         carry, outputs = run(self.cell, initial_carry, inputs)
         if history:
             carries, outputs = outputs
@@ -162,7 +166,7 @@ class RNN(Module):
 
 
 def _first_carry(cell: RNNCellBase, inputs: jax.Array, time_axis: int, batch: int, stream: Any) -> Carry:
-    """What a cell draws for the first step, divided among devices as the inputs are."""
+    """Makes the cell's initial carry, sharded over the batch as the inputs are."""
     carry = cell.initialize_carry(inputs.shape[:time_axis] + inputs.shape[time_axis + 1 :], stream)
     if not is_divided(inputs):
         return carry
@@ -177,7 +181,7 @@ def _own_stream(rngs: Any) -> RngStream:
 
 
 def _loop(time_axis: int, history: bool, unroll: int, state_axes: Any, broadcast: Any) -> Callable[..., Any]:
-    """A cell's step as a loop: `carry, outputs = run(cell, carry, inputs)`; with history, `(carries, outputs)`."""
+    """Makes the loop `carry, outputs = run(cell, carry, inputs)`; with `history`, outputs are `(carries, outputs)`."""
     state_axes = state_axes if isinstance(state_axes, StateAxes) else StateAxes(state_axes)
     axes = StateAxes([(All(RngState, broadcast), None), *state_axes.rides])
     run = iteration.scan(
@@ -188,12 +192,12 @@ def _loop(time_axis: int, history: bool, unroll: int, state_axes: Any, broadcast
         graph=True,
         graph_updates=True,
     )
-    # What all steps share must be new in each call.
+    # `split_rngs` draws a new key for each call, which all steps then share.
     return run if broadcast is None else split_rngs(splits=1, only=broadcast, squeeze=True)(run)
 
 
-# One loop for all cells: called eagerly, a new one would be compiled again.
-_kept_loop = kept("options", most=64, typed=True)(_loop)
+# One loop for all cells with equal options: outside `jit`, each new loop function would be compiled.
+_cached_loop = kept("options", most=64, typed=True)(_loop)
 
 
 def _step(cell: Any, carry: Any, x: Any) -> tuple[Any, Any]:
@@ -208,13 +212,13 @@ def _step_with_history(cell: Any, carry: Any, x: Any) -> tuple[Any, Any]:
 def flip_sequences(
     inputs: jax.Array, seq_lengths: jax.Array | None, num_batch_dims: int, time_major: bool
 ) -> jax.Array:
-    """Padded sequences from their last step to their first; the padding stays at the end, turned around as well.
+    """Reverses padded sequences. The padding, reversed too, stays at the end.
 
     Args:
-        inputs: `(*batch, time, ...)`, or `(time, *batch, ...)` if time is major.
-        seq_lengths: how many steps of each sequence there are, `(*batch,)`; without them all.
-        num_batch_dims: how many batch axes there are.
-        time_major: whether the time axis is the first one.
+        inputs: `(*batch, time, ...)`, or `(time, *batch, ...)` with `time_major`.
+        seq_lengths: the number of steps of each sequence, `(*batch,)`; None for all steps.
+        num_batch_dims: the number of batch axes.
+        time_major: whether the time axis is the first axis.
 
     >>> flip_sequences(jnp.array([[1, 0, 0], [2, 3, 0]]), jnp.array([1, 2]), 1, False).tolist()
     [[1, 0, 0], [3, 2, 0]]
@@ -224,12 +228,12 @@ def flip_sequences(
 
 
 def _concatenate(a: jax.Array, b: jax.Array) -> jax.Array:
-    """The two side by side, along the last axis."""
+    """Concatenates two arrays along the last axis."""
     return jnp.concatenate([a, b], axis=-1)
 
 
 class RNNBase(Protocol):
-    """What `Bidirectional` runs in each direction: `RNN`, or what is called like one."""
+    """The call signature of the networks of `Bidirectional`, which `RNN` has."""
 
     def __call__(
         self,
@@ -248,19 +252,19 @@ class RNNBase(Protocol):
 
 
 class Bidirectional(Module):
-    """Two recurrent networks over a sequence, one in each direction.
+    """Runs two recurrent networks over a sequence, one in each direction.
 
     Args:
-        forward_rnn: run from the first step.
-        backward_rnn: another, run from the last; its outputs lie where their inputs do.
-        merge_fn: what makes one output of two; by default they are put side by side.
-        time_major: as in `RNN`, for both.
+        forward_rnn: the network that runs from the first step.
+        backward_rnn: the network that runs from the last step; its outputs are returned in the order of the inputs.
+        merge_fn: merges the outputs of both; by default concatenates the features.
+        time_major: as in `RNN`, for both networks.
         return_carry: whether calls return `((carry, carry), outputs)`.
-        rngs: what the first carries are drawn from: streams, of which a fork of `carry` is kept; one stream, which is
-            kept itself; True for one of its own; False for those of the two networks.
+        rngs: the source of the initial carries: `Rngs`, of whose stream `carry` a fork is stored; a stream, which is
+            stored itself; True for a stream of seed 0; False for the sources of the two networks.
 
     Raises:
-        TypeError: if `rngs` is none of these.
+        TypeError: if `rngs` is anything else.
 
     >>> from weft import nnx
     >>> both = Bidirectional(*(RNN(GRUCell(3, 4, rngs=nnx.Rngs(seed))) for seed in (0, 1)))
@@ -293,8 +297,8 @@ class Bidirectional(Module):
         self.return_carry = return_carry
         if not isinstance(rngs, bool | Rngs | RngStream):
             raise SeedError(
-                f"Bidirectional draws its carries from Rngs or a stream, not from a {type(rngs).__name__}",
-                fix="rngs=nnx.Rngs(seed), or a bool",
+                f"Bidirectional draws its initial carries from Rngs or a stream, got a {type(rngs).__name__}",
+                fix="pass rngs=nnx.Rngs(seed), or a bool",
             )
         self.rngs: RngStream | None = (
             None if rngs is False else rngs if isinstance(rngs, RngStream) else _own_stream(rngs)
@@ -312,20 +316,20 @@ class Bidirectional(Module):
         reverse: bool | None = None,
         keep_order: bool | None = None,
     ) -> Any:
-        """Runs both.
+        """Runs both networks.
 
         Args:
             inputs, seq_lengths: as in `RNN`.
-            initial_carry: what their first steps are given: one for each.
-            return_carry, time_major: this call's, if they are not the layer's own.
-            rngs: what the first carries are drawn from in this call.
-            reverse, keep_order: make no difference; they are here for what is called like an `RNN`.
+            initial_carry: the initial carries of both networks.
+            return_carry, time_major: override the layer's options for this call.
+            rngs: the source of the initial carries for this call.
+            reverse, keep_order: are ignored; they make the signature that of an `RNN`.
 
         Returns:
-            The outputs, merged, or `((forward carry, backward carry), outputs)`.
+            The merged outputs, or `((forward carry, backward carry), outputs)`.
         """
         if self.forward_rnn is self.backward_rnn:
-            _log.warning("forward_rnn and backward_rnn are one object, so they share their parameters")
+            _log.warning("forward_rnn and backward_rnn are the same object, so they share their parameters")
         stream: Any = self.rngs if rngs is None else rngs
         shared: dict[str, Any] = {
             "rngs": stream.carry if isinstance(stream, Rngs) else stream,
@@ -334,9 +338,11 @@ class Bidirectional(Module):
             "return_carry": True,
         }
         first, second = (None, None) if initial_carry is None else initial_carry
-        forward, there = self.forward_rnn(inputs, initial_carry=first, reverse=False, **shared)
-        backward, back = self.backward_rnn(inputs, initial_carry=second, reverse=True, keep_order=True, **shared)
-        outputs = jax.tree.map(self.merge_fn, there, back)
+        forward, forward_outputs = self.forward_rnn(inputs, initial_carry=first, reverse=False, **shared)
+        backward, backward_outputs = self.backward_rnn(
+            inputs, initial_carry=second, reverse=True, keep_order=True, **shared
+        )
+        outputs = jax.tree.map(self.merge_fn, forward_outputs, backward_outputs)
         return (
             ((forward, backward), outputs)
             if (return_carry or (return_carry is None and self.return_carry))

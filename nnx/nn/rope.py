@@ -1,6 +1,6 @@
-"""Rotary positions for attention: `RoPE`, and an `attention_fn` for `MultiHeadAttention` that turns queries and keys.
+"""Rotary position embedding: `RoPE`, and an `attention_fn` for `MultiHeadAttention` that rotates queries and keys.
 
-Queries and keys are turned by angles that grow with their position, so that their products depend on distances alone.
+Queries and keys are rotated by angles proportional to their positions, so their products depend on distances only.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from weft.nnx.variable.variable import Variable
 
 
 class RoPE(Module):
-    """Rotary position embedding. It has no parameters; its tables, if it has some, are plain Variables.
+    """Rotary position embedding. It has no parameters; its precomputed tables, if any, are plain Variables.
 
     Args:
-        theta: the slowest pair of features turns about this many times more slowly than the first.
-        embedding_size: the features of each head, an even number; with `max_seq_len`, tables of sines and cosines are
-            made once and kept as `cached_sin` and `cached_cos`.
-        max_seq_len: how many positions the tables have.
+        theta: the base of the frequencies: the last pair of features rotates about `theta` times slower than the first.
+        embedding_size: the number of features of a head, which must be even. With `max_seq_len`, tables of sines and
+            cosines are computed once and stored as `cached_sin` and `cached_cos`.
+        max_seq_len: the number of positions in the tables.
 
     Raises:
-        ValueError: if only one of the two is given, or the features are no pairs.
+        ValueError: if only one of the two is passed, or `embedding_size` is odd.
 
     >>> rope = RoPE()
     >>> rope(jnp.ones((2, 2))).round(3).tolist()
@@ -46,7 +46,7 @@ class RoPE(Module):
         if (embedding_size is None) != (max_seq_len is None):
             raise ConfigError(
                 "RoPE: either both `embedding_size` and `max_seq_len` or none of them must be provided",
-                fix="give both for tables that are made once, or none",
+                fix="pass both for precomputed tables, or neither",
             )
         self.cached_sin = self.cached_cos = data(None)
         if embedding_size is not None and max_seq_len is not None:
@@ -54,7 +54,7 @@ class RoPE(Module):
             self.cached_sin, self.cached_cos = Variable(sin), Variable(cos)
 
     def _rotation_for(self, embedding_size: int, input_positions: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Sines and cosines of the angles of each position, `(*positions, embedding_size / 2)`."""
+        """Computes sines and cosines of the angles of each position, `(*positions, embedding_size / 2)`."""
         if embedding_size <= 0 or embedding_size % 2:
             raise ConfigError(f"RoPE: `embedding_size` must be positive and even, not {embedding_size}")
         frequencies = 1.0 / (self.theta ** (jnp.arange(0.0, embedding_size, 2) / embedding_size))
@@ -64,26 +64,26 @@ class RoPE(Module):
         return jnp.sin(angles), jnp.cos(angles)
 
     def __call__(self, x: jax.Array, input_positions: jax.Array | None = None) -> jax.Array:
-        """Turns each place by its position.
+        """Rotates the features of each position.
 
         Args:
             x: `(*batch, seq, features)`.
-            input_positions: of each place, `(seq,)` or with batch axes in front; by default 0, 1, 2 and so on, from
-                the tables if there are some.
+            input_positions: the positions, `(seq,)` or with batch axes in front; by default 0, 1, 2, ..., with angles
+                from the tables if there are any.
 
         Returns:
             An array of the shape of `x`.
 
         Raises:
-            ValueError: if the positions are not those of `x`, the tables are too short, or the features are no pairs.
+            ValueError: if the number of positions is not that of `x`, the tables are too short, or `features` is odd.
         """
         places, features = x.shape[-2:]
         if input_positions is None and self.cached_sin is not None and self.cached_cos is not None:
             if places > self.cached_sin.shape[0]:
                 raise AxisError(
-                    f"RoPE has tables for {self.cached_sin.shape[0]} positions, and this sequence has {places}",
+                    f"RoPE has tables for {self.cached_sin.shape[0]} positions, but this sequence has {places}",
                     at=f"x: {jax.typeof(x)}",
-                    fix="make it with a larger max_seq_len",
+                    fix="create it with a larger max_seq_len",
                 )
             sin, cos = self.cached_sin[...][:places], self.cached_cos[...][:places]
         else:
@@ -107,41 +107,42 @@ def dot_product_attention_with_rope(
     input_positions: jax.Array | None = None,
     **kwargs: Any,
 ) -> jax.Array:
-    """`dot_product_attention` of queries and keys that are turned by their positions.
+    """Computes `dot_product_attention` of queries and keys that are rotated by their positions.
 
-    As `attention_fn` of `MultiHeadAttention` it is a `functools.partial(dot_product_attention_with_rope, rope=rope)`.
+    Pass `functools.partial(dot_product_attention_with_rope, rope=rope)` as `attention_fn` of `MultiHeadAttention`.
 
     Args:
         query: `(*batch, q, heads, depth)`.
         key: `(*batch, kv, heads, depth)`.
         value: `(*batch, kv, heads, depth)`.
-        rope: turns one head of them.
-        input_positions: of the queries, `(q,)` or `(*batch, q)`, and of the keys, if there are as many; keys of another
-            number are those of all positions from 0 on, as in a cache. By default both count from 0.
+        rope: the embedding, which is applied to each head.
+        input_positions: positions of the queries, `(q,)` or `(*batch, q)`, and of the keys if there are as many keys.
+            Any other number of keys, as from a cache, has the positions 0, 1, 2, .... By default both count from 0.
         kwargs: the options of `dot_product_attention`.
 
     Returns:
         `(*batch, q, heads, depth)`.
 
     Raises:
-        ValueError: if shapes do not go together.
+        ValueError: if shapes do not fit.
 
     >>> x = jnp.ones((3, 1, 4))
     >>> dot_product_attention_with_rope(x, x, x, rope=RoPE()).shape
     (3, 1, 4)
     """
-    of_keys = input_positions
+    # In decoding there is one query, at position n, and the keys of the whole cache, at positions 0, 1, 2, ....
+    key_positions = input_positions
     if input_positions is not None and input_positions.shape[-1] != key.shape[-3]:
-        of_keys = None
+        key_positions = None
     query, key = (
         jax.vmap(rope, in_axes=(-2, None), out_axes=-2)(heads, positions)
-        for heads, positions in ((query, input_positions), (key, of_keys))
+        for heads, positions in ((query, input_positions), (key, key_positions))
     )
     return dot_product_attention(query, key, value, **kwargs)
 
 
 def turns_by_position(attention_fn: Any) -> bool:
-    """Whether an `attention_fn` is `dot_product_attention_with_rope`, which must know where a step of decoding is.
+    """Whether an `attention_fn` is `dot_product_attention_with_rope`, which needs the position of a decoding step.
 
     >>> turns_by_position(functools.partial(dot_product_attention_with_rope, rope=RoPE()))
     True

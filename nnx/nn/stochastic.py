@@ -1,4 +1,4 @@
-"""Layers that draw: `Dropout`."""
+"""`Dropout`."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from weft.nnx.streams.rngs import Rngs, RngStream
 
 
 class Dropout(Module):
-    """Sets elements to zero at random while training, and scales the others to keep the mean.
+    """Sets random elements to zero in training mode, and scales the others to preserve the mean.
 
     Args:
-        rate: the probability of zero, in [0, 1].
-        broadcast_dims: axes along which one decision holds for all elements.
-        deterministic: the mode in which nothing is dropped; `model.eval()` sets it, and `model.train()` unsets it.
+        rate: the probability that an element is dropped, in [0, 1].
+        broadcast_dims: axes along which all elements share a decision.
+        deterministic: whether to disable dropout; `model.eval()` sets it to True, `model.train()` to False.
         rng_collection: the name of the stream to draw from.
-        rngs: streams, of which a fork of this one is kept; or one stream; without, each call needs its own.
+        rngs: `Rngs` or a stream, of which a fork is stored; without it, each call must pass `rngs`.
 
     Raises:
-        TypeError: if `rngs` is neither.
+        TypeError: if `rngs` is anything else.
 
     >>> from weft import nnx
     >>> layer = Dropout(0.5, rngs=nnx.Rngs(0))
@@ -49,8 +49,8 @@ class Dropout(Module):
         stream = rngs if rngs is None or not isinstance(rngs, Rngs) else rngs[rng_collection]
         if stream is not None and not isinstance(stream, RngStream):
             raise SeedError(
-                f"rngs must be a Rngs or an RngStream: Dropout keeps a stream of Rngs, not a {type(stream).__name__}",
-                fix="rngs=nnx.Rngs(seed)",
+                f"rngs must be a Rngs or an RngStream: Dropout got a {type(stream).__name__}",
+                fix="pass rngs=nnx.Rngs(seed)",
             )
         self.rngs = data(None) if stream is None else stream.fork()
 
@@ -61,16 +61,16 @@ class Dropout(Module):
         deterministic: bool | None = None,
         rngs: Rngs | RngStream | jax.Array | None = None,
     ) -> jax.Array:
-        """Drops.
+        """Applies dropout.
 
         Args:
             inputs: any array.
-            deterministic: this call's mode, if it is not the layer's own.
-            rngs: streams, a stream or a key to use instead of the layer's own stream.
+            deterministic: overrides the layer's option for this call.
+            rngs: `Rngs`, a stream or a key, instead of the layer's own stream.
 
         Raises:
-            ValueError: if there is no mode, or no stream where one is needed.
-            TypeError: if `rngs` is none of these.
+            ValueError: if neither call nor layer sets `deterministic`, or `rngs` if it is needed.
+            TypeError: if `rngs` is anything else.
         """
         deterministic = first_given("deterministic", deterministic, self.deterministic, owner=self)
         if self.rate == 0 or deterministic:
@@ -82,18 +82,17 @@ class Dropout(Module):
             source = source[self.rng_collection]
         if not isinstance(source, RngStream | jax.Array):
             raise SeedError(
-                "rngs must be one to draw from: "
-                f"Dropout draws from Rngs, a stream or a key, not from a {type(source).__name__}",
-                fix="rngs=nnx.Rngs(seed)",
+                f"rngs must be one to draw from: Rngs, a stream or a key; Dropout got a {type(source).__name__}",
+                fix="pass rngs=nnx.Rngs(seed)",
             )
         key = source() if isinstance(source, RngStream) else source
         return ops.dropout(inputs, key, rate=self.rate, broadcast_dims=self.broadcast_dims)
 
     def set_view(self, deterministic: bool | None = None) -> None:
-        """What `nnx.view` sets.
+        """Sets options of this layer; `nnx.view` calls it on a copy.
 
         Args:
-            deterministic: whether nothing is dropped.
+            deterministic: whether to disable dropout.
         """
         if deterministic is not None:
             self.deterministic = deterministic

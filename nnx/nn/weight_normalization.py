@@ -1,8 +1,7 @@
-"""`WeightNorm` and `SpectralNorm`: layers that are called with normalised weights.
+"""`WeightNorm` and `SpectralNorm`: wrap a layer, and call it with normalised weights.
 
-The layer has the normalised weights while it is called. Afterwards its Params are what they were: what an optimizer
-trains is what the norm normalises. flax leaves the normalised ones in the Params, which the switch `nnx_flax_faults`
-does too.
+The layer's Params have normalised values during the call only, and are restored afterwards: an optimizer trains the
+weights before normalisation. flax leaves the normalised values in the Params, as the switch `nnx_flax_faults` does.
 """
 
 from __future__ import annotations
@@ -36,30 +35,30 @@ _KERNELS = PathContains("kernel")
 
 
 class NewWeightError(StructureError, RuntimeError):
-    """A weight that a norm did not find when it was made."""
+    """Raised for a weight that the layer did not have when the norm was created."""
 
 
-def _lost(norm: Module, what: str, path: Path) -> NewWeightError:
+def _lost(norm: Module, statistic: str, path: Path) -> NewWeightError:
     return NewWeightError(
-        f"{type(norm).__name__} has no {what} of this weight: it was not there when the norm was made",
+        f"{type(norm).__name__} has no {statistic} for this weight, which did not exist when the norm was created",
         at=format_path(path),
-        fix="wrap the layer after its parameters are made, or replaced",
+        fix="wrap the layer after its parameters are created or replaced",
     )
 
 
 class WeightNorm(Module):
-    """A layer whose weights have length one for each feature, times a scale that is learned.
+    """Calls a layer with weights of length one for each feature, times a learned scale.
 
     Args:
         layer_instance: the layer.
-        feature_axes: the axes of features, of each weight; all other axes are normalised together. None: all axes are.
-        use_scale: whether to have scales, Params in the dict `scales` by the weights' paths.
-        scale_init: initializer, called with a stream (or, if it takes none, with a key) and a shape; ones by default.
-        epsilon: added to the squares of lengths.
-        dtype: the dtype of the weights that the layer is called with; by default what weight and scale promote to.
-        param_dtype, promote_dtype: are kept, and make no difference.
-        variable_filter: which Variables of the layer are weights.
-        rngs: the stream `params` is given to `scale_init`.
+        feature_axes: the feature axes of a weight; the norm is taken over all others. None: over all axes.
+        use_scale: whether to learn scales: Params in the dict `scales`, by the weights' paths.
+        scale_init: initializer, called with a stream (or a key, if it takes no stream) and a shape; ones by default.
+        epsilon: added to squared norms.
+        dtype: the dtype of the normalised weights; by default what weight and scale promote to.
+        param_dtype, promote_dtype: are stored and ignored, as in flax.
+        variable_filter: a filter for the Variables of the layer to normalise.
+        rngs: the stream `params` is passed to `scale_init`.
 
     >>> from weft import nnx
     >>> layer = WeightNorm(nnx.Linear(8, 4, rngs=nnx.Rngs(0)), rngs=nnx.Rngs(0))
@@ -113,7 +112,7 @@ class WeightNorm(Module):
             What the layer returns.
 
         Raises:
-            RuntimeError: for a weight that has no scale.
+            RuntimeError: for a weight without a scale.
         """
         weights = to_flat_state(state(self.layer_instance))
         normed = [
@@ -125,7 +124,7 @@ class WeightNorm(Module):
 
 @contextlib.contextmanager
 def _weights_as(normed: Sequence[tuple[Variable[Any], Any]]) -> Iterator[None]:
-    """Weights have other values within; a weight that somebody else writes within keeps what was written."""
+    """Gives weights other values inside the block. A weight that the block itself writes keeps that value."""
     before = [(raw := weight.get_raw_value(), raw[...] if is_array_ref(raw) else raw) for weight, _ in normed]
     for weight, value in normed:
         weight.set_value(value)
@@ -147,7 +146,7 @@ def _scale(norm: WeightNorm, stream: Any, weight: Variable[Any]) -> Any:
     try:
         return norm.scale_init(stream, shape)
     except TypeError:
-        # JAX's own initializers take a key. Others may draw from the stream themselves, or leave it as it is.
+        # JAX's own initializers need a key, and raise for a stream. A user's may draw from the stream, or not use it.
         return norm.scale_init(stream(), shape)
 
 
@@ -164,25 +163,25 @@ def _normed(norm: WeightNorm, path: Path, weight: Variable[Any]) -> jax.Array:
 
 
 class SpectralNorm(Module):
-    """A layer whose weights are divided by their largest singular value, which power iteration finds step by step.
+    """Calls a layer with weights divided by their largest singular value, which power iteration approximates.
 
-    While training each call improves what is known of the singular vector and keeps it (`u`, and the value `sigma`, in
-    the dict `batch_stats` by the weights' paths); otherwise it starts from the same vector each time. `model.train()`
-    and `model.eval()` say which.
+    In training mode each call improves the estimate of the singular vector and stores it: `u` and the singular value
+    `sigma`, in the dict `batch_stats` by the weights' paths. Otherwise each call starts from the same vector.
+    `model.train()` and `model.eval()` set the mode.
 
     Args:
         layer_instance: the layer.
-        n_steps: steps of power iteration in each call; with none the weights are left as they are.
-        epsilon: added to the squares of lengths.
-        dtype: the dtype of the weights that the layer is called with; by default what weight and vector promote to.
+        n_steps: steps of power iteration in each call; with 0 the weights are not normalised.
+        epsilon: added to squared norms.
+        dtype: the dtype of the normalised weights; by default what weight and vector promote to.
         param_dtype: the dtype of `u` and `sigma`.
-        error_on_non_matrix: whether weights of more than two axes are refused; else they are normalised as matrices of
-            their last axis by all others.
-        update_stats: whether to keep what was found; each call may say so too.
+        error_on_non_matrix: whether to refuse weights of more than two axes; otherwise they are reshaped to matrices,
+            with the last axis as the second.
+        update_stats: whether to store the estimates; a call may override it.
         rngs: a key for each weight is drawn from the stream `params`.
 
     Raises:
-        ValueError: for a weight that is no matrix, if those are refused.
+        ValueError: for a weight of more than two axes, with `error_on_non_matrix`.
 
     >>> from weft import nnx
     >>> layer = SpectralNorm(nnx.Linear(4, 5, rngs=nnx.Rngs(0)), n_steps=50, rngs=nnx.Rngs(0))
@@ -226,14 +225,14 @@ class SpectralNorm(Module):
 
         Args:
             x: the layer's argument.
-            update_stats: this call's mode, if it is not the layer's own.
+            update_stats: overrides the layer's mode for this call.
 
         Returns:
             What the layer returns.
 
         Raises:
-            ValueError: for a weight that is no matrix, if those are refused.
-            RuntimeError: for a weight that the norm knows nothing of.
+            ValueError: for a weight of more than two axes, with `error_on_non_matrix`.
+            RuntimeError: for a weight without statistics.
         """
         update_stats = first_given("update_stats", update_stats, not self.use_running_average, owner=self)
         matrices = _matrices(self)
@@ -241,13 +240,16 @@ class SpectralNorm(Module):
             if (*path, "u") not in self.batch_stats or (*path, "sigma") not in self.batch_stats:
                 raise _lost(self, "singular vector", path)
         normed: list[tuple[Variable[Any], jax.Array]] = []
-        # A power iteration carries what rounding leaves from call to call: fused, it would drift away from flax's.
+        # Power iteration feeds its rounding errors into the next call. Compiled as a whole, XLA rounds differently,
+        # and the vectors would drift away from flax's over many calls.
         with ops.op_by_op():
             for path, weight in matrices:
-                kept_u, kept_sigma = self.batch_stats[*path, "u"], self.batch_stats[*path, "sigma"]
-                value, u, sigma = ops.spectral_norm(weight[...], kept_u[...], steps=self.n_steps, epsilon=self.epsilon)
+                stored_u, stored_sigma = self.batch_stats[*path, "u"], self.batch_stats[*path, "sigma"]
+                value, u, sigma = ops.spectral_norm(
+                    weight[...], stored_u[...], steps=self.n_steps, epsilon=self.epsilon
+                )
                 if update_stats:
-                    kept_u[...], kept_sigma[...] = u.astype(kept_u.dtype), sigma.astype(kept_sigma.dtype)
+                    stored_u[...], stored_sigma[...] = u.astype(stored_u.dtype), sigma.astype(stored_sigma.dtype)
                 dtype = dtypes.canonicalize_dtype(value, u, sigma, dtype=self.dtype)
                 normed.append((weight, value.astype(dtype).astype(weight.dtype)))
             with _weights_as(normed):
@@ -255,18 +257,18 @@ class SpectralNorm(Module):
 
 
 def _matrices(norm: SpectralNorm) -> list[tuple[Path, Variable[Any]]]:
-    """The weights that have singular values, with their paths.
+    """Returns the weights of at least two axes, with their paths.
 
     Raises:
-        ConfigError: for one that is no matrix, if those are refused.
+        ConfigError: for a weight of more than two axes, with `error_on_non_matrix`.
     """
     weights = to_flat_state(state(norm.layer_instance, Param))
     matrices = [(path, weight) for path, weight in weights if weight.ndim > 1 and norm.n_steps >= 1]
     for path, weight in matrices:
         if weight.ndim > 2 and norm.error_on_non_matrix:
             raise ConfigError(
-                f"error_on_non_matrix is True, and this weight is {weight.ndim}D",
+                f"error_on_non_matrix is True, but this weight is {weight.ndim}D",
                 at=format_path(path),
-                fix="without error_on_non_matrix=True it is normalised as a matrix of its last axis by all others",
+                fix="pass error_on_non_matrix=False to normalise it as a matrix, reshaped to (-1, last axis)",
             )
     return matrices

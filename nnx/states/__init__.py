@@ -1,1 +1,1 @@
-"""States: nested mappings of Variables by path, and the filters that pick from them."""
+"""States: nested mappings of Variables by path, and the filters that select from them."""

@@ -1,9 +1,8 @@
-"""Filters in the form that NNX gives them: predicates over (path, value).
+"""NNX's filters: predicates over (path, value).
 
-The language is the core's (`weft.core.records.filters`): types, tags, `...`, booleans, `None`, callables and containers
-of them. What differs is what a filter is asked about, and how: here a path and whatever sits there, a Variable or an
-object, whose type is its kind. `Seen` is what the core's filters take that for, so a filter of the core's own, as
-`weft.Inside`, is a filter here.
+The language is that of `weft.core.records.filters`: types, tags, `...`, booleans, None, callables, and lists of those.
+NNX calls a filter with a path and the Variable or object there, and the core calls it with a leaf. `Seen` presents a
+path and a value as a leaf, so the core's filters, such as `weft.Inside`, work here too.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ Filter = type | str | Predicate | bool | EllipsisType | None | core_filters.Nati
 
 
 class InvalidFilterError(FilterError, TypeError):
-    """What is no filter at all."""
+    """Raised for a value that is no filter."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Seen:
-    """A path and what sits there, as a filter of the core's asks of a leaf."""
+    """A path and a value with the attributes that the core's filters read of a leaf."""
 
     place: Path
     value: AnyValue
@@ -47,26 +46,26 @@ class Seen:
     @property
     def owners(self) -> tuple[type, ...]:
         raise InvalidFilterError(
-            "InstanceOf asks what records a leaf sits in, and nothing here knows its owners",
+            "InstanceOf selects by the records around a leaf, which a State does not know",
             fix="use PathContains, weft.Inside, or a callable (path, value) -> bool",
         )
 
 
 class _ByPath:
-    """A filter that is asked with a path and a value."""
+    """Mixin for a filter of the core: calls it with `Seen(path, value)`."""
 
     def __call__(self, path: Path, x: AnyValue) -> bool:
         return super().__call__(Seen(path, x))  # pyright: ignore[reportAttributeAccessIssue]  (of the core's class)
 
 
 class HasTag(Protocol):
-    """What `WithTag` may find."""
+    """A value with a tag, which `WithTag` can match."""
 
     tag: str
 
 
 class WithTag(_ByPath, core_filters.WithTag):
-    """What has this `tag`.
+    """Matches values whose attribute `tag` is this tag.
 
     >>> from weft import nnx
     >>> list(nnx.state(nnx.Rngs(params=0, dropout=1), nnx.WithTag("dropout")))
@@ -78,7 +77,7 @@ class WithTag(_ByPath, core_filters.WithTag):
 
 
 class PathContains(_ByPath, core_filters.PathContains):
-    """What has this part in its path; with `exact=False`, a part that contains it as text.
+    """Matches paths with this part; with `exact=False`, paths with a part that contains it as a substring.
 
     >>> from weft import nnx
     >>> model = nnx.Dict(head=nnx.Param(1.0), body=nnx.Param(2.0))
@@ -98,7 +97,7 @@ class PathContains(_ByPath, core_filters.PathContains):
 
 
 class PathIn:
-    """What is at one of these paths."""
+    """Matches these paths."""
 
     def __init__(self, *paths: Path):
         self.paths = frozenset(paths)
@@ -118,7 +117,7 @@ class PathIn:
 
 @dataclasses.dataclass(frozen=True)
 class OfType:
-    """What is an instance of this type; what a bare type means.
+    """Matches instances of a type. A type used as a filter means this.
 
     >>> from weft import nnx
     >>> list(nnx.state(nnx.Dict(w=nnx.Param(1.0), n=nnx.BatchStat(2.0)), nnx.OfType(nnx.Param)))
@@ -128,14 +127,14 @@ class OfType:
     type: type
 
     def __call__(self, path: Path, x: AnyValue) -> bool:
-        return isinstance(x, self.type)  # not by its kind: a tracer is a `jax.Array`, and a box a Variable
+        return isinstance(x, self.type)  # not `type(x)`: tracers and hijax boxes claim to be instances
 
     def __repr__(self) -> str:
         return f"OfType({self.type!r})"
 
 
 class _OfPaths:
-    """A combinator of filters that are asked with a path and a value, and are read when it is made."""
+    """Mixin for a combinator of the core: reads its filters as NNX predicates when it is created."""
 
     _read = staticmethod(lambda predicate: predicate)
 
@@ -148,10 +147,10 @@ class _OfPaths:
 
 
 class Any(_OfPaths, core_filters.Any):
-    """What any of the filters matches.
+    """Matches what any of the filters matches.
 
     Raises:
-        TypeError: for what is no filter.
+        TypeError: for a value that is no filter.
 
     >>> from weft import nnx
     >>> model = nnx.Dict(a=nnx.Param(1.0), b=nnx.BatchStat(2.0), c=nnx.Cache(3.0))
@@ -161,10 +160,10 @@ class Any(_OfPaths, core_filters.Any):
 
 
 class All(_OfPaths, core_filters.All):
-    """What all of the filters match.
+    """Matches what all of the filters match.
 
     Raises:
-        TypeError: for what is no filter.
+        TypeError: for a value that is no filter.
 
     >>> from weft import nnx
     >>> model = nnx.Dict(a=nnx.Param(1.0), b=nnx.Param(2.0), c=nnx.Cache(3.0))
@@ -174,10 +173,10 @@ class All(_OfPaths, core_filters.All):
 
 
 class Not(_OfPaths, core_filters.Not):
-    """What the filter does not match.
+    """Matches what the filter does not match.
 
     Raises:
-        TypeError: for what is no filter.
+        TypeError: for a value that is no filter.
 
     >>> from weft import nnx
     >>> list(nnx.state(nnx.Dict(w=nnx.Param(1.0), n=nnx.BatchStat(2.0)), nnx.Not(nnx.Param)))
@@ -190,7 +189,7 @@ class Not(_OfPaths, core_filters.Not):
 
 
 def to_predicate(filter: Filter) -> Predicate:
-    """Reads a filter as a predicate over (path, value).
+    """Converts a filter to a predicate over (path, value).
 
     Raises:
         TypeError: if it is no filter.
@@ -227,15 +226,15 @@ def _matches_rest(filter: Filter) -> bool:
 
 
 def filters_to_predicates(filters: Sequence[Filter]) -> tuple[Predicate, ...]:
-    """Reads filters that are tried in order.
+    """Converts filters that are tried in order to predicates.
 
     Raises:
-        ValueError: if `...` or `True` stands before a filter that could then match nothing.
+        ValueError: if `...` or `True` comes before another filter, which could then match nothing.
     """
     for i, filter in enumerate(filters):
         if _matches_rest(filter) and not builtins.all(map(_matches_rest, filters[i + 1 :])):
             raise FilterError(
                 f"`...` or `True` can only be used as the last filters, got {filter} at index {i}",
-                fix="put it last: it stands for the rest",
+                fix="put it last: it matches everything",
             )
     return tuple(map(to_predicate, filters))

@@ -1,9 +1,12 @@
-"""States packed: those that came out of a compiled call, and those that go into one call after the other.
+"""Packed States, for compiled calls of plain `jax.jit`: those that a call returns, and those passed to many calls.
 
-The first are packed until somebody looks (see `State`): what comes out of one step goes into the next one as it is. The
-second are the parameters that a server passes to each step. They are nested dicts, which anybody may change who holds
-one; so a State hides them where nobody does, and has them again when somebody asks for one. What was in them then is
-compared, in C, before they are hidden the next time.
+A State that a compiled call returns is *packed*: it has only leaves, and builds dicts and Variables when it is first
+read (see `State`). A training loop that passes it on never reads it.
+
+A State that a server passes to each call is read from a list of its Variables (`PackedVariables`). Its nested dicts may
+be mutated by any code with a reference to one. So if there is no other reference, the State drops its own reference to
+the dicts ("hides" them), which makes a mutation impossible, and takes it back when it is read. Dicts that were readable
+in between are compared with their former content, in C, before they are hidden again.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ _metadata = operator.attrgetter("_nnx_metadata")
 
 
 class PackedLeaves:
-    """What a compiled call returned in place of a State: no Variables yet."""
+    """The leaves of a State that a compiled call has returned, before its Variables are built."""
 
     __slots__ = ("_leaves", "_level", "packing")
 
@@ -33,20 +36,20 @@ class PackedLeaves:
         self._leaves, self.packing, self._level = leaves, packing, level
 
     def read(self) -> Sequence[Any] | None:
-        """The leaves, in order."""
+        """Returns the leaves, in order."""
         return self._leaves
 
     def unpack(self) -> dict[Any, Any]:
-        """What was packed, of the level at which the call returned."""
+        """Builds the dicts and Variables, at the trace level at which the call returned."""
         return self.packing.unpack(self._leaves, self._level)._mapping
 
 
 class PackedVariables:
-    """The Variables of a State in the order of its leaves, and its dicts, with what is in them.
+    """The Variables of a State in the order of its leaves, and its dicts with their content.
 
     Args:
-        state: a State of Variables, each the box of one leaf.
-        packing: of it.
+        state: a State of Variables with one leaf each.
+        packing: the packing of the State.
     """
 
     __slots__ = ("_dicts", "_epoch", "_keys", "_metadata", "_sizes", "_values", "_variables", "packing")
@@ -57,21 +60,24 @@ class PackedVariables:
         self._variables, _ = trees.flatten(state, is_boxed)
         self._metadata = [*map(_metadata, self._variables)]
         self._dicts: list[dict[Any, Any]] = [vars(state)["_mapping"]]
-        for inner in self._dicts:  # which grows
+        for inner in self._dicts:  # the loop appends to the list it runs over
             self._dicts += [value for value in inner.values() if type(value) is dict]
         self._sizes = [*map(len, self._dicts)]
         self._keys = [*chain.from_iterable(self._dicts)]
         self._values = [*chain.from_iterable(map(_values, self._dicts))]
 
     def is_complete(self) -> bool:
-        """Whether it has all that could change: there is no State in the State, and no list."""
+        """Whether all containers of the State are known: it contains only dicts and Variables."""
         return all(type(value) is dict or is_boxed(value) for value in self._values)
 
     def hide(self, known: dict[str, Any]) -> bool:
-        """Takes the dicts from a State that has the given attributes, if they are as they were and nobody holds one.
+        """Hides the dicts of a State if their content is unchanged and there is no other reference to one of them.
+
+        Args:
+            known: the `vars()` of the State.
 
         Returns:
-            Whether they are as they were.
+            Whether the content is unchanged.
         """
         if (
             known["_mapping"] is not self._dicts[0]
@@ -81,13 +87,13 @@ class PackedVariables:
         ):
             return False
         outer, *inner = map(sys.getrefcount, self._dicts)
-        # All but the outermost are in the list of values too.
-        if outer <= _HELD_BY_TWO and max(inner, default=0) <= _HELD_BY_TWO + 1:
+        # Each dict is referred to by its parent and by `_dicts`; all but the outermost are in `_values`, too.
+        if outer <= _TWO_REFERENCES and max(inner, default=0) <= _TWO_REFERENCES + 1:
             del known["_mapping"]
         return True
 
     def read(self) -> Sequence[Any] | None:
-        """The leaves, or None if a Variable has other metadata now, or a container for a value."""
+        """Returns the leaves, or None if a Variable has new metadata, or a container for a value."""
         now = structure_epoch.now
         if now != self._epoch:
             if not all(map(operator.is_, map(_metadata, self._variables), self._metadata)):
@@ -97,7 +103,7 @@ class PackedVariables:
         return leaves if all_leaves(leaves) else None
 
     def unpack(self) -> dict[Any, Any]:
-        """What was packed."""
+        """Returns the hidden dicts."""
         return self._dicts[0]
 
 
@@ -106,12 +112,12 @@ def _counted() -> int:
     return max(map(sys.getrefcount, [holder["inner"]]))
 
 
-# What Python counts for a dict that is in another one and in a list.
-_HELD_BY_TWO = _counted()
+# The reference count of a dict that is in one dict and one list, measured: it differs between versions of Python.
+_TWO_REFERENCES = _counted()
 
 
 def pack_state(state: Any) -> tuple[Sequence[Any], Packing]:
-    """A State's leaves in order, and its `Packing`."""
+    """Returns a State's leaves in order, and its `Packing`."""
     known = vars(state)
     packed = known.get("_packed")
     if packed is not None and ("_mapping" not in known or packed.hide(known)):
@@ -124,8 +130,8 @@ def pack_state(state: Any) -> tuple[Sequence[Any], Packing]:
     if packed is not None:
         known.pop("_packed", None)
         known["_met"] = 0
-    met = known["_met"] = known.get("_met", 0) + 1
-    if met == MEETINGS and all_leaves(leaves):
+    count = known["_met"] = known.get("_met", 0) + 1
+    if count == MEETINGS and all_leaves(leaves):
         packed = PackedVariables(state, packing)
         if packed.is_complete():
             known["_packed"] = packed
@@ -133,7 +139,7 @@ def pack_state(state: Any) -> tuple[Sequence[Any], Packing]:
 
 
 def unpack_state(packing: Packing, leaves: Sequence[Any]) -> Any:
-    """A State of this make, which is no more than its leaves until somebody looks."""
+    """Makes a packed State: it builds its dicts and Variables when it is first read."""
     if not packing.boxes:
         return packing.unpack(leaves)
     state = object.__new__(packing.root)

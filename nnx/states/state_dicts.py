@@ -1,4 +1,4 @@
-"""States as nested dicts of plain values, as checkpoints hold them, and other functions over whole states."""
+"""Conversions between States and nested dicts of plain values, as in checkpoints."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from weft.nnx.variable.variable import Variable
 
 
 def to_pure_dict(state: Any, extract_fn: Callable[[Any], Any] | None = None) -> dict[Any, Any]:
-    """A nested dict of plain values; Variables give theirs.
+    """Converts a State to a nested dict with the values of its Variables.
 
     Args:
         state: the state.
-        extract_fn: how to take the plain value out of each value.
+        extract_fn: a function from a Variable or array to the plain value.
 
     Raises:
-        TypeError: if it is no mapping.
+        TypeError: if `state` is no mapping.
 
     >>> from weft import nnx
     >>> to_pure_dict(nnx.state(nnx.Dict(w=nnx.Param(1.0), inner=nnx.Dict(n=nnx.BatchStat(2.0)))))
@@ -31,7 +31,7 @@ def to_pure_dict(state: Any, extract_fn: Callable[[Any], Any] | None = None) -> 
     return unflatten_mapping([(path, extract(value)) for path, value in to_flat_state(state)])
 
 
-def _int_if_it_is_one(part: Any) -> Any:
+def _int_or_key(part: Any) -> Any:
     try:
         return int(part)
     except ValueError:
@@ -39,27 +39,27 @@ def _int_if_it_is_one(part: Any) -> Any:
 
 
 def restore_int_paths(pure_dict: dict[Any, Any]) -> dict[Any, Any]:
-    """A nested dict whose keys that look like integers are integers again, after a checkpoint made them strings.
+    """Converts keys like "0" in a nested dict to ints; checkpoints turn ints into strings.
 
     >>> restore_int_paths({"layers": {"0": {"bias": 1}}})
     {'layers': {0: {'bias': 1}}}
     """
     flat = flatten_mapping(pure_dict)
-    return unflatten_mapping([(tuple(map(_int_if_it_is_one, path)), value) for path, value in flat.items()])
+    return unflatten_mapping([(tuple(map(_int_or_key, path)), value) for path, value in flat.items()])
 
 
 def replace_by_pure_dict(
     state: Any, pure_dict: dict[Any, Any], replace_fn: Callable[[Any, Any], Any] | None = None
 ) -> None:
-    """Replaces the values of a state, in place, by those of a nested dict; its keys may be integers as strings.
+    """Replaces values of a State in place by those of a nested dict, in which int keys may be strings.
 
     Args:
         state: the state.
-        pure_dict: plain values; it may leave some out.
-        replace_fn: makes the new value of the old one and the plain one.
+        pure_dict: plain values by path; paths that it lacks are unchanged.
+        replace_fn: a function from the old Variable and the plain value to the new Variable.
 
     Raises:
-        ValueError: naming the paths that the state does not have; then nothing was replaced.
+        ValueError: naming the paths that the State does not have, before anything is replaced.
 
     >>> from weft import nnx
     >>> state = nnx.state(nnx.Dict(w=nnx.Param(1.0), n=nnx.BatchStat(2.0)))
@@ -71,27 +71,31 @@ def replace_by_pure_dict(
     flat = dict(to_flat_state(state))
     unknown: list[Path] = []
     for path, value in flatten_mapping(pure_dict).items():
-        known = path if path in flat else tuple(map(_int_if_it_is_one, path))
+        known = path if path in flat else tuple(map(_int_or_key, path))
         if known in flat:
             flat[known] = replace(flat[known], value)
         else:
             unknown.append(path)
     if unknown:
-        raise StructureError("key in pure_dict not available in state", at=[format_path(path) for path in unknown])
+        raise StructureError(
+            "key in pure_dict not available in state",
+            at=[format_path(path) for path in unknown],
+            fix="remove these keys, or pass the dict of a model with the same structure",
+        )
     state.update(unflatten_mapping(flat))
 
 
 def create_path_filters(state: Any) -> dict[Any, Any]:
-    """Filters by path, as a mapping to the values that a state has there."""
+    """Makes a mapping from `PathIn` filters to values: a filter for each distinct value of a State."""
     paths: dict[Any, set[Path]] = {}
     for path, value in to_flat_state(state):
         paths.setdefault(value.get_value() if isinstance(value, Variable) else value, set()).add(path)
-    return {PathIn(*found): value for value, found in paths.items()}
+    return {PathIn(*paths_of_value): value for value, paths_of_value in paths.items()}
 
 
-# ---------------------------------------------------------------------- methods of State that are no more than these
+# ---------------------------------------------------------------------- deprecated methods of State
 
-# Here, since a State itself knows nothing of Variables, and these functions do.
+# Defined here because `states` does not import Variables.
 
 
 def _to_pure_dict(self: State, extract_fn: Callable[[Any], Any] | None = None) -> dict[Any, Any]:

@@ -1,7 +1,7 @@
 """State and FlatState: the values of a graph, by path.
 
-A `State` is a nested mapping from attribute names to Variables, arrays or further states; a `FlatState` is the same as
-a sequence of (path, value) sorted by path. Both are pytrees.
+A `State` is a nested mapping from attribute names to Variables, arrays or States; a `FlatState` is a sequence of
+(path, value) pairs, sorted by path. Both are pytrees.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class FlatState(Sequence[tuple[Path, V]], SequenceReprMixin):
 
     Args:
         items: the pairs.
-        sort: whether they have yet to be sorted.
+        sort: whether to sort them.
 
     >>> FlatState([(("b", "x"), 1), (("a",), 2)], sort=True).paths
     (('a',), ('b', 'x'))
@@ -50,7 +50,7 @@ class FlatState(Sequence[tuple[Path, V]], SequenceReprMixin):
 
     @staticmethod
     def from_sorted_keys_values(keys: tuple[Path, ...], values: list[Any], /) -> FlatState[Any]:
-        """Takes paths and values as they are."""
+        """Makes a `FlatState` of sorted paths and their values, without copying them."""
         flat = object.__new__(FlatState)
         flat._keys, flat._values = keys, values
         return flat
@@ -75,20 +75,20 @@ class FlatState(Sequence[tuple[Path, V]], SequenceReprMixin):
         return iter(zip(self._keys, self._values, strict=True))
 
     def to_nested_state(self) -> Any:
-        """The same as a `State`."""
+        """Converts the pairs to a `State`."""
         return from_flat_state(self)
 
     def split(self, first: Filter, /, *filters: Filter) -> Any:
-        """Parts by filters, which must match everything between them. See `split_state`."""
+        """Splits the pairs by filters, one of which must match each pair. See `split_state`."""
         return single(_exhaustive(self, (first, *filters)))
 
     def filter(self, first: Filter, /, *filters: Filter) -> Any:
-        """Parts by filters; what none matches is left out."""
+        """Splits the pairs by filters, and drops pairs that no filter matches."""
         return single(sort_flat(self, (first, *filters))[:-1])
 
     @staticmethod
     def merge(flat_state: Iterable[tuple[Path, Any]], /, *flat_states: Iterable[tuple[Path, Any]]) -> FlatState[Any]:
-        """All pairs of several, sorted."""
+        """Joins the pairs of several flat states, sorted."""
         if not flat_states and isinstance(flat_state, FlatState):
             return flat_state
         return FlatState((pair for flat in (flat_state, *flat_states) for pair in flat), sort=True)
@@ -102,10 +102,10 @@ jtu.register_pytree_node(
 
 
 class State(MutableMapping[Any, Any], Representable):
-    """A nested mapping of names to values, which is a pytree, and gives its items as attributes too.
+    """A nested mapping from names to values, which is a pytree; its items can be read as attributes.
 
     Args:
-        mapping: a mapping or an iterator of pairs; inner mappings stay as they are.
+        mapping: a mapping or an iterable of pairs; inner mappings are not copied.
 
     >>> state = State({"a": {"b": 1}})
     >>> state.a.b, state["a"]
@@ -116,11 +116,11 @@ class State(MutableMapping[Any, Any], Representable):
 
     def __init__(self, mapping: Any, /, *, _copy: bool = True):
         if not _copy and not isinstance(mapping, dict):
-            raise StructureError(f"only a dict can be taken without a copy, got {type(mapping).__name__}")
+            raise StructureError(f"a State without a copy needs a dict, got {type(mapping).__name__}")
         object.__setattr__(self, "_mapping", dict(mapping) if _copy else mapping)
 
     _mapping: dict[Any, Any]
-    # Deprecated like the methods below, and set where the functions are that they stand for (see `state_dicts`).
+    # Deprecated methods, which `state_dicts` defines.
     to_pure_dict: ClassVar[Callable[..., dict[Any, Any]]]
     replace_by_pure_dict: ClassVar[Callable[..., None]]
 
@@ -143,11 +143,11 @@ class State(MutableMapping[Any, Any], Representable):
         return self[key]
 
     def _unpack(self) -> dict[Any, Any]:
-        # Compiled calls leave a State packed, until somebody looks (see `packed`).
+        # A State that a compiled call returned builds its dicts at the first read (see `packed`).
         known = vars(self)
         packed = known.get("_packed")
         if packed is None:
-            raise AttributeError("this State was never initialised")
+            raise AttributeError("this State has no mapping: its __init__ did not run")
         mapping = known.setdefault("_mapping", packed.unpack())
         if type(packed) is PackedLeaves:
             known.pop("_packed", None)
@@ -157,7 +157,7 @@ class State(MutableMapping[Any, Any], Representable):
         return {"_mapping": self._mapping}
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        if key == "__orig_class__":  # Python sets it on what `State[...]` makes
+        if key == "__orig_class__":  # Python sets this attribute for `State[...](...)`
             object.__setattr__(self, key, value)
         else:
             self._mapping[key] = value._mapping if isinstance(value, State) else value
@@ -216,12 +216,13 @@ class State(MutableMapping[Any, Any], Representable):
 
 
 def instead(function: F) -> F:
-    """The function that a method stands for, with a warning that it does: at this file's own line, as flax's is.
+    """Returns `function`, after a warning that the method which calls it is deprecated.
 
-    Python shows those of a program's own lines, and programs would print what they do not print under flax.
+    The warning is for a line of this file, as in flax. Python shows DeprecationWarnings for a program's own lines by
+    default, so with a larger `stacklevel` programs would print warnings that they do not print under flax.
     """
     warnings.warn(
-        f"methods of State are deprecated, as it is to become a plain dict; use nnx.{function.__name__}",
+        f"methods of State are deprecated, because State will be a plain dict; use nnx.{function.__name__}",
         DeprecationWarning,
         stacklevel=2,
     )
@@ -229,7 +230,7 @@ def instead(function: F) -> F:
 
 
 class _Nested(Representable):
-    """A state inside of a state prints as a dict."""
+    """Prints a State inside a State like a dict."""
 
     def __init__(self, state: State):
         self.state = state
@@ -245,25 +246,26 @@ def _parts(state: State) -> Iterator[Attr]:
 
 
 def flatten_state(state: State) -> tuple[list[Any], tuple[Any, ...]]:
-    """A state's values, sorted by key, and the keys."""
+    """Returns a State's values, sorted by key, and the keys."""
     keys = tuple(sorted(state._mapping))
     return [state._mapping[key] for key in keys], keys
 
 
 def flatten_state_with_keys(state: State) -> tuple[list[Any], tuple[Any, ...]]:
-    """The same with JAX's keys."""
+    """Returns pairs of a JAX key and a value, sorted by key, and the keys."""
     values, keys = flatten_state(state)
     return [(jtu.DictKey(key), value) for key, value in zip(keys, values, strict=True)], keys
 
 
 def unflatten_state(cls: type, keys: tuple[Any, ...], values: Iterable[Any]) -> Any:
-    """A state from sorted keys and values."""
+    """Makes a State from sorted keys and values."""
     return cls(dict(zip(keys, values, strict=True)), _copy=False)
 
 
 def _register(cls: type) -> None:
     unflatten = functools.partial(unflatten_state, cls)
-    # A subclass that is made, or looked into, in its own way is never without its dicts.
+    # A subclass with its own constructor or attribute access might read `_mapping` without going through `_unpack`, so
+    # it is never packed.
     plain = cls.__init__ is State.__init__ and cls.__getattr__ is State.__getattr__
     packed = (pack_state, unpack_state) if plain else (pack, Packing.unpack)
     register_dispatched_node(cls, flatten_state, unflatten, flatten_state_with_keys, *packed)
@@ -275,10 +277,10 @@ _register(State)
 
 
 def to_flat_state(state: Any) -> FlatState[Any]:
-    """A state's values by path.
+    """Converts a State to a `FlatState`.
 
     Raises:
-        TypeError: if it is no mapping.
+        TypeError: if `state` is no mapping.
 
     >>> to_flat_state(State({"b": {"x": 1}, "a": 2})).paths
     (('a',), ('b', 'x'))
@@ -287,10 +289,10 @@ def to_flat_state(state: Any) -> FlatState[Any]:
 
 
 def from_flat_state(flat_state: Any, *, cls: type = State) -> Any:
-    """A state from values by path: a mapping or pairs.
+    """Makes a State from a mapping or pairs of path and value.
 
     Raises:
-        TypeError: for what is neither.
+        TypeError: if `flat_state` is neither.
 
     >>> from_flat_state({("b", "x"): 1, ("a",): 2})["b"]["x"]
     1
@@ -299,10 +301,10 @@ def from_flat_state(flat_state: Any, *, cls: type = State) -> Any:
 
 
 def map_state(f: Callable[[Path, Any], Any], state: Any) -> State:
-    """A state with `f(path, value)` for each value.
+    """Returns a State with `f(path, value)` in place of each value.
 
     Raises:
-        TypeError: if it is no mapping.
+        TypeError: if `state` is no mapping.
 
     >>> dict(map_state(lambda path, value: (path, 2 * value), State({"a": 1})))
     {'a': (('a',), 2)}
@@ -311,7 +313,7 @@ def map_state(f: Callable[[Path, Any], Any], state: Any) -> State:
 
 
 def sort_flat(flat_state: Iterable[tuple[Path, Any]], filters: Sequence[Filter]) -> list[FlatState[Any]]:
-    """The pairs that each filter is the first to match, and last those that none matches."""
+    """Groups pairs by the first filter that matches; the last group has the pairs that none matches."""
     predicates = filters_to_predicates(filters)
     parts: list[list[tuple[Path, Any]]] = [[] for _ in range(len(predicates) + 1)]
     for pair in flat_state:
@@ -333,20 +335,20 @@ def _exhaustive(flat_state: Iterable[tuple[Path, Any]], filters: Sequence[Filter
 
 
 def single(parts: Sequence[Any]) -> Any:
-    """What functions of several filters return: the part itself where there is but one."""
+    """The result of functions with several filters: a tuple, or a single part by itself."""
     return parts[0] if len(parts) == 1 else tuple(parts)
 
 
 def split_flat(flat_state: FlatState[Any], filters: Sequence[Filter]) -> list[FlatState[Any]]:
-    """Parts by filters that must match everything; all of it where there are none."""
+    """Splits pairs by filters, one of which must match each pair; without filters there is one part."""
     return _exhaustive(flat_state, filters) if filters else [flat_state]
 
 
 def split_state(state: Any, first: Filter, /, *filters: Filter) -> Any:
-    """Parts of a state by filters, tried in order.
+    """Splits a State by filters, tried in order.
 
     Returns:
-        One state for one filter, else a tuple of them.
+        One State for one filter, else a tuple of States.
 
     Raises:
         ValueError: naming the paths that no filter matches.
@@ -359,11 +361,11 @@ def split_state(state: Any, first: Filter, /, *filters: Filter) -> Any:
 
 
 def filter_state(state: Any, first: Filter, /, *filters: Filter) -> Any:
-    """The parts of a state that filters match; what none matches is left out. See `split_state`.
+    """Splits a State by filters, and drops values that no filter matches. See `split_state`.
 
     Raises:
-        TypeError: for what is no filter.
-        ValueError: if `...` stands before another filter.
+        TypeError: for a value that is no filter.
+        ValueError: if `...` comes before another filter.
 
     >>> dict(filter_state(State({"a": 1, "b": 2}), lambda path, value: value < 2))
     {'a': 1}
@@ -372,10 +374,10 @@ def filter_state(state: Any, first: Filter, /, *filters: Filter) -> Any:
 
 
 def merge_state(state: Mapping[Any, Any], /, *states: Mapping[Any, Any], cls: type = State) -> Any:
-    """One state of several; where they overlap the last one wins.
+    """Merges States; for a path in several of them, the last value counts.
 
     Raises:
-        TypeError: if one is no mapping.
+        TypeError: if an argument is no mapping.
 
     >>> dict(merge_state(State({"a": 1, "b": 2}), State({"b": 3})))
     {'a': 1, 'b': 3}
@@ -389,7 +391,7 @@ def merge_state(state: Mapping[Any, Any], /, *states: Mapping[Any, Any], cls: ty
 
 
 def diff(state: Any, other: Any) -> Any:
-    """A state without the paths that another has."""
+    """Returns a State without the paths of `other`."""
     if not other:
         return state
     known = set(to_flat_state(other).paths)

@@ -1,4 +1,4 @@
-"""Nested mappings, flattened to paths and back."""
+"""Functions that flatten nested mappings to paths, and rebuild them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ IsLeaf = Callable[[tuple[Any, ...], Any], bool]
 @jtu.register_static
 @dataclasses.dataclass(frozen=True)
 class _EmptyNode:
-    """In place of an empty mapping, which has no path of its own."""
+    """Replaces an empty mapping in a flat mapping, where it would have no path."""
 
 
 empty_node = _EmptyNode()
@@ -33,7 +33,7 @@ def _walk(
 
 
 def flatten_to_sequence(xs: Mapping[Any, Any], /, *, is_leaf: IsLeaf | None = None) -> list[tuple[Any, Any]]:
-    """A nested mapping as (path, value) pairs, in its own order; empty mappings are left out.
+    """Flattens a nested mapping to (path, value) pairs, in its own order, without empty mappings.
 
     >>> flatten_to_sequence({"foo": 1, "bar": {"a": 2, "b": {}}})
     [(('foo',), 1), (('bar', 'a'), 2)]
@@ -50,12 +50,12 @@ def flatten_mapping(
     is_leaf: IsLeaf | None = None,
     sep: str | None = None,
 ) -> dict[Any, Any]:
-    """A nested mapping as a flat one from paths to values.
+    """Flattens a nested mapping to a dict from paths to values.
 
     Args:
         xs: the nested mapping.
-        keep_empty_nodes: whether empty mappings become `empty_node` instead of being left out.
-        is_leaf: says of a (path, mapping) that it stays as it is.
+        keep_empty_nodes: whether empty mappings become `empty_node`; otherwise they are dropped.
+        is_leaf: a function of (path, mapping), whether not to flatten it.
         sep: joins paths into strings; by default they are tuples.
 
     >>> flatten_mapping({"foo": 1, "bar": {"a": 2, "b": {}}}, sep="/")
@@ -67,7 +67,7 @@ def flatten_mapping(
 
 
 def unflatten_mapping(xs: Any, /, *, sep: str | None = None) -> dict[Any, Any]:
-    """A nested dict from paths, the inverse of `flatten_mapping`.
+    """Rebuilds a nested dict from paths and values: the inverse of `flatten_mapping`.
 
     >>> unflatten_mapping({("foo",): 1, ("bar", "a"): 2})
     {'foo': 1, 'bar': {'a': 2}}
@@ -75,6 +75,7 @@ def unflatten_mapping(xs: Any, /, *, sep: str | None = None) -> dict[Any, Any]:
     if not isinstance(xs, Iterable):
         raise TypeError(f"expected a mapping or (path, value) pairs, got {type(xs).__qualname__}")
     nested: dict[Any, Any] = {}
+    # Sorted paths mostly share their parent with the path before, so parents are looked up by path and not walked to.
     inner_at: dict[Any, dict[Any, Any]] = {(): nested}
     for path, value in xs.items() if isinstance(xs, Mapping) else xs:
         path = path if sep is None else tuple(path.split(sep))

@@ -1,1 +1,1 @@
-"""Streams of random keys, and how transforms split them."""
+"""Streams of random keys, and functions that split, fork and reseed them."""

@@ -1,8 +1,8 @@
-"""Splitting, forking and reseeding the random streams inside of a graph.
+"""Functions that split, fork and reseed the random streams inside a graph.
 
-Each function either changes the streams in place and returns backups, to be restored by `restore_rngs` or at the end
-of a `with` block (graph mode with graph updates), or returns a copy of the graph with other streams. Without a graph
-it is a decorator that does it to the arguments.
+In graph mode with graph updates, a function changes the streams in place and returns backups, which `restore_rngs` or
+the end of a `with` block restores. In other modes it returns a copy of the graph with new streams. Called without a
+graph, it returns a decorator that does this to a function's arguments.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ StreamBackup = tuple[RngStream, jax.Array, jax.Array] | tuple[RngStream, jax.Arr
 @jtu.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class SplitBackups:
-    """What streams were; as a context manager, it puts that back at the end of the block."""
+    """The former keys and counts of streams; as a context manager, restores them at the end of the block."""
 
     backups: list[StreamBackup]
 
@@ -45,7 +45,7 @@ class SplitBackups:
 
 
 def restore_rngs(backups: Iterable[StreamBackup], /) -> None:
-    """Puts streams back to what they were when the backups were made.
+    """Restores the keys and counts of streams from backups.
 
     >>> rngs = Rngs(params=0)
     >>> backups = split_rngs(rngs, splits=2)
@@ -60,17 +60,17 @@ def restore_rngs(backups: Iterable[StreamBackup], /) -> None:
 
 
 def backup_keys(node: Any, /, *, graph: bool | None = None) -> list[StreamBackup]:
-    """The keys, without counts, of all streams in a graph."""
+    """Returns the keys, without counts, of all streams in a graph."""
     return [(value, value.key[...]) for _, value in iter_graph(node, graph=graph) if isinstance(value, RngStream)]
 
 
 def _selects(test: Predicate, path: Path, stream: RngStream) -> bool:
-    # A filter sees Variables, of which a stream has two: it is meant where both are.
+    # Filters are written for Variables, and a stream has two: it is selected if both match, as in flax.
     return test((*path, "key"), stream.key) and test((*path, "count"), stream.count)
 
 
 def _decorator(transform: Callable[..., Any], in_place: bool, **options: Any) -> Callable[..., Any]:
-    """A decorator that applies one of the functions below to another's arguments."""
+    """Makes a decorator that applies `transform`, a function of this module, to a function's arguments."""
 
     def decorate(f: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(f)
@@ -87,25 +87,25 @@ def _decorator(transform: Callable[..., Any], in_place: bool, **options: Any) ->
     return decorate
 
 
-def _renewed(
+def _with_successors(
     node: Any, successor: Callable[[Path, RngStream], RngStream | None], in_place: bool, graph: bool | None
 ) -> Any:
-    """Gives streams the key and count of their successors, where they have one: `SplitBackups`, or a copy."""
+    """Replaces streams by `successor(path, stream)`, unless that is None; returns `SplitBackups`, or a copy."""
     if not in_place:
 
         def renew(path: Path, value: Any) -> Any:
-            if isinstance(value, RngStream) and (other := successor(path, value)) is not None:
-                value.key, value.count = other.key, other.count
+            if isinstance(value, RngStream) and (renewed := successor(path, value)) is not None:
+                value.key, value.count = renewed.key, renewed.count
             return value
 
         return recursive_map(renew, node, graph=graph)
-    # Only in graph mode: a stream that is shared is renewed once.
+    # In place means graph mode, in which `iter_graph` visits a shared stream once: its keys are split once.
     backups: list[StreamBackup] = []
     for path, value in iter_graph(node, graph=True):
-        if isinstance(value, RngStream) and (other := successor(path, value)) is not None:
+        if isinstance(value, RngStream) and (renewed := successor(path, value)) is not None:
             backups.append((value, value.key[...], value.count[...]))
-            value.key.set_value(other.key.get_value())
-            value.count.set_value(other.count.get_value())
+            value.key.set_value(renewed.key.get_value())
+            value.count.set_value(renewed.count.get_value())
     return SplitBackups(backups)
 
 
@@ -119,14 +119,14 @@ def split_rngs(
     graph: bool | None = None,
     graph_updates: bool | None = None,
 ) -> Any:
-    """Splits the keys of streams, as a mapped transform needs them.
+    """Splits the keys of streams, for a `vmap` or `scan` over them.
 
     Args:
-        node: the graph; without it this is a decorator.
-        splits: the shape of the keys.
-        only: which streams; it must match both key and count.
-        squeeze: whether to drop the axis again, for `splits=1`.
-        graph, graph_updates: if both hold, in place; else on a copy.
+        node: the graph; without it, a decorator is returned.
+        splits: the shape of the array of new keys.
+        only: a filter for the streams; it must match both key and count.
+        squeeze: with `splits=1`, whether to drop the axis of size 1.
+        graph, graph_updates: if both are true, streams are changed in place; else in a copy.
 
     Returns:
         `SplitBackups`, or the copy.
@@ -148,10 +148,10 @@ def split_rngs(
     def split(path: Path, stream: RngStream) -> RngStream | None:
         if not _selects(test, path, stream):
             return None
-        # By `split` and not `fork`, so that the numbers are those of a split by 1 whose axis is dropped.
+        # By `random.split` and not `fork`, whose key would be another one than that of `splits=1` without `squeeze`.
         return RngStream(random.split(stream(), 1)[0], tag=stream.tag) if squeeze else stream.split(splits)
 
-    return _renewed(node, split, in_place, graph)
+    return _with_successors(node, split, in_place, graph)
 
 
 def fork_rngs(
@@ -162,19 +162,19 @@ def fork_rngs(
     graph: bool | None = None,
     graph_updates: bool | None = None,
 ) -> Any:
-    """Gives streams new keys, so that what is drawn from them leaves the originals alone.
+    """Gives streams new keys, so that draws from them do not advance the original streams.
 
     Args:
-        node: the graph; without it this is a decorator.
-        split: shapes of the new keys, by filter or for all.
-        graph, graph_updates: if both hold, in place; else on a copy.
+        node: the graph; without it, a decorator is returned.
+        split: the shape of arrays of new keys, for all streams or by filter.
+        graph, graph_updates: if both are true, streams are changed in place; else in a copy.
 
     Returns:
         `SplitBackups`, or the copy.
 
     Raises:
-        TypeError: for what is no filter.
-        ValueError: in tree mode, for something shared.
+        TypeError: for a value that is no filter.
+        ValueError: in tree mode, for a shared node.
 
     >>> rngs = Rngs(params=0)
     >>> forked = fork_rngs(rngs, graph_updates=False)
@@ -190,7 +190,7 @@ def fork_rngs(
         shapes = [shape for test, shape in tests if _selects(test, path, stream)]
         return None if not shapes else stream.fork() if shapes[0] is None else stream.split(shapes[0])
 
-    return _renewed(node, fork, in_place, graph)
+    return _with_successors(node, fork, in_place, graph)
 
 
 def with_rngs(
@@ -204,20 +204,20 @@ def with_rngs(
     graph: bool | None = None,
     graph_updates: bool | None = None,
 ) -> Any:
-    """A copy of a graph with streams split, broadcast or forked.
+    """Copies a graph, with some of its streams split, broadcast or forked.
 
     Args:
-        node: the graph; without it this is a decorator.
-        split: shapes of arrays of new keys, by filter or for all.
-        fork: which streams get one new key.
-        broadcast: shapes that one new key is repeated to, by filter or for all.
-        only: which streams to consider.
+        node: the graph; without it, a decorator is returned.
+        split: the shape of arrays of new keys, for all streams or by filter.
+        fork: a filter, or several, for the streams that get a single new key.
+        broadcast: the shape to which one new key is repeated, for all streams or by filter.
+        only: a filter for the streams that may be changed.
         graph: whether to work on a graph or a tree.
-        graph_updates: must not hold in graph mode, as this never works in place.
+        graph_updates: must be False in graph mode, because this function always copies.
 
     Raises:
         NotImplementedError: in graph mode with graph updates.
-        ValueError: if two of the three name one stream.
+        ValueError: if a stream matches two of the three options.
 
     >>> rngs = with_rngs(Rngs(params=0, dropout=1), split={"params": 4}, fork="dropout", graph=False)
     >>> rngs.params.key.shape, rngs.dropout.key.shape
@@ -247,7 +247,8 @@ def with_rngs(
             hit = next(((filter, shape) for filter, test, shape in filters if test(path, value)), None)
             if hit is not None:
                 hits.append((name, *hit, act))
-        # Of a rule for the rest and one that names the stream the first holds, in the order of `rules`, as in flax.
+        # `...` and True may overlap with other filters. The first option that matches then counts, in the order of
+        # `rules`, as in flax.
         if sum(filter is not ... and filter is not True for _, filter, _, _ in hits) > 1:
             raise FilterError(
                 f"a stream matches multiple rules: {', '.join(f'{name} by {filter!r}' for name, filter, *_ in hits)}",
@@ -269,7 +270,7 @@ def _scalars_only(path: Path, key: jax.Array, shape: tuple[int, ...]) -> jax.Arr
         raise AxisError(
             f"Cannot reseed a stream with keys of shape {shape} by one key",
             at=format_path(path),
-            fix='pass policy="match_shape" if all its keys differ, or a policy of your own',
+            fix='pass policy="match_shape" if all its keys differ, or a policy function',
         )
     return key
 
@@ -289,7 +290,7 @@ def reseed(
     policy: str | Callable[[Path, jax.Array, tuple[int, ...]], jax.Array] = "scalars_only",
     **stream_keys: Any,
 ) -> None:
-    """Gives streams new keys, in place, and sets their counts to zero.
+    """Gives streams new keys in place, and sets their counts to zero.
 
     Args:
         node: the graph.
@@ -299,7 +300,7 @@ def reseed(
         stream_keys: seeds or keys by the name of the stream.
 
     Raises:
-        ValueError: for an unknown policy, or an array of keys under `"scalars_only"`; then nothing was changed.
+        ValueError: for an unknown policy, or an array of keys under `"scalars_only"`; no stream is changed then.
 
     >>> rngs = Rngs(dropout=0)
     >>> key = rngs.dropout()
@@ -311,11 +312,11 @@ def reseed(
     if decide is None:
         raise StructureError(f'policy must be "scalars_only", "match_shape" or a function, got {policy!r}')
     rngs = Rngs(**stream_keys)
-    new: list[tuple[RngStream, jax.Array]] = []
+    new_keys: list[tuple[RngStream, jax.Array]] = []
     for path, value in iter_graph(node, graph=graph):
         if isinstance(value, RngStream) and value.key.tag in stream_keys:
-            new.append((value, decide(path, rngs[value.key.tag](), value.key.shape)))
-    # After all of them were decided: a policy that refuses leaves every stream as it was.
-    for stream, key in new:
+            new_keys.append((value, decide(path, rngs[value.key.tag](), value.key.shape)))
+    # Written after all keys are computed, so that a policy that raises leaves every stream unchanged.
+    for stream, key in new_keys:
         stream.key.set_value(key)
         stream.count.set_value(jnp.zeros(key.shape, dtype=jnp.uint32))

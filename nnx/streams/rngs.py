@@ -1,8 +1,8 @@
 """Rngs: named streams of random keys.
 
-A stream holds a key and a count. Drawing folds the count into the key and adds one to it, so that a stream is state
-like any other: two Variables, `RngKey` and `RngCount`, tagged with the stream's name. Methods named like the functions
-of `jax.random` draw a key and call them; those named like initializers give initializers that draw one when called.
+A stream has a key and a count, in two Variables, `RngKey` and `RngCount`, tagged with the stream's name. A draw returns
+the key with the count folded in, and increments the count. Methods with the names of functions of `jax.random` draw a
+key and call the function; methods with the names of initializers return an initializer that draws a key when called.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _RANDOM = (
     "pareto", "permutation", "poisson", "rademacher", "randint", "rayleigh", "t", "triangular", "truncated_normal",
     "uniform", "wald", "weibull_min",
 )  # fmt: skip
-# Those whose names jax.random has too (normal, uniform, ...) are left to it.
+# Without those whose names `jax.random` has too: `rngs.normal` is `jax.random.normal`, as in flax.
 _INITIALIZERS = (
     "delta_orthogonal", "glorot_normal", "glorot_uniform", "he_normal", "he_uniform", "kaiming_normal",
     "kaiming_uniform", "lecun_normal", "lecun_uniform", "variance_scaling", "xavier_normal", "xavier_uniform",
@@ -44,18 +44,18 @@ _INITIALIZERS = (
 
 
 class InvalidRngError(WeftError, ValueError):
-    """What is neither a seed nor a random key."""
+    """Raised for a value that is neither a seed nor a random key."""
 
 
 class NoStreamError(WeftError, AttributeError):
-    """A stream that was never given, where there is no default one."""
+    """Raised for `rngs.name` without a stream `name` and without a default stream."""
 
     def _message(self) -> str:
         return self.what
 
 
 class NoStreamKeyError(WeftError, KeyError):
-    """The same, asked for as an item."""
+    """Raised for `rngs["name"]` without a stream `name` and without a default stream."""
 
     def __str__(self) -> str:
         return self.what
@@ -90,7 +90,7 @@ def _with_random_methods(cls: Any) -> Any:
 
 
 def as_shape(shape: Shape) -> tuple[int, ...]:
-    """A size, or a tuple of them, as a shape."""
+    """Converts a size or a tuple of sizes to a shape."""
     return (shape,) if isinstance(shape, int) else shape
 
 
@@ -104,14 +104,14 @@ _untouched = watch(_draw)
 
 @_with_random_methods
 class RngStream(Pytree):
-    """One stream of keys.
+    """A stream of random keys.
 
     Args:
         key: a seed, a typed key (or an array of them), or an old-style `uint32` key.
         tag: the stream's name.
 
     Raises:
-        ValueError: if the key is none of these.
+        ValueError: if `key` is anything else.
 
     >>> stream = RngStream(0, tag="params")
     >>> first, second = stream(), stream()
@@ -125,29 +125,29 @@ class RngStream(Pytree):
         elif isinstance(key, jax.Array) and key.dtype == jnp.uint32:
             key = random.wrap_key_data(key)
         if not isinstance(key, jax.Array) or not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
-            raise InvalidRngError(f"Invalid rng value: {key}", fix="give a seed, or a key from jax.random.key")
+            raise InvalidRngError(f"Invalid rng value: {key}", fix="pass a seed, or a key from jax.random.key")
         self.tag = tag
         self.key = RngKey(key, tag=tag)
         self.count = RngCount(jnp.zeros(key.shape, dtype=jnp.uint32), tag=tag)
 
     def __call__(self) -> jax.Array:
-        """The next key."""
+        """Draws the next key."""
         if is_plain(self):
             return draw_by(self, _draw)
         self.count._check_can_update()
         key, count = self.key[...], self.count[...]
-        # An old-style key, which a user may have put here, is an array too.
+        # An old-style uint32 key has an axis, too; a user may have stored one.
         if key.ndim and jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
             raise InvalidRngError(
-                f"a stream gives a single key, but {self.tag!r} holds a key array of shape {key.shape}",
-                fix="map over it (nnx.vmap), or put back what it was split from (nnx.restore_rngs)",
+                f"a stream draws from a single key, but {self.tag!r} has a key array of shape {key.shape}",
+                fix="map over the stream (nnx.vmap), or restore the key before the split (nnx.restore_rngs)",
             )
         key = random.fold_in(key, count)
         self.count[...] += 1
         return key
 
     def split(self, k: Shape) -> RngStream:
-        """A stream over an array of new keys of this shape.
+        """Returns a stream with an array of new keys of shape `k`.
 
         >>> stream = RngStream(0, tag="noise")
         >>> stream.split(3).key.shape, stream.fork().key.shape, stream.broadcast(2).key.shape, int(stream.count[...])
@@ -156,23 +156,23 @@ class RngStream(Pytree):
         return type(self)(random.split(self(), k), tag=self.tag)
 
     def fork(self, *, split: Shape | None = None) -> RngStream:
-        """A stream over a new key."""
+        """Returns a stream with a new key."""
         if split is not None:
             _warn_split_argument()
         key = self()
         return type(self)(key if split is None else random.split(key, split), tag=self.tag)
 
     def broadcast(self, k: Shape) -> RngStream:
-        """A stream over one new key, repeated to this shape."""
+        """Returns a stream with one new key, repeated to shape `k`."""
         key = self()
         return type(self)(jnp.broadcast_to(key, as_shape(k) + key.shape), tag=self.tag)
 
 
-# Functions, since a stream's public methods are the names that flax's streams have: `tabulate` has a row for each call.
+# Functions and not methods: `tabulate` records calls of public methods, and must show the rows that it shows in flax.
 
 
 def is_plain(stream: RngStream) -> bool:
-    """Whether a stream has one key and one count, arrays outside of traces, without hooks; and JAX is untouched."""
+    """Whether a stream can draw by a compiled function: concrete scalar key and count, no hooks, JAX not replaced."""
     key, count = stream.key, stream.count
     return (
         type(key) is RngKey
@@ -186,7 +186,7 @@ def is_plain(stream: RngStream) -> bool:
 
 
 def draw_by(stream: RngStream, make: Callable[[jax.Array, jax.Array], tuple[Any, jax.Array]]) -> Any:
-    """What a compiled function makes of a plain stream's key and count, which gives the next count too."""
+    """Calls `make(key, count)` for a plain stream, stores the next count, and returns the value."""
     stream.count._check_can_update()
     value, count = make(stream.key._raw_value, stream.count._raw_value)
     stream.count.set_raw_value(count)
@@ -199,17 +199,17 @@ def _warn_split_argument() -> None:
 
 @_with_random_methods
 class Rngs(Pytree):
-    """Named streams of keys.
+    """Named streams of random keys.
 
-    A stream that was not given is the `default` one, if there is that.
+    A name without a stream of its own gives the `default` stream, if there is one.
 
     Args:
         default: the seed or key of the default stream, or a mapping of names to seeds and keys.
         rngs: seeds, keys or streams by name.
 
     Raises:
-        ValueError: for a seed that is none.
-        AttributeError, KeyError: by name or by item, for a stream that is not there, without a default one.
+        ValueError: for a value that is neither seed, key nor stream.
+        AttributeError, KeyError: for the name of a missing stream without a default, as an attribute or an item.
 
     >>> rngs = Rngs(0, params=1)
     >>> rngs.params.tag, rngs.dropout.tag
@@ -229,7 +229,7 @@ class Rngs(Pytree):
         stream = streams.get(name, streams.get("default"))
         if stream is None:
             error = NoStreamKeyError if error_type is KeyError else NoStreamError
-            raise error(f"No RngStream named {name!r} found in Rngs.", fix="give it, or a default: Rngs(0)")
+            raise error(f"No RngStream named {name!r} found in Rngs.", fix=f"pass {name}=seed, or a default: Rngs(0)")
         return stream
 
     def __getitem__(self, name: str) -> Any:
@@ -241,7 +241,7 @@ class Rngs(Pytree):
         return self._get_stream(name, AttributeError)
 
     def __call__(self) -> jax.Array:
-        """The next key of the default stream."""
+        """Draws the next key of the default stream."""
         return self.default()
 
     def __iter__(self) -> Iterator[str]:
@@ -254,7 +254,7 @@ class Rngs(Pytree):
         return name in attributes_of(self)
 
     def items(self) -> Iterator[tuple[str, RngStream]]:
-        """(name, stream) for each.
+        """Iterates over (name, stream).
 
         >>> [(name, int(stream.count[...])) for name, stream in Rngs(0, dropout=1).items()]
         [('dropout', 0), ('default', 0)]
@@ -262,7 +262,7 @@ class Rngs(Pytree):
         return (pair for pair in list(attributes_of(self).items()) if isinstance(pair[1], RngStream))
 
     def _each(self, rules: Any, act: Callable[[RngStream, Any], RngStream], otherwise: Any) -> Rngs:
-        """New streams: `act(stream, shape)` by the first rule whose filter matches, `otherwise(stream)` without any."""
+        """Makes `Rngs` of `act(stream, shape)`, by the first filter that matches, or else `otherwise(stream)`."""
         tests = [(to_predicate(filter), shape) for filter, shape in rules_of(rules).items()]
         streams: dict[str, RngStream] = {}
         for name, stream in self.items():
@@ -271,10 +271,10 @@ class Rngs(Pytree):
         return Rngs(**streams)
 
     def split(self, k: Mapping[Filter, Shape | None] | Shape) -> Rngs:
-        """New streams over arrays of keys.
+        """Makes `Rngs` with an array of new keys for each stream.
 
         Args:
-            k: the shape of the arrays, or one by filter; `None`, or no match, leaves a stream as it is.
+            k: the shape of the arrays, for all or by filter; for None, or without a match, a stream is unchanged.
 
         >>> rngs = Rngs(params=1, dropout=2).split({"params": 5, ...: None})
         >>> rngs.params.key.shape, rngs.dropout.key.shape
@@ -283,11 +283,11 @@ class Rngs(Pytree):
         return self._each(k, RngStream.split, lambda stream: stream)
 
     def broadcast(self, k: Mapping[Filter, Shape | None] | Shape | None) -> Rngs:
-        """New streams over one key each, repeated to a shape. See `split`."""
+        """Makes `Rngs` with one new key for each stream, repeated to a shape. See `split`."""
         return self._each(k, RngStream.broadcast, lambda stream: stream)
 
     def fork(self, /, *, split: Mapping[Filter, Shape] | Shape | None = None) -> Rngs:
-        """New streams over new keys.
+        """Makes `Rngs` with a new key for each stream.
 
         >>> rngs = Rngs(params=1)
         >>> bool(rngs.fork().params() == rngs.params())
@@ -299,5 +299,5 @@ class Rngs(Pytree):
 
 
 def rules_of(k: Any) -> Mapping[Any, Any]:
-    """Shapes by filter, of one for all."""
+    """Converts a shape for all streams to a mapping from filter to shape."""
     return {...: k} if k is None or isinstance(k, int | tuple) else k

@@ -163,7 +163,7 @@ def jit_partial(fun: Callable[..., R], *partial_args: Any, **options: Unpack[Jit
 
     Raises:
         TypeError: for an option that `jit` does not have.
-        ValueError: for a bound method of an object; in tree mode, for something shared.
+        ValueError: for a bound method of an object; in tree mode, for a shared node.
 
     >>> import jax.numpy as jnp
     >>> from weft import nnx

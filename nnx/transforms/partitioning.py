@@ -104,7 +104,7 @@ def get_abstract_model(
         graph: whether the model is a graph or a tree.
 
     Raises:
-        ValueError: in tree mode, for something shared.
+        ValueError: in tree mode, for a shared node.
 
     >>> from weft import nnx
     >>> mesh = jax.make_mesh((1,), ("model",))

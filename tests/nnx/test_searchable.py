@@ -155,7 +155,7 @@ def test_an_error_of_a_layer_has_the_words_that_flax_has_for_it(name):
         (lambda: nnx.Param(1.0).set_metadata({"a": 1}, b=2), TypeError, "Cannot mix"),
         (lambda: nnx.Param(1.0).get_metadata(default=1), TypeError, "Cannot provide a default value"),
         (lambda: nnx.Param(1.0).get_metadata("a", exclude_required=True), TypeError, "Cannot specify both"),
-        (lambda: Model().sow(nnx.Param, "w", 1), TypeError, "sow adds to a tuple"),
+        (lambda: Model().sow(nnx.Param, "w", 1), TypeError, "sow appends to a tuple"),
         (lambda: nnx.jit(lambda m: m, donate_argnums="a")(Model()), TypeError, "cannot be interpreted as an integer"),
     ],
 )

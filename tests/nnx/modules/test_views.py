@@ -8,7 +8,7 @@ def test_the_layers_say_what_their_views_take():
     assert nnx.view_info(nnx.Dropout(0.1)).splitlines() == [
         "Dropout:",
         "  deterministic: bool | None = None",
-        "    whether nothing is dropped.",
+        "    whether to disable dropout.",
     ]
 
 

@@ -261,7 +261,7 @@ def test_embed_looks_up_and_attends_like_flaxs(rows, options):
     ids = jnp.array([[0, 1, 7], [-1, -2, 4]])
     assert_equal(theirs(ids), ours(ids))
     assert_equal(theirs.attend(ramp(2, 3)), ours.attend(ramp(2, 3)), 1e-2 if "dtype" in options else 1e-6)
-    with pytest.raises(ValueError, match="Embed looks up integers, not float32"):
+    with pytest.raises(ValueError, match="Embed got float32"):
         ours(ramp(2))
 
 
@@ -363,21 +363,21 @@ def test_a_stream_given_to_dropout_is_forked():
             ValueError,
             "No `deterministic` argument was provided to Dropout",
         ),
-        (lambda n: n.Dropout(0.5, rngs=3), TypeError, "Dropout keeps a stream of Rngs, not a int"),
-        (lambda n: n.Dropout(0.5)(ramp(2), rngs=3), TypeError, "draws from Rngs, a stream or a key, not from a int"),
+        (lambda n: n.Dropout(0.5, rngs=3), TypeError, "Dropout got a int"),
+        (lambda n: n.Dropout(0.5)(ramp(2), rngs=3), TypeError, "Rngs, a stream or a key; Dropout got a int"),
         (
             lambda n: n.BatchNorm(2, use_running_average=None, rngs=n.Rngs(0))(ramp(2, 2)),
             ValueError,
             "No `use_running_average` argument was provided to BatchNorm",
         ),
-        (lambda n: n.GroupNorm(6, 4, rngs=n.Rngs(0)), ValueError, "cannot divide 6 features by groups: 4"),
+        (lambda n: n.GroupNorm(6, 4, rngs=n.Rngs(0)), ValueError, "GroupNorm has 6 features, groups: 4"),
         (lambda n: n.GroupNorm(6, 3, 2, rngs=n.Rngs(0)), ValueError, "either `num_groups` or `group_size`"),
-        (lambda n: n.GroupNorm(6, None, 4, rngs=n.Rngs(0)), ValueError, "6 features by a group size of 4"),
+        (lambda n: n.GroupNorm(6, None, 4, rngs=n.Rngs(0)), ValueError, "6 features, a group size of 4"),
         (lambda n: n.InstanceNorm(2, feature_axes=0, rngs=n.Rngs(0))(ramp(2, 2)), ValueError, "axis is the batch"),
         (lambda n: n.Einsum("bi,ij", (2, 2), rngs=n.Rngs(0)), ValueError, "'bi,ij' has no output"),
         (lambda n: n.Einsum("bi->b", (2, 2), rngs=n.Rngs(0)), ValueError, "'bi->b' has 1 operands"),
-        (lambda n: n.LinearGeneral((2, 3), 4, rngs=n.Rngs(0)), ValueError, "maps 1 axes, but was given 2 sizes"),
-        (lambda n: n.LinearGeneral(2, 4, batch_axis={1: 2}, rngs=n.Rngs(0)), ValueError, "must be the leading ones"),
+        (lambda n: n.LinearGeneral((2, 3), 4, rngs=n.Rngs(0)), ValueError, "got 1 axes, and 2 sizes"),
+        (lambda n: n.LinearGeneral(2, 4, batch_axis={1: 2}, rngs=n.Rngs(0)), ValueError, "must be the leading axes"),
         (
             lambda n: n.Conv(3, 4, 3, mask=jnp.ones(2), rngs=n.Rngs(0))(ramp(2, 6, 3)),
             ValueError,

@@ -353,12 +353,12 @@ class NoStart(nnx.RNNCellBase):
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: nnx.RNN(NoStart(), rngs=3), ValueError, "RNN draws its carry from Rngs or a stream, not from a int"),
-        (lambda: both(nnx, rngs=3), TypeError, "Bidirectional draws its carries from Rngs or a stream"),
+        (lambda: nnx.RNN(NoStart(), rngs=3), ValueError, "RNN draws its initial carry from Rngs or a stream, got a int"),
+        (lambda: both(nnx, rngs=3), TypeError, "Bidirectional draws its initial carries from Rngs or a stream"),
         (lambda: nnx.RNN(NoStart())(x_of(5, 3)), NotImplementedError, "`initialize_carry`, but NoStart defines none"),
         (lambda: NoStart()(None, x_of(3)), NotImplementedError, "`__call__`, but NoStart defines none"),
         (lambda: nnx.RNNCellBase().num_feature_axes, NotImplementedError, "define initialize_carry, __call__ and"),
-        (lambda: rnns()[1](jnp.array(1.0)), ValueError, r"a sequence has an axis of steps"),
+        (lambda: rnns()[1](jnp.array(1.0)), ValueError, r"the inputs of an RNN need a time axis"),
         (lambda: rnns()[1](x_of(2, 5, 7)), TypeError, "Linear takes 3 features on the last axis, not 7"),
     ],
 )

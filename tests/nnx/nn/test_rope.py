@@ -85,7 +85,7 @@ def test_decoding_with_is_causal_sees_all_earlier_steps():
         (lambda: nnx.RoPE(embedding_size=7, max_seq_len=2), "must be positive and even, not 7"),
         (lambda: nnx.RoPE()(jnp.ones((3, 5))), "must be positive and even, not 5"),
         (lambda: nnx.RoPE()(jnp.ones((3, 4)), jnp.arange(2)), "must have the same seq_len"),
-        (lambda: nnx.RoPE(embedding_size=4, max_seq_len=2)(jnp.ones((3, 4))), "tables for 2 positions, and this"),
+        (lambda: nnx.RoPE(embedding_size=4, max_seq_len=2)(jnp.ones((3, 4))), "tables for 2 positions, but this"),
     ],
 )
 def test_what_cannot_be_turned_is_said(make, message):

@@ -331,12 +331,12 @@ def adapter(**options):
     ("call", "error", "message"),
     [
         (lambda: adapter(rngs=3), TypeError, "from nnx.Rngs, not from int"),
-        (lambda: adapter(base_module=nnx.List([]))(x_of(3)), ValueError, "must be callable, and this List is not"),
+        (lambda: adapter(base_module=nnx.List([]))(x_of(3)), ValueError, "must be callable, got a List"),
         (lambda: adapter()(x_of(5)), TypeError, "LoRA takes 3 features on the last axis, not 5"),
         (
             lambda: nnx.SpectralNorm(conv(nnx), error_on_non_matrix=True, rngs=nnx.Rngs(0)),
             ValueError,
-            r"error_on_non_matrix is True, and this weight is 4D(.|\n)*kernel",
+            r"error_on_non_matrix is True, but this weight is 4D(.|\n)*kernel",
         ),
     ],
 )
