@@ -1,8 +1,9 @@
-"""`from weft import nnx`: a drop-in for flax.nnx, whose mutation becomes returned updates.
+"""`from weft import nnx`: a drop-in replacement of flax.nnx, over weft's transforms.
 
-Objects (`pytree`, `module`, `containers`) hold Variables (`variable`, `kinds`). Functions take graphs of them apart
-into structure and state and put them together again (`graph`, `functional`, `state`); transforms do the same around
-every call, by plans that are found again while nothing structural changed (`plan`, `calls`).
+Objects (`modules`) have Variables (`variable`) as attributes. `graphs` splits a graph of objects into structure and
+state, and merges them again. `transforms` do the same around every call (`crossing`): mutations inside the traced
+function become updates, which are written into the caller's objects. The analysis of a graph is remembered as a *plan*,
+until its structure changes.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from weft.nnx.interop.deprecations import pure, vars_as
 from weft.nnx.interop.names import IN_ROOMS as _IN_ROOMS
 from weft.nnx.interop.names import SUBMODULES as _SUBMODULES
 from weft.nnx.interop.names import submodules as _submodules
-from weft.nnx.modules import objectrepr as _objectrepr  # noqa: F401  (it gives objects their text)
+from weft.nnx.modules import objectrepr as _objectrepr  # noqa: F401  (sets the printing methods of objects)
 from weft.nnx.modules.capturing import capture
 from weft.nnx.modules.containers import Dict, List, Sequential
 from weft.nnx.modules.module import M, Module, iter_modules
@@ -95,7 +96,7 @@ from weft.nnx.variable.modes import MODES as _MODES
 from weft.nnx.variable.sharding import PARTITION_NAME, logical_axis_rules
 from weft.nnx.variable.variable import A, Variable
 
-# After the files are loaded, since some functions are named like the files of other things (state, graphdef).
+# Imported last: `state` and `graphdef` are also names of modules, which a later import would bind instead.
 from weft.nnx.graphs.splitting import (  # isort: skip
     PureState,
     as_pure,
@@ -117,15 +118,15 @@ from weft.nnx.interop.records import from_record, functional, to_record  # isort
 
 from weft.core.hooks import register_object_layer as _register  # isort: skip
 
-# Loaded once the checker meets such a class in an annotation.
+# The checker imports this module when an annotation first names one of these classes.
 _register((Pytree, Variable), "weft.nnx.interop.contracts")
 globals().update(_submodules(__name__))
-# flax.nnx's layout is importable here by its names too: who changes one import need not know weft's rooms.
+# Modules of flax.nnx can be imported here under their names: `from weft.nnx.statelib import State`.
 _sys.modules.update({f"{__name__}.{_name}": globals()[_name] for _name in (*_SUBMODULES, *_IN_ROOMS)})
 
 
 def _to_hijax(variable: _Any) -> _Any:
-    # JAX's hijax is experimental, and slow to import: it is loaded for the first Variable that asks for it.
+    # JAX's hijax is experimental and slow to import, so it is imported for the first hijax Variable.
     from weft.nnx.variable.hijax import to_hijax
 
     return to_hijax(variable)
@@ -285,7 +286,7 @@ __all__ += nn.__all__
 __all__ += _SUBMODULES
 
 
-# They need flax, which is loaded when one of them is first asked for; `wrappers` is a part of the bridge.
+# These need flax, so they are imported at their first use. `wrappers` is a module of the bridge.
 _ON_USE = ("bridge", "wrappers")
 
 

@@ -1,4 +1,4 @@
-"""`python -m weft.nnx SCRIPT [ARGS]` or `-m MODULE [ARGS]`: runs a program of flax.nnx over weft.nnx, as it is."""
+"""`python -m weft.nnx SCRIPT [ARGS]` or `-m MODULE [ARGS]`: runs an unmodified flax.nnx program over weft.nnx."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from types import TracebackType
 
 from weft.nnx.scripts import STARTING, ProgramError, of_the_program, run_program
 
-# The pytest plugin reads it in xdist's workers, which are processes of their own.
+# The workers of pytest-xdist are separate processes: weft's pytest plugin reads this variable there and installs.
 ENVIRONMENT = "WEFT_NNX_INSTALL"
 USAGE = "usage: python -m weft.nnx SCRIPT [ARGS...]\n       python -m weft.nnx -m MODULE [ARGS...]"
-# Files whose frames come before the program's own.
+# Files whose frames are cut from the program's tracebacks.
 _STARTING = (*STARTING, __file__)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Installs, and runs a script or a module as `__main__`.
+    """Installs weft.nnx as flax.nnx, and runs a script or module as `__main__`.
 
     Args:
         arguments: the script's path, or `-m` and a module's name, then its own arguments.
@@ -44,10 +44,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _start_pytest(arguments: Sequence[str]) -> None:
-    """Starts pytest in place of this process, which has imported weft, and so jaxtyping and beartype.
+    """Replaces this process by pytest, in which weft's pytest plugin installs.
 
-    pytest warns of plugins that are imported before it can rewrite their assertions, which is an error under
-    `filterwarnings = error`. weft's own plugin installs there, as it does in the workers of pytest-xdist.
+    This process has imported weft, and with it jaxtyping and beartype. pytest warns of plugins that were imported
+    before it could rewrite their assertions, and under `filterwarnings = error` the warning is an error.
     """
     is_off = "no:weft" in arguments or os.environ.get("PYTEST_DISABLE_PLUGIN_AUTOLOAD")
     if is_off or importlib.util.find_spec("weft_pytest") is None:

@@ -1,7 +1,7 @@
-"""Switches of the adapter: process-wide defaults, and the setters that are context managers too.
+"""The switches of `weft.nnx`: process-wide defaults, and scoped switches that override them.
 
-A default comes from the environment (`NNX_GRAPH_MODE`, `NNX_GRAPH_UPDATES`, `FLAX_ALWAYS_SHARD_VARIABLE`, ...), may be
-changed by `config.update`, and is overridden for the running thread by a *scoped switch*:
+A default is read from the environment (`NNX_GRAPH_MODE`, `NNX_GRAPH_UPDATES`, `FLAX_ALWAYS_SHARD_VARIABLE`, ...), and
+`config.update` changes it. A *scoped switch* overrides it for the current thread:
 
     nnx.set_graph_mode(False)            # from here on
     with nnx.set_graph_mode(False): ...  # for a block
@@ -46,14 +46,14 @@ class Config:
     nnx_graph_mode: bool = dataclasses.field(default_factory=lambda: _flag("nnx_graph_mode", True))
     nnx_graph_updates: bool = dataclasses.field(default_factory=lambda: _flag("nnx_graph_updates", True))
     nnx_sow_capture_noop: bool = dataclasses.field(default_factory=lambda: _flag("nnx_sow_capture_noop", False))
-    # Where flax is silently wrong and weft is not (see docs/differences.md): whether to give flax's numbers.
+    # Whether to reproduce results of flax that are wrong without an error; see docs/differences.md.
     nnx_flax_faults: bool = dataclasses.field(default_factory=lambda: _flag("nnx_flax_faults", False))
 
     def update(self, name: str, value: Any, /) -> None:
-        """Sets a default by name.
+        """Sets the default of an option.
 
         Raises:
-            LookupError: if there is no such default.
+            LookupError: if there is no such option.
         """
         if name not in self.__dataclass_fields__:
             raise LookupError(f"no option {name!r}; there are {', '.join(self.__dataclass_fields__)}")
@@ -74,7 +74,7 @@ config = Config()
 
 
 class _Overrides(threading.local):
-    """For each switch the stack of overrides of this thread; the last one holds."""
+    """The overrides of this thread: a stack for each option, of which the last entry counts."""
 
     def __init__(self) -> None:
         self.stacks: dict[str, list[Any]] = {}
@@ -87,11 +87,12 @@ _overrides = _Overrides()
 
 
 class _Scoped:
-    """Overrides set at once when made, that a `with` block ends, and a decorated function sets for its calls only."""
+    """A scoped switch: overrides at once; a `with` block ends it, and a decorated function has it during its calls."""
 
     def __init__(self, values: Mapping[str, Any]):
         self._values = dict(values)
-        # A plain call replaces the override in force; a `with` block puts that one back.
+        # A plain call (`set_graph_mode(False)`) replaces the current override for good. Whether this is a plain call
+        # is not known here, so the replaced one is stored: `with` and decorators restore it.
         self._replaced = {name: stack.pop() for name in self._values if (stack := _overrides.stack(name))}
         self._push(self._values)
 
@@ -150,12 +151,12 @@ class BaseConfigContext(_Scoped):
 
     @classmethod
     def current_value(cls) -> Any:
-        """The value in force for this thread."""
+        """Returns the current value for this thread."""
         return _current(cls.option)
 
 
 class set_graph_mode(BaseConfigContext):
-    """Whether functions work on graphs (`True`) or on trees (`False`) where their `graph` is not given.
+    """Sets whether functions work on graphs (True) or trees (False) if their argument `graph` is None.
 
     >>> with set_graph_mode(False):
     ...     set_graph_mode.current_value()
@@ -166,7 +167,7 @@ class set_graph_mode(BaseConfigContext):
 
 
 class set_graph_updates(BaseConfigContext):
-    """Whether transforms in graph mode bring structural changes back, where their `graph_updates` is not given.
+    """Sets whether structural changes reach the caller's objects if a transform's `graph_updates` is None.
 
     >>> with set_graph_updates(False):
     ...     set_graph_updates.current_value()
@@ -177,7 +178,7 @@ class set_graph_updates(BaseConfigContext):
 
 
 class use_eager_sharding(BaseConfigContext):
-    """Whether a Variable with sharding metadata is sharded as it is made.
+    """Sets whether a new Variable with sharding metadata is put on the mesh at once.
 
     >>> with use_eager_sharding(False):
     ...     using_eager_sharding()
@@ -188,12 +189,12 @@ class use_eager_sharding(BaseConfigContext):
 
 
 def setting() -> tuple[Hashable, ...]:
-    """What all switches say for this thread: what is done under one setting may not be used under another."""
+    """Returns the values of all switches for this thread, as a part of cache keys."""
     return (*map(_current, _SWITCHES), *_overrides.stack(_REF_OPTION)[-1:])
 
 
 def using_eager_sharding() -> bool:
-    """Whether Variables are sharded as they are made.
+    """Returns whether new Variables with sharding metadata are put on the mesh at once.
 
     >>> with use_eager_sharding(True):
     ...     using_eager_sharding()
@@ -204,7 +205,7 @@ def using_eager_sharding() -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class VarDefaults(Mapping[str, Any]):
-    """The modes of Variables whose constructor is not told: `hijax`, and `ref` (the value lives in a JAX ref)."""
+    """The default modes of new Variables: `hijax`, and `ref` (the value is in a JAX ref)."""
 
     hijax: bool
     ref: bool
@@ -228,35 +229,35 @@ _SWITCHES = ("nnx_graph_mode", "nnx_graph_updates", "flax_always_shard_variable"
 
 
 def var_defaults(*, hijax: bool | None = None, ref: bool | None = None) -> VarDefaults | VarDefaultsContext:
-    """Reads the modes of new Variables (no arguments), or sets them as a scoped switch.
+    """Returns the default modes of new Variables, or sets those that are passed, as a scoped switch.
 
     >>> with var_defaults(ref=True):
     ...     dict(var_defaults())
     {'hijax': False, 'ref': True}
     """
-    given = {"flax_hijax_variable": hijax, _REF_OPTION: ref}
-    given = {name: value for name, value in given.items() if value is not None}
-    if given:
-        return VarDefaultsContext(given)
+    overrides = {"flax_hijax_variable": hijax, _REF_OPTION: ref}
+    overrides = {name: value for name, value in overrides.items() if value is not None}
+    if overrides:
+        return VarDefaultsContext(overrides)
     return VarDefaults(hijax=hijax_default(), ref=ref_default())
 
 
 def hijax_default() -> bool:
-    """Whether new Variables are hijax ones."""
+    """Whether new Variables are hijax Variables by default."""
     return _current("flax_hijax_variable")
 
 
 def ref_default() -> bool:
-    """Whether new Variables keep their value in a JAX ref."""
+    """Whether new Variables keep their value in a JAX ref by default."""
     stack = _overrides.stack(_REF_OPTION)
     return stack[-1] if stack else False
 
 
 def graph_mode(graph: bool | None) -> bool:
-    """A `graph` argument, or the mode in force."""
+    """Returns the argument `graph`, or the current mode if it is None."""
     return _current("nnx_graph_mode") if graph is None else graph
 
 
 def graph_updates_mode(graph_updates: bool | None) -> bool:
-    """A `graph_updates` argument, or the mode in force."""
+    """Returns the argument `graph_updates`, or the current mode if it is None."""
     return _current("nnx_graph_updates") if graph_updates is None else graph_updates

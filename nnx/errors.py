@@ -1,4 +1,4 @@
-"""Errors of the adapter that have no twin in the core: what NNX code may catch by name."""
+"""Errors that only `weft.nnx` raises, and those of the core that NNX code catches."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from weft.core.errors import WeftError as WeftError
 
 
 class TraceContextError(TraceLevelError):
-    """A Variable or object of one trace level, mutated from another."""
+    """Raised when a Variable or object is mutated at another trace level than its own."""
 
 
 class ImmutableVariableError(WeftError, TypeError):
-    """A Variable that is read-only, written to."""
+    """Raised for a write into a read-only Variable."""
 
 
 class InPlaceError(WeftError, NotImplementedError):
-    """`variable += x`, which would rebind a name instead of changing the Variable."""
+    """Raised for `variable += x`, which would rebind a name instead of changing the Variable."""
 
 
 class SowError(StructureError, TypeError):
-    """A value that `sow` cannot join to what is there."""
+    """Raised if `sow` cannot join a value to those recorded before."""
 
 
 class PrefixError(AxisError, TypeError):
-    """A prefix (`in_axes`, `out_shardings`) of another form than what it is a prefix of."""
+    """Raised if a prefix (`in_axes`, `out_shardings`) does not match the structure of its tree."""
 
 
 class ModeError(WeftError, NotImplementedError):
-    """What does not exist in the mode asked for."""
+    """Raised for an operation that the current mode does not have."""
 
 
 class OptionError(WeftError, NotImplementedError):
-    """An option that a transform of flax.nnx lists, and that is not carried out here."""
+    """Raised for an option of a flax.nnx transform that weft does not implement."""
 
 
 class AttributeKindError(WeftError, ValueError):
-    """Data where a static attribute is declared, or an annotation inside of a container."""
+    """Raised for data in a static attribute, or for `nnx.data` and `nnx.static` inside containers."""
 
 
 class DuplicateError(AliasError):
-    """One thing found under two paths where only trees are allowed."""
+    """Raised for a node with two paths in tree mode."""
 
 
 class UnwrittenMethodError(WeftError, NotImplementedError):
-    """A method that a base class leaves to its subclasses, and that this one has not got."""
+    """Raised for a method that a subclass must define and does not."""

@@ -1,4 +1,4 @@
-"""Identities that count up: `uuid()` gives one that no other equals, in this process, nor any copy of it."""
+"""`uuid()`: makes identifiers that are unique in this process; a copy of one is a new identifier."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 
 class UUID:
-    """An identity: equal to itself alone. A copy is another one.
+    """A unique identifier. A copy is a new identifier.
 
     >>> import copy
-    >>> one = uuid()
-    >>> one == one, one == uuid(), one == copy.deepcopy(one)
+    >>> first = uuid()
+    >>> first == first, first == uuid(), first == copy.deepcopy(first)
     (True, False, False)
     """
 
@@ -37,7 +37,7 @@ class UUID:
 
 
 class UUIDManager:
-    """Calls of it give new identities, whichever thread they come from."""
+    """A callable that returns new identifiers, from any thread."""
 
     def __init__(self) -> None:
         self._next = itertools.count(1)

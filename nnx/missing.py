@@ -1,4 +1,4 @@
-"""The mark of an argument that was not given, where `None` is a value."""
+"""The default of arguments for which None is a valid value."""
 
 from __future__ import annotations
 

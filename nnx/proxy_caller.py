@@ -1,4 +1,4 @@
-"""Proxies that record attribute and item accesses, and carry them out later on another object."""
+"""Proxies that record attribute and item accesses, and apply them to an object later."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class GetAttr:
 @jtu.register_static
 @dataclasses.dataclass(frozen=True)
 class DelayedAccessor:
-    """A chain of accesses; calling it with an object carries them out."""
+    """A chain of accesses, which a call applies to an object."""
 
     actions: tuple[GetItem | GetAttr, ...] = ()
 
@@ -43,7 +43,7 @@ class DelayedAccessor:
 
 
 class CallableProxy:
-    """A chain of accesses that ends in a call of a function, which gets the chain first."""
+    """A chain of accesses that ends in a call: `proxy.a[0](x)` calls the function with the chain and `x`."""
 
     def __init__(self, callable: Callable[..., Any], accessor: DelayedAccessor | None = None):
         self._callable = callable

@@ -1,4 +1,4 @@
-"""Running a program of flax as `python SCRIPT` or `python -m MODULE` would, for `python -m weft.nnx`."""
+"""Runs a program like `python SCRIPT` or `python -m MODULE`, for `python -m weft.nnx`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from types import TracebackType
 
 from weft.core.errors import WeftError
 
-# Files whose frames come before the program's own.
+# Files whose frames are cut from the program's tracebacks.
 STARTING = ("<frozen runpy>", runpy.__file__, __file__)
 
 
 class ProgramError(WeftError, ValueError):
-    """Arguments that name no program, or none that Python can read; nothing of it has run."""
+    """Raised before a program starts, if the arguments name no program, or one that Python cannot read."""
 
 
 def run_program(arguments: Sequence[str]) -> None:
@@ -26,8 +26,8 @@ def run_program(arguments: Sequence[str]) -> None:
         arguments: the script's path, or `-m` and a module's name, then its own arguments.
 
     Raises:
-        ProgramError: in one line, if there is nothing to run. Whatever the program itself raises, `SystemExit` too,
-            passes.
+        ProgramError: with a message of one line, if there is nothing to run. Exceptions of the program itself, such as
+            `SystemExit`, are not caught.
     """
     try:
         if arguments[:1] == ["-m"]:
@@ -35,7 +35,7 @@ def run_program(arguments: Sequence[str]) -> None:
         else:
             _run_script(arguments)
     except (SyntaxError, ImportError, OSError, ValueError) as error:
-        # One that is raised before any frame of the program's is about the file that it is in, and not by it.
+        # Without a frame of the program in its traceback, the error is about the program's file and not from its code.
         if of_the_program(error.__traceback__) is not None:
             raise
         if not isinstance(error, SyntaxError):
@@ -47,7 +47,7 @@ def run_program(arguments: Sequence[str]) -> None:
 def _run_module(arguments: Sequence[str]) -> None:
     if not arguments:
         raise ProgramError("-m needs the name of a module")
-    if not _is_there(arguments[0]):
+    if not _exists(arguments[0]):
         raise ProgramError(f"no module named {arguments[0]!r}")
     sys.argv = list(arguments)
     runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
@@ -60,26 +60,27 @@ def _run_script(arguments: Sequence[str]) -> None:
     is_folder = os.path.isdir(script)
     if is_folder and not os.path.exists(os.path.join(script, "__main__.py")):
         raise ProgramError(f"can't run folder {script!r}: it has no __main__.py")
-    # Python puts a script's folder first, where `-m` has put the current one; a folder that is run is first itself.
+    # As `python SCRIPT` does: the script's folder (or the folder that is run) comes first, not the current one.
     sys.path[0] = os.path.abspath(script if is_folder else os.path.dirname(script))
     sys.argv = list(arguments)
-    # A script's `__file__` is absolute, so that it holds when the program changes its folder.
+    # An absolute `__file__` stays valid when the program changes its working directory.
     path = script if is_folder else os.path.abspath(script)
     runpy.run_path(path, run_name="__main__")
 
 
-def _is_there(module: str) -> bool:
+def _exists(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError as error:
-        # A package that is not there; one that is there and lacks something says so itself.
+        # The module or a package of its path is missing. Any other missing module is a failed import inside the
+        # package.
         return error.name is None or not f"{module}.".startswith(f"{error.name}.")
     except ValueError:
-        return True  # it is this process's `__main__`, or has no spec: runpy says what is wrong
+        return True  # `__main__`, or a module without a spec, for which runpy raises a clear error
 
 
 def of_the_program(traceback: TracebackType | None, starting: Sequence[str] = STARTING) -> TracebackType | None:
-    """A traceback from the program's first frame on, without those that started it."""
+    """Returns a traceback from the program's first frame on, without the frames that started it."""
     while traceback is not None and traceback.tb_frame.f_code.co_filename in starting:
         traceback = traceback.tb_next
     return traceback

@@ -1,4 +1,4 @@
-"""Types that annotate layers and paths: what flax's own modules import from `flax.typing`, and others from them."""
+"""Types for annotations of layers and paths. flax's modules import them from `flax.typing`, and programs from those."""
 
 from __future__ import annotations
 

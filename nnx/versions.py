@@ -1,25 +1,25 @@
-"""Structural versions: how a plan knows, cheaply, that nothing it was built from has changed.
+"""Structural versions: numbers by which a plan checks, cheaply, that its objects have not changed.
 
-A *version* is a number that no other mutation ever had: every structural mutation of an object stores a fresh one in
-the object, after the mutation is done. Two consequences: a copy or an unpickled object can never be mistaken for the
-original, and a reader that saw a version before it looked at the object will notice a mutation that raced with it.
+Every structural mutation of an object stores a new *version* in it, after the mutation: a number that no other mutation
+in the process has. So a copied or unpickled object is never mistaken for the original. And a reader that reads the
+version first, and the object then, notices a mutation by another thread in between.
 
-Metadata of Variables is immutable and replaced as a whole, so that its identity is its version.
+Metadata of Variables is immutable, and a change stores a new record, so its identity serves as its version.
 
-`structure_epoch` is the newest of these numbers: while it stands still, no object and no metadata has changed anywhere,
-and nobody needs to look at them one by one.
+`structure_epoch` is the newest of these numbers. While it is unchanged, no object and no metadata in the process has
+changed, and no version needs to be compared.
 """
 
 from __future__ import annotations
 
 import itertools
 
-# `next` on a C-level counter is atomic, so that two threads never get the same number.
+# `next` on `itertools.count` is atomic, so two threads never get the same number.
 fresh_version = itertools.count(1).__next__
 
 
 class Epoch:
-    """One number for all mutations since the process began."""
+    """The newest structural version of the process."""
 
     __slots__ = ("now",)
 
@@ -27,7 +27,7 @@ class Epoch:
         self.now = fresh_version()
 
     def advance(self) -> None:
-        """Takes a fresh number; to be called after the mutation."""
+        """Sets a new number. Call it after the mutation, never before."""
         self.now = fresh_version()
 
 

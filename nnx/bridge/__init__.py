@@ -1,7 +1,7 @@
-"""The bridge: Linen modules in NNX models and NNX modules in Linen models.
+"""The bridge to Linen: Linen modules in NNX models, and NNX modules in Linen models.
 
-`ToNNX` wraps a Linen module, `ToLinen` an NNX class. `Module` is written like a Linen module (`compact`, `setup`,
-`init`, `apply`) and is an NNX module. This is the one room that needs flax installed; it is loaded on first use.
+`ToNNX` wraps a Linen module, `ToLinen` an NNX class. Subclasses of `Module` are written like Linen modules (`compact`,
+`setup`, `init`, `apply`) and are NNX modules. Only this room needs flax installed; it is imported at its first use.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ try:
     import flax.linen as _linen  # noqa: F401
 except ModuleNotFoundError as error:
     raise MissingExtraError(
-        "nnx.bridge joins NNX with the Linen modules of flax, which is not installed", fix="pip install flax"
+        "nnx.bridge needs flax for its Linen modules, but flax is not installed", fix="pip install flax"
     ) from error
 
 from weft.nnx.bridge import interop as interop

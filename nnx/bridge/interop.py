@@ -1,4 +1,4 @@
-"""Modules of either library as submodules of a `bridge.Module`."""
+"""Functions that make NNX and Linen modules submodules of a `bridge.Module`."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from weft.nnx.variable.kinds import RngState
 
 
 def nnx_in_bridge_mdl(factory: Callable[[Rngs], Module], name: str | None = None) -> Module:
-    """An NNX module as a submodule of the `bridge.Module` at work.
+    """Makes an NNX module a submodule of the `bridge.Module` that is being called.
 
     Args:
-        factory: makes the module, given streams of keys. While variables are being made it makes them; later only the
-            module's random state is computed, and its variables are those that `apply` was given.
-        name: its name in a method under `compact`; in `setup`, assign the module to an attribute.
+        factory: a function from `Rngs` to the module. In `init` it creates the variables; in `apply` only its random
+            state is computed, and the variables are those passed to `apply`.
+        name: the submodule's name in a method under `compact`; in `setup`, assign the module to an attribute.
 
     Returns:
         The module.
 
     Raises:
-        ValueError: outside of a `bridge.Module`.
+        ValueError: outside a `bridge.Module`.
     """
     context = _context("nnx_in_bridge_mdl")
     rngs = context.module.scope.rngs
@@ -37,18 +37,18 @@ def nnx_in_bridge_mdl(factory: Callable[[Rngs], Module], name: str | None = None
         module = factory(rngs)
     else:
         module = eval_shape(factory, clone(rngs, graph=True), graph=True)
-        # Under `jit`, so that XLA drops all that the random state does not depend on: the parameters.
+        # Under `jit`, so that XLA removes the computation of parameters, on which the random state does not depend.
         update(module, jit(lambda rngs: state(factory(rngs), RngState, graph=True), graph=True)(rngs))
     _add(context, module, name, type(module))
     return module
 
 
 def linen_in_bridge_mdl(linen_module: linen.Module, name: str | None = None) -> Module:
-    """A Linen module as a submodule of the `bridge.Module` at work. See `nnx_in_bridge_mdl`.
+    """Makes a Linen module a submodule of the `bridge.Module` that is being called. See `nnx_in_bridge_mdl`.
 
     Args:
         linen_module: the module; the submodule draws its keys from a fork of the scope's streams.
-        name: its name in a method under `compact`.
+        name: the submodule's name in a method under `compact`.
     """
     context = _context("linen_in_bridge_mdl")
     module = ToNNX(linen_module, rngs=context.module.scope.rngs)
@@ -61,7 +61,7 @@ def _context(function: str) -> ModuleStackEntry:
     if context is None:
         raise StructureError(
             f"{function}() only needed inside bridge Module",
-            fix="call it in setup, or in a method under compact; elsewhere the module itself will do",
+            fix="call it in setup or in a method under compact; elsewhere use the module itself",
         )
     return context
 

@@ -1,8 +1,8 @@
 """bridge.Module: an NNX module that is written like a Linen module.
 
-Its constructor takes configuration; `init` and `apply` make a copy, give it a *scope* (where keys come from, and
-whether variables are being made) and the variables as attributes, and call it. Submodules and parameters made in a
-method under `compact`, or in `setup`, become attributes of the copy:
+Its constructor takes configuration. `init` and `apply` copy the module, give the copy a *scope* (the streams of keys,
+and whether variables are initialised) and the variables as attributes, and call it. Submodules and parameters that are
+created in `setup`, or in a method under `compact`, become attributes of the copy:
 
     class Linear(bridge.Module):
         features: int
@@ -11,8 +11,8 @@ method under `compact`, or in `setup`, become attributes of the copy:
         def __call__(self, x):
             return x @ self.param("kernel", nnx.initializers.lecun_normal(), (x.shape[-1], self.features))
 
-Variables of a submodule that does not exist yet wait under its name, as a `ModuleState`. Binding the submodule to its
-parent gives it the scope and these, and runs its `setup`.
+Variables of a submodule that does not exist yet are stored under its name, as a `ModuleState`. Binding the submodule to
+its parent gives it the scope and these variables, and runs its `setup`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ RngsLike = int | jax.Array | Mapping[str, Any] | Rngs | None
 
 
 class AttrPriority(enum.IntEnum):
-    """Under which of its attributes something shared is found in the variables: the lowest number, then by name."""
+    """Decides under which path `variables` has a shared Variable: that of the lowest number, then the first name."""
 
     HIGH = 0
     INIT_PARENT = 20
@@ -59,7 +59,7 @@ class AttrPriority(enum.IntEnum):
 
 @dataclasses.dataclass
 class ModuleStackEntry:
-    """A module at work: in one of its methods under `compact`, in `setup`, or in what `apply` called."""
+    """A module that is being called: in a method under `compact`, in `setup`, or in the method that `apply` calls."""
 
     module: Module
     in_compact: bool
@@ -67,14 +67,14 @@ class ModuleStackEntry:
     names: set[str] = dataclasses.field(default_factory=set)
 
     def auto_name(self, kind: type) -> str:
-        """The next name for a submodule of a class."""
+        """Returns the next automatic name for a submodule of a class: `Linear_0`, `Linear_1`, ..."""
         self.type_counter[kind.__name__] += 1
         return f"{kind.__name__}_{self.type_counter[kind.__name__] - 1}"
 
 
 @dataclasses.dataclass
 class ModuleContext(threading.local):
-    """The modules at work in this thread, the innermost last."""
+    """The stack of modules that are being called in this thread, the innermost last."""
 
     module_stack: list[ModuleStackEntry | None] = dataclasses.field(default_factory=lambda: [None])
 
@@ -83,12 +83,12 @@ MODULE_CONTEXT = ModuleContext()
 
 
 def current_context() -> ModuleStackEntry | None:
-    """The innermost module at work, and what is known of its call; None outside of `init` and `apply`."""
+    """Returns the entry of the innermost module that is being called; None outside `init` and `apply`."""
     return MODULE_CONTEXT.module_stack[-1]
 
 
 def current_module() -> Module | None:
-    """The innermost module at work; None outside of `init` and `apply`.
+    """Returns the innermost module that is being called; None outside `init` and `apply`.
 
     >>> current_module() is None
     True
@@ -106,31 +106,31 @@ def _at_work(module: Module, in_compact: bool, function: Callable[..., Any], *ar
 
 
 def compact(f: F) -> F:
-    """Lets a method make submodules and parameters where it needs them; see `Module`."""
+    """Decorates a method, so that it can create submodules and parameters; see `Module`."""
 
     @functools.wraps(f)
     def in_compact(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(self, Module):
-            raise TypeError(f"compact is for methods of a bridge.Module, and this is a {type(self).__name__}")
+            raise TypeError(f"compact is for methods of a bridge.Module, got a {type(self).__name__}")
         return _at_work(self, True, f, self, *args, **kwargs)
 
     return in_compact  # type: ignore[return-value]
 
 
 class ModuleState(State):
-    """Variables of a submodule that is yet to be made."""
+    """The variables of a submodule that does not exist yet."""
 
 
 register_data_type(ModuleState)
 
 
 class Scope(Pytree):
-    """What `init` and `apply` give to all modules of a model.
+    """The data that `init` and `apply` pass to all modules of a model.
 
     Attributes:
-        rngs: where keys come from.
-        mutable: the collections that may change, as Linen modules inside are told.
-        initializing: whether variables are being made.
+        rngs: the streams of keys.
+        mutable: the collections that Linen modules inside may change.
+        initializing: whether variables are initialised, as in `init`.
     """
 
     def __init__(self, rngs: Rngs, mutable: Any, initializing: bool = False):
@@ -139,16 +139,17 @@ class Scope(Pytree):
         self.initializing = initializing
 
     def copy(self) -> Scope:
-        """Another scope with the same streams."""
+        """Returns a new scope with the same streams."""
         return Scope(self.rngs, self.mutable, self.initializing)
 
 
 class ModuleMeta(nnx_module.ModuleMeta):
-    """Makes modules submodules of the one at work."""
+    """The metaclass of `Module`: makes a new module a submodule of the module that is being called."""
 
     def _pytree_meta_construct(cls, self: Any, *args: Any, **kwargs: Any) -> None:
         context = current_context()
         fields = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+        # `parent` and `name` are arguments of every module, as in Linen, unless a field has the name.
         orphan = "parent" in kwargs and "parent" not in fields and kwargs.pop("parent") is None
         bound = context is not None and not orphan
         name = kwargs.get("name")
@@ -162,7 +163,7 @@ class ModuleMeta(nnx_module.ModuleMeta):
 
 
 class ModuleBase:
-    """What tells a `bridge.Module` from other modules: attributes that are no fields of its dataclass."""
+    """Declares attributes of a `bridge.Module` that are no fields of its dataclass."""
 
     scope: Any
     attr_priorities: dict[str, AttrPriority]
@@ -175,10 +176,10 @@ def has_setup(x: Any) -> TypeGuard[Any]:
 
 @dataclass_transform()
 class Module(nnx_module.Module, ModuleBase, metaclass=ModuleMeta):
-    """Base of NNX modules that are written like Linen modules: dataclasses with `setup` and methods under `compact`.
+    """Base class of NNX modules that are written like Linen modules: dataclasses with `setup` and `compact` methods.
 
-    In a method under `compact` a new submodule is an attribute of its parent by its class' name (`Linear_0`), by the
-    one that it is given (`Linear(4, name="first")`), or not at all (`parent=None`).
+    In a method under `compact`, a new submodule becomes an attribute of its parent, named by its class (`Linear_0`) or
+    by the argument `name` (`Linear(4, name="first")`); with `parent=None` it does not.
 
     >>> import jax.numpy as jnp
     >>> class Scale(Module):
@@ -193,55 +194,56 @@ class Module(nnx_module.Module, ModuleBase, metaclass=ModuleMeta):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # Modules are told apart by identity, as all objects.
+        # `eq=False`: modules compare by identity, like all objects; plans look them up by it.
         dataclasses.dataclass(cls, repr=False, eq=False)
 
     def _setattr(self, name: str, value: Any) -> None:
-        given = value.metadata["nnx_value"] if is_annotation(value) else value
+        assigned = value.metadata["nnx_value"] if is_annotation(value) else value
         if name not in ("scope", "attr_priorities") and attributes_of(self).get("scope") is not None:
-            held = attributes_of(self).get(name)
-            if isinstance(given, Module):
-                _bind(self, given, held)
-            elif isinstance(given, Pytree) and isinstance(held, ModuleState):
-                update(given, held)
+            # Variables that `apply` stored under this name are written into the submodule that is assigned now.
+            present = attributes_of(self).get(name)
+            if isinstance(assigned, Module):
+                _bind(self, assigned, present)
+            elif isinstance(assigned, Pytree) and isinstance(present, ModuleState):
+                update(assigned, present)
         if (
-            given is value
+            assigned is value
             and isinstance(value, Mapping)
             and not isinstance(value, ModuleState)
             and _has_variables(value)
         ):
             value = as_state(value, ModuleState)
-        elif given is value and isinstance(value, list | tuple | dict) and _has_variables(value):
+        elif assigned is value and isinstance(value, list | tuple | dict) and _has_variables(value):
             value = data(value)
         super()._setattr(name, value)
 
     def set_attr_priority(self, name: str, value: AttrPriority) -> None:
-        """Says how early an attribute is looked at for what is shared with others; see `AttrPriority`."""
+        """Sets an attribute's priority for the path of a shared Variable; see `AttrPriority`."""
         self.attr_priorities = {**self.attr_priorities, name: value}
 
     def make_rng(self, name: str = "default") -> jax.Array:
-        """The next key of a stream.
+        """Draws the next key of a stream.
 
         Raises:
-            ValueError: outside of `init` and `apply`.
+            ValueError: outside `init` and `apply`.
         """
         if self.scope is None:
             raise StructureError(
                 "Can't use RNGs on unbound modules",
                 at=type(self).__name__,
-                fix="call the module through its init or apply, or inside of another one",
+                fix="call the module through its init or apply, or inside another module",
             )
         return self.scope.rngs[name]()
 
     def param(
         self, name: str, init_fn: Callable[..., Any], *init_args: Any, unbox: bool = True, **init_kwargs: Any
     ) -> Any:
-        """A parameter of this module, made the first time.
+        """Returns a parameter of this module, and creates it in the first call.
 
         Args:
             name: its name.
-            init_fn: makes the value, from a key and the further arguments.
-            unbox: whether what Linen's boxes say becomes the Param's metadata.
+            init_fn: a function from a key and `init_args` to the value.
+            unbox: whether a Linen box around the value is converted to metadata of the Param.
 
         Returns:
             The `Param`.
@@ -259,13 +261,13 @@ class Module(nnx_module.Module, ModuleBase, metaclass=ModuleMeta):
         unbox: bool = True,
         **init_kwargs: Any,
     ) -> Any:
-        """A variable of this module in a collection, made the first time. See `param`; `init_fn` is given no key.
+        """Returns a variable of this module in a collection; the first call creates it by `init_fn`, without a key.
 
         Returns:
-            The Variable, of the type of the collection.
+            The Variable, of the collection's type.
 
         Raises:
-            ValueError: if it is not there and `init_fn` is not given.
+            ValueError: if there is neither such a variable nor an `init_fn`.
         """
 
         def make() -> Any:
@@ -273,7 +275,7 @@ class Module(nnx_module.Module, ModuleBase, metaclass=ModuleMeta):
                 raise StructureError(
                     f"there is no variable {name!r} in the collection {col!r}",
                     at=type(self).__name__,
-                    fix="give an init_fn that makes it, or variables that have it to apply",
+                    fix="pass an init_fn, or pass variables with this one to apply",
                 )
             return init_fn(*init_args, **init_kwargs)
 
@@ -286,28 +288,28 @@ class Module(nnx_module.Module, ModuleBase, metaclass=ModuleMeta):
                 at=f"{type(self).__name__}, {name!r}",
                 fix="put @bridge.compact on the method, and call the module through init or apply",
             )
-        held = attributes_of(self).get(name)
-        if held is None:
+        variable = attributes_of(self).get(name)
+        if variable is None:
             value = make()
             boxed = unbox and isinstance(value, meta.AxisMetadata)
-            held = to_nnx_var(col, value) if boxed else kind(value)
-            setattr(self, name, held)
+            variable = to_nnx_var(col, value) if boxed else kind(value)
+            setattr(self, name, variable)
             self.set_attr_priority(name, AttrPriority.INIT_PARENT)
-        if not isinstance(held, kind):
+        if not isinstance(variable, kind):
             raise StructureError(
-                f"the variable {name!r} of the collection {col!r} cannot be a {type(held).__name__}",
+                f"the variable {name!r} of the collection {col!r} cannot be a {type(variable).__name__}",
                 at=f"{type(self).__name__}.{name}",
-                fix="give the attribute or the variable another name",
+                fix="rename the attribute or the variable",
             )
-        return held
+        return variable
 
     def _get_variables(self) -> dict[str, Any]:
-        found = dict(_variables_of(self, (), set()))
-        return nnx_attrs_to_linen_vars(unflatten_mapping(found))
+        by_path = dict(_variables_of(self, (), set()))
+        return nnx_attrs_to_linen_vars(unflatten_mapping(by_path))
 
     @property
     def variables(self) -> FrozenDict[str, Any]:
-        """The variables of this module and those inside of it, as collections."""
+        """The variables of this module and its submodules, as collections."""
         return FrozenDict(self._get_variables())
 
     def apply(
@@ -324,18 +326,18 @@ class Module(nnx_module.Module, ModuleBase, metaclass=ModuleMeta):
 
         Args:
             variables: collections by name.
-            rngs: a seed or key for the stream `default`, seeds and keys by stream, or an `Rngs`, which is drawn from.
-            method: what to call instead of `__call__`: a name, or a function of the module.
-            mutable: whether to return the variables too: anything but False.
+            rngs: a seed or key for the stream `default`, a mapping of seeds and keys by stream, or an `Rngs`.
+            method: the method to call instead of `__call__`: its name, or a function of the module.
+            mutable: anything but False to return the variables, too.
 
         Returns:
-            The output; with `mutable`, the output and all collections as they are after the call.
+            The output; with `mutable`, the output and all collections after the call.
         """
         module = clone(self, graph=True)
         for name, value in linen_vars_to_nnx_attrs(variables).items():
-            held = attributes_of(module).get(name)
-            if held is not None and get_node_impl(held) is not None and isinstance(value, Mapping):
-                update(held, as_state(value, ModuleState))
+            present = attributes_of(module).get(name)
+            if present is not None and get_node_impl(present) is not None and isinstance(value, Mapping):
+                update(present, as_state(value, ModuleState))
             else:
                 setattr(module, name, value)
         _enter(module, Scope(rngs if isinstance(rngs, Rngs) else Rngs(rngs), mutable, _initialize))
@@ -346,7 +348,7 @@ class Module(nnx_module.Module, ModuleBase, metaclass=ModuleMeta):
     def init(
         self, rngs: RngsLike = None, *args: Any, method: Callable[..., Any] | str = "__call__", **kwargs: Any
     ) -> dict[str, Any]:
-        """The variables of a first call. See `apply`."""
+        """Initialises variables by a call, and returns them. See `apply`."""
         return self.init_with_output(rngs, *args, method=method, **kwargs)[1]
 
     def init_with_output(
@@ -357,46 +359,46 @@ class Module(nnx_module.Module, ModuleBase, metaclass=ModuleMeta):
         mutable: Any = True,
         **kwargs: Any,
     ) -> tuple[Any, dict[str, Any]]:
-        """The output and the variables of a first call. See `apply`."""
+        """Initialises variables by a call, and returns its output and the variables. See `apply`."""
         return self.apply({}, *args, rngs=rngs, method=method, mutable=True, _initialize=True, **kwargs)
 
     def is_initializing(self) -> bool:
-        """Whether variables are being made: in a call of `init`."""
+        """Whether variables are initialised: inside `init`."""
         return self.scope is not None and self.scope.initializing
 
 
 def add_submodule(context: ModuleStackEntry, child: Any, name: str | None, kind: type | None = None) -> None:
-    """Makes an object an attribute of the module at work.
+    """Makes an object an attribute of the module that is being called.
 
     Args:
-        context: the call that it is made in.
+        context: the entry of that module.
         child: a module of any sort.
-        name: its name; by default its class and a number.
-        kind: the class to name it by, if not its own.
+        name: the attribute's name; by default the class's name and a number.
+        kind: the class for the name, if not the child's own.
 
     Raises:
-        ValueError: if the call has made a submodule of this name.
+        ValueError: if the same call has already added a submodule of this name.
     """
     name = context.auto_name(kind or type(child)) if name is None else name
     if name in context.names:
         raise StructureError(
             f"two submodules of one call are named {name!r}",
             at=type(context.module).__name__,
-            fix="give each a name of its own, or call the first one twice",
+            fix="give each its own name, or call the first submodule twice",
         )
     context.names.add(name)
     setattr(context.module, name, child)
     context.module.set_attr_priority(name, AttrPriority.INIT_PARENT)
 
 
-def _bind(parent: Module, child: Module, held: Any) -> None:
-    """Gives a submodule its scope and what was kept under its name; one that has a scope already keeps its own."""
+def _bind(parent: Module, child: Module, stored: Any) -> None:
+    """Gives a submodule its scope and the variables stored under its name, unless it has a scope already."""
     if child.scope is not None:
         return
-    if isinstance(held, ModuleState):
-        update(child, held)
-    elif isinstance(held, Module):  # an earlier call of the same method made it
-        for name, value in attributes_of(held).items():
+    if isinstance(stored, ModuleState):
+        update(child, stored)
+    elif isinstance(stored, Module):  # an earlier call of the same `compact` method created it
+        for name, value in attributes_of(stored).items():
             if name not in attributes_of(child):
                 setattr(child, name, data(value))
     _enter(child, parent.scope.copy())
@@ -412,14 +414,14 @@ def _enter(module: Module, scope: Scope) -> None:
 
 
 def _has_variables(value: Any) -> bool:
-    def is_one(leaf: Any) -> bool:
+    def is_variable(leaf: Any) -> bool:
         return isinstance(leaf, Variable | Pytree)
 
-    return any(map(is_one, jax.tree.leaves(value, is_leaf=is_one)))
+    return any(map(is_variable, jax.tree.leaves(value, is_leaf=is_variable)))
 
 
 def _variables_of(node: Any, path: Path, seen: set[int]) -> Iterator[tuple[Path, Any]]:
-    """Variables and arrays with their paths, each under the first of its paths by priority."""
+    """Yields Variables and arrays with their paths; of several paths, the first by priority."""
     if isinstance(node, Variable):
         if not isinstance(node, RngState) and id(node) not in seen:
             seen.add(id(node))
@@ -431,7 +433,7 @@ def _variables_of(node: Any, path: Path, seen: set[int]) -> Iterator[tuple[Path,
         children = child_items(node)
         if isinstance(node, Module):
             rank = node.attr_priorities
-            children = [(name, one) for name, one in children if name not in ("scope", "attr_priorities")]
+            children = [(name, child) for name, child in children if name not in ("scope", "attr_priorities")]
             children.sort(key=lambda item: (rank.get(item[0], AttrPriority.DEFAULT), item[0]))
         for name, child in children:
             yield from _variables_of(child, (*path, name), seen)

@@ -1,12 +1,12 @@
-"""Variables of NNX as variables of Linen, and back.
+"""Conversions between NNX's Variables and Linen's variables.
 
-Linen keeps its variables in *collections*, nested dicts by name: `{"params": {"dense": {"kernel": array}}}`. An NNX
-module has one tree of attributes, and a Variable's type says which collection it would be in. The registry of
-`register_variable_name` has the pairs; types of unknown collections are made on the fly.
+Linen has its variables in *collections*, nested dicts by name: `{"params": {"dense": {"kernel": array}}}`. An NNX
+module has one tree of attributes, and a Variable's type corresponds to a collection. The registry of
+`register_variable_name` has the pairs; for an unknown collection a type is created.
 
-What Linen knows of a variable beside its value is a *box* around the value, an `AxisMetadata`; in NNX it is metadata.
-Linen's own boxes keep their type in the metadata `linen_meta_type`, so that they come back as what they were. Other
-metadata goes to Linen in a box of this module, `NNXMeta`.
+Linen stores data about a variable in a *box* around its value, an `AxisMetadata`; NNX stores it in metadata. The type
+of a Linen box is stored in the metadata `linen_meta_type`, so it becomes a box of that type again. Metadata without it
+is put into a box of this module, `NNXMeta`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _BOX_TYPE = "linen_meta_type"
 
 
 class NNXMeta(struct.PyTreeNode, meta.AxisMetadata[Any]):  # type: ignore[misc]
-    """A Linen box that keeps all of a Variable but its value.
+    """A Linen box with the type and metadata of a Variable.
 
     Attributes:
         var_type: the Variable's type.
@@ -51,38 +51,38 @@ class NNXMeta(struct.PyTreeNode, meta.AxisMetadata[Any]):  # type: ignore[misc]
     metadata: dict[str, Any] = struct.field(pytree_node=False)
 
     def unbox(self) -> Any:
-        """The value."""
+        """Returns the value."""
         return self.value
 
     def replace_boxed(self, val: Any) -> NNXMeta:
-        """The same box around another value."""
+        """Returns the box around another value."""
         return self.replace(value=val)
 
     def add_axis(self, index: int, params: dict[Any, Any]) -> NNXMeta:
-        """The box after a Linen transform added an axis; `params` is its `metadata_params`, which may name the axis."""
+        """Returns the box after a Linen transform has added an axis, which its `metadata_params` may name."""
         return self._with_axes(add_axis, index, params)
 
     def remove_axis(self, index: int, params: dict[Any, Any]) -> NNXMeta:
-        """The box after a Linen transform took an axis away; the inverse of `add_axis`."""
+        """Returns the box after a Linen transform has removed an axis; the inverse of `add_axis`."""
         return self._with_axes(remove_axis, index, params)
 
     def _with_axes(self, change: Callable[..., Any], index: int, params: dict[Any, Any]) -> NNXMeta:
         variable = self.to_nnx_variable()
-        # An axis that the transform does not name lies nowhere.
+        # An axis that the transform does not name is not partitioned.
         change(variable, index, {PARTITION_NAME: None, **params})
         return self.replace(metadata=variable.get_metadata())
 
     def get_partition_spec(self) -> PartitionSpec | None:
-        """Where the value lies on a mesh."""
+        """Returns the partition spec of the value."""
         return get_var_pspec(self.to_nnx_variable())
 
     def to_nnx_variable(self) -> Variable[Any]:
-        """The Variable that the box was made of, around the present value."""
+        """Makes a Variable of the box's type and metadata around its value."""
         return self.var_type.from_metadata(self.value, dict(self.metadata))
 
 
 def is_vanilla_variable(vs: Variable[Any]) -> bool:
-    """Whether a Variable carries nothing beside its value, so that Linen needs no box for it.
+    """Whether a Variable has no metadata but the modes, so that Linen needs no box for it.
 
     >>> from weft import nnx
     >>> is_vanilla_variable(nnx.Param(1.0)), is_vanilla_variable(nnx.Param(1.0, note="first"))
@@ -92,7 +92,7 @@ def is_vanilla_variable(vs: Variable[Any]) -> bool:
 
 
 def to_linen_var(vs: Variable[Any]) -> Any:
-    """A Variable as Linen's: its value, in a box if it carries metadata."""
+    """Converts a Variable to a Linen variable: its value, in a box if there is metadata."""
     if is_vanilla_variable(vs):
         return vs.get_value()
     metadata = vs.get_metadata()
@@ -106,14 +106,14 @@ def to_linen_var(vs: Variable[Any]) -> Any:
 
 
 def to_nnx_var(col: str, x: Any) -> Variable[Any]:
-    """A variable of Linen's as a Variable.
+    """Converts a Linen variable to a Variable.
 
     Args:
-        col: its collection, whose Variable type is made if nobody registered one.
-        x: its value, in a box or not.
+        col: its collection; without a registered Variable type, one is created.
+        x: its value, with or without a box.
 
     Raises:
-        ValueError: if the value is in the box of a Variable of another collection.
+        ValueError: if the value's box is for a Variable of another collection.
 
     >>> import jax.numpy as jnp
     >>> type(to_nnx_var("batch_stats", jnp.zeros(2))).__name__
@@ -123,7 +123,7 @@ def to_nnx_var(col: str, x: Any) -> Variable[Any]:
     if isinstance(x, NNXMeta):
         if x.var_type is not kind:
             raise StructureError(
-                f"a {x.var_type.__name__} in the collection {col!r}, which is for {kind.__name__}",
+                f"found a {x.var_type.__name__} in the collection {col!r}, which is for {kind.__name__}",
                 fix=f"put it into {variable_name_from_type(x.var_type, allow_register=True)!r}",
             )
         return x.to_nnx_variable()
@@ -135,12 +135,12 @@ def to_nnx_var(col: str, x: Any) -> Variable[Any]:
         metadata = {field.name: getattr(x, field.name) for field in dataclasses.fields(x)}  # type: ignore[arg-type]
         metadata["value"] = x.unbox()
     if metadata.get("mesh") is None and jax.sharding.get_abstract_mesh().empty:
-        metadata["eager_sharding"] = False  # a box of Linen's needs no mesh until somebody asks for its sharding
+        metadata["eager_sharding"] = False  # a Linen box names mesh axes without a mesh; eager sharding would raise
     return kind(metadata.pop("value"), **metadata, **{_BOX_TYPE: type(x)})
 
 
 def get_col_name(keypath: Sequence[Any]) -> str:
-    """The collection of a Variable's type, which is the first entry of a path.
+    """Returns the collection for a path whose first part is a Variable type.
 
     >>> from weft import nnx
     >>> get_col_name((nnx.Param, "kernel"))
@@ -148,12 +148,14 @@ def get_col_name(keypath: Sequence[Any]) -> str:
     """
     kind = getattr(keypath[0], "key", keypath[0])
     if not isinstance(kind, type):
-        raise StructureError(f"a path that begins with {kind!r} names no type", fix="begin it with a Variable type")
+        raise StructureError(
+            f"a path must start with a Variable type, got {kind!r}", fix="put the type of the Variable first"
+        )
     return variable_name_from_type(kind, allow_register=True) if issubclass(kind, Variable) else kind.__name__
 
 
 def sort_variable_types(types: Iterable[type]) -> list[type]:
-    """Variable types, each before those that it is derived from: the order to filter by.
+    """Sorts Variable types with subclasses before their base classes, the order for filters.
 
     >>> from weft import nnx
     >>> [kind.__name__ for kind in sort_variable_types([nnx.Variable, nnx.Param, nnx.LoRAParam])]
@@ -163,55 +165,55 @@ def sort_variable_types(types: Iterable[type]) -> list[type]:
 
 
 def linen_vars_to_nnx_attrs(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """Variables of a Linen module as attributes of an NNX one: nested dicts of Variables.
+    """Converts variables of a Linen module to attributes of an NNX module: nested dicts of Variables.
 
     Args:
         variables: collections by name.
 
     Raises:
-        ValueError: naming what lies at one path in two collections, which one attribute cannot hold.
+        ValueError: naming a path that two collections have, because an attribute can have one value only.
 
     >>> import jax.numpy as jnp
     >>> attributes = linen_vars_to_nnx_attrs({"params": {"scale": jnp.ones(2)}, "batch_stats": {"mean": jnp.zeros(2)}})
-    >>> {name: type(one).__name__ for name, one in attributes.items()}
+    >>> {name: type(variable).__name__ for name, variable in attributes.items()}
     {'mean': 'BatchStat', 'scale': 'Param'}
     """
-    found: dict[Path, Any] = {}
+    by_path: dict[Path, Any] = {}
     origins: dict[Path, str] = {}
     inner: set[Path] = set()
     for collection, tree in variables.items():
-        # What Linen calls a variable is everything that is no mapping.
+        # In Linen, every value that is no mapping is a variable.
         for path, value in flatten_to_sequence(tree):
             above = next((path[:i] for i in range(1, len(path) + 1) if path[:i] in origins), None)
             if above is not None or path in inner:
-                other = "another collection" if above is None else repr(origins[above])
+                earlier = "another collection" if above is None else repr(origins[above])
                 raise StructureError(
-                    f"{collection!r} and {other} both have a variable of this name, and an NNX module one attribute",
+                    f"{collection!r} and {earlier} both have this variable, but an NNX module has one attribute",
                     at=format_path(path),
-                    fix="name one of the two otherwise in the Linen module",
+                    fix="rename one of the two in the Linen module",
                 )
             origins[path] = collection
             inner.update(path[:i] for i in range(1, len(path)))
-            found[path] = value if collection == ARRAYS else to_nnx_var(collection, value)
-    attributes = unflatten_mapping(found)
+            by_path[path] = value if collection == ARRAYS else to_nnx_var(collection, value)
+    attributes = unflatten_mapping(by_path)
     return {name: attributes[name] for name in sorted(attributes, key=str)}
 
 
 def nnx_attrs_to_linen_vars(nnx_attrs: Mapping[str, Any], metadata_fn: Any = to_linen_var) -> dict[str, Any]:
-    """Attributes of an NNX module as variables of a Linen one: collections by name.
+    """Converts attributes of an NNX module to variables of a Linen module: collections by name.
 
     Args:
         nnx_attrs: nested mappings of Variables and arrays.
-        metadata_fn: makes Linen's variable of a Variable; None for the value alone.
+        metadata_fn: converts a Variable to a Linen variable; None to use its value.
 
     Raises:
-        ValueError: naming what is neither.
+        ValueError: naming the path of any other value.
 
     >>> from weft import nnx
     >>> nnx_attrs_to_linen_vars({"scale": nnx.Param(2.0), "mean": nnx.BatchStat(0.0)})
     {'params': {'scale': 2.0}, 'batch_stats': {'mean': 0.0}}
     """
-    found: dict[Path, Any] = {}
+    by_path: dict[Path, Any] = {}
     for path, leaf in flatten_to_sequence(nnx_attrs):
         if isinstance(leaf, Variable):
             collection = variable_name_from_type(type(leaf), allow_register=True)
@@ -222,26 +224,28 @@ def nnx_attrs_to_linen_vars(nnx_attrs: Mapping[str, Any], metadata_fn: Any = to_
             raise StructureError(
                 f"Cannot infer collection name from value: {leaf!r}",
                 at=format_path(path),
-                fix="make it a Variable, whose type says which collection it belongs to",
+                fix="make it a Variable, whose type determines its collection",
             )
-        found[collection, *path] = value
-    return unflatten_mapping(found)
+        by_path[collection, *path] = value
+    return unflatten_mapping(by_path)
 
 
 def as_state(attributes: Mapping[Any, Any], kind: type[State] = State) -> Any:
-    """Nested mappings as a state, for `nnx.update`."""
-    return kind({name: as_state(one, kind) if isinstance(one, Mapping) else one for name, one in attributes.items()})
+    """Converts nested mappings to a State, for `nnx.update`."""
+    return kind(
+        {name: as_state(value, kind) if isinstance(value, Mapping) else value for name, value in attributes.items()}
+    )
 
 
 def with_partitioning(
     fn: Callable[..., Any], names: tuple[str | None, ...], mesh: jax.sharding.Mesh | None = None
 ) -> Callable[..., Any]:
-    """An initializer whose values are partitioned on a mesh: Linen's `with_partitioning`, for `bridge.Module`.
+    """Wraps an initializer, so that its values are partitioned on a mesh: Linen's `with_partitioning`.
 
     Args:
         fn: the initializer.
         names: the mesh axis of each axis of the value, or None.
-        mesh: the mesh, if not the one in force.
+        mesh: the mesh, if not that of `jax.set_mesh`.
 
     >>> import jax, jax.numpy as jnp
     >>> with_partitioning(jax.nn.initializers.zeros, ("in", None))(jax.random.key(0), (2, 3), jnp.float32).metadata[

@@ -1,8 +1,8 @@
-"""ToNNX and ToLinen: a module of one library as a module of the other.
+"""ToNNX and ToLinen: wrap a module of one library as a module of the other.
 
-A Linen module makes its variables when it sees its first input, and takes keys with each call; an NNX module owns both.
-`ToNNX` keeps the variables as its attributes and draws the keys from its streams; `lazy_init` makes the variables.
-`ToLinen` builds its NNX module anew in each call, and writes into it the variables that Linen hands over.
+A Linen module initialises its variables from its first input, and takes keys in each call; an NNX module owns both.
+`ToNNX` has the variables as attributes, and draws keys from its own streams; `lazy_init` initialises the variables.
+`ToLinen` creates its NNX module again in each call, and writes the variables that Linen passes into it.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from weft.nnx.variable.variable import Variable
 M = TypeVar("M", bound=Module)
 Method = Callable[..., Any] | str | None
 
-# Attributes that are no variables: the wrapper's, and marks that NNX puts on objects.
+# Prefixes of attributes that are no variables: the wrapper's own, and NNX's marks.
 _OWN = ("to_nnx__", "_nnx_", INITIALIZING)
 
 
 @dataclasses.dataclass
 class Functional(Generic[M]):
-    """An NNX class as two pure functions; what `functional` makes."""
+    """An NNX class as two pure functions, made by `functional`."""
 
     module_type: type[M]
     graphdef: GraphDef[M] | None
@@ -50,18 +50,17 @@ class Functional(Generic[M]):
     kwargs: dict[str, Any]
 
     def init(self, *, rngs: Rngs | None = None) -> State:
-        """The state of a new module.
+        """Creates a module and returns its State.
 
         Args:
-            rngs: the constructor's argument of that name, if it takes one.
+            rngs: the argument `rngs` of the constructor, if it has one.
         """
         keywords = {**self.kwargs, **({} if rngs is None else {"rngs": rngs})}
         self.graphdef, made = split(self.module_type(*self.args, **keywords), graph=True)
         return made
 
     def apply(self, *states: Any) -> Any:
-        """The module with a state, to be called: `functional.apply(state)(x)` gives the output, and structure and state
-        after the call.
+        """Calls the module with a State: `functional.apply(state)(x)` returns the output and (structure, new State).
 
         Raises:
             ValueError: before `init`.
@@ -72,7 +71,7 @@ class Functional(Generic[M]):
 
 
 def functional(cls: type[M]) -> Callable[..., Functional[M]]:
-    """An NNX class whose instances are made and called by pure functions.
+    """Converts an NNX class to pure functions that create and call its instances.
 
     >>> import jax.numpy as jnp
     >>> from weft import nnx
@@ -88,12 +87,12 @@ def functional(cls: type[M]) -> Callable[..., Functional[M]]:
 
 
 class ToNNX(Module):
-    """A Linen module as an NNX module, with its variables as attributes.
+    """Wraps a Linen module as an NNX module, with its variables as attributes.
 
     Args:
         module: the Linen module.
-        rngs: what its streams of keys are forked from, each of which every call draws one key from; a single key is
-            for `params`.
+        rngs: `Rngs`, of which a fork is stored; each call draws a key from every stream. A single key is for the stream
+            `params`.
 
     >>> import jax.numpy as jnp
     >>> from flax import linen
@@ -112,11 +111,11 @@ class ToNNX(Module):
         self.to_nnx__rngs = data(rngs)
 
     def _setattr(self, name: str, value: Any) -> None:
-        # Submodules of the Linen module are plain dicts of Variables.
+        # The variables of a Linen submodule are a plain dict of Variables, which by its type would be static.
         super()._setattr(name, data(value) if isinstance(value, Mapping) else value)
 
     def lazy_init(self, *args: Any, **kwargs: Any) -> ToNNX:
-        """Makes the variables by a first call, and returns this module. See the function `lazy_init`."""
+        """Initialises the variables by a call, and returns this module. See the function `lazy_init`."""
         return lazy_init(self, *args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
@@ -143,11 +142,11 @@ class ToNNX(Module):
         """Calls the Linen module.
 
         Args:
-            args: its arguments.
-            rngs: where the keys of this call come from: streams, or what Linen's `apply` takes; by default its own.
-            method: what to call instead of `__call__`: a name, or a function of the Linen module.
-            mutable: the collections that may change, as in Linen's `apply`; what did is written into the attributes. By
-                default none, or what the `bridge.Module` around was told.
+            args: the arguments of the Linen module.
+            rngs: `Rngs` for this call, or the `rngs` of Linen's `apply`; by default the wrapper's own streams.
+            method: the method to call instead of `__call__`: its name, or a function of the Linen module.
+            mutable: the mutable collections, as in Linen's `apply`; changes are written into the attributes. By default
+                none, or those of the `bridge.Module` around.
 
         Returns:
             The output.
@@ -157,7 +156,7 @@ class ToNNX(Module):
         if INITIALIZING in attributes_of(self) or (inside is not None and inside.is_initializing()):
             out, changed = self.to_nnx__module.init_with_output(keys, *args, method=method, **kwargs)
         else:
-            own = {name: one for name, one in attributes_of(self).items() if not name.startswith(_OWN)}
+            own = {name: value for name, value in attributes_of(self).items() if not name.startswith(_OWN)}
             variables = nnx_attrs_to_linen_vars(own)
             if mutable is None and inside is not None:
                 mutable = inside.scope.mutable
@@ -169,7 +168,7 @@ class ToNNX(Module):
         return out
 
     def _keys(self, rngs: Any) -> Any:
-        """One key of each stream. Linen falls back on `params` where NNX does on `default`."""
+        """Draws a key from each stream. Linen's fallback stream is `params`, NNX's is `default`."""
         rngs = self.to_nnx__rngs if rngs is None else rngs
         if not isinstance(rngs, Rngs):
             return {} if rngs is None else rngs
@@ -180,32 +179,32 @@ class ToNNX(Module):
 
     def _take(self, changed: dict[str, Any]) -> None:
         for name, value in changed.items():
-            held = attributes_of(self).get(name)
-            setattr(self, name, _updated(held, value))
+            present = attributes_of(self).get(name)
+            setattr(self, name, _updated(present, value))
 
 
-def _updated(held: Any, new: Any) -> Any:
-    """What was held with new values: the same Variables, and those that are new."""
-    if isinstance(held, Mapping) and isinstance(new, Mapping):
-        return {**held, **{name: _updated(held.get(name), value) for name, value in new.items()}}
-    if isinstance(held, Variable) and type(held) is type(new) and not held.ref:
-        held.update_from_state(new)
-        return held
+def _updated(old: Any, new: Any) -> Any:
+    """Writes new values into the existing Variables, and returns them together with new Variables."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        return {**old, **{name: _updated(old.get(name), value) for name, value in new.items()}}
+    if isinstance(old, Variable) and type(old) is type(new) and not old.ref:
+        old.update_from_state(new)
+        return old
     return new
 
 
 def lazy_init(fn: Module | Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Makes the variables of all `ToNNX` in a module by a first call.
+    """Initialises the variables of all `ToNNX` in a module by a call.
 
     Args:
         fn: the module, or a method of it.
-        args, kwargs: what to call it with.
+        args, kwargs: the arguments of the call.
 
     Returns:
-        What `fn` was.
+        `fn` itself.
 
     Raises:
-        ValueError: if it is neither.
+        ValueError: if `fn` is neither.
 
     >>> import jax.numpy as jnp
     >>> from flax import linen
@@ -218,7 +217,7 @@ def lazy_init(fn: Module | Callable[..., Any], *args: Any, **kwargs: Any) -> Any
         module = module.func if isinstance(module, functools.partial) else getattr(module, "__self__", None)
     if module is None:
         raise StructureError(
-            f"fn = {fn!r} needs to be a method of an NNX Module.", fix="give the module, or one of its methods"
+            f"fn = {fn!r} needs to be a method of an NNX Module.", fix="pass the module, or one of its methods"
         )
     with _initializing(module):
         cast(Any, fn)(*args, **kwargs)
@@ -249,11 +248,11 @@ def _modules_in(module: Module) -> list[Module]:
 
 
 def linen_rngs_dict(linen_module: linen.Module, add_default: bool = False) -> dict[str, Any]:
-    """One key of each stream that a Linen module has.
+    """Draws a key from each stream of a Linen module.
 
     Args:
-        linen_module: a module inside of `init` or `apply`.
-        add_default: whether to add a constant stream `default`, for modules that are given no keys.
+        linen_module: a module inside `init` or `apply`.
+        add_default: whether to add a constant stream `default`, for a call without keys.
     """
     scope = linen_module.scope
     if scope is None:
@@ -263,22 +262,22 @@ def linen_rngs_dict(linen_module: linen.Module, add_default: bool = False) -> di
 
 
 def current_linen_module() -> linen.Module | None:
-    """The innermost Linen module at work; None outside of `init` and `apply`.
+    """Returns the innermost Linen module that is being called; None outside `init` and `apply`.
 
     >>> current_linen_module() is None
     True
     """
-    return linen.module._context.module_stack[-1]  # Linen has no public way to ask
+    return linen.module._context.module_stack[-1]  # Linen has no public function for it
 
 
 class ToLinen(linen.Module):
-    """An NNX class as a Linen module.
+    """Wraps an NNX class as a Linen module.
 
     Attributes:
         nnx_class: the class, or a function that makes a module.
-        args, kwargs: what its constructor is called with.
-        skip_rng: whether it takes no `rngs`.
-        metadata_fn: makes Linen's variable of a Variable; None for the value alone.
+        args, kwargs: the arguments of its constructor.
+        skip_rng: whether its constructor has no argument `rngs`.
+        metadata_fn: converts a Variable to a Linen variable; None to use its value.
 
     >>> import jax, jax.numpy as jnp
     >>> from weft import nnx
@@ -296,15 +295,16 @@ class ToLinen(linen.Module):
 
     @linen.compact
     def __call__(self, *args: Any, nnx_method: Method = None, **kwargs: Any) -> Any:
-        """Calls the module, or the method `nnx_method` of it: a name, or a function of the module."""
-        # Linen knows of keys by name only, so a stream that was given none in this call is a constant one: it is for
-        # what the variables override anyway.
+        """Calls the module, or its method `nnx_method`, which is a name or a function of the module."""
+        # The constructor needs keys, but `apply` may be called without any. Then a constant stream serves: the
+        # variables
+        # overwrite everything that is initialised with it.
         making = self.is_initializing() and not self.variables
         keys = {} if self.skip_rng else {"rngs": Rngs(**linen_rngs_dict(self, add_default=not making))}
         module = self.nnx_class(*self.args, **{**self.kwargs, **keys})
         method = _get_module_method(module, nnx_method)
         if making:
-            # What the first call changes is no part of the initial variables, as in Linen's own layers.
+            # Stored before the call: as in Linen's own layers, updates of the first call are not initial variables.
             _store(self, module)
             return method(module, *args, **kwargs)
         update(module, as_state(linen_vars_to_nnx_attrs(self.variables)))
@@ -325,14 +325,14 @@ def _get_module_method(module: Module, method: Method) -> Callable[..., Any]:
         return type(module).__call__
     function = getattr(type(module), method) if isinstance(method, str) else method
     if not callable(function):
-        raise TypeError(f"nnx_method is the name of a method or a function, got {method!r}")
+        raise TypeError(f"nnx_method must be the name of a method or a function, got {method!r}")
     return function
 
 
 def _store(linen_module: ToLinen, module: Module) -> None:
-    """Writes an NNX module's state into the variables of Linen that may change."""
-    held = state(module, Not(RngState), graph=True)
-    for collection, tree in nnx_attrs_to_linen_vars(held, linen_module.metadata_fn).items():
+    """Writes an NNX module's state into the mutable collections of a Linen module."""
+    variables = state(module, Not(RngState), graph=True)
+    for collection, tree in nnx_attrs_to_linen_vars(variables, linen_module.metadata_fn).items():
         if linen_module.is_mutable_collection(collection):
             for name, value in tree.items():
                 linen_module.put_variable(collection, name, value)
@@ -347,7 +347,7 @@ def to_linen(
     abstract_init: bool = True,
     **kwargs: Any,
 ) -> ToLinen:
-    """`ToLinen`, with the constructor's arguments as they are.
+    """Makes a `ToLinen` from an NNX class and its constructor's arguments.
 
     Args:
         nnx_class: the class.
@@ -378,15 +378,15 @@ def to_linen_class(
     base_skip_rng: bool = False,
     **partial_kwargs: Any,
 ) -> type[ToLinen]:
-    """A Linen class for an NNX class, to make modules of or to derive from.
+    """Makes a Linen class from an NNX class, to create modules or to derive from.
 
     Args:
         base_nnx_class: the NNX class.
         base_metadata_fn, base_skip_rng: defaults of `metadata_fn` and `skip_rng`; see `ToLinen`.
-        partial_kwargs: arguments of its constructor.
+        partial_kwargs: default arguments of its constructor.
 
     Returns:
-        A subclass of `ToLinen`, whose constructor takes the NNX class' arguments by name.
+        A subclass of `ToLinen`, whose constructor takes the NNX class's arguments as keywords.
 
     >>> from weft import nnx
     >>> Dense = to_linen_class(nnx.Linear, use_bias=False)
@@ -405,7 +405,7 @@ def to_linen_class(
         parent: Any = _MISSING,
         **other_kwargs: Any,
     ) -> None:
-        linen_options = {key: one for key, one in (("name", name), ("parent", parent)) if one is not _MISSING}
+        linen_options = {key: value for key, value in (("name", name), ("parent", parent)) if value is not _MISSING}
         ToLinen.__init__(
             self,
             nnx_class=base_nnx_class if nnx_class is None else nnx_class,
@@ -419,7 +419,7 @@ def to_linen_class(
     class ToLinenPartial(ToLinen):
         def __init_subclass__(cls, **kwargs: Any) -> None:
             super().__init_subclass__(**kwargs)
-            # Linen writes a constructor of a dataclass into each class.
+            # Linen generates a dataclass constructor for each subclass, which would replace this one.
             cls.__init__ = __init__  # type: ignore[method-assign]
 
     ToLinenPartial.__init__ = __init__  # type: ignore[method-assign]

@@ -1,1 +1,1 @@
-"""The ways in and out: `flax.nnx` by name, records, contracts, models converted."""
+"""Interoperation: `flax.nnx` by name, models of the real flax, records, and the contract checker."""

@@ -1,4 +1,4 @@
-"""compat: functions and transforms in graph mode with graph updates, whatever mode is set.
+"""compat: the functions and transforms in graph mode with graph updates, whatever `set_graph_mode` says.
 
 graphdef, state = nnx.compat.split(model)
 

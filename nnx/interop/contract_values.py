@@ -1,7 +1,7 @@
-"""Abstract values for arguments that are annotated with classes of this package, for proofs.
+"""Abstract arguments for proofs: values for parameters that are annotated with `nnx.Rngs` or `nnx.Optimizer`.
 
-`nnx.Rngs` gets streams over an abstract key. `nnx.Optimizer` gets the state of Adam for a model among the other
-arguments: which transformation it is, an annotation does not say, and a training step does not depend on it.
+`nnx.Rngs` gets a stream with an abstract key. `nnx.Optimizer` gets an Adam optimizer for a model among the other
+arguments: an annotation does not name the transformation, and the shapes in a training step do not depend on it.
 """
 
 from __future__ import annotations
@@ -35,31 +35,31 @@ def _optimizer(builder: Builder, spec: Instance, place: str, scope: Scope) -> An
     tx = optax.with_extra_args_support(optax.adam(1e-3))
     optimizer = abstractly(lambda model: spec.cls(model, tx, wrt=Param), model)
     if isinstance(optimizer, ModelAndOptimizer):
-        optimizer.model = model  # the very one that may be another argument
+        optimizer.model = model  # the same object as the other argument, for a step that takes both
     return optimizer
 
 
 def _model_for(builder: Builder, spec: Instance, place: str, scope: Scope) -> Any:
-    """The model that an optimizer is for: of the class that it is annotated with, called alike, or else the first."""
+    """Chooses the model of an optimizer: one of the class in its annotation; of several, by its name."""
     models = {name: value for name, value in scope.values.items() if isinstance(value, Module)}
-    for given in spec.given:
-        if isinstance(given, RecordOf):
-            of_class = {name: one for name, one in models.items() if isinstance(one, given.cls)}
+    for argument in spec.given:
+        if isinstance(argument, RecordOf):
+            of_class = {name: model for name, model in models.items() if isinstance(model, argument.cls)}
             if not of_class:
-                return builder.build(given, f"{place}.model", scope)
+                return builder.build(argument, f"{place}.model", scope)
             models = of_class
     if not models:
-        raise Unbuildable(f"{place}: no argument is a Module that it could be the {spec.cls.__name__} of")
+        raise Unbuildable(f"{place}: no argument is a Module for which to build this {spec.cls.__name__}")
     name = place.rpartition(".")[2]
-    return models[min(models, key=lambda one: -_alikeness(one, name))]
+    return models[min(models, key=lambda model: -_similarity(model, name))]
 
 
-def _alikeness(model: str, optimizer: str) -> int:
-    """How many words of two names begin alike: `gen` and `opt_g`, `policy` and `policy_optimizer`."""
-    words = [one for one in re.split(r"_|\d+", optimizer.lower()) if one]
-    parts = [one for one in re.split(r"_|\d+", model.lower()) if one]
+def _similarity(model: str, optimizer: str) -> int:
+    """Scores two names by words with a common start: `gen` and `opt_g`, `policy` and `policy_optimizer`."""
+    words = [word for word in re.split(r"_|\d+", optimizer.lower()) if word]
+    parts = [part for part in re.split(r"_|\d+", model.lower()) if part]
     same = 2 * (re.findall(r"\d+", model) == re.findall(r"\d+", optimizer))
-    return same + sum(4 for one in words for two in parts if one.startswith(two) or two.startswith(one))
+    return same + sum(4 for word in words for part in parts if word.startswith(part) or part.startswith(word))
 
 
 for _cls, _build in {Rngs: _rngs, RngStream: _stream, Optimizer: _optimizer, ModelAndOptimizer: _optimizer}.items():

@@ -1,6 +1,7 @@
-"""What the checker of contracts must know of objects: how to read them, and how to turn them into trees and back.
+"""Functions by which the contract checker reads, copies and rebuilds NNX objects.
 
-`typecheck` imports this when it meets a class of this package in an annotation (`core.hooks.register_object_layer`).
+`typecheck` does not depend on this package. It imports this file when an annotation names a class of the package
+(`core.hooks.register_object_layer`).
 """
 
 from __future__ import annotations
@@ -37,15 +38,15 @@ def _children(node: Any) -> Mapping[Any, Any]:
 
 
 def structure(node: Any) -> tuple[Any, Any]:
-    """What graphs of one structure have in common, and the shape and dtype of each array.
+    """Returns a key that is equal for graphs of equal structure, and the shape and dtype of each array.
 
-    Functions among the attributes do not count: each constructor call may make its own.
+    Functions among the attributes are left out, because each constructor call may create new ones.
     """
     _, leaves = flatten(node, graph=True)
     plain = tuple((path, value) for path, value in iter_graph(node, graph=True) if _is_plain(path, value))
-    values = [one.get_value() if isinstance(one, Variable) else one for one in leaves.leaves]
-    kinds = tuple((path, type(one)) for path, one in zip(leaves.paths, leaves.leaves, strict=True))
-    shapes = [(one.shape, one.dtype) if is_array(one) else ((), type(one)) for one in jax.tree.leaves(values)]
+    values = [leaf.get_value() if isinstance(leaf, Variable) else leaf for leaf in leaves.leaves]
+    kinds = tuple((path, type(leaf)) for path, leaf in zip(leaves.paths, leaves.leaves, strict=True))
+    shapes = [(value.shape, value.dtype) if is_array(value) else ((), type(value)) for value in jax.tree.leaves(values)]
     return (plain, kinds, jax.tree.structure(values)), shapes
 
 
@@ -64,7 +65,7 @@ def _set_attribute(node: Any, name: str, value: Any) -> None:
     setattr(node, name, value if is_data(value) else static(value))
 
 
-# The arrays of layers whose own attributes say only that there are some.
+# The shapes of layers' arrays, by their options: the annotations of the layers have no dims.
 SHAPES = {
     "Linear": {"kernel": "in_features out_features", "bias": "out_features"},
     "Embed": {"embedding": "num_embeddings features"},

@@ -1,16 +1,16 @@
-"""convert: objects of the real flax.nnx as objects of weft.nnx, with their state.
+"""convert: converts objects of the real flax.nnx to objects of weft.nnx, with their state.
 
-The object graph is walked once: each flax object becomes one object here, so sharing and cycles stay; Variables keep
-value and metadata; static attributes are taken over as they are. Classes are translated:
+The object graph is walked once, and each flax object becomes one object here, so sharing and cycles survive. Variables
+keep value and metadata; static attributes are copied. Classes are translated, in this order:
 
-- flax.nnx's own (layers, `List`, `Rngs`, `Optimizer`, Variable types, ...) to the ones of that name here;
-- user classes to *re-based* ones: a class of the same name and body over translated bases. In its methods `super()`
-  and `__class__` mean the re-based class, and global names are looked up in the user's module with what is flax.nnx's
-  translated, so that `nnx.relu`, `isinstance(x, nnx.Param)` and other user classes mean their twins here;
-- whatever the `classes` argument says, before all of that.
+- classes in the `classes` argument, to what it says;
+- flax.nnx's own classes (layers, `List`, `Rngs`, `Optimizer`, Variable types, ...), to weft's class of that name;
+- a user's class, to a *re-based* class of the same name and body over translated bases. In its methods, `super()` and
+  `__class__` are the re-based class. Global names are looked up in the user's module, and translated if they are
+  flax.nnx's: `nnx.relu`, `isinstance(x, nnx.Param)` and other user classes are weft's counterparts.
 
-A class body that holds something the real library made, such as a method under `@nnx.jit`, cannot be re-based; the
-error names it.
+A class body with an object that the real library made, such as a method under `@nnx.jit`, cannot be re-based; the error
+names it.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ from weft.nnx.objects.objects import fill_object, new_object
 from weft.nnx.states.states import State
 
 _BOOKKEEPING = ("_pytree__nodes", "_pytree__state", "_object__nodes", "_object__state")
-# What Python writes into a class by itself.
+# Entries of a class's namespace that Python creates for every class.
 _CLASS_BOOKKEEPING = frozenset(("__dict__", "__weakref__", "__classcell__", "__abstractmethods__", "_abc_impl"))
 _FLAX_CLASS_BOOKKEEPING = ("_pytree__", "_object__", "_graph_node__", "_graph_node_")
 
 
 class ConvertError(WeftError, TypeError):
-    """An object or class of flax.nnx that has no counterpart here."""
+    """Raised for an object or class of flax.nnx without a counterpart in weft.nnx."""
 
 
 def convert(obj: Any, /, *, classes: Mapping[type, type] | None = None) -> Any:
-    """An object of the real flax.nnx as one of weft.nnx, with its state.
+    """Converts an object of the real flax.nnx to one of weft.nnx, with its state.
 
     Args:
-        obj: a module, Variable, State, or a container of them; anything else is returned as it is.
-        classes: for user classes the weft.nnx class to use, instead of a re-based one.
+        obj: a module, Variable, State, or a container of them; anything else is returned unchanged.
+        classes: the weft.nnx class to use for a user's class, instead of a re-based one.
 
     Returns:
-        New objects; the arrays are the same. What is shared in `obj` is shared in them.
+        New objects around the same arrays, with the sharing of `obj`.
 
     Raises:
-        TypeError: for what has no counterpart, naming its path.
+        TypeError: for an object without a counterpart, naming its path.
 
         from flax import nnx as flax_nnx
 
@@ -68,7 +68,7 @@ class _Conversion:
 
     def __init__(self, translation: Translation):
         self.translation = translation
-        # With the flax objects, so that their identities stay their own.
+        # With the flax objects, to keep them alive: `id`s of dead objects are reused.
         self.made: dict[int, tuple[Any, Any]] = {}
 
     def value(self, value: Any, path: Path) -> Any:
@@ -105,6 +105,7 @@ class _Conversion:
     def _variable(self, variable: Any, path: Path) -> Any:
         kind = self.translation.type(type(variable), path)
         twin = kind.from_metadata(None, self.value(dict(variable.get_metadata()), path))
+        # Recorded before its value is converted, because a path may lead from the value back to the Variable.
         self.made[id(variable)] = (variable, twin)
         twin.set_raw_value(self.value(variable.get_raw_value(), path))
         return twin
@@ -121,19 +122,19 @@ class _Conversion:
 
 
 class Translation:
-    """Classes, functions and modules of flax.nnx, and user code over them, as their counterparts here."""
+    """Translates classes, functions and modules of flax.nnx, and user code that refers to them."""
 
     def __init__(self, classes: dict[type, type]):
         self.known: dict[Any, Any] = dict(classes)
         self.scopes: dict[int, _Scope] = {}
 
     def type(self, kind: type, path: Path = ()) -> type:
-        """The class that stands for one of flax.nnx, or for a user's.
+        """Returns weft's counterpart of a class of flax.nnx, or the re-based class of a user's.
 
         Raises:
-            ConvertError: if there is none.
+            ConvertError: if there is no counterpart.
         """
-        twin = self.known.get(kind) or _KEPT.get(kind)
+        twin = self.known.get(kind) or _REBASED.get(kind)
         if twin is not None:
             return twin
         if _is_of_flax(kind):
@@ -142,13 +143,13 @@ class Translation:
                 raise ConvertError(
                     f"weft.nnx has no counterpart of {kind.__module__}.{kind.__qualname__}",
                     at=format_path(path),
-                    fix="give one: nnx.convert(obj, classes={TheirClass: YourClass})",
+                    fix="pass one: nnx.convert(obj, classes={TheirClass: YourClass})",
                 )
             return twin
         return self._rebased(kind, path)
 
     def value(self, value: Any) -> Any:
-        """What a global name or a class attribute means here."""
+        """Translates the value of a global name or class attribute."""
         if isinstance(value, types.ModuleType):
             return twin_module(value.__name__) if _is_of_flax(value) else value
         if isinstance(value, type):
@@ -160,7 +161,7 @@ class Translation:
         return value
 
     def function(self, function: types.FunctionType, owner: types.CellType | None = None) -> Any:
-        """A user's function over translated globals, with another `__class__` if it is a method."""
+        """Copies a user's function with translated globals, and with another `__class__` cell if it is a method."""
         if function in self.known:
             return self.known[function]
         scope = self.scopes.get(id(function.__globals__))
@@ -194,7 +195,7 @@ class Translation:
         options = {} if getattr(kind, "_pytree__is_pytree", True) else {"pytree": False}
         twin = types.new_class(kind.__name__, bases, options, lambda namespace: namespace.update(body))
         cell.cell_contents = twin
-        self.known[kind] = _KEPT[kind] = twin
+        self.known[kind] = _REBASED[kind] = twin
         return twin
 
     def _member(self, kind: type, name: str, value: Any, cell: types.CellType, path: Path) -> Any:
@@ -208,26 +209,26 @@ class Translation:
         wraps = hasattr(value, "__wrapped__") and (made_by_flax or _is_code_of_flax(value))
         if made_by_flax or wraps:
             raise ConvertError(
-                f"{kind.__qualname__}.{name} was made by the real flax.nnx ({type(value).__name__}), "
+                f"{kind.__qualname__}.{name} is an object of the real flax.nnx ({type(value).__name__}), "
                 "so its class cannot be used here",
                 at=format_path(path),
                 fix="define the class over weft.nnx (start the program by python -m weft.nnx), "
-                "or give one: nnx.convert(obj, classes={TheirClass: YourClass})",
+                "or pass a class: nnx.convert(obj, classes={TheirClass: YourClass})",
             )
         if isinstance(value, types.FunctionType):
             return self.function(value, cell)
         return self.value(value)
 
 
-# Re-based classes are kept, so that objects converted one after the other have one class.
-_KEPT: dict[type, type] = {}
+# Re-based classes are stored, so that two objects of a class that are converted one by one have the same class again.
+_REBASED: dict[type, type] = {}
 
 
 class _Scope(dict[str, Any]):
-    """The globals of a user's module, looked up when they are used, with what is flax.nnx's translated."""
+    """The globals of a user's module, translated when a function looks one up."""
 
     def __init__(self, original: dict[str, Any], translation: Translation):
-        # Python reads the builtins of a function past `__missing__`.
+        # Python reads `__builtins__` of a function's globals without calling `__missing__`.
         super().__init__(__builtins__=original.get("__builtins__", __builtins__))
         self._original = original
         self._translation = translation
@@ -237,7 +238,7 @@ class _Scope(dict[str, Any]):
 
 
 def _is_of_flax(thing: Any) -> bool:
-    """Whether a class, a function or an instance was made in a module of flax.nnx, or a module is one."""
+    """Whether a value is a module of flax.nnx, or a class, function or instance of such a module."""
     module = thing.__name__ if isinstance(thing, types.ModuleType) else getattr(thing, "__module__", None) or ""
     return module == NNX or module.startswith(f"{NNX}.")
 
@@ -250,22 +251,22 @@ def _is_code_of_flax(function: Any) -> bool:
 
 
 def _twin(thing: Any) -> Any:
-    """What has the same name in the same module here, or None."""
+    """Returns the object of the same name in weft's counterpart of its module, or None."""
     if not _is_of_flax(thing):
         return None
     for module in (thing.__module__, NNX):
         try:
-            found: Any = twin_module(module)
+            counterpart: Any = twin_module(module)
             for name in thing.__qualname__.split("."):
-                found = getattr(found, name)
-            return found
+                counterpart = getattr(counterpart, name)
+            return counterpart
         except (ImportError, AttributeError):
             continue
     return None
 
 
 def _mentions_flax(function: types.FunctionType) -> bool:
-    """Whether a function uses anything of flax.nnx by a global name."""
+    """Whether a global name in a function's code refers to an object of flax.nnx, or to a class derived from one."""
     names = {name for code in _codes(function.__code__) for name in code.co_names}
     values = [function.__globals__[name] for name in names if name in function.__globals__]
     return any(_is_of_flax(value) or (inspect.isclass(value) and is_foreign_type(value)) for value in values)
@@ -273,4 +274,4 @@ def _mentions_flax(function: types.FunctionType) -> bool:
 
 def _codes(code: types.CodeType) -> list[types.CodeType]:
     inner = [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
-    return [code, *(deeper for one in inner for deeper in _codes(one))]
+    return [code, *(deeper for constant in inner for deeper in _codes(constant))]

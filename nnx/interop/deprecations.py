@@ -1,4 +1,4 @@
-"""Old names of functions, which still work and say so."""
+"""Deprecated names of functions, which work and warn."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from weft.nnx.modules.views import with_vars
 
 
 def deprecated(new_fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A function under its old name: it warns, and calls the one with the new name."""
+    """Wraps a function for its old name: warns, and calls the function."""
 
     @functools.wraps(new_fn)
     def wrapper(*args: Any, **kwargs: Any) -> Any:

@@ -1,8 +1,8 @@
-"""What flax's modules have at module level beside what they define: what they import, and how they annotate.
+"""Names that flax's modules import, or use in annotations, for code that reads them from these modules.
 
-Code that patches or copies a module of flax's finds there `nnx.nn.linear.MappingProxyType` or `nnx.graphlib.tp` as it
-does a function. Each such name means one thing in all of flax's modules, so that one table serves them all; it is asked
-only for what the module of this package lacks.
+Code that patches or copies a module of flax may use `nnx.nn.linear.MappingProxyType` or `nnx.graphlib.tp`. Such a name
+has the same meaning in all of flax's modules, so one table serves them all. A module here looks up only names that it
+lacks itself.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ tpe=typing_extensions tracers=weft.nnx.variable.tracers traversals=weft.nnx.stat
 typing=typing visualization=weft.nnx.printing.visualization warnings=warnings weakref=weakref
 wrappers=weft.nnx.bridge.wrappers yaml=yaml
 """
-# What else they import, by where it comes from; `theirs=ours` where it has another name here.
+# Other names that they import, by the module they come from; `theirs=ours` if the name here differs.
 _FROM = {
     "abc": "abstractmethod",
     "collections": "defaultdict deque namedtuple",
@@ -90,14 +90,14 @@ for _names, _variable in _TYPE_VARIABLES.items():
 
 
 def imported(module: str, name: str) -> Any:
-    """What flax's modules have under a name that they import, or use in annotations.
+    """Returns the value of a name that flax's modules import, or use in annotations.
 
     Args:
-        module: the name of the module that is asked, for the error.
+        module: the module in which the name was looked up, for the error.
         name: the name.
 
     Raises:
-        AttributeError: if there is no such name, or what it comes from is not installed.
+        AttributeError: if there is no such name, or its package is not installed.
 
     >>> imported("flax.nnx.nn.linear", "MappingProxyType")
     <class 'mappingproxy'>
@@ -116,6 +116,6 @@ def imported(module: str, name: str) -> Any:
 
 
 def offer_imports(module: types.ModuleType) -> types.ModuleType:
-    """Lets a module that has no `__getattr__` of its own offer those names too."""
+    """Makes those names attributes of a module that has no `__getattr__` of its own."""
     module.__dict__.setdefault("__getattr__", lambda name: imported(module.__name__, name))
     return module

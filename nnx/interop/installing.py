@@ -1,9 +1,9 @@
-"""install: makes `flax.nnx` be `weft.nnx`, for programs that are to run as they are.
+"""install: makes imports of `flax.nnx` return `weft.nnx`, for programs that run unmodified.
 
-A finder at the head of `sys.meta_path` answers for `flax.nnx` and its public submodules with the modules of this
-package, so that `from flax import nnx`, `import flax.nnx` and `from flax.nnx import X` all give what `from weft import
-nnx` gives. The rest of flax (Linen, `flax.training`, `flax.struct`, ...) stays the installed one; where none is
-installed, a minimal `flax` appears that has `nnx`, `config` and `errors`.
+A finder at the head of `sys.meta_path` resolves `flax.nnx` and its public submodules to the modules of this package: so
+`from flax import nnx`, `import flax.nnx` and `from flax.nnx import X` give what `from weft import nnx` gives. The rest
+of flax (Linen, `flax.training`, `flax.struct`, ...) is the installed one. If flax is not installed, the finder provides
+a minimal `flax` with `nnx`, `config` and `errors`.
 
     import weft.nnx
     weft.nnx.install()          # before anything imports flax.nnx
@@ -11,7 +11,7 @@ installed, a minimal `flax` appears that has `nnx`, `config` and `errors`.
     python -m weft.nnx train.py --steps 10      # the same for a program as it is
     python -m weft.nnx -m pytest -n 2 tests/    # and for the workers of pytest-xdist
 
-A process that a program starts anew (`multiprocessing` with `spawn`) has its own modules, and installs for itself.
+A spawned process (`multiprocessing` with `spawn`) imports its own modules, and must install for itself.
 """
 
 from __future__ import annotations
@@ -35,33 +35,33 @@ from weft.nnx.interop.names import IN_ROOMS, SUBMODULES, NamesModule
 NNX = "flax.nnx"
 OURS = "weft.nnx"
 
-# Modules of flax.nnx that have the same name here, as have their parts; `SUBMODULES` are laid out otherwise.
+# Packages and modules of flax.nnx with the same name and submodules here; for others see `SUBMODULES`.
 SAME_NAME = ("bridge", "ids", "nn", "proxy_caller", "summary", "training", "transforms")
-# Modules of flax.nnx that are other files here, or several.
+# Modules of flax.nnx that are several files here.
 OTHERWISE = {
     "nn.linear": ("nn.linear", "nn.convolution"),
     "transforms.autodiff": ("transforms.autodiff", "transforms.custom"),
 }
-# Modules of the real flax that are only flax.nnx under another name: they are imported anew on either side.
+# Modules of the real flax that re-export flax.nnx: `install` and `uninstall` must make them import again.
 RE_EXPORTS = ("flax.experimental.nnx",)
 
 
 class InstallError(WeftError, ImportError):
-    """flax.nnx cannot be replaced any more."""
+    """Raised if the real flax.nnx was imported before `install`."""
 
 
 class NoCounterpartError(WeftError, ModuleNotFoundError):
-    """A module of flax that has no counterpart here."""
+    """Raised for the import of a module of flax without a counterpart in weft."""
 
 
 class _Alias(Loader):
-    """Puts a module that exists already under another name in `sys.modules`."""
+    """Loads a module by storing an existing module under its name in `sys.modules`."""
 
     def __init__(self, module: types.ModuleType):
         self._module = module
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        # A throwaway: the import system writes the spec into what is returned here.
+        # A placeholder: the import system overwrites `__spec__` and `__name__` of the module returned here.
         return types.ModuleType(spec.name)
 
     def exec_module(self, module: types.ModuleType) -> None:
@@ -74,7 +74,7 @@ class _Alias(Loader):
 
 
 class _MinimalFlax(Loader):
-    """Makes the `flax` that has nothing but `nnx`, `config` and `errors`."""
+    """Creates the minimal `flax`, with `config` and `errors` only."""
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
         return None
@@ -93,7 +93,7 @@ class _MinimalFlax(Loader):
 
 
 class Finder(MetaPathFinder):
-    """Finds `flax.nnx` and what is in it here, and `flax` itself where there is none."""
+    """Resolves `flax.nnx` and its submodules to this package, and `flax` to a minimal module if it is not installed."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
@@ -114,7 +114,7 @@ class Finder(MetaPathFinder):
 
 
 def _find_elsewhere(fullname: str) -> importlib.machinery.ModuleSpec | None:
-    """What the finders after this one say."""
+    """Returns the spec of the first other finder that finds a module."""
     for finder in sys.meta_path:
         if isinstance(finder, Finder):
             continue
@@ -125,13 +125,13 @@ def _find_elsewhere(fullname: str) -> importlib.machinery.ModuleSpec | None:
 
 
 def twin_module(fullname: str) -> types.ModuleType:
-    """The module that stands for a module of flax.nnx.
+    """Returns weft's counterpart of a module of flax.nnx.
 
     Args:
-        fullname: `flax.nnx`, or something in it, such as `flax.nnx.nn.linear`.
+        fullname: `flax.nnx`, or a submodule, such as `flax.nnx.nn.linear`.
 
     Raises:
-        ImportError: if there is none.
+        ImportError: if there is no counterpart.
 
     >>> twin_module("flax.nnx.traversals").__name__
     'weft.nnx.states.traversals'
@@ -148,7 +148,7 @@ def twin_module(fullname: str) -> types.ModuleType:
         return offer_imports(importlib.import_module(f"{OURS}.{path}"))
     raise NoCounterpartError(
         f"No module named {fullname!r}: weft.nnx has no counterpart of it",
-        fix="import what you need from flax.nnx itself, if it is there",
+        fix="import the names that you need from flax.nnx itself, if it has them",
     )
 
 
@@ -159,19 +159,20 @@ def _exists(name: str) -> bool:
         return False
 
 
-# What `_join_flax` changed in the real flax, as functions that change it back.
+# Functions that undo the changes of `_join_flax` to the real flax.
 _undo: list[Callable[[], None]] = []
 
 
 def _join_flax(flax: Any) -> None:
-    """Lets the real flax and weft.nnx agree on errors and switches."""
+    """Makes the real flax (Linen) and weft.nnx share error classes and switches."""
     if getattr(flax, "__weft__", False):
         return
     errors: Any = importlib.import_module("flax.errors")
     theirs = errors.TraceContextError
     errors.TraceContextError = TraceContextError
     _undo.append(lambda: setattr(errors, "TraceContextError", theirs))
-    # Who imported theirs before this is to catch ours by it. Linen raises ImmutableVariableError, and keeps its own.
+    # Code that imported flax's class before this must catch weft's error with it. Linen raises ImmutableVariableError
+    # itself, so flax's class is not replaced.
     _catch_by(TraceContextError, theirs)
     _catch_by(ImmutableVariableError, errors.ImmutableVariableError)
     update = flax.config.update
@@ -187,19 +188,19 @@ def _join_flax(flax: Any) -> None:
 
 
 def _catch_by(ours: type, theirs: type) -> None:
-    """Lets an error of this package be caught by its name in flax."""
+    """Makes an error class of this package a subclass of flax's, so that `except` with flax's class catches it."""
     bases = ours.__bases__
     ours.__bases__ = (*bases, theirs)
     _undo.append(lambda: setattr(ours, "__bases__", bases))
 
 
 def installed() -> bool:
-    """Whether `flax.nnx` is `weft.nnx`."""
+    """Whether imports of `flax.nnx` return `weft.nnx`."""
     return any(isinstance(finder, Finder) for finder in sys.meta_path)
 
 
 def install() -> None:
-    """Makes `flax.nnx` resolve to `weft.nnx` from here on; installing twice is installing once.
+    """Makes later imports of `flax.nnx` return `weft.nnx`; a second call has no effect.
 
     Raises:
         ImportError: if the real flax.nnx has been imported already.
@@ -225,9 +226,9 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Undoes `install`: the next import of flax.nnx is the real one's.
+    """Undoes `install`: the next import of flax.nnx returns the real one.
 
-    Modules that imported `nnx` in between keep what they got.
+    Modules that have imported `nnx` before keep weft's.
     """
     if not installed():
         return

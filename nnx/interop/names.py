@@ -1,7 +1,7 @@
-"""Modules of names: flax.nnx's own layout, over the files of this package.
+"""Modules with flax.nnx's module names, whose attributes come from the files of this package.
 
-Code that says `nnx.statelib.State` or `from flax.nnx import graphlib` finds what it expects: each name here stands for
-a module that has the names of some files, and imports them when it is first asked.
+Programs use `nnx.statelib.State` or `from flax.nnx import graphlib`, but the files here have another layout. A
+`NamesModule` looks names up in a list of files, and imports these at the first look-up.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _GRAPH += ("objects.objects", "crossing.contexts", "config", "interop.deprecatio
 _GRAPH += ("variable.variable", "variable.refs", "modules.views", "types")
 _PYTREE = ("modules.pytree", "modules.pytree_state", "objects.attributes", "objects.objects")
 
-# module of names: files whose names it has; the first one that has a name wins
+# For each module of flax the files that have its names; the first file with a name counts.
 SUBMODULES: dict[str, tuple[str, ...]] = {
     "filterlib": ("states.filters", "types"),
     "graph": _GRAPH,
@@ -35,12 +35,12 @@ SUBMODULES: dict[str, tuple[str, ...]] = {
     "variablelib": (*(f"variable.{file}" for file in ("variable", "kinds", "metadata", "refs", "hijax")), "config"),
 }
 
-# Modules of flax.nnx that are files of a room here; the package itself has them as attributes.
+# Modules of flax.nnx that are single files in a room here; `weft.nnx` has them as attributes.
 IN_ROOMS = ("compat", "deprecations", "extract", "reprlib", "tracers", "traversals", "visualization")
 
 
 class NamesModule(types.ModuleType):
-    """A module with the names of some files of a package."""
+    """A module whose attributes are looked up in several files of a package."""
 
     def __init__(self, package: str, name: str, files: tuple[str, ...]):
         super().__init__(f"{package}.{name}", f"The names of {', '.join(files)}.")
@@ -64,5 +64,5 @@ _ABSENT = object()
 
 
 def submodules(package: str) -> dict[str, NamesModule]:
-    """The modules of names of a package."""
+    """Makes the `NamesModule`s of a package."""
     return {name: NamesModule(package, name, files) for name, files in SUBMODULES.items()}

@@ -1,10 +1,10 @@
-"""The way over to records: stateful modules as immutable weft records, and their calls as pure functions.
+"""Conversions between stateful NNX modules and immutable weft records, and pure functions from stateful models.
 
-A record made by `to_record` mirrors a module: a field for each attribute that holds Variables or arrays, records for
-what is inside, raw arrays as leaves. A leaf's kind is its Variable's type, so the filters of weft apply. All else
-(classes, static attributes, metadata, what is shared with what) is the record's static structure, by which
-`from_record` makes an equal module. What is reachable under several paths sits in the record once, at the first of
-them: tied weights stay tied, and have one gradient.
+A record made by `to_record` mirrors a module: it has a field for each attribute with Variables or arrays, records for
+submodules, and raw arrays as leaves. The kind of a leaf is its Variable's type, so weft's filters apply. Everything
+else (classes, static attributes, metadata, sharing) is the record's static structure, from which `from_record` makes an
+equal module. A Variable with several paths is in the record once, at its first path: tied weights stay tied, and have
+one gradient.
 
     record = nnx.to_record(model)
     apply = nnx.functional(model)                   # (record, *args) -> (out, updates)
@@ -41,12 +41,12 @@ from weft.transforms.transformed import named_like
 
 
 class VariableKind(kinds.Kind):
-    """The kind of Variables whose type is no kind; types derived from `nnx.Variable` have kinds derived from it."""
+    """The kind of a plain `nnx.Variable`, and the base of the kinds of Variable types that are no kinds themselves."""
 
 
 @kept("class")
 def kind_of(variable_type: type) -> type[kinds.Kind]:
-    """The kind of a Variable type: itself, or one of the same name that stands for it."""
+    """Returns the kind of a Variable type: the type itself if it is a kind, else a new kind of that name."""
     if issubclass(variable_type, kinds.Kind):
         return variable_type
     if variable_type is Variable:
@@ -56,7 +56,7 @@ def kind_of(variable_type: type) -> type[kinds.Kind]:
 
 
 class RecordStructure:
-    """What a record knows of its module beside the arrays: the graph's structure, and the path of each leaf."""
+    """The static part of a record: the module's graph structure, and the path of each leaf."""
 
     __slots__ = ("graphdef", "paths")
 
@@ -75,7 +75,7 @@ class RecordStructure:
 
 
 class RecordNode(Module):
-    """An object or container as part of a record. Its items are its children, under the names they had."""
+    """An object or container inside a record. Its items are the children, under the names of the attributes."""
 
     _names: ClassVar[dict[Any, str]] = {}
 
@@ -93,32 +93,32 @@ class RecordNode(Module):
 
 
 class GraphRecord(RecordNode):
-    """A stateful module as a record; made by `to_record`."""
+    """A stateful module as a record, made by `to_record`."""
 
     record_structure: RecordStructure = static(kw_only=True)
 
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, GraphRecord]:
-        """Calls the module: its value, and the successor of this record."""
+        """Calls the module. Returns its output and the successor of this record."""
         out, updates = _call(operator.call, self, args, kwargs)
         return out, partition.update(self, updates)
 
     def __reduce__(self) -> Any:
-        # The classes of records are made on the way, so they cannot be found by name.
+        # Record classes are created at run time, so pickle could not import them by name.
         return to_record, (from_record(self),)
 
 
 def to_record(module: Any) -> Any:
-    """A stateful module as an immutable record.
+    """Converts a stateful module to an immutable record.
 
     Args:
-        module: an `nnx.Module` or other object; several that share things go together in an `nnx.Dict`.
+        module: an `nnx.Module` or another object; put several that share Variables into an `nnx.Dict`.
 
     Returns:
-        A record of a class that mirrors the module's. Python numbers in Variables are arrays in it.
+        A record of a class that mirrors the module's. Python numbers in Variables become arrays.
 
     Raises:
-        TypeError: for what is no object, and for static attributes that are not hashable.
-        ValueError: for Variables that keep their values in JAX refs.
+        TypeError: if `module` is no object, or has unhashable static attributes.
+        ValueError: for Variables whose value is a JAX ref.
 
     >>> import jax.numpy as jnp
     >>> from weft.nnx.variable.kinds import BatchStat, Param
@@ -131,7 +131,7 @@ def to_record(module: Any) -> Any:
     if not is_object(module):
         raise TypeError(
             f"to_record takes a Module or another object, got {type(module).__name__}"
-            "\n  fix: put several things in an nnx.Dict, which keeps what they share"
+            "\n  fix: put several objects into an nnx.Dict, which preserves their sharing"
         )
     graphdef, flat = flatten(module, graph=True)
     structure = RecordStructure(graphdef, tuple(flat.paths))
@@ -139,7 +139,7 @@ def to_record(module: Any) -> Any:
 
 
 def _node(node: Any, leaves: Sequence[tuple[Path, Any]], structure: RecordStructure | None, at: Path) -> Any:
-    """The record of a node, given the leaves below it by their paths from it."""
+    """Makes the record of a node, from the leaves below it with their paths from it."""
     below: dict[Any, list[tuple[Path, Any]]] = {}
     for path, leaf in leaves:
         below.setdefault(path[0], []).append((path[1:], leaf))
@@ -163,7 +163,7 @@ def _value(leaf: Any, path: Path) -> Any:
     value = leaf.get_raw_value() if isinstance(leaf, Variable) else leaf
     if is_array_ref(value):
         raise StructureError(
-            "a Variable that keeps its value in a JAX ref cannot be part of a record",
+            "a Variable whose value is a JAX ref cannot be part of a record",
             at=format_path(path),
             fix="copy the module first: nnx.with_vars(module, ref=False)",
         )
@@ -172,10 +172,10 @@ def _value(leaf: Any, path: Path) -> Any:
 
 @kept("class and attributes")
 def _record_class(node_type: type, labels: tuple[tuple[Any, type | None], ...], is_root: bool) -> Any:
-    """The class of records with these fields, kept so that equal modules have records of one class."""
+    """Makes the class of records with these fields; cached, so that equal modules have records of the same class."""
     base: Any = GraphRecord if is_root else RecordNode
-    taken: set[str] = set()
-    names = {key: _field_name(key, base, taken) for key, _ in labels}
+    used_names: set[str] = set()
+    names = {key: _field_name(key, base, used_names) for key, _ in labels}
     annotations = {names[key]: Any if kind is None else Annotated[Any, kind] for key, kind in labels}
     namespace = {
         "__annotations__": {**annotations, "_names": ClassVar[dict[Any, str]]},
@@ -187,27 +187,27 @@ def _record_class(node_type: type, labels: tuple[tuple[Any, type | None], ...], 
     return type(base)(node_type.__name__, (base,), namespace)
 
 
-def _field_name(key: Any, base: type, taken: set[str]) -> str:
+def _field_name(key: Any, base: type, used_names: set[str]) -> str:
     is_name = isinstance(key, str) and key.isidentifier() and not keyword.iskeyword(key) and not key.startswith("__")
-    name = key if is_name else f"item_{key}" if isinstance(key, int) else f"item_{len(taken)}"
-    while hasattr(base, name) or name in taken or name == "record_structure":
+    name = key if is_name else f"item_{key}" if isinstance(key, int) else f"item_{len(used_names)}"
+    while hasattr(base, name) or name in used_names or name == "record_structure":
         name += "_"
-    taken.add(name)
+    used_names.add(name)
     return name
 
 
 def from_record(record: Any) -> Any:
-    """A stateful module like the one that a record was made of, around the record's arrays.
+    """Converts a record back to a stateful module, around the record's arrays.
 
     Args:
-        record: from `to_record`, perhaps with other leaves since.
+        record: a result of `to_record`, possibly with new leaves.
 
     Returns:
-        A new object; what was shared is shared.
+        A new object, with the sharing of the original.
 
     Raises:
         TypeError: if the record was not made by `to_record`.
-        ValueError: if leaves are missing, as in a part that `weft.split` made.
+        ValueError: if leaves are missing, as in a part of `weft.split`.
 
     >>> import jax.numpy as jnp
     >>> from weft.nnx.modules.containers import Dict
@@ -216,13 +216,13 @@ def from_record(record: Any) -> Any:
     (2,)
     """
     if not isinstance(record, GraphRecord):
-        raise TypeError(f"from_record takes what to_record returned, got {type(record).__name__}")
+        raise TypeError(f"from_record takes a result of to_record, got {type(record).__name__}")
     structure = record.record_structure
     values = [functools.reduce(operator.getitem, path, record) for path in structure.paths]
     missing = [path for path, value in zip(structure.paths, values, strict=True) if value is None]
     if missing:
         raise StructureError(
-            "a record without all of its leaves makes no module",
+            "cannot make a module of a record that lacks leaves",
             at=[format_path(path, type(record).__name__) for path in missing],
             fix="weft.merge its parts first",
         )
@@ -230,18 +230,18 @@ def from_record(record: Any) -> Any:
 
 
 def functional(model_or_function: Any) -> Callable[..., tuple[Any, Any]]:
-    """The pure form of a stateful model, or of a function of one.
+    """Converts a stateful model, or a function of a model, to a pure function.
 
     Args:
-        model_or_function: an object to call, a bound method of one, or a function whose first argument is one.
+        model_or_function: a callable object, a bound method of an object, or a function whose first argument is one.
 
     Returns:
-        `(record, *args) -> (out, updates)`: `record` from `to_record`; `updates` is a sparse record of what changed,
-        for `weft.update`. Objects in the output come out as records, Variables as their values.
+        A function `(record, *args) -> (out, updates)`. `record` is a result of `to_record`, and `updates` a sparse
+        record of the changed leaves, for `weft.update`. Objects in the output become records, Variables their values.
 
     Raises:
-        TypeError: if it is not callable.
-        ValueError: when called, if the call changes more than values: attributes, static values, metadata.
+        TypeError: if the argument is not callable.
+        ValueError: from a call that changes attributes, static values or metadata, and not only values of Variables.
 
     >>> import jax.numpy as jnp
     >>> from weft.nnx.modules.containers import Dict
@@ -291,7 +291,7 @@ def _refuse_structure(before: RecordStructure, after: RecordStructure) -> None:
     new = [f"{format_path(path)}: new" for path in after.paths if path not in before.paths]
     gone = [f"{format_path(path)}: gone" for path in before.paths if path not in after.paths]
     raise StructureError(
-        "the call changed the structure of its module, and a record's structure is fixed",
+        "the call changed the structure of its module, but a record's structure is fixed",
         at=new + gone or "static attributes, metadata or sharing",
         fix="make such changes on the module, before to_record; collect what is sown with nnx.capture",
     )

@@ -1,1 +1,1 @@
-"""How objects are shown: text, and trees in notebooks."""
+"""The text of objects, and trees in notebooks."""

@@ -1,7 +1,7 @@
-"""How objects print themselves: a small language of one header and any number of attributes.
+"""The text of objects: a class describes itself by a header and attributes, and this module makes the text.
 
-`__nnx_repr__` yields one `Object` (type, brackets, separators), then an `Attr` for each line. `repr` is always plain;
-`str` is coloured on a terminal. Nesting indents, and `config.flax_max_repr_depth` may cut it off.
+`__nnx_repr__` yields an `Object` (type, brackets, separators) and then an `Attr` for each line. `repr` is plain, `str`
+is coloured on a terminal. Nested objects are indented, up to the depth `config.flax_max_repr_depth`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def supports_color() -> bool:
 
 
 class Color(NamedTuple):
-    """An escape sequence for each part of a representation."""
+    """The escape sequences for the parts of a text."""
 
     TYPE: str = ""
     ATTRIBUTE: str = ""
@@ -96,7 +96,7 @@ _ATOM_COLORS: tuple[tuple[type, str], ...] = (
 
 
 def colorized(value: Any, /) -> str:
-    """A value's representation, coloured by its type; containers show their elements that way too."""
+    """Returns the text of a value, coloured by its type; elements of containers are coloured, too."""
     paint = _context.color
 
     def wrap(start: str, elements: list[str], end: str) -> str:
@@ -116,6 +116,7 @@ def colorized(value: Any, /) -> str:
             return f"{paint.TYPE}{value.__name__}{paint.END}"
         case Representable():
             return get_repr(value)
+    # `bool` comes before `int` in the table, of which it is a subclass.
     for atom, color in _ATOM_COLORS:
         if isinstance(value, atom):
             return f"{getattr(paint, color)}{value!r}{paint.END}"
@@ -124,7 +125,7 @@ def colorized(value: Any, /) -> str:
 
 @dataclasses.dataclass
 class Object:
-    """The header: a type (or its name) and how its attributes are set out."""
+    """The header of a text: a type (or its name), brackets and separators."""
 
     type: str | type
     start: str = "("
@@ -142,7 +143,7 @@ class Object:
 
 @dataclasses.dataclass
 class Attr:
-    """One attribute; the `raw` flags say that key or value is text already."""
+    """An attribute of a text; with the `raw` flags, key or value is text already."""
 
     key: Any
     value: Any
@@ -153,15 +154,15 @@ class Attr:
 
 
 class Representable:
-    """Base of what prints itself through `__nnx_repr__`."""
+    """Base class of objects that print themselves by `__nnx_repr__`."""
 
     __slots__ = ()
 
     def __nnx_repr__(self) -> Iterator[Object | Attr]:
-        raise NotImplementedError(f"{type(self).__name__} does not say how it prints itself (__nnx_repr__)")
+        raise NotImplementedError(f"{type(self).__name__} does not define __nnx_repr__")
 
     def __repr__(self) -> str:
-        # Never coloured, also in a terminal: `repr` is what goes into logs and errors.
+        # Never coloured, even in a terminal: `repr` goes into logs and error messages.
         with _set(color=NO_COLOR):
             return get_repr(self)
 
@@ -170,10 +171,10 @@ class Representable:
 
 
 def get_repr(obj: Representable) -> str:
-    """The representation of an object, in the colours in force.
+    """Returns the text of an object, in the current colours.
 
     Raises:
-        TypeError: if the object, or what its `__nnx_repr__` yields, is not of this language.
+        TypeError: if `obj` is no `Representable`, or its `__nnx_repr__` yields anything but an `Object` and `Attr`s.
     """
     if not isinstance(obj, Representable):
         raise TypeError(f"not a Representable: {obj!r}")
@@ -235,7 +236,7 @@ class SequenceReprMixin(Representable):
 
 @dataclasses.dataclass(repr=False)
 class PrettyMapping(Representable):
-    """A mapping, printed over several lines."""
+    """Prints a mapping over several lines."""
 
     mapping: Mapping[Any, Any]
 
@@ -251,7 +252,7 @@ def _mapping_parts(kind: type, mapping: Any) -> Iterator[Object | Attr]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SizeBytes:
-    """How many numbers a tree of arrays holds, and in how many bytes."""
+    """The number of elements and of bytes in a tree of arrays."""
 
     size: int = 0
     bytes: int = 0

@@ -1,4 +1,4 @@
-"""Treescope: how objects show themselves in a notebook."""
+"""Treescope: shows objects in a notebook."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def display(*args: Any) -> None:
         import treescope
     except ModuleNotFoundError as missing:
         raise MissingExtraError(
-            "display shows objects with treescope, which is not installed",
+            "nnx.display needs treescope, which is not installed",
             fix="pip install 'weft[display]', or print the object",
         ) from missing
     for value in args:
@@ -42,7 +42,7 @@ def render_object_constructor(
     color: str | None = None,
     comment: str | None = None,
 ) -> Any:
-    """A rendering like `<Foo(bar=1)>`, with an optional comment after its first line."""
+    """Renders an object for treescope like `<Foo(bar=1)>`, with an optional comment after the first line."""
     from treescope import rendering_parts as parts
 
     prefix = parts.siblings(

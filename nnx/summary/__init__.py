@@ -1,4 +1,4 @@
-"""tabulate: what a model's methods get and give, and how many numbers each part holds."""
+"""tabulate: a table of a model's calls, with inputs, outputs, Variables and costs."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Calls of the methods of a model's objects, recorded while the model is traced once.
+"""Records the method calls of a model's objects while the model is traced once.
 
-For as long as a model is recorded, the public methods of its objects' classes are replaced by ones that look for the
-recording of their own thread. A recorded call is traced as a function of its arrays, those of its object included,
-which tells its cost; what is around then runs the result of that trace, so that no method runs twice.
+During the recording, the public methods of the objects' classes are replaced by wrappers, which look for a recording of
+their own thread. A recorded call is traced to a jaxpr, as a function of its arrays and its object's arrays; the jaxpr
+gives the call's cost. The caller then evaluates this jaxpr, so that no method runs twice.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from weft.nnx.objects.attributes import is_array_leaf
 from weft.nnx.objects.objects import attributes_of
 from weft.nnx.streams.rngs import Rngs
 
-# The number of a copied object, which stays with it when a transform rebuilds it.
+# An attribute with the number of a copied object. Transforms inside the model copy attributes, so the number survives.
 _ID = "_nnx_tabulate_id"
-# Methods of these are no part of a model's computation.
+# Methods defined in these packages (`train`, `sow`, ...) are no part of a model's computation.
 _NOT_RECORDED = ("weft.nnx.modules.", "weft.nnx.printing.")
 _recording: ContextVar[Recording | None] = ContextVar("weft_tabulate", default=None)
 _patching = threading.RLock()
@@ -43,17 +43,17 @@ _patching = threading.RLock()
 
 @dataclass
 class CallInfo:
-    """One call of a method.
+    """A row of the table: a call of a method.
 
     Attributes:
-        call_order: how many calls began before.
+        call_order: the number of calls that began before.
         object_id: the object's number in the model.
-        type: its class.
-        path: where it is, and the method's name if that is not `__call__`.
+        type: the object's class.
+        path: the object's path, with the method's name if it is not `__call__`.
         inputs_repr: the arguments, as text.
-        outputs: what it returned, as text.
-        flops: floating point operations of the call, if they were asked for.
-        vjp_flops: those of the call and its derivative.
+        outputs: the output, as text.
+        flops: floating point operations of the call, if requested.
+        vjp_flops: floating point operations of the call and its derivative, if requested.
     """
 
     call_order: int
@@ -68,7 +68,7 @@ class CallInfo:
 
 @dataclass
 class Recording:
-    """The calls of one run of a model."""
+    """The calls of a model during one trace, and the options of the recording."""
 
     paths: list[Path]
     flops: bool
@@ -80,10 +80,10 @@ class Recording:
 def record(
     obj: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], *, flops: bool, vjp_flops: bool
 ) -> list[CallInfo]:
-    """The calls that a method of an object makes, the method's own first, in the order in which they begin.
+    """Records the calls that a method of an object makes, in the order in which they begin; the method's own first.
 
     Args:
-        obj: the object; it stays as it is.
+        obj: the object, which is not changed.
         method: the method's name.
         args, kwargs: its arguments; arrays may be abstract (`jax.ShapeDtypeStruct`).
         flops, vjp_flops: whether to estimate the cost of each call, and of its derivative.
@@ -107,7 +107,7 @@ def record(
 
 
 def recorded_nodes(obj: Any) -> list[tuple[Path, Any]]:
-    """The objects whose calls are recorded, with their paths; an object's number is its place here."""
+    """Returns the objects whose calls are recorded, with their paths; an object's number is its index in this list."""
     return [(path, node) for path, node in iter_graph(obj, graph=True) if node is obj or _is_recorded(node)]
 
 
@@ -117,19 +117,19 @@ def _is_recorded(node: Any) -> bool:
 
 
 def _methods(kind: type) -> dict[str, Callable[..., Any]]:
-    """The methods of a class to record: public ones and `__call__`, those of NNX's own bases left out."""
-    found = {}
+    """Returns the methods of a class to record: public methods and `__call__`, without those of NNX's base classes."""
+    methods = {}
     for name in dir(kind):
         function = inspect.getattr_static(kind, name)
         is_public = name == "__call__" or not name.startswith("_")
         if is_public and inspect.isfunction(function) and not (function.__module__ or "").startswith(_NOT_RECORDED):
-            found[name] = function
-    return found
+            methods[name] = function
+    return methods
 
 
 @contextlib.contextmanager
 def _patched(kinds: set[type]) -> Iterator[None]:
-    # One at a time, so that each puts back what was there before all of them.
+    # One thread at a time. Otherwise a second recording would store the first one's wrappers as the originals.
     with _patching:
         before = [
             (kind, name, vars(kind).get(name), method) for kind in kinds for name, method in _methods(kind).items()
@@ -150,7 +150,7 @@ def _recorder(kind: type, name: str, method: Callable[..., Any]) -> Callable[...
     @functools.wraps(method)
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
         recording = _recording.get()
-        # Of another class: a method that was called by `super()`, and is a part of the call that did so.
+        # `type(self) is not kind`: called by `super()`, so it is a part of the call of the subclass's method.
         if recording is None or type(self) is not kind or _ID not in attributes_of(self):
             return method(self, *args, **kwargs)
         return _recorded(recording, method, name, self, args, kwargs)
@@ -169,7 +169,7 @@ def _recorded(
     number = attributes_of(node)[_ID]
     inputs = described(args, kwargs, is_graph_node)
     key = (number, name, inputs)
-    # The same call again has the same row, and so have those that it makes.
+    # A call with the same object, method and input shapes is recorded once, with the calls that it makes.
     if key in recording.seen:
         return method(node, *args, **kwargs)
     is_outermost = not recording.seen
@@ -187,7 +187,7 @@ def _recorded(
         call.flops = estimate_program(for_output).flops
     if recording.vjp_flops:
         call.vjp_flops = estimate_program(_with_derivative(for_output)).flops
-    if is_outermost:  # whose arrays may be shapes
+    if is_outermost:  # its arguments may be abstract, so there is nothing to evaluate
         return None
     results = _jax.run(program, before)
     update(objects, after.fill(results[count:]))
@@ -197,9 +197,9 @@ def _recorded(
 def _traced(
     method: Callable[..., Any], node: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[ClosedJaxpr, Skeleton, Skeleton, list[Any], list[Any]]:
-    """A call of a method as a program from arrays to arrays: those of the output, then its objects' after the call."""
-    given, arguments = take_arrays((args, kwargs), lambda leaf: is_graph_node(leaf) or _is_array(leaf), is_graph_node)
-    objects, skeletons = [node, *given], list[Skeleton]()
+    """Traces a call to a jaxpr from arrays to the arrays of the output and of the objects after the call."""
+    nodes, arguments = take_arrays((args, kwargs), lambda leaf: is_graph_node(leaf) or _is_array(leaf), is_graph_node)
+    objects, skeletons = [node, *nodes], list[Skeleton]()
     graphdef, state = split(objects, graph=True)
     before, rest = take_arrays(state, _is_array)
 
@@ -217,18 +217,19 @@ def _traced(
 
 
 def _with_derivative(program: ClosedJaxpr) -> ClosedJaxpr:
-    """A program that gives its output, and its derivative by all that it depends on."""
+    """Extends a jaxpr by the derivative with respect to all of its inputs and constants."""
 
     def derivative(consts: Any, *arrays: Any) -> Any:
         def outputs(consts: Any, *arrays: Any) -> list[Any]:
             out = _jax.run(ClosedJaxpr(program.jaxpr, consts), arrays)
-            return [one for one in out if jnp.issubdtype(one.dtype, jnp.inexact)]
+            return [array for array in out if jnp.issubdtype(array.dtype, jnp.inexact)]
 
         out, pullback = jax.vjp(outputs, consts, *arrays)
-        cotangents = pullback([jnp.ones_like(one) for one in out])
-        return out, [one for one in jax.tree.leaves(cotangents) if one.dtype != jax.dtypes.float0]
+        cotangents = pullback([jnp.ones_like(array) for array in out])
+        return out, [array for array in jax.tree.leaves(cotangents) if array.dtype != jax.dtypes.float0]
 
-    # Constants may be of the trace around: arrays that a function among the arguments closes over.
+    # Constants are passed as arguments: they may be tracers of the trace around, which a function among the arguments
+    # closes over.
     return jax.make_jaxpr(derivative)(list(map(jax.typeof, program.consts)), *map(abstract, program.in_avals))
 
 

@@ -1,4 +1,4 @@
-"""tabulate: the table of a model's calls."""
+"""tabulate: draws the table of a model's calls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 def filter_rng_streams(row: CallInfo) -> bool:
-    """Whether a row is of anything but a stream of keys."""
+    """Whether a row is not a call of a random stream."""
     return not issubclass(row.type, RngStream)
 
 
@@ -38,16 +38,16 @@ def tabulate(
     compute_vjp_flops: bool = False,
     **input_kwargs: Any,
 ) -> str:
-    """A table of the calls that a method of an object makes, and of what the objects hold.
+    """Makes a table of the calls that a method of an object makes, and of the objects' Variables.
 
-    Nothing is computed and nothing changes: the method is traced once, with a copy of the object.
+    The method is traced once, with a copy of the object: nothing is computed, and the object is not changed.
 
     Args:
         obj: an `nnx.Module`, or any other object.
         input_args, input_kwargs: the method's arguments; arrays may be `jax.ShapeDtypeStruct`s.
-        depth: how many levels of calls to show, by the length of their paths.
+        depth: the maximal length of the paths of the calls to show.
         method: the method's name.
-        row_filter: which calls to show; by default those of streams of keys are left out.
+        row_filter: a filter for the calls to show; by default all but those of random streams.
         table_kwargs: options of `rich.table.Table`.
         column_kwargs: options of its `add_column`.
         console_kwargs: options of `rich.console.Console`, such as `width` and `no_color`.
@@ -55,12 +55,12 @@ def tabulate(
         compute_vjp_flops: the same for the call together with its derivative.
 
     Returns:
-        The table: a row for each call with its path, its type, its inputs and outputs, and by Variable type what the
-        object holds itself and altogether.
+        The table, with a row for each call: its path, type, inputs and outputs, and for each Variable type the object's
+        own Variables and the size of all Variables below it.
 
     Raises:
-        ValueError: if `obj` is no object.
-        AttributeError: if it has no such method.
+        ValueError: if `obj` is no NNX object.
+        AttributeError: if `obj` has no such method.
         ModuleNotFoundError: without rich.
 
     >>> import jax.numpy as jnp
@@ -73,13 +73,13 @@ def tabulate(
     rich = rich_modules()
     if not isinstance(obj, Pytree):
         raise StructureError(
-            f"Expected a graph node: tabulate is for objects with methods, and got a {type(obj).__name__}",
-            fix="give it an nnx.Module",
+            f"Expected a graph node: tabulate takes an NNX object, got a {type(obj).__name__}",
+            fix="pass an nnx.Module",
         )
     calls = record(obj, method, input_args, input_kwargs, flops=compute_flops, vjp_flops=compute_vjp_flops)
     rows = [call for call in calls if (depth is None or len(call.path) <= depth) and row_filter(call)]
     nodes = recorded_nodes(obj)
-    kinds = sorted({_kind(one) for one in _variables(obj)}, key=lambda kind: kind.__name__)
+    kinds = sorted({_kind(variable) for variable in _variables(obj)}, key=lambda kind: kind.__name__)
     costs = [name for name, asked in (("flops", compute_flops), ("vjp_flops", compute_vjp_flops)) if asked]
     heads = ["path", "type", "inputs", "outputs", *costs]
 
@@ -94,7 +94,7 @@ def tabulate(
             call.inputs_repr,
             call.outputs,
             *(str(getattr(call, cost)) for cost in costs),
-            *(_held(nodes[call.object_id][1], kind) for kind in kinds),
+            *(_variables_text(nodes[call.object_id][1], kind) for kind in kinds),
         )
     total = rich.text.Text("Total", style="bold", justify="right")
     table.add_row(*[""] * (len(heads) - 1), total, *(_size_text(_size(obj, kind)) for kind in kinds))
@@ -104,39 +104,39 @@ def tabulate(
 
 
 def _kind(variable: Variable[Any]) -> type:
-    """The type that a Variable is listed under: keys and counts of streams are one."""
+    """The column of a Variable: its type, but one column for the keys and counts of random streams."""
     return RngState if isinstance(variable, RngState) else type(variable)
 
 
 def _variables(node: Any) -> list[Variable[Any]]:
-    return [one for _, one in iter_graph(node, graph=True) if isinstance(one, Variable)]
+    return [value for _, value in iter_graph(node, graph=True) if isinstance(value, Variable)]
 
 
 def _size(node: Any, kind: type | None = None) -> SizeBytes:
-    variables = [one for one in _variables(node) if kind is None or _kind(one) is kind]
-    return sum((SizeBytes.from_any(one.get_raw_value()) for one in variables), SizeBytes())
+    variables = [variable for variable in _variables(node) if kind is None or _kind(variable) is kind]
+    return sum((SizeBytes.from_any(variable.get_raw_value()) for variable in variables), SizeBytes())
 
 
-def _held(node: Any, kind: type) -> str:
-    """What an object holds of a kind: its own Variables, and how much there is altogether."""
+def _variables_text(node: Any, kind: type) -> str:
+    """The text of a cell: an object's own Variables of a kind, and the size of all of that kind below it."""
     own = {
-        key: _as_tree(one)
-        for key, one in child_items(node)
-        if isinstance(one, Variable) and _kind(one) is kind and hasattr(one.get_raw_value(), "shape")
+        key: _as_tree(child)
+        for key, child in child_items(node)
+        if isinstance(child, Variable) and _kind(child) is kind and hasattr(child.get_raw_value(), "shape")
     }
     size = _size_text(_size(node, kind))
     return f"{as_text(own, is_graph_node)}\n\n{size}" if own else size
 
 
 def _as_tree(variable: Variable[Any]) -> Any:
-    """A Variable as its value, or as its metadata and its value if it has metadata."""
-    metadata = {key: one for key, one in variable.get_metadata(exclude_required=True).items() if one is not None}
+    """Returns a Variable's value, or a dict of its metadata and its value if it has metadata."""
+    metadata = {key: entry for key, entry in variable.get_metadata(exclude_required=True).items() if entry is not None}
     value = variable.get_raw_value()
     return {**metadata, "value": value} if metadata else value
 
 
 def _size_text(size: SizeBytes) -> str:
-    """A size, the number in bold; nothing for none."""
+    """The text of a size, with the number in bold; empty for size 0."""
     if not size:
         return ""
     number, _, rest = repr(size).partition(" ")

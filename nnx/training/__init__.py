@@ -1,4 +1,4 @@
-"""Training: optimizers over optax, metrics, and the moving average of a model."""
+"""Training: optimizers over optax, metrics, and moving averages of models."""
 
 from weft.nnx.training import ema as ema
 from weft.nnx.training import metrics as metrics

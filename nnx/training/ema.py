@@ -1,4 +1,4 @@
-"""EMA: a moving average of a model's Variables."""
+"""EMA: an exponential moving average of a model's Variables."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ M = TypeVar("M")
 
 
 class AveragedLeafError(WeftError, TypeError):
-    """What cannot be averaged."""
+    """Raised for a leaf that cannot be averaged."""
 
 
 class EMA(Pytree):
-    """An exponential moving average of a model's Variables, kept beside the model.
+    """An exponential moving average of a model's Variables, in Variables of its own.
 
     Args:
-        params: the model, or a state, as it is at first.
-        decay: how much of the average is kept at each update.
-        only: which Variables to average; all of them by default, so name a kind where the model has keys or counts.
-        graph: whether the model is a graph or a tree; by default what `set_graph_mode` says.
+        params: the model, or a State, with the initial values.
+        decay: the weight of the old average in an update.
+        only: a filter for the Variables to average; by default all, so pass a kind if the model has keys or counts.
+        graph: whether the model is a graph or a tree; by default the mode of `set_graph_mode`.
 
     Attributes:
-        decay: as given.
-        filter: as given in `only`.
-        params: the averages, a state of Variables.
+        decay: the constructor's `decay`.
+        filter: the constructor's `only`.
+        params: the averages, a State of Variables.
 
     Raises:
         TypeError: for a leaf that is no Variable.
@@ -62,14 +62,14 @@ class EMA(Pytree):
         self.params = data(_copied(splitting.state(params, only, graph=graph)))
 
     def update(self, updates: Any) -> None:
-        """Moves the averages towards what Variables are now: `decay * average + (1 - decay) * now`.
+        """Updates each average to `decay * average + (1 - decay) * value`.
 
         Args:
-            updates: the model, or a state with the same Variables.
+            updates: the model, or a State with the same Variables.
 
         Raises:
-            ValueError: if it has others.
-            TypeError: for a Variable that is no number, such as a random key.
+            ValueError: if it has other Variables than the average.
+            TypeError: for a Variable that is not numeric, such as a random key.
         """
         now = _by_path(splitting.state(updates, self.filter, graph=self.graph))
         averages = _by_path(self.params)
@@ -77,9 +77,9 @@ class EMA(Pytree):
             raise StructureError(
                 "the model has other Variables than its average",
                 at=sorted(format_path(path) for path in now.keys() ^ averages.keys()),
-                fix="make a new EMA when the model's structure changes",
+                fix="create a new EMA when the model's structure changes",
             )
-        # All are computed before the first is written, so that an error leaves none changed.
+        # All averages are computed before the first is written, so that an error leaves all unchanged.
         moved = [(average, self._moved(path, average, now[path])) for path, average in averages.items()]
         for average, value in moved:
             average[...] = value
@@ -88,24 +88,24 @@ class EMA(Pytree):
         old, new = average[...], now[...] if isinstance(now, Variable) else now
         if not jnp.issubdtype(old.dtype, jnp.number):
             raise AveragedLeafError(
-                f"EMA averages numbers, not a {type(average).__name__} of {old.dtype}",
+                f"EMA averages numbers, got a {type(average).__name__} of {old.dtype}",
                 at=format_path(path),
-                fix="name what to average: EMA(model, decay, only=nnx.Param)",
+                fix="choose the Variables to average: EMA(model, decay, only=nnx.Param)",
             )
         return (self.decay * old + (1.0 - self.decay) * new).astype(old.dtype)
 
     def apply_to(self, model: M) -> M:
-        """A model with the averages in place of its own Variables: the same Variables, so it follows later updates.
+        """Returns a copy of a model with the average's own Variables, so that later updates of the average change it.
 
         Args:
-            model: the model; what is not averaged is taken from it.
+            model: the model; Variables without an average are shared with it.
         """
         graphdef, whole = splitting.split(model, graph=self.graph)
         return splitting.merge(graphdef, merge_state(whole, self.params))
 
 
 def _by_path(state: Any) -> dict[Any, Any]:
-    """A state's leaves by path; a Variable on its own is its state."""
+    """Returns the leaves of a State by path; the state of a bare Variable is the Variable."""
     return dict(to_flat_state(state)) if isinstance(state, State) else {(): state}
 
 

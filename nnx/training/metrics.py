@@ -1,8 +1,8 @@
 """Metrics that are updated in place: `metric.update(values=losses)` after each batch, `metric.compute()` at the end.
 
-What a metric has counted is in Variables of the kind `MetricState`, so that it goes through `nnx.jit`, `nnx.split` and
-checkpoints like any state. The records of `weft.metrics` count the same without mutation, and exactly: here
-sums are float32 and counts int32, as in flax.
+A metric's counts are Variables of the kind `MetricState`, so `nnx.jit`, `nnx.split` and checkpoints treat them like any
+state. The records of `weft.metrics` compute the same without mutation, and exactly: here sums are float32 and counts
+int32, as in flax.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ A = TypeVar("A")
 
 
 class MetricState(Variable[A], kinds.MetricState):
-    """What a metric has counted so far."""
+    """A sum or count of a metric."""
 
 
 class MetricArgumentError(WeftError, ValueError):
-    """Arguments that a metric cannot count."""
+    """Raised for arguments of a wrong shape, dtype or type."""
 
 
 class MissingArgumentError(WeftError, TypeError):
-    """An argument that a metric reads, and was not given."""
+    """Raised if `update` lacks the argument that a metric reads."""
 
 
 class ThresholdError(WeftError, TypeError):
-    """A threshold that is no float."""
+    """Raised for a threshold that is no float."""
 
 
 def _zero(dtype: Any) -> jax.Array:
@@ -49,17 +49,17 @@ def _zero(dtype: Any) -> jax.Array:
 
 
 class Metric(Pytree):
-    """Base of metrics; one of your own defines `__init__`, `reset`, `update` and `compute`.
+    """Base class of metrics. A subclass defines `__init__`, `reset`, `update` and `compute`.
 
     >>> class Largest(Metric):
     ...     def __init__(self):
-    ...         self.found = MetricState(jnp.array(-jnp.inf))
+    ...         self.largest = MetricState(jnp.array(-jnp.inf))
     ...     def reset(self):
-    ...         self.found[...] = jnp.array(-jnp.inf)
+    ...         self.largest[...] = jnp.array(-jnp.inf)
     ...     def update(self, *, values, **_):
-    ...         self.found[...] = jnp.maximum(self.found[...], values.max())
+    ...         self.largest[...] = jnp.maximum(self.largest[...], values.max())
     ...     def compute(self):
-    ...         return self.found[...]
+    ...         return self.largest[...]
     >>> metric = MultiMetric(largest=Largest(), average=Average())
     >>> metric.update(values=jnp.array([1.0, 5.0]))
     >>> {name: float(value) for name, value in metric.compute().items()}
@@ -70,34 +70,34 @@ class Metric(Pytree):
         raise _unwritten(self, "__init__")
 
     def reset(self) -> None:
-        """Forgets what was counted.
+        """Resets the metric to its initial state.
 
         Raises:
-            NotImplementedError: if the metric does not say how.
+            NotImplementedError: if the subclass does not define it.
         """
         raise _unwritten(self, "reset")
 
     def update(self, **kwargs: Any) -> None:
-        """Counts a batch.
+        """Adds a batch.
 
         Args:
-            kwargs: what the metric reads, and maybe more: metrics that are updated together share their arguments.
+            kwargs: the arguments that the metric reads. It must ignore others: metrics of a `MultiMetric` share them.
 
         Raises:
-            NotImplementedError: if the metric does not say how.
+            NotImplementedError: if the subclass does not define it.
         """
         raise _unwritten(self, "update")
 
     def compute(self) -> Any:
-        """What comes of everything that was counted.
+        """Computes the result over all updates.
 
         Raises:
-            NotImplementedError: if the metric does not say how.
+            NotImplementedError: if the subclass does not define it.
         """
         raise _unwritten(self, "compute")
 
     def split(self, *filters: Filter) -> Any:
-        """The metric's structure and state, as `nnx.split` gives them.
+        """Splits the metric into its structure and State, as `nnx.split` does.
 
         >>> metric = Average()
         >>> metric.update(values=jnp.array([1.0, 3.0]))
@@ -110,18 +110,18 @@ class Metric(Pytree):
 
 def _unwritten(metric: Metric, name: str) -> UnwrittenMethodError:
     return UnwrittenMethodError(
-        f"Must override `{name}()` method: {type(metric).__name__} is a Metric and defines none",
+        f"Must override `{name}()` method: {type(metric).__name__} is a Metric and does not define it",
         fix="define __init__, reset, update and compute",
     )
 
 
 def _read(metric: Metric, argname: str, kwargs: Mapping[str, Any]) -> Any:
-    """The values to count: a number, or what has the methods of an array."""
+    """Returns the values to count: a number, or an object with the methods of an array."""
     if argname not in kwargs:
-        name, given = type(metric).__name__, ", ".join(map(repr, kwargs)) or "none"
+        name, passed = type(metric).__name__, ", ".join(map(repr, kwargs)) or "none"
         raise MissingArgumentError(
-            f"Expected keyword argument {argname!r}, which {name} reads; given: {given}",
-            fix=f"update({argname}=...), or {name}({next(iter(kwargs), 'name')!r}), which reads another",
+            f"Expected keyword argument {argname!r}, which {name} reads; passed: {passed}",
+            fix=f"update({argname}=...), or create {name}({next(iter(kwargs), 'name')!r}) to read another argument",
         )
     values = kwargs[argname]
     return values if isinstance(values, int | float) or hasattr(values, "size") else jnp.asarray(values)
@@ -131,7 +131,7 @@ class Average(Metric):
     """The average of values.
 
     Args:
-        argname: the argument of `update` that holds them.
+        argname: the name of the values among the arguments of `update`.
 
     >>> metric = Average("loss")
     >>> metric.update(loss=jnp.array([1.0, 2.0])), metric.update(loss=6.0)
@@ -146,19 +146,19 @@ class Average(Metric):
         self.count = MetricState(_zero(jnp.int32))
 
     def reset(self) -> None:
-        """Forgets all values."""
+        """Resets the metric to its initial state."""
         self.total[...], self.count[...] = _zero(jnp.float32), _zero(jnp.int32)
 
     def update(self, mask: jax.Array | None = None, **kwargs: Any) -> None:
-        """Counts values: a number, or an array of any shape.
+        """Adds values: a number, or an array of any shape.
 
         Args:
-            mask: broadcasts against the values, True or 1 for those that count.
-            kwargs: the values by the metric's `argname`; others are left alone.
+            mask: broadcasts against the values; True or 1 selects a value.
+            kwargs: the values, under the name `argname`; other arguments are ignored.
 
         Raises:
             TypeError: if the values are missing.
-            ValueError: for a mask of a number.
+            ValueError: for a mask, if the values are a Python number.
         """
         values = _read(self, self.argname, kwargs)
         if isinstance(values, int | float):
@@ -172,24 +172,25 @@ class Average(Metric):
         else:
             weighted = values * mask.astype(values.dtype)
             total = weighted.sum()
-            # Of a mask that broadcasts each value counts: else the average of ones could be more than one.
+            # A mask that broadcasts counts once for each value that it selects. flax counts the mask's own elements,
+            # so its average of ones can be larger than 1.
             counted = mask if config.nnx_flax_faults else jnp.broadcast_to(mask, weighted.shape)
             count = counted.sum().astype(self.count.dtype)
         self.total[...] += total
         self.count[...] += count
 
     def compute(self) -> jax.Array:
-        """The average; NaN of nothing."""
+        """Returns the average; NaN without values."""
         return self.total[...] / self.count[...]
 
 
 class Statistics(FrozenRecord):
-    """What `Welford` computes.
+    """The result of `Welford`.
 
     Attributes:
-        mean: of all values.
-        standard_error_of_mean: the standard deviation divided by the root of their number.
-        standard_deviation: the root of their mean squared distance from the mean.
+        mean: the mean of all values.
+        standard_error_of_mean: the standard deviation divided by the square root of the number of values.
+        standard_deviation: the square root of the mean squared distance from the mean.
     """
 
     mean: Any
@@ -198,15 +199,15 @@ class Statistics(FrozenRecord):
 
 
 class Welford(Metric):
-    """Mean and standard deviation of values, in one pass.
+    """The mean and standard deviation of values, computed in one pass.
 
     Args:
-        argname: the argument of `update` that holds them.
+        argname: the name of the values among the arguments of `update`.
 
     >>> metric = Welford()
     >>> metric.update(values=jnp.array([1.0, 2.0, 3.0, 4.0]))
-    >>> found = metric.compute()
-    >>> float(found.mean), round(float(found.standard_deviation), 4)
+    >>> result = metric.compute()
+    >>> float(result.mean), round(float(result.standard_deviation), 4)
     (2.5, 1.118)
 
     Source: Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979.
@@ -219,15 +220,15 @@ class Welford(Metric):
         self.m2 = MetricState(_zero(jnp.float32))
 
     def reset(self) -> None:
-        """Forgets all values."""
+        """Resets the metric to its initial state."""
         self.count[...] = _zero(jnp.int32)
         self.mean[...], self.m2[...] = _zero(jnp.float32), _zero(jnp.float32)
 
     def update(self, **kwargs: Any) -> None:
-        """Counts values: a number, or an array of any shape.
+        """Adds values: a number, or an array of any shape.
 
         Args:
-            kwargs: the values by the metric's `argname`; others are left alone.
+            kwargs: the values, under the name `argname`; other arguments are ignored.
 
         Raises:
             TypeError: if the values are missing.
@@ -243,17 +244,17 @@ class Welford(Metric):
         self.m2[...] += spread + delta * delta * count * before / after
 
     def compute(self) -> Statistics:
-        """The statistics; the deviations are NaN of nothing."""
+        """Returns the statistics; the deviations are NaN without values."""
         deviation = (self.m2[...] / self.count[...]) ** 0.5
         return Statistics(self.mean[...], deviation / self.count[...] ** 0.5, deviation)
 
 
 class Accuracy(Average):
-    """The share of labels that are predicted right.
+    """The fraction of correct predictions.
 
     Args:
-        threshold: for two classes: a logit at least this large predicts the positive one. None: the largest logit
-            predicts its class.
+        threshold: for two classes: a logit of at least this value predicts the positive class. None: the class with
+            the largest logit is predicted.
         args, kwargs: as in `Average`.
 
     Raises:
@@ -274,15 +275,15 @@ class Accuracy(Average):
     def update(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, *, logits: jax.Array, labels: jax.Array, mask: jax.Array | None = None, **_: Any
     ) -> None:
-        """Counts a batch.
+        """Adds a batch.
 
         Args:
             logits: `(*batch, classes)`, or `(*batch,)` with a threshold.
-            labels: numbers of classes, `(*batch,)`, int32 or int64; with a threshold, positive ones are of the class.
-            mask: broadcasts against `(*batch,)`, True or 1 for those that count.
+            labels: class indices, `(*batch,)`, int32 or int64; with a threshold, any label > 0 is the positive class.
+            mask: broadcasts against `(*batch,)`; True or 1 selects an example.
 
         Raises:
-            ValueError: for other shapes, or labels that are no such integers.
+            ValueError: for other shapes or label dtypes.
         """
         binary = self.threshold is not None
         if logits.ndim != labels.ndim + (not binary):
@@ -291,7 +292,7 @@ class Accuracy(Average):
                 f"For {kind} classification, expected logits.ndim==labels.ndim{more}, "
                 f"got {logits.ndim} and {labels.ndim}",
                 at=[f"logits: {jax.typeof(logits)}", f"labels: {jax.typeof(labels)}"],
-                fix="give class numbers, not one-hots; Accuracy(threshold=0.5) is for two classes with one logit",
+                fix="pass class indices, not one-hot vectors; for two classes with one logit, Accuracy(threshold=0.5)",
             )
         if labels.dtype not in (jnp.int32, jnp.int64):
             raise MetricArgumentError(f"Expected labels.dtype==jnp.int32, got {labels.dtype}", fix="cast the labels")
@@ -302,13 +303,13 @@ class Accuracy(Average):
 
 
 class MultiMetric(Metric):
-    """Metrics that are updated together, from the same arguments.
+    """Several metrics that are updated together, with the same arguments.
 
     Args:
-        metrics: the metrics; each is an attribute of its name.
+        metrics: the metrics by name; each becomes an attribute.
 
     Raises:
-        ValueError: for a name that is a method's.
+        ValueError: for a name that is a method of `MultiMetric`.
 
     >>> metrics = MultiMetric(accuracy=Accuracy(), loss=Average("loss"))
     >>> metrics.update(logits=jnp.array([[0.1, 0.9]]), labels=jnp.array([1]), loss=jnp.array([0.25]))
@@ -317,11 +318,11 @@ class MultiMetric(Metric):
     """
 
     def __init__(self, **metrics: Any):
-        taken = metrics.keys() & {"reset", "update", "compute"}
-        if taken:
+        reserved = metrics.keys() & {"reset", "update", "compute"}
+        if reserved:
             raise MetricArgumentError(
-                f"a metric cannot be named {sorted(taken)[0]!r}, which is what MultiMetric itself does",
-                fix="give it another name",
+                f"a metric cannot be named {sorted(reserved)[0]!r}, which is a method of MultiMetric",
+                fix="rename the metric",
             )
         self._metric_names = tuple(metrics)
         for name, metric in metrics.items():
@@ -336,11 +337,11 @@ class MultiMetric(Metric):
         """Updates all metrics, or none if one fails.
 
         Args:
-            updates: what the metrics read; each is given all of it. `mask` is one for all metrics, or a dict of masks
-                by the metrics' names.
+            updates: the arguments of all metrics; each metric gets all of them. `mask` is a mask for all metrics, or a
+                dict of masks by metric name.
 
         Raises:
-            TypeError: if something is missing.
+            TypeError: if an argument is missing.
         """
         mask = updates.pop("mask", None)
         leaves = [leaf for _, leaf in to_flat_state(splitting.state(self, graph=True))]
@@ -349,11 +350,11 @@ class MultiMetric(Metric):
             for name in self._metric_names:
                 own = mask.get(name) if isinstance(mask, dict) else mask
                 getattr(self, name).update(**updates, **({} if own is None else {"mask": own}))
-        except BaseException:  # an interrupt too leaves all or nothing
+        except BaseException:  # also after an interrupt, no metric may have counted a batch that others lack
             for variable, value in before:
                 variable.set_raw_value(value)
             raise
 
     def compute(self) -> dict[str, Any]:
-        """What comes of each metric, by its name."""
+        """Computes the results of all metrics, by name."""
         return {name: getattr(self, name).compute() for name in self._metric_names}

@@ -1,6 +1,6 @@
 """Optimizers: optax transformations with their state in Variables, so that a step is a mutation.
 
-`Optimizer` is told the model at each step, `ModelAndOptimizer` holds it.
+`Optimizer.update` takes the model; a `ModelAndOptimizer` stores it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ M = TypeVar("M")
 
 
 class OptState(Variable[A], kinds.OptState):
-    """An optimizer's state.
+    """A Variable of an optimizer's state.
 
     >>> import optax
     >>> from weft import nnx
@@ -40,7 +40,7 @@ class OptState(Variable[A], kinds.OptState):
 
 
 class OptArray(OptState[A]):
-    """An array of it that belongs to no Variable in particular, such as a count.
+    """An array of an optimizer's state that belongs to no single Variable, such as a step count.
 
     >>> import optax
     >>> from weft import nnx
@@ -51,7 +51,7 @@ class OptArray(OptState[A]):
 
 
 class OptVariable(OptState[A]):
-    """What is kept for one Variable, such as its momentum; it has that one's metadata.
+    """An array of an optimizer's state for one Variable, such as its momentum, with that Variable's metadata.
 
     >>> import optax
     >>> from weft import nnx
@@ -62,10 +62,10 @@ class OptVariable(OptState[A]):
 
 
 def to_opt_state(tree: Any) -> Any:
-    """An optimizer's state with its arrays in Variables.
+    """Puts the arrays of an optimizer's state into Variables.
 
-    A Variable's metadata `optimizer_sharding`, if any, becomes the `out_sharding` of what is kept for it; what is kept
-    in fewer axes than its names are for lies on every device.
+    The metadata `optimizer_sharding` of a Variable, if any, becomes the `out_sharding` of its optimizer state. State
+    with fewer axes than `out_sharding` has names is replicated.
 
     >>> type(to_opt_state({"count": jnp.array(0)})["count"]).__name__
     'OptArray'
@@ -80,7 +80,8 @@ def _opt_variable(leaf: Any) -> OptState[Any]:
     if "optimizer_sharding" in metadata:
         metadata["out_sharding"] = metadata.pop("optimizer_sharding")
     elif isinstance(names := metadata.get("out_sharding"), tuple):
-        # Adafactor keeps a row and a column of a matrix, or a number in their place: no names are for their axes.
+        # Adafactor stores a row and a column for a matrix, or a placeholder of shape (1,): `out_sharding` does not
+        # name their axes, and sharding them by it would fail.
         shape = getattr(leaf.get_value(), "shape", None)
         if shape is not None and (len(shape) < len(cast("tuple[Any, ...]", names)) or shape == (1,)):
             del metadata["out_sharding"]
@@ -88,17 +89,17 @@ def _opt_variable(leaf: Any) -> OptState[Any]:
 
 
 class Optimizer(Pytree, Generic[M]):
-    """An optax transformation and its state, for some Variables of a model.
+    """An optax transformation and its state, for selected Variables of a model.
 
     Args:
         model: the model.
-        tx: the transformation.
-        wrt: a filter of the Variables to optimize, such as `nnx.Param`.
-        graph: whether the model is a graph or a tree; by default what `set_graph_mode` says.
+        tx: the optax transformation.
+        wrt: a filter for the Variables to optimize, such as `nnx.Param`.
+        graph: whether the model is a graph or a tree; by default the mode of `set_graph_mode`.
 
     Attributes:
-        step: how many steps were made.
-        opt_state: the transformation's state, its arrays in `OptVariable` and `OptArray`.
+        step: the number of steps so far.
+        opt_state: the transformation's state, with its arrays in `OptVariable`s and `OptArray`s.
 
     Raises:
         TypeError: without `wrt`.
@@ -126,19 +127,19 @@ class Optimizer(Pytree, Generic[M]):
         self.wrt = wrt
 
     def __getattr__(self, name: str) -> Any:
-        hint = ": nnx.ModelAndOptimizer has, and an Optimizer is told at each update" if name == "model" else ""
+        hint = ": nnx.ModelAndOptimizer has it, and Optimizer.update takes it as an argument" if name == "model" else ""
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
 
     def update(self, model: M, grads: Any = MISSING, /, **kwargs: Any) -> Any:
-        """Makes a step: updates the model, the optimizer's state and the count of steps.
+        """Runs a step: updates the model, the optimizer's state and the step count.
 
         Args:
             model: the model.
-            grads: gradients of the Variables that are optimized, as `nnx.grad` gives them.
+            grads: the gradients of the optimized Variables, as `nnx.grad` returns them.
             kwargs: further arguments of the transformation, such as `value`.
 
         Returns:
-            What was added to the Variables.
+            The updates that were added to the Variables.
 
         Raises:
             TypeError: without gradients.
@@ -166,23 +167,23 @@ class Optimizer(Pytree, Generic[M]):
 
 
 def _explain_labels(error: ValueError) -> None:
-    """Raises a better error in place of JAX's about a State of Variables in the place of one of values."""
+    """Replaces JAX's error about a State of Variables where a State of plain values is expected, by a clearer one."""
     if f"{Variable.__module__.rpartition('.')[0]}." in str(error):
         raise StructureError(
-            "the transformation holds a State of Variables, and an update is given States of plain values: labels or a "
-            "mask that jax.tree.map has made of nnx.state",
-            fix="make it by nnx.map_state(lambda path, variable: ..., nnx.state(model, nnx.Param)), or give the "
-            "transformation a function from params to it",
+            "the transformation has labels or a mask that are a State of Variables, as jax.tree.map makes them of "
+            "nnx.state; an update works on States of plain values",
+            fix="make them by nnx.map_state(lambda path, variable: ..., nnx.state(model, nnx.Param)), or pass the "
+            "transformation a function from params to labels or mask",
         ) from error
 
 
 class ModelAndOptimizer(Optimizer[M]):
-    """An `Optimizer` that holds its model.
+    """An `Optimizer` that stores its model.
 
     Args:
         model: the model.
         tx: the optax transformation.
-        wrt: a filter of the Variables to optimize.
+        wrt: a filter for the Variables to optimize.
 
     >>> import optax
     >>> from weft import nnx
@@ -200,5 +201,5 @@ class ModelAndOptimizer(Optimizer[M]):
         self.model = model
 
     def update(self, grads: Any, /, **kwargs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Makes a step with these gradients. See `Optimizer.update`."""
+        """Runs a step with these gradients. See `Optimizer.update`."""
         return super().update(self.model, grads, **kwargs)

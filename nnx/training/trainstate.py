@@ -1,4 +1,4 @@
-"""TrainState: structure, parameters and optimizer state of a training run, as one immutable pytree."""
+"""TrainState: structure, parameters and optimizer state of a training run, as an immutable pytree."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ M_co = TypeVar("M_co", covariant=True)
 
 @dataclass_transform(frozen_default=True)
 class FrozenRecord:
-    """Makes each subclass a frozen dataclass and a pytree; fields with `pytree_node: False` are static."""
+    """Makes each subclass a frozen dataclass and a pytree; fields with metadata `pytree_node: False` are static."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -29,19 +29,19 @@ class FrozenRecord:
         jtu.register_dataclass(cls, [field.name for field in fields if field.name not in static], static)
 
     def replace(self, **updates: Any) -> Self:
-        """A copy with other values in some fields."""
+        """Returns a copy with new values in some fields."""
         return dataclasses.replace(cast(Any, self), **updates)
 
 
 class TrainState(FrozenRecord, Generic[M]):
-    """A training run's state.
+    """The state of a training run.
 
     Attributes:
         graphdef: the model's structure.
-        params: its parameters.
+        params: the model's parameters.
         opt_state: the optimizer's state.
-        step: how many steps were made, an integer array.
-        tx: the optimizer, static.
+        step: the number of steps so far, an integer array.
+        tx: the optax transformation, static.
 
     >>> import optax
     >>> from weft import nnx
@@ -60,27 +60,27 @@ class TrainState(FrozenRecord, Generic[M]):
 
     @classmethod
     def create(cls, graphdef: GraphDef[M], *, params: State, tx: Any, step: int = 0, **kwargs: Any) -> Self:
-        """A state before the first step."""
+        """Makes the state before the first step."""
         return cls(graphdef=graphdef, params=params, opt_state=tx.init(params), step=jnp.asarray(step), tx=tx, **kwargs)
 
     def apply(self, state: State | str, *states: State | str) -> Any:
-        """Calls a method of the model with these states; a string names a field.
+        """Calls a method of the model with these States; a string stands for the field of that name.
 
         Raises:
-            TypeError: if a field named is no state.
+            TypeError: if a named field is no State.
         """
-        return self.graphdef.apply(*(self._state(given) for given in (state, *states)))
+        return self.graphdef.apply(*(self._state(state_or_name) for state_or_name in (state, *states)))
 
-    def _state(self, given: State | str) -> State:
-        if not isinstance(given, str):
-            return given
-        state = getattr(self, given)
+    def _state(self, state_or_name: State | str) -> State:
+        if not isinstance(state_or_name, str):
+            return state_or_name
+        state = getattr(self, state_or_name)
         if not isinstance(state, State):
-            raise TypeError(f"{type(self).__name__}.{given} is a {type(state).__name__}, not a State")
+            raise TypeError(f"{type(self).__name__}.{state_or_name} is a {type(state).__name__}, not a State")
         return state
 
     def apply_gradients(self, grads: State, **kwargs: Any) -> Self:
-        """The state after a step with these gradients."""
+        """Returns the state after a step with these gradients."""
         import optax
 
         updates, opt_state = self.tx.update(grads, self.opt_state, self.params)
@@ -89,6 +89,6 @@ class TrainState(FrozenRecord, Generic[M]):
 
 
 class ModuleDefApply(Protocol, Generic[M_co]):
-    """What calls a model with states, as `GraphDef.apply` does: it gives the output, and (new structure, new state)."""
+    """The type of `GraphDef.apply`: called with States, it returns a proxy for the model's methods."""
 
     def __call__(self, state: State, *states: State) -> ApplyCaller: ...

@@ -171,7 +171,7 @@ class Decorated(theirs.Module):
 
 
 def test_what_the_real_library_made_in_a_class_is_refused():
-    with pytest.raises(TypeError, match=r"Decorated\.__call__ was made by the real flax\.nnx") as error:
+    with pytest.raises(TypeError, match=r"Decorated\.__call__ is an object of the real flax\.nnx") as error:
         nnx.convert({"a": Decorated()})
     assert "python -m weft.nnx" in str(error.value)
 

@@ -185,7 +185,7 @@ def test_a_call_that_changes_structure_is_refused(model, change, where):
 
 
 def test_a_part_of_a_record_makes_no_module(model):
-    with pytest.raises(ValueError, match="a record without all of its leaves") as error:
+    with pytest.raises(ValueError, match="cannot make a module of a record that lacks leaves") as error:
         nnx.from_record(weft.select(nnx.to_record(model), weft.Param))
     assert "at: Model.calls" in str(error.value)
 
@@ -195,7 +195,7 @@ def test_a_part_of_a_record_makes_no_module(model):
     [
         (lambda: nnx.to_record([1]), "to_record takes a Module or another object, got list"),
         (lambda: nnx.to_record(nnx.Param(1)), "got Param"),
-        (lambda: nnx.from_record({}), "from_record takes what to_record returned, got dict"),
+        (lambda: nnx.from_record({}), "from_record takes a result of to_record, got dict"),
         (lambda: nnx.functional(3), "functional takes a model or a function, got int"),
     ],
 )

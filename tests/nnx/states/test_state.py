@@ -159,7 +159,7 @@ def test_filters_of_the_core_are_filters_here(filter, paths):
 
 def test_what_only_records_know_is_refused_here():
     state = nnx.State({"w": nnx.Param(1)})
-    with pytest.raises(FilterError, match="InstanceOf asks what records a leaf sits in"):
+    with pytest.raises(FilterError, match="InstanceOf selects by the records around a leaf"):
         nnx.filter_state(state, weft.InstanceOf(weft.Linear))
 
 

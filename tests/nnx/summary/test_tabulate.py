@@ -124,7 +124,7 @@ def test_an_error_in_the_model_puts_its_methods_back():
 def test_what_has_no_such_method_is_an_error():
     with pytest.raises(AttributeError, match="nothing"):
         nnx.tabulate(Scaled(), X, method="nothing")
-    with pytest.raises(ValueError, match="tabulate is for objects with methods, and got a Param"):
+    with pytest.raises(ValueError, match="tabulate takes an NNX object, got a Param"):
         nnx.tabulate(nnx.Param(X))
 
 

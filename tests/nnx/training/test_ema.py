@@ -144,7 +144,7 @@ def keyed():
             TypeError,
             r"only supports Variable leaves, got \w*Array(.|\n)*a",
         ),
-        (lambda: keyed().update(model_of(nnx)), TypeError, r"EMA averages numbers, not a RngKey(.|\n)*only=nnx.Param"),
+        (lambda: keyed().update(model_of(nnx)), TypeError, r"EMA averages numbers, got a RngKey(.|\n)*only=nnx.Param"),
         (
             lambda: nnx.EMA(nnx.Linear(2, 2, rngs=nnx.Rngs(0)), 0.9).update(model_of(nnx)),
             ValueError,

@@ -255,7 +255,7 @@ LABELLED = {
 
 @pytest.mark.parametrize("transformation", LABELLED.values(), ids=LABELLED)
 def test_labels_in_variables_are_refused_with_what_makes_them_of_plain_values(transformation):
-    with pytest.raises(ValueError, match="holds a State of Variables") as error:
+    with pytest.raises(ValueError, match="are a State of Variables") as error:
         trained_by(lambda params: transformation(jax.tree.map(lambda value: "a", params)))
     assert "nnx.map_state(lambda path, variable: ..., nnx.state(model, nnx.Param))" in str(error.value)
     # As it says:
