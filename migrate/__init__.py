@@ -1,1 +1,1 @@
-"""`weft migrate`: rewrites what a code base imports of flax.nnx, and lists what it uses of equinox, with what to do."""
+"""`weft migrate`: rewrites imports of flax.nnx to weft.nnx, and lists uses of equinox with their counterparts."""

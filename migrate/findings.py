@@ -1,4 +1,4 @@
-"""What a migration found in a file: edits, and what it leaves to a person."""
+"""The result of reading a file: edits, and findings that a person has to look at."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any
 
 import libcst as cst
 
-# What becomes of a node: it gets the node as its children's edits left it.
+# A function from a node, whose children are edited already, to the node that replaces it.
 Edit = Callable[[Any], Any]
 
 
 @dataclass(frozen=True, order=True)
-class Left:
-    """Something that stays as it is.
+class Finding:
+    """A place in the code that is not rewritten, with the reason.
 
     Attributes:
-        file: where.
-        line: its line, from 1.
+        file: the file.
+        line: the line, from 1.
         what: the code, or a word for it.
         why: the reason.
-        fix: what to do by hand; empty where there is nothing to do.
-        holds: whether the file, and all that it is imported with, stays with flax because of it.
+        fix: what to do by hand; empty if there is nothing to do.
+        holds: whether the file, and all files of its group, must stay with flax because of it.
     """
 
     file: Path
@@ -34,22 +34,22 @@ class Left:
     holds: bool = False
 
     def shown(self, place: str) -> str:
-        """The finding as lines of the report, behind the place where it is."""
+        """Returns the lines of the report for this finding; `place` names the file and line."""
         fix = f"\n    do: {self.fix}" if self.fix else ""
         return f"{place}: {self.what}: {self.why}{fix}"
 
 
 @dataclass
 class Changes:
-    """The edits of one file, by node, and what was left."""
+    """The edits of a file by node, and its findings."""
 
     edits: dict[cst.CSTNode, Edit] = field(default_factory=dict[cst.CSTNode, Edit])
-    left: list[Left] = field(default_factory=list[Left])
+    left: list[Finding] = field(default_factory=list[Finding])
 
     @property
     def holds(self) -> bool:
-        """Whether something must stay, and so all must."""
-        return any(one.holds for one in self.left)
+        """Whether a finding keeps the file with flax."""
+        return any(finding.holds for finding in self.left)
 
 
 class _Editor(cst.CSTTransformer):
@@ -63,10 +63,10 @@ class _Editor(cst.CSTTransformer):
 
 
 def edited(module: cst.Module, changes: Changes) -> cst.Module:
-    """The module with the edits made."""
+    """Applies the edits to a module."""
     return module.visit(_Editor(changes.edits)) if changes.edits else module
 
 
 def written(node: cst.CSTNode) -> str:
-    """The code of a node on one line."""
+    """Returns the code of a node, on one line."""
     return " ".join(cst.Module([]).code_for_node(node).split())

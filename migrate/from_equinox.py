@@ -1,23 +1,23 @@
-"""equinox: where a code base uses what weft has too, and what to do there by hand.
+"""equinox: lists the uses of names for which weft has a counterpart, with what to do by hand.
 
-Nothing of equinox's is rewritten. equinox keeps Python's numbers out of its transforms and makes them leaves of its
-modules, where weft traces a number that is an argument and takes one in a field for configuration; so a name means the
-same only where no number is, which syntax cannot tell. Most of equinox works on weft's records and in weft's
-transforms, so that each place moves by itself, when somebody has looked at it.
+No use of equinox is rewritten. In equinox, Python numbers are static arguments of transforms and leaves of modules. In
+weft, a number as an argument is traced, and a number in a field is configuration. So a name and its counterpart mean
+the same only if no number is involved, which syntax does not show. Most of equinox works on weft's records and inside
+weft's transforms, so each use can be changed on its own, after somebody has looked at it.
 """
 
 from __future__ import annotations
 
 import libcst as cst
 
-from .findings import Left, written
+from .findings import Finding, written
 from .reading import Reader
 
 _NUMBERS = "what is a number or a string among its arguments goes into static_argnames"
 _MAPPED = "a number among its arguments gets None in in_axes; axes by filter are weft.axes"
 _FIRST = "its first argument must be arrays or a module: weft differentiates numbers, too"
 _FILES = "which reads and writes other files than equinox's"
-# What to do, for each name of equinox's that weft has a counterpart for.
+# For each name of equinox with a counterpart in weft, what to do.
 COUNTERPARTS = {
     "Module": "weft.Module, where no field is a leaf that is a number or a function; annotations are contracts then",
     "filter_jit": f"weft.jit: {_NUMBERS}",
@@ -47,18 +47,18 @@ COUNTERPARTS = {
 }
 
 
-def findings_of(reader: Reader) -> list[Left]:
-    """The places in a file that use what weft has a counterpart for, each with what to do there."""
-    places: list[Left] = []
+def findings_of(reader: Reader) -> list[Finding]:
+    """Finds the uses of names with a counterpart in weft, each with what to do."""
+    places: list[Finding] = []
     for node in reader.nodes:
         if not isinstance(node, (cst.Name, cst.Attribute)) or _is_import(reader, node):
             continue
         names = {name.removeprefix("equinox.") for name in reader.imported(node) if name.startswith("equinox.")}
-        # `eqx.nn` of `eqx.nn.Linear` has no entry, so a longer name is told once.
+        # `eqx.nn.Linear` is visited as `eqx.nn`, too, which has no entry in the table, so it is listed once.
         for name in sorted(names & COUNTERPARTS.keys()):
             if name != "Module" or _is_base(reader, node):
                 why = "it stays equinox's, and works beside weft's"
-                places.append(Left(reader.source.path, reader.line(node), written(node), why, COUNTERPARTS[name]))
+                places.append(Finding(reader.source.path, reader.line(node), written(node), why, COUNTERPARTS[name]))
     return places
 
 
@@ -67,6 +67,6 @@ def _is_import(reader: Reader, node: cst.CSTNode) -> bool:
 
 
 def _is_base(reader: Reader, node: cst.CSTNode) -> bool:
-    """Whether a class derives from what a name means: elsewhere `eqx.Module` takes weft's records as they are."""
+    """Whether a name is a base class. Elsewhere (`isinstance(x, eqx.Module)`) `eqx.Module` includes weft's records."""
     above = reader.parent(node)
     return isinstance(above, cst.Arg) and isinstance(reader.parent(above), cst.ClassDef)

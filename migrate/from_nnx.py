@@ -1,7 +1,7 @@
-"""flax.nnx to weft.nnx: imports, and the names that they bind.
+"""flax.nnx to weft.nnx: rewrites imports, and `flax.nnx` where it is written out.
 
-A program over weft.nnx is the same program, so nothing but imports and `flax.nnx` itself is rewritten. What may not
-happen is that both meet: a file in which flax.nnx has to stay keeps all files that it is imported with.
+A program over weft.nnx is otherwise the same. But objects of both libraries must not be mixed: a file in which flax.nnx
+has to stay keeps all files of its group, which a program may load together, with flax.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import libcst as cst
 
-from .findings import Changes, Left, written
+from .findings import Changes, Finding, written
 from .imports import move_from, replace_statement
 from .nnx_names import has, is_neutral, module_for
 from .project import Project, Source
@@ -23,16 +23,16 @@ from .reading import Reader, as_node, dotted, names_of
 _NNX = "flax.nnx"
 _NAME = re.compile(r"flax\.(experimental\.)?nnx(\.\w+)*")
 _WRITTEN_OUT = re.compile(r"\bflax\.nnx\b")
-# How flax.nnx keeps its objects: who overrides or reads these means flax's own.
+# Names of flax.nnx's internals: code that overrides or reads them works on flax's objects only.
 _PRIVATE = re.compile(r"_(pytree__|graph_node_|object__)\w*")
 _LIBRARY = re.compile(rb"^\s*(from flax import .*\bnnx\b|import flax\.nnx|from flax\.nnx)", re.MULTILINE)
-# Known to work on what they are given, or to have no more than an experiment that imports flax.nnx.
+# Libraries that do not create objects of flax.nnx; some import it in an experimental module.
 _KNOWN = ("flax", "weft", "jax", "jaxlib", "numpy", "scipy", "optax", "orbax", "etils", "chex", "equinox", "jaxtyping")
 _STAYS = "objects of flax.nnx and of weft.nnx must not meet"
 
 
 def changes_of(reader: Reader, project: Project) -> Changes:
-    """What of a file's flax.nnx is moved, and what is left."""
+    """Returns the edits and findings of a file for flax.nnx."""
     return _FlaxFile(reader, project).changes
 
 
@@ -40,10 +40,10 @@ class _FlaxFile:
     def __init__(self, reader: Reader, project: Project):
         self.reader, self.project = reader, project
         self.changes = Changes()
-        self.parts: list[cst.Attribute] = []  # where `flax.nnx` is written out
-        self.texts: list[cst.SimpleString] = []  # and in annotations that are strings
-        self.keeps_root = False  # whether `flax` itself is used
-        self._said: set[str] = set()  # parts of flax that stay
+        self.parts: list[cst.Attribute] = []  # expressions `flax.nnx`
+        self.texts: list[cst.SimpleString] = []  # annotations as strings that contain `flax.nnx`
+        self.keeps_root = False  # whether `flax` is used for more than `flax.nnx`
+        self._said: set[str] = set()  # parts of flax that were listed already
         self.imports: list[cst.Import | cst.ImportFrom] = []
         for node in reader.nodes:
             self._look(node)
@@ -55,8 +55,8 @@ class _FlaxFile:
         self._write_out()
 
     def _left(self, node: cst.CSTNode, why: str, fix: str = "", holds: bool = True, what: str = "") -> None:
-        found = Left(self.reader.source.path, self.reader.line(node), what or written(node), why, fix, holds)
-        self.changes.left.append(found)
+        finding = Finding(self.reader.source.path, self.reader.line(node), what or written(node), why, fix, holds)
+        self.changes.left.append(finding)
 
     def _look(self, node: cst.CSTNode) -> None:
         match node:
@@ -74,9 +74,9 @@ class _FlaxFile:
                 pass
 
     def _string(self, node: cst.SimpleString) -> None:
-        """A string that names a module: an annotation is rewritten, anything else may be looked up."""
+        """Rewrites string annotations; any other string with the name of a module may be imported at run time."""
         value = node.evaluated_value
-        if any(isinstance(one, cst.Annotation) for one in self.reader.around(node)):
+        if any(isinstance(parent, cst.Annotation) for parent in self.reader.around(node)):
             if _WRITTEN_OUT.search(node.value):
                 self.texts.append(node)
         elif isinstance(value, str) and _NAME.fullmatch(value):
@@ -95,7 +95,7 @@ class _FlaxFile:
             if name == "flax" and isinstance(node, cst.Name) and not (is_base and _names(above) == "nnx"):
                 self.keeps_root = True
                 if not is_base:
-                    # `getattr(flax, "nnx")` finds it only where somebody has imported it.
+                    # `getattr(flax, "nnx")` would find flax.nnx only if another file imports it.
                     self._left(node, "the package is used as a value, which has an nnx", "name flax.nnx itself")
             if name.startswith(f"{_NNX}.") and not is_base and not has(name):
                 self._left(node, f"weft.nnx has no {name.removeprefix(_NNX + '.')}", "use what both have")
@@ -110,7 +110,7 @@ class _FlaxFile:
                 self._other_use(node, name)
 
     def _other_use(self, node: cst.Attribute, name: str) -> None:
-        """`flax.struct.dataclass`, by way of `import flax`; what is imported by name is said at its import."""
+        """Lists a use like `flax.struct.dataclass` after `import flax`; names imported by `from` are listed there."""
         if dotted(node).split(".")[0] == "flax":
             part = ".".join(name.split(".")[:2])
             if not is_neutral(name) or part not in self._said:
@@ -118,7 +118,7 @@ class _FlaxFile:
                 self._other(node, name)
 
     def _whole(self, node: cst.CSTNode, above: cst.CSTNode | None) -> None:
-        """The module as a value: what is looked up in it later is not known."""
+        """Lists a use of the module as a value: the names that are looked up in it later are unknown."""
         if isinstance(above, cst.Arg):
             call = self.reader.parent(above)
             if isinstance(call, cst.Call) and isinstance(call.func, cst.Name) and call.func.value == "setattr":
@@ -127,10 +127,10 @@ class _FlaxFile:
         self._left(node, "what is looked up in it is not known; weft.nnx has every public name", holds=False)
 
     def _in_import(self, node: cst.CSTNode) -> bool:
-        return any(isinstance(one, (cst.Import, cst.ImportFrom)) for one in self.reader.around(node)[:6])
+        return any(isinstance(parent, (cst.Import, cst.ImportFrom)) for parent in self.reader.around(node)[:6])
 
     def _other(self, node: cst.CSTNode, name: str) -> None:
-        """A part of flax that is not NNX: it stays, and so may all else."""
+        """Lists a use of another part of flax, which stays. Unless it is neutral, it keeps the file with flax."""
         if is_neutral(name):
             self._left(node, "it stays flax's", holds=False, what=name)
         elif name == "flax.config" or name.startswith(("flax.config.", "flax.configurations")):
@@ -169,7 +169,7 @@ class _FlaxFile:
             move_from(self.reader, node, to, self.changes)
 
     def _import(self, node: cst.Import) -> None:
-        """`import flax`, `import flax.nnx`, `import flax.nnx as nnx`, among others in one statement."""
+        """Rewrites `import flax`, `import flax.nnx` and `import flax.nnx as nnx`, also among others in a statement."""
         new: list[cst.ImportAlias] = []
         for alias in node.names:
             name = dotted(alias.name)
@@ -184,23 +184,23 @@ class _FlaxFile:
             elif alias.asname and of_nnx:
                 new.append(alias.with_changes(name=as_node(ours or name)))
             elif of_nnx:
-                kept = [alias.with_changes(name=cst.Name("flax"))] if self.keeps_root else []
-                new += [*kept, alias.with_changes(name=as_node(ours or name))]
+                root = [alias.with_changes(name=cst.Name("flax"))] if self.keeps_root else []
+                new += [*root, alias.with_changes(name=as_node(ours or name))]
             else:
-                # `import flax` is used for `flax.nnx`, for all else, or for both.
+                # `import flax` may serve `flax.nnx`, other parts of flax, or both.
                 keeps = self.keeps_root or not self._is_written_out or name != "flax"
                 new += [alias] if keeps else []
                 new += [cst.ImportAlias(as_node("weft.nnx"))] if self._is_written_out else []
-        if [dotted(one.name) for one in new] == [dotted(one.name) for one in node.names]:
+        if [dotted(alias.name) for alias in new] == [dotted(alias.name) for alias in node.names]:
             return
-        plain = [one.with_changes(comma=cst.MaybeSentinel.DEFAULT) for one in new]
+        plain = [alias.with_changes(comma=cst.MaybeSentinel.DEFAULT) for alias in new]
         if len(node.names) == 1 and len(plain) > 1:
-            replace_statement(self.reader, node, [cst.Import([one]) for one in plain], self.changes)
+            replace_statement(self.reader, node, [cst.Import([alias]) for alias in plain], self.changes)
         else:
             self.changes.edits[node] = lambda old: old.with_changes(names=plain)
 
     def _write_out(self) -> None:
-        """`flax.nnx.X` becomes `weft.nnx.X`, where `weft` means weft."""
+        """Rewrites `flax.nnx.X` to `weft.nnx.X`, unless `weft` or `flax` means something else in the file."""
         written_out = [*self.parts, *self.texts, *self._roots()]
         if not written_out:
             return
@@ -221,12 +221,12 @@ class _FlaxFile:
         return bool(self.parts or self.texts)
 
     def _roots(self) -> list[cst.CSTNode]:
-        """The edited imports that bound `flax`."""
+        """The edited imports that bind the name `flax`."""
         return [
             node
             for node in self.changes.edits
             if isinstance(node, cst.Import)
-            and any(dotted(one.name).split(".")[0] == "flax" and not one.asname for one in node.names)
+            and any(dotted(alias.name).split(".")[0] == "flax" and not alias.asname for alias in node.names)
         ]
 
     def _lists_flax(self) -> bool:
@@ -239,11 +239,11 @@ def _names(node: cst.CSTNode | None) -> str:
     return node.attr.value if isinstance(node, cst.Attribute) else ""
 
 
-def foreign(source: Source, project: Project) -> list[Left]:
-    """Libraries that a file imports, and that are written over flax.nnx: their objects stay flax's."""
+def foreign(source: Source, project: Project) -> list[Finding]:
+    """Finds imports of libraries that use flax.nnx themselves: their objects stay flax's."""
     tops = {name.split(".")[0] for name in source.imports if not name.startswith(".")}
     return [
-        Left(source.path, 1, f"import {top}", f"the library is written over flax.nnx; {_STAYS}", "", True)
+        Finding(source.path, 1, f"import {top}", f"the library is written over flax.nnx; {_STAYS}", "", True)
         for top in sorted(tops)
         if top and top not in _KNOWN and not project.has_top(top) and _is_over_flax(top)
     ]

@@ -1,4 +1,4 @@
-"""The command `weft migrate`: what is asked for, and what is printed."""
+"""The command `weft migrate`: its options and output."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MISSING = "weft migrate: libcst is not installed: pip install 'weft[migrate]'"
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Makes the parser of the command line."""
     top = argparse.ArgumentParser(
         "weft migrate",
         description="Rewrites the imports of flax.nnx, where a program stays the same. Prints a diff, and on standard "

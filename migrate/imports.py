@@ -1,4 +1,4 @@
-"""Import statements, rewritten: some names of one come from another module from then on."""
+"""Rewrites import statements, some names of which move to other modules."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from .reading import Reader, as_node, comments_in, dotted
 
 
 def move_from(reader: Reader, node: cst.ImportFrom, to: Mapping[str, tuple[str, str]], changes: Changes) -> None:
-    """Takes names of a `from` import from other modules.
+    """Rewrites a `from` import, so that some of its names come from other modules.
 
     Args:
         node: the statement.
-        to: for a name that it imports, the module and the name that it becomes; names that are not in it stay.
+        to: for an imported name its new module and name; other names stay.
     """
     assert not isinstance(node.names, cst.ImportStar)
     modules: dict[str | None, list[cst.ImportAlias]] = {}
@@ -30,18 +30,22 @@ def move_from(reader: Reader, node: cst.ImportFrom, to: Mapping[str, tuple[str, 
         if module is not None:
             changes.edits[node] = lambda old: old.with_changes(module=as_node(module), names=aliases)
         return
-    kept = modules.pop(None, None)
+    staying = modules.pop(None, None)
     new = [cst.ImportFrom(module=as_node(module or ""), names=_plain(aliases)) for module, aliases in modules.items()]
-    # What stays comes first: it keeps the statement's brackets and comments.
-    replace_statement(reader, node, [_kept(node, kept), *new] if kept else new, changes)
+    # The names that stay come first, in the original statement with its parentheses and comments.
+    replace_statement(reader, node, [_with_names(node, staying), *new] if staying else new, changes)
 
 
 def _plain(aliases: Sequence[cst.ImportAlias]) -> list[cst.ImportAlias]:
-    return [one.with_changes(comma=cst.MaybeSentinel.DEFAULT) for one in aliases]
+    return [alias.with_changes(comma=cst.MaybeSentinel.DEFAULT) for alias in aliases]
 
 
-def _kept(node: cst.ImportFrom, aliases: Sequence[cst.ImportAlias]) -> cst.ImportFrom:
-    """The statement with some of its names: the last one ends it as the last one did."""
+def _with_names(node: cst.ImportFrom, aliases: Sequence[cst.ImportAlias]) -> cst.ImportFrom:
+    """Returns the import statement with only `aliases` left.
+
+    libcst stores the comma and the line break before the closing parenthesis with the last name, so the new last name
+    takes over those of the old one.
+    """
     assert not isinstance(node.names, cst.ImportStar)
     *before, last = aliases
     end = node.names[-1].comma
@@ -60,19 +64,20 @@ def _kept(node: cst.ImportFrom, aliases: Sequence[cst.ImportAlias]) -> cst.Impor
 def replace_statement(
     reader: Reader, node: cst.BaseSmallStatement, new: Sequence[cst.BaseSmallStatement], changes: Changes
 ) -> None:
-    """Puts several statements in place of one: a line each, if it has a line of its own."""
+    """Replaces a statement by several, on a line each if it is on a line of its own."""
     line = reader.parent(node)
     if not (isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1):
-        plain = [one.with_changes(semicolon=cst.MaybeSentinel.DEFAULT) for one in new[:-1]]
+        plain = [statement.with_changes(semicolon=cst.MaybeSentinel.DEFAULT) for statement in new[:-1]]
         last = new[-1].with_changes(semicolon=node.semicolon)
         changes.edits[node] = lambda old: cst.FlattenSentinel([*plain, last])
         return
-    kept = [text for one in new for text in comments_in(one)]
-    lost = [text for text in comments_in(node) if text not in kept]
+    copied = [text for statement in new for text in comments_in(statement)]
+    # Comments of removed names would be lost, so they become lines above the last statement.
+    lost = [text for text in comments_in(node) if text not in copied]
     comments = [cst.EmptyLine(comment=cst.Comment(text)) for text in lost]
 
     def lines(old: cst.SimpleStatementLine) -> cst.FlattenSentinel[cst.SimpleStatementLine]:
-        made = [old.with_changes(body=[new[0]]), *(cst.SimpleStatementLine([one]) for one in new[1:])]
+        made = [old.with_changes(body=[new[0]]), *(cst.SimpleStatementLine([statement]) for statement in new[1:])]
         made[-1] = made[-1].with_changes(leading_lines=[*made[-1].leading_lines, *comments])
         return cst.FlattenSentinel(made)
 

@@ -1,4 +1,4 @@
-"""A migration as a whole: which files move, together."""
+"""A migration of a code base: decides which files move, in groups."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from . import from_equinox, from_nnx
-from .findings import Changes, Left, edited
-from .notebooks import kept_in
+from .findings import Changes, Finding, edited
+from .notebooks import masked_lines
 from .project import Project, Source
 from .reading import Reader
 
 
 @dataclass
 class Migrated:
-    """What a migration found.
+    """The result of a migration.
 
     Attributes:
-        files: for each file that changes, what it was and what it becomes.
-        left: what stays as it is.
+        files: for each file that changes, its old and new content.
+        left: the findings: places that are not rewritten.
     """
 
     files: dict[Path, tuple[bytes, bytes]] = field(default_factory=dict[Path, tuple[bytes, bytes]])
-    left: list[Left] = field(default_factory=list[Left])
+    left: list[Finding] = field(default_factory=list[Finding])
 
 
 def migrated(project: Project, libraries: Collection[str] = ("nnx", "equinox")) -> Migrated:
-    """Works out what becomes of a code base; writes nothing."""
+    """Computes the migration of a code base, without writing files."""
     done = Migrated()
     readers = _readers(project, done)
     if "nnx" in libraries:
@@ -43,7 +43,7 @@ def migrated(project: Project, libraries: Collection[str] = ("nnx", "equinox")) 
 
 
 def _readers(project: Project, done: Migrated) -> dict[Source, Reader]:
-    """The files that have to do with one of the libraries, parsed; what libcst cannot parse is left."""
+    """Parses the files that mention one of the libraries; a file that libcst cannot parse is a finding."""
     readers: dict[Source, Reader] = {}
     for source in project.sources:
         if not (source.mentions("flax") or source.mentions("equinox")):
@@ -53,35 +53,39 @@ def _readers(project: Project, done: Migrated) -> dict[Source, Reader]:
         except ValueError as error:
             if source.asked:
                 fix = "move it by hand, or mend it if no Python reads it"
-                done.left.append(Left(source.path, 1, "the file", str(error), fix, True))
+                done.left.append(Finding(source.path, 1, "the file", str(error), fix, True))
     return readers
 
 
 def _over_nnx(project: Project, readers: dict[Source, Reader], done: Migrated) -> dict[Source, Changes]:
-    """The changes of files whose whole group can move."""
-    found = {source: from_nnx.changes_of(reader, project) for source, reader in readers.items()}
-    concerned = {source for source, changes in found.items() if changes.edits or changes.left}
-    # A file that cannot be parsed, or was not asked for, holds what it is imported with if it has to do with flax.nnx.
-    holding: dict[Source, Left] = {}
+    """Returns the changes of the files whose whole group can move, and adds the findings of all to `done`."""
+    changes_by_file = {source: from_nnx.changes_of(reader, project) for source, reader in readers.items()}
+    concerned = {source for source, changes in changes_by_file.items() if changes.edits or changes.left}
+    # A file that mentions flax and cannot be parsed, or was not named by the user, keeps its group with flax.
+    holding: dict[Source, Finding] = {}
     groups = project.groups("flax")
     for source in project.sources:
         group = groups[source]
-        if source in found:
-            found[source].left += [*from_nnx.foreign(source, project), *_of_ipython(source)]
-        firm = [one for one in found[source].left if one.holds] if source in found else []
+        if source in changes_by_file:
+            changes_by_file[source].left += [*from_nnx.foreign(source, project), *_of_ipython(source)]
+        firm = (
+            [finding for finding in changes_by_file[source].left if finding.holds] if source in changes_by_file else []
+        )
         if firm:
             holding.setdefault(group, firm[0])
-        elif source.mentions("flax") and (source not in found or (not source.asked and found[source].edits)):
+        elif source.mentions("flax") and (
+            source not in changes_by_file or (not source.asked and changes_by_file[source].edits)
+        ):
             why = "it is not among the files that were named" if not source.asked else "it cannot be parsed"
-            holding.setdefault(group, Left(source.path, 1, "the file", why, "", True))
+            holding.setdefault(group, Finding(source.path, 1, "the file", why, "", True))
     moving: dict[Source, Changes] = {}
-    for source in sorted(concerned, key=lambda one: one.path):
-        changes, group = found[source], groups[source]
+    for source in sorted(concerned, key=lambda source: source.path):
+        changes, group = changes_by_file[source], groups[source]
         if not source.asked:
             continue
-        is_used = any(found[one].edits for one in concerned if groups[one] is group)
-        if not is_used and not any("nnx" in one.what for one in changes.left):
-            continue  # Linen, or another part of flax, by itself: nothing is to be said of it
+        is_used = any(changes_by_file[other].edits for other in concerned if groups[other] is group)
+        if not is_used and not any("nnx" in finding.what for finding in changes.left):
+            continue  # a group without NNX (Linen alone) has no findings
         done.left += changes.left
         if not changes.edits:
             continue
@@ -92,18 +96,19 @@ def _over_nnx(project: Project, readers: dict[Source, Reader], done: Migrated) -
         if holder not in changes.left:
             place = project.place(holder.file, holder.line)
             why = f"it is tied by imports to {holder.file.name}{place}, which holds it ({holder.what})"
-            done.left.append(Left(source.path, 1, "flax.nnx", why, "see to that first", True))
+            done.left.append(Finding(source.path, 1, "flax.nnx", why, "see to that first", True))
         elif changes.edits:
             why = "the rest of the file stays with flax.nnx, since both must not meet"
             done.left.append(dataclasses.replace(holder, what="flax.nnx", why=why, fix=""))
     return moving
 
 
-def _of_ipython(source: Source) -> list[Left]:
-    """What only IPython understands, where it names flax."""
+def _of_ipython(source: Source) -> list[Finding]:
+    """Finds lines in IPython's syntax that name flax."""
     if source.notebook is None:
         return []
     why = "only IPython understands this line, and it names what would move"
     return [
-        Left(source.path, line, "the line", why, "write it as Python", True) for line in kept_in(source.data, "flax")
+        Finding(source.path, line, "the line", why, "write it as Python", True)
+        for line in masked_lines(source.data, "flax")
     ]

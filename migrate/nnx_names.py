@@ -1,4 +1,4 @@
-"""What `weft.nnx` has of flax.nnx, and where: asked of the package itself, by name."""
+"""Looks up which names of flax.nnx `weft.nnx` has, and in which module."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import importlib
 import types
 from typing import Any
 
-# By name: this package knows of no layer above it.
+# Imported by name at run time: this package must not depend on `weft.nnx`.
 _NNX = "weft.nnx"
 _INSTALLER = "weft.nnx.interop.installing"
 
-# What stays flax's, and takes objects of weft.nnx as it takes flax's: it looks at pytrees, or at nothing of NNX.
+# Parts of flax that work with weft.nnx: they treat its objects as pytrees, or do not touch NNX at all.
 NEUTRAL = (
     "linen",
     "struct",
@@ -31,28 +31,28 @@ NEUTRAL = (
     "training.lr_schedule",
     "training.prefetch_iterator",
 )
-# Of these, what flax.nnx reads too: weft.nnx has its own.
+# Functions in these parts that flax.nnx reads too; weft.nnx has its own.
 SHARED = ("logical_axis_rules", "set_logical_axis_rules", "get_logical_axis_rules")
 
 
 def is_neutral(name: str) -> bool:
-    """Whether a part of flax means the same beside weft.nnx; `name` is dotted, with `flax.` in front."""
+    """Whether a part of flax works with weft.nnx as with flax.nnx; `name` is dotted and starts with `flax.`."""
     below = name.removeprefix("flax").removeprefix(".")
     if below.rpartition(".")[2] in SHARED:
         return False
-    return any(below == one or below.startswith(f"{one}.") for one in NEUTRAL)
+    return any(below == part or below.startswith(f"{part}.") for part in NEUTRAL)
 
 
 def has(name: str) -> bool:
-    """Whether `flax.nnx.a.b` is there as `weft.nnx.a.b`; of classes and functions, attributes are not looked at."""
-    found: Any = importlib.import_module(_NNX)
+    """Whether `weft.nnx` has a name like `flax.nnx.a.b`; attributes of classes and functions are not checked."""
+    value: Any = importlib.import_module(_NNX)
     for part in name.split(".")[2:]:
-        if not isinstance(found, types.ModuleType):
+        if not isinstance(value, types.ModuleType):
             return True
         if part.startswith("_"):
             return False
         try:
-            found = getattr(found, part)
+            value = getattr(value, part)
         except (AttributeError, ImportError):  # the bridge imports flax, which may be missing here
             return False
     return True
@@ -60,30 +60,30 @@ def has(name: str) -> bool:
 
 @functools.cache
 def module_for(module: str, name: str | None = None) -> str | None:
-    """The module of weft to import in place of one of flax.nnx.
+    """Returns the module of weft to import instead of a module of flax.nnx.
 
     Args:
-        module: `flax.nnx`, or something in it.
-        name: what is imported from it, if it is one name.
+        module: `flax.nnx`, or a submodule.
+        name: the name that is imported from it; None for the module itself.
 
     Returns:
-        Its dotted name, or None where there is none that has the name.
+        The module's dotted name, or None if no module of weft has the name.
     """
     ours = _NNX + module.removeprefix("flax.nnx")
     twin = importlib.import_module(_INSTALLER).twin_module
     try:
-        other = twin(module)
-        here = importlib.import_module(ours)
+        counterpart = twin(module)
+        same_path = importlib.import_module(ours)
     except ImportError:
         return None
     if name is None:
         return ours
     if name.startswith("_"):
         return None
-    if hasattr(here, name) or _is_module(f"{ours}.{name}"):
+    if hasattr(same_path, name) or _is_module(f"{ours}.{name}"):
         return ours
     top = importlib.import_module(_NNX)
-    same = hasattr(other, name) and getattr(top, name, None) is getattr(other, name)
+    same = hasattr(counterpart, name) and getattr(top, name, None) is getattr(counterpart, name)
     return _NNX if same else None
 
 

@@ -1,8 +1,8 @@
-"""Notebooks as programs: the code of the cells is one file to read and to edit, and goes back to the cells it is from.
+"""Notebooks as programs: joins the code of all cells to one file, and writes the edited code back into the cells.
 
-Between two cells stands a comment that says which comes next. What only IPython understands (`%timeit f(x)`, `!pip
-install jax`, `model?`) is a comment too while the file is read, beside a statement that means nothing where one may be
-needed. A notebook whose file would not be written as it was read is not touched.
+A comment line before each cell has its number. Lines in IPython's syntax (`%timeit f(x)`, `!pip install jax`, `model?`)
+are *masked*: turned into comments, with a `pass` where Python may need a statement. A notebook is not migrated if its
+JSON cannot be written again byte by byte.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 _CELL = "# weft: cell "
-_KEPT = "#weft-keeps: "
-# Cells of these are Python, but for their first line; those of all others are not read.
+_MASK = "#weft-keeps: "
+# Cell magics whose cells are Python after the first line; cells of other magics are masked as a whole.
 _OF_PYTHON = ("time", "timeit", "capture", "prun")
 # `%magic`, `!command` and `?name`, alone on a line or to the right of an assignment; `name?`.
 _MAGIC = re.compile(r"^(\s*)(?:([%!?].*)|(.*\?{1,2}\s*))$")
 _ASSIGNED = re.compile(r"^(\s*[\w.,\s\[\]]+=)(\s*[%!].*)$")
+# The ways in which notebook software formats JSON, as options of `json.dumps`.
 _WRITTEN: tuple[dict[str, Any], ...] = (
     {"indent": 1, "ensure_ascii": False},
     {"indent": 1},
@@ -33,12 +34,12 @@ _WRITTEN: tuple[dict[str, Any], ...] = (
 
 @dataclass(frozen=True)
 class Notebook:
-    """A notebook.
+    """A notebook file.
 
     Attributes:
-        content: its JSON.
-        style: how the JSON is written, as options of `json.dumps`, and what ends it.
-        code: the code of its cells, as one file.
+        content: the notebook's JSON.
+        style: the options of `json.dumps` that reproduce the file, and the white space at its end.
+        code: the code of its cells, as one Python file.
     """
 
     content: dict[str, Any]
@@ -47,10 +48,10 @@ class Notebook:
 
     @classmethod
     def read(cls, data: bytes) -> Notebook:
-        """Reads a file.
+        """Reads a notebook file.
 
         Raises:
-            ValueError: if it is no notebook, would not be written as it was read, or a cell cannot be parsed.
+            ValueError: if it is no notebook, cannot be reproduced byte by byte, or a cell cannot be parsed.
         """
         text = data.decode()
         try:
@@ -61,17 +62,17 @@ class Notebook:
             raise ValueError("it is no notebook of version 4: it has no cells")
         content = cast("dict[str, Any]", content)
         end = text[len(text.rstrip()) :]
-        style = next((one for one in _WRITTEN if json.dumps(content, **one) + end == text), None)
+        style = next((options for options in _WRITTEN if json.dumps(content, **options) + end == text), None)
         if style is None:
             raise ValueError("it would not be written as it was read: open and save it with Jupyter")
         parts = [f"{_CELL}{number}\n{_readable(code, number)}\n" for number, code in _cells(content)]
         return cls(content, (style, end), "".join(parts).encode())
 
     def written(self, code: bytes) -> bytes:
-        """The file with other code in its cells.
+        """Returns the file with edited code in its cells.
 
         Raises:
-            ValueError: if cells are missing.
+            ValueError: if the edited code lacks cells.
         """
         parts = dict(_parts(code.decode()))
         if [*parts] != [number for number, _ in _cells(self.content)]:
@@ -86,18 +87,20 @@ class Notebook:
         return (json.dumps({**self.content, "cells": cells}, **style) + end).encode()
 
     def place(self, line: int) -> str:
-        """Where a line of the code stands: `cell 3, line 2`, of all cells, texts included."""
-        found, start = 1, 0
+        """Names the place of a line of `code`: `cell 3, line 2`, where text cells count, too."""
+        cell, start = 1, 0
         for i, text in enumerate(self.code.decode().split("\n")[:line], 1):
             if text.startswith(_CELL):
-                found, start = int(text.removeprefix(_CELL)), i
-        return f"cell {found}, line {max(1, line - start)}"
+                cell, start = int(text.removeprefix(_CELL)), i
+        return f"cell {cell}, line {max(1, line - start)}"
 
 
 def _cells(content: dict[str, Any]) -> Iterator[tuple[int, str]]:
-    """The cells of Python, by their numbers."""
-    told = content.get("metadata", {})
-    language = told.get("language_info", {}).get("name") or told.get("kernelspec", {}).get("language") or "python"
+    """Yields the code cells with their numbers, if the notebook's language is Python."""
+    metadata = content.get("metadata", {})
+    language = (
+        metadata.get("language_info", {}).get("name") or metadata.get("kernelspec", {}).get("language") or "python"
+    )
     for number, cell in enumerate(content["cells"], 1):
         if cell.get("cell_type") == "code" and language in ("python", "ipython"):
             source = cell.get("source", "")
@@ -105,7 +108,7 @@ def _cells(content: dict[str, Any]) -> Iterator[tuple[int, str]]:
 
 
 def _parts(code: str) -> Iterator[tuple[int, str]]:
-    """The code of each cell again."""
+    """Splits the joined code into cells: yields number and code."""
     number, lines = 0, list[str]()
     for line in code.removesuffix("\n").split("\n"):
         if line.startswith(_CELL):
@@ -119,32 +122,33 @@ def _parts(code: str) -> Iterator[tuple[int, str]]:
 
 
 def _readable(code: str, number: int) -> str:
-    """A cell as Python."""
-    if _CELL in code or _KEPT in code:
+    """Converts a cell to valid Python, by masking lines in IPython's syntax."""
+    if _CELL in code or _MASK in code:
         raise ValueError(f"cell {number} has a comment that stands for something else here: {_CELL.strip()}")
     lines = code.split("\n")
     magic = code.lstrip("\n").split("\n")[0]
     if magic.startswith("%%") and magic[2:].split(" ")[0] not in _OF_PYTHON:
-        return "\n".join(f"{_KEPT}{line}" for line in lines)
-    # A line may look like IPython's and be the middle of an expression, so it is the parser that says which are.
+        return "\n".join(f"{_MASK}{line}" for line in lines)
+    # A line may look like a magic and be the middle of an expression (`% 2`). So only lines at which Python's parser
+    # fails are masked, one after the other.
     while (wrong := _line_of_error("\n".join(lines))) is not None:
         if wrong >= len(lines) or (masked := _masked(lines[wrong])) == lines[wrong]:
             raise ValueError(f"cell {number} cannot be parsed")
         while lines[wrong].endswith("\\") and wrong + 1 < len(lines):
-            lines[wrong], wrong, masked = masked, wrong + 1, f"{_KEPT}{lines[wrong + 1]}"
+            lines[wrong], wrong, masked = masked, wrong + 1, f"{_MASK}{lines[wrong + 1]}"
         lines[wrong] = masked
     return "\n".join(lines)
 
 
 def _masked(line: str) -> str:
-    assigned = _ASSIGNED.match(line) if _KEPT not in line else None
+    assigned = _ASSIGNED.match(line) if _MASK not in line else None
     if assigned:
-        return f"{assigned[1]} None  {_KEPT}{assigned[2]}"
-    magic = _MAGIC.match(line) if _KEPT not in line else None
-    return f"{magic[1]}pass  {_KEPT}{line[len(magic[1]) :]}" if magic and line.strip() else line
+        return f"{assigned[1]} None  {_MASK}{assigned[2]}"
+    magic = _MAGIC.match(line) if _MASK not in line else None
+    return f"{magic[1]}pass  {_MASK}{line[len(magic[1]) :]}" if magic and line.strip() else line
 
 
-_UNMASK = re.compile(rf"^(.*?)(?:(?<==) None  |pass  |){re.escape(_KEPT)}(.*)$", re.MULTILINE)
+_UNMASK = re.compile(rf"^(.*?)(?:(?<==) None  |pass  |){re.escape(_MASK)}(.*)$", re.MULTILINE)
 
 
 def _as_written(code: str) -> str:
@@ -152,7 +156,7 @@ def _as_written(code: str) -> str:
 
 
 def _line_of_error(code: str) -> int | None:
-    """The line, from 0, that the parser does not understand; None if there is none."""
+    """Returns the number, from 0, of the line with a syntax error; None if the code is valid."""
     try:
         compile(code, "<cell>", "exec", flags=ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     except SyntaxError as error:
@@ -162,9 +166,9 @@ def _line_of_error(code: str) -> int | None:
     return None
 
 
-def kept_in(code: bytes, word: str) -> Iterator[int]:
-    """The lines of what only IPython understands that have a word in them."""
-    named = re.compile(rf"{re.escape(_KEPT)}.*\b{re.escape(word)}\b")
+def masked_lines(code: bytes, word: str) -> Iterator[int]:
+    """Yields the numbers of masked lines that contain a word."""
+    named = re.compile(rf"{re.escape(_MASK)}.*\b{re.escape(word)}\b")
     for i, line in enumerate(code.decode().split("\n"), 1):
         if named.search(line):
             yield i

@@ -1,8 +1,9 @@
-"""The files of a code base, and which of them belong together.
+"""The files of a code base, and their groups.
 
-Objects of flax.nnx and of weft.nnx must not meet, so files that one program may load move together or not at all; what
-such files both import, and what has nothing to do with the library, ties nothing. Which module a name means depends on
-how a program is started, so a name stands for every file that it may mean: too much is tied rather than too little.
+Objects of flax.nnx and weft.nnx must not be mixed, so files that one program may load form a *group*, which moves as a
+whole or not at all. Files that do not mention the library join no groups, even if files of two groups import them.
+Which file an imported name means depends on how a program is started, so a name counts for every file that it may mean:
+a group is rather too large than too small.
 """
 
 from __future__ import annotations
@@ -20,25 +21,25 @@ import libcst as cst
 
 from .notebooks import Notebook
 
-# A folder with one of these is where a code base starts.
+# A folder with one of these is the root of a code base.
 _ROOTS = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
 NOTEBOOK = ".ipynb"
 _SKIPPED = ("__pycache__", "node_modules", "site-packages", "build", "dist")
-# The imports of a file that this Python cannot parse: the module and the names that are taken from it, or modules.
+# Finds imports in a file that Python cannot parse: the module (if any), and the imported names.
 _IMPORT = re.compile(rb"^\s*(?:from\s+([\w.]+)\s+)?import\s+(\([^)]*\)|[^\n]*)", re.MULTILINE)
 
 
 @dataclass(eq=False)
 class Source:
-    """A file as it was read.
+    """A file of the code base.
 
     Attributes:
-        path: where it is.
-        data: its code; of a notebook, that of its cells.
-        asked: whether it is to be migrated, or only looked at.
-        original: what stands in the file.
-        notebook: if it is one.
-        broken: why a notebook cannot be read.
+        path: the file's path.
+        data: its code; for a notebook, the joined code of its cells.
+        asked: whether the user named it, so that it is migrated and not only read.
+        original: the content of the file.
+        notebook: the notebook, if it is one.
+        broken: the reason why a notebook cannot be read.
     """
 
     path: Path
@@ -61,7 +62,7 @@ class Source:
         return cls(path, notebook.code, asked, data, notebook)
 
     def written(self, code: bytes) -> bytes:
-        """The file with other code.
+        """Returns the content of the file with edited code.
 
         Raises:
             ValueError: if the code does not fit the cells of a notebook.
@@ -69,15 +70,15 @@ class Source:
         return code if self.notebook is None else self.notebook.written(code)
 
     def place(self, line: int) -> str:
-        """Where a line of the code stands, behind the file's name."""
+        """Names the place of a line of the code, to be appended to the file's name."""
         return f":{line}" if self.notebook is None else f", {self.notebook.place(line)}"
 
     @cached_property
     def module(self) -> cst.Module:
-        """Its syntax, which gives the same bytes again.
+        """The syntax tree, from which libcst can write the same bytes.
 
         Raises:
-            ValueError: if it cannot be read so.
+            ValueError: if the file cannot be parsed, or not be reproduced.
         """
         if self.broken:
             raise ValueError(self.broken)
@@ -93,17 +94,18 @@ class Source:
 
     @cached_property
     def imports(self) -> list[str]:
-        """What it imports, dotted; relative names begin with dots, and `from a import b` gives `a.b`."""
+        """The dotted names of all imports: `from a import b` is `a.b`, and relative names start with dots."""
         try:
-            # JSON, which is all there is of a broken notebook, is Python without imports.
+            # A broken notebook has no code but JSON, which Python would parse without finding imports: "(" fails
+            # instead.
             tree = ast.parse("(" if self.broken else self.data)
         except (SyntaxError, ValueError):
             text = self.data.replace(b"\\n", b"\n").replace(b'"', b"\n")
-            found = [
+            raw_imports = [
                 (origin.decode(), re.findall(r"[\w.]+", names.decode(errors="replace")))
                 for origin, names in _IMPORT.findall(text)
             ]
-            return [_within(origin, name) for origin, names in found for name in names]
+            return [_within(origin, name) for origin, names in raw_imports for name in names]
         names: list[str] = []
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
@@ -114,37 +116,37 @@ class Source:
         return names
 
     def mentions(self, library: str) -> bool:
-        """Whether its text has the name of a library at all."""
+        """Whether the name of a library occurs in the file's text."""
         return library.encode() in self.data
 
 
 @dataclass(eq=False)
 class Project:
-    """The files that were named, and those around them that they may be tied to."""
+    """The files that the user named, and the other files of the code base, which may be in their groups."""
 
     root: Path
     sources: list[Source] = field(default_factory=list[Source])
 
     @classmethod
     def read(cls, names: Sequence[str], exclude: Sequence[str] = ()) -> Project:
-        """Reads what lies below some paths, and around them.
+        """Reads the files below some paths, and all other files of the code base.
 
         Raises:
-            FileNotFoundError: if one of them is not there, or holds no Python file and no notebook.
+            FileNotFoundError: if a path does not exist, or has no Python file or notebook below it.
         """
         asked: dict[Path, None] = {}
         for name in names:
-            found = list(_python_files(Path(name)))
-            if not found:
+            files = list(_python_files(Path(name)))
+            if not files:
                 raise FileNotFoundError(f"{name}: there is no Python file")
-            asked |= dict.fromkeys(one.resolve() for one in found)
+            asked |= dict.fromkeys(file.resolve() for file in files)
         root = _root_of([Path(name).resolve() for name in names])
-        kept = {path for path in asked if not any(fnmatch(_below(path, root), one) for one in exclude)}
-        around = dict.fromkeys(one.resolve() for one in _python_files(root))
-        return cls(root, [Source.read(path, path in kept) for path in sorted({*asked, *around})])
+        chosen = {path for path in asked if not any(fnmatch(_below(path, root), pattern) for pattern in exclude)}
+        around = dict.fromkeys(file.resolve() for file in _python_files(root))
+        return cls(root, [Source.read(path, path in chosen) for path in sorted({*asked, *around})])
 
     def place(self, path: Path, line: int) -> str:
-        """Where a line of a file's code stands, behind the file's name."""
+        """Names the place of a line of a file's code, to be appended to the file's name."""
         return next(source for source in self.sources if source.path == path).place(line)
 
     @cached_property
@@ -152,7 +154,7 @@ class Project:
         table: dict[str, list[Source]] = {}
         for source in self.sources:
             if source.path.suffix == NOTEBOOK:
-                continue  # it is not imported by name
+                continue  # a notebook cannot be imported
             parts = _below(source.path, self.root).removesuffix(".py").split("/")
             parts = parts[:-1] if parts[-1] == "__init__" else parts
             for start in range(len(parts)):
@@ -160,7 +162,7 @@ class Project:
         return table
 
     def meant(self, name: str, by: Source) -> list[Source]:
-        """The files that an imported name may mean, with the packages that they are in."""
+        """Returns the files that an imported name may mean, and the `__init__.py` of their packages."""
         if name.startswith("."):
             dots = len(name) - len(name.lstrip("."))
             folder = by.path.parents[dots - 1] if dots <= len(by.path.parents) else by.path.parent
@@ -170,26 +172,26 @@ class Project:
         return [one for stop in range(1, len(parts) + 1) for one in self._by_name.get(".".join(parts[:stop]), ())]
 
     def has_top(self, name: str) -> bool:
-        """Whether a module of the code base shadows a library."""
+        """Whether the code base has a top-level module of this name."""
         return name in self._by_name
 
     @cached_property
     def _loaded(self) -> list[set[Source]]:
-        """For each file, what is loaded where a program starts with it."""
+        """For each file, the files that a program loads which starts with it."""
         direct = {one: {other for name in one.imports for other in self.meant(name, one)} for one in self.sources}
 
         def closure(start: Source) -> set[Source]:
-            found, ahead = {start}, [start]
-            while ahead:
-                new = direct[ahead.pop()] - found
-                found |= new
-                ahead += new
-            return found
+            reached, pending = {start}, [start]
+            while pending:
+                new = direct[pending.pop()] - reached
+                reached |= new
+                pending += new
+            return reached
 
         return [closure(source) for source in self.sources]
 
     def groups(self, library: str) -> dict[Source, Source]:
-        """For each file that has to do with a library, the one that stands for all it may meet, directly or not."""
+        """Computes the groups of a library: for each file a representative, equal for files of one group."""
         over: dict[Source, Source] = {source: source for source in self.sources}
 
         def top(source: Source) -> Source:
@@ -207,7 +209,7 @@ class Project:
 
 
 def _within(origin: str, name: str) -> str:
-    """`name` of a module; of no module, or of a package that only dots name, nothing stands between."""
+    """Joins a module and a name by a dot, unless the module is empty or ends with a dot (`from . import a`)."""
     return f"{origin}{name}" if origin.endswith(".") or not origin else f"{origin}.{name}"
 
 
@@ -220,7 +222,7 @@ def _root_of(paths: Sequence[Path]) -> Path:
     for folder in (common, *common.parents):
         if any((folder / mark).exists() for mark in _ROOTS):
             return folder
-    # A package without such a mark: the folder that it is imported from.
+    # Without such a file, the root is the folder above the outermost package.
     while (common / "__init__.py").exists():
         common = common.parent
     return common

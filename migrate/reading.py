@@ -1,4 +1,4 @@
-"""One file with what libcst knows of it: where a node is, and what a name means."""
+"""Reads a file with libcst: its syntax tree, the positions of nodes, and the meaning of names."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from libcst.metadata import ParentNodeProvider, PositionProvider, QualifiedNameP
 
 from .project import Source
 
-# What binds or unbinds its target.
+# Nodes that bind or unbind their `target`.
 _BINDING = (cst.AssignTarget, cst.AnnAssign, cst.AugAssign, cst.For, cst.CompFor, cst.NamedExpr, cst.Del)
 
 
 class Reader:
-    """A file's syntax tree and its metadata."""
+    """A file's syntax tree, with libcst's metadata."""
 
     def __init__(self, source: Source):
         self.source = source
-        # The tree is read once and edited through new nodes, so the copy that protects it is not needed.
+        # libcst copies the tree, in case a node occurs twice in it; a tree that was just parsed has no such node.
         self._wrapper = metadata.MetadataWrapper(source.module, unsafe_skip_copy=True)
         self.module = self._wrapper.module
         self._positions = self._wrapper.resolve(PositionProvider)
@@ -28,61 +28,61 @@ class Reader:
 
     @cached_property
     def nodes(self) -> list[cst.CSTNode]:
-        """Every node, in the order of the text."""
-        found: list[cst.CSTNode] = []
-        ahead: list[cst.CSTNode] = [self.module]
-        while ahead:
-            node = ahead.pop()
-            found.append(node)
-            ahead += reversed(node.children)
-        return found
+        """All nodes, in the order of the text."""
+        ordered: list[cst.CSTNode] = []
+        pending: list[cst.CSTNode] = [self.module]
+        while pending:
+            node = pending.pop()
+            ordered.append(node)
+            pending += reversed(node.children)
+        return ordered
 
     def line(self, node: cst.CSTNode) -> int:
-        """The line that a node starts on."""
+        """Returns the line on which a node starts."""
         return self._positions[node].start.line
 
     def parent(self, node: cst.CSTNode) -> cst.CSTNode | None:
-        """The node around a node."""
+        """Returns the parent of a node."""
         return self._parents.get(node)
 
     def around(self, node: cst.CSTNode) -> list[cst.CSTNode]:
-        """The nodes around a node, from the inside out."""
-        found: list[cst.CSTNode] = []
+        """Returns the ancestors of a node, the parent first."""
+        ancestors: list[cst.CSTNode] = []
         while (above := self.parent(node)) is not None:
-            found.append(above)
+            ancestors.append(above)
             node = above
-        return found
+        return ancestors
 
     def imported(self, node: cst.CSTNode) -> set[str]:
-        """What a name or an attribute may mean, of what the file imports: dotted names."""
+        """Returns the dotted names of imports to which a name or an attribute may refer."""
         names = self._names.get(node, ())
         names = names() if callable(names) else names
-        return {one.name for one in names if one.source is QualifiedNameSource.IMPORT}
+        return {name.name for name in names if name.source is QualifiedNameSource.IMPORT}
 
     @cached_property
     def stored(self) -> set[str]:
-        """Names that are bound otherwise than by an import, in any scope."""
-        found: set[str] = set()
+        """Names that the file binds in any scope, other than by an import."""
+        bound: set[str] = set()
         for node in self.nodes:
             if isinstance(node, (cst.FunctionDef, cst.ClassDef, cst.Param)):
-                found.add(node.name.value)
+                bound.add(node.name.value)
             elif isinstance(node, _BINDING):
-                found |= {one.value for one in names_in(node.target)}
+                bound |= {name.value for name in names_in(node.target)}
             elif isinstance(node, cst.AsName) and not isinstance(self.parent(node), cst.ImportAlias):
-                found |= {one.value for one in names_in(node.name)}
+                bound |= {name.value for name in names_in(node.name)}
             elif isinstance(node, (cst.Global, cst.Nonlocal)):
-                found |= {one.name.value for one in node.names}
+                bound |= {item.name.value for item in node.names}
             elif isinstance(node, (cst.MatchAs, cst.MatchStar)) and node.name is not None:
-                found.add(node.name.value)
-        return found
+                bound.add(node.name.value)
+        return bound
 
     def is_docstring(self, node: cst.CSTNode) -> bool:
-        """Whether a string stands alone as a statement."""
+        """Whether a string is a statement by itself."""
         return isinstance(self.parent(node), cst.Expr)
 
 
 def names_in(node: cst.CSTNode) -> list[cst.Name]:
-    """The names that a target binds; attributes and subscripts bind none."""
+    """Returns the names that a target binds; attributes and subscripts bind none."""
     if isinstance(node, cst.Name):
         return [node]
     if isinstance(node, (cst.Tuple, cst.List)):
@@ -93,7 +93,7 @@ def names_in(node: cst.CSTNode) -> list[cst.Name]:
 
 
 def dotted(node: cst.CSTNode | None) -> str:
-    """`a.b.c` of names and attributes; empty for anything else."""
+    """Returns the text `a.b.c` of a name or attribute; empty for any other node."""
     if isinstance(node, cst.Name):
         return node.value
     if isinstance(node, cst.Attribute):
@@ -103,12 +103,12 @@ def dotted(node: cst.CSTNode | None) -> str:
 
 
 def names_of(node: cst.ImportFrom) -> list[str]:
-    """What an import takes from its module; a star is `*`."""
+    """Returns the names that a `from` import takes from its module; `["*"]` for a star."""
     return ["*"] if isinstance(node.names, cst.ImportStar) else [dotted(alias.name) for alias in node.names]
 
 
 def as_node(name: str) -> cst.Name | cst.Attribute:
-    """A dotted name as an expression."""
+    """Makes an expression from a dotted name."""
     first, *rest = name.split(".")
     node: cst.Name | cst.Attribute = cst.Name(first)
     for part in rest:
@@ -117,6 +117,6 @@ def as_node(name: str) -> cst.Name | cst.Attribute:
 
 
 def comments_in(node: cst.CSTNode) -> list[str]:
-    """The comments inside of a node."""
+    """Returns the comments inside a node."""
     own = [node.value] if isinstance(node, cst.Comment) else []
     return own + [text for child in node.children for text in comments_in(child)]

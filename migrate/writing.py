@@ -1,4 +1,4 @@
-"""What a migration gives: a diff, and the files, all of them or none."""
+"""Writes the results of a migration: a diff, and the files, all of them or none."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ from pathlib import Path
 
 
 def diff(name: str, before: bytes, after: bytes) -> str:
-    """A unified diff of a file, as `git apply` and `patch -p1` take it."""
+    """Makes a unified diff of a file, for `git apply` or `patch -p1`."""
     old, new = (data.decode("utf-8", "surrogateescape").splitlines(keepends=True) for data in (before, after))
     lines = difflib.unified_diff(old, new, f"a/{name}", f"b/{name}")
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
 def write(files: Mapping[Path, tuple[bytes, bytes]]) -> None:
-    """Replaces files, each in one step, with their modes; if one cannot be, those before it are put back.
+    """Replaces files atomically, with their modes; if one cannot be replaced, the others are restored.
 
     Args:
-        files: for each path, what was read from it and what is to stand there.
+        files: for each path its old and new content.
 
     Raises:
-        OSError: if one has changed since it was read, or cannot be written.
+        OSError: if a file has changed since it was read, or cannot be written.
     """
     with contextlib.ExitStack() as stack:
-        ready = {path: stack.enter_context(_beside(path, after)) for path, (_, after) in files.items()}
+        # All new files are written next to the old ones first, so that a full disk leaves every old file as it is.
+        ready = {path: stack.enter_context(_temporary(path, after)) for path, (_, after) in files.items()}
         for path, (before, _) in files.items():
             if path.read_bytes() != before:
                 raise OSError(f"{path}: it has changed since it was read")
@@ -47,7 +48,7 @@ def write(files: Mapping[Path, tuple[bytes, bytes]]) -> None:
 
 
 @contextlib.contextmanager
-def _beside(path: Path, data: bytes) -> Iterator[Path]:
+def _temporary(path: Path, data: bytes) -> Iterator[Path]:
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     new = Path(name)
     try:
