@@ -105,6 +105,7 @@ class _Scoped:
         for name in self._values:
             _overrides.stack(name).pop()
 
+    # The constructor has pushed the values already; they are pushed again above the override that they replaced.
     def __enter__(self) -> None:
         self._pop()
         self._push(self._replaced)
@@ -190,6 +191,7 @@ class use_eager_sharding(BaseConfigContext):
 
 def setting() -> tuple[Hashable, ...]:
     """Returns the values of all switches for this thread, as a part of cache keys."""
+    # `variable_ref` has no default in `Config`, so only its override counts.
     return (*map(_current, _SWITCHES), *_overrides.stack(_REF_OPTION)[-1:])
 
 

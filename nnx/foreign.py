@@ -19,6 +19,7 @@ _not_foreign: set[type] = set()
 def real_nnx() -> Any:
     """Returns the real flax.nnx if it has been imported, else None."""
     module = sys.modules.get("flax.nnx")
+    # After `install`, `sys.modules["flax.nnx"]` is `weft.nnx`, whose name differs.
     return module if module is not None and module.__name__ == "flax.nnx" else None
 
 

@@ -40,6 +40,7 @@ class UUIDManager:
     """A callable that returns new identifiers, from any thread."""
 
     def __init__(self) -> None:
+        # `next` on it is atomic, so no lock is needed.
         self._next = itertools.count(1)
 
     def __call__(self) -> UUID:

@@ -23,6 +23,7 @@ class GetAttr:
     name: str
 
 
+# Static, because programs pass accessors to transforms as arguments.
 @jtu.register_static
 @dataclasses.dataclass(frozen=True)
 class DelayedAccessor:

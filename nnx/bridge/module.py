@@ -76,6 +76,7 @@ class ModuleStackEntry:
 class ModuleContext(threading.local):
     """The stack of modules that are being called in this thread, the innermost last."""
 
+    # Starts with None, for code outside any module.
     module_stack: list[ModuleStackEntry | None] = dataclasses.field(default_factory=lambda: [None])
 
 
@@ -333,6 +334,7 @@ class Module(nnx_module.Module, ModuleBase, metaclass=ModuleMeta):
         Returns:
             The output; with `mutable`, the output and all collections after the call.
         """
+        # A copy, so that the module itself stays without variables, like a Linen module.
         module = clone(self, graph=True)
         for name, value in linen_vars_to_nnx_attrs(variables).items():
             present = attributes_of(module).get(name)

@@ -100,6 +100,7 @@ def to_linen_var(vs: Variable[Any]) -> Any:
     if kind is None:
         return NNXMeta(type(vs), vs.get_value(), metadata)
     fields = {name: value for name, value in metadata.items() if name not in REQUIRED}
+    # Linen's own boxes rename some of their fields for NNX.
     if hasattr(kind, "from_nnx_metadata"):
         return kind.from_nnx_metadata({"value": vs.get_value(), **fields})
     return kind(**{**fields, "value": vs.get_value()})

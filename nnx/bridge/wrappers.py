@@ -187,6 +187,7 @@ def _updated(old: Any, new: Any) -> Any:
     """Writes new values into the existing Variables, and returns them together with new Variables."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         return {**old, **{name: _updated(old.get(name), value) for name, value in new.items()}}
+    # The existing Variable is updated, so that other references to it see the new value.
     if isinstance(old, Variable) and type(old) is type(new) and not old.ref:
         old.update_from_state(new)
         return old
@@ -226,6 +227,7 @@ def lazy_init(fn: Module | Callable[..., Any], *args: Any, **kwargs: Any) -> Any
 
 @contextlib.contextmanager
 def _initializing(module: Module) -> Iterator[None]:
+    # Listed before the call: a module that the call replaces must lose its mark, too.
     marked = _modules_in(module)
     try:
         _set_initializing(module, True)

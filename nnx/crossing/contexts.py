@@ -318,6 +318,7 @@ def cached_partial(
     own_args = jax.tree.map(cached, cached_args, is_leaf=is_graph_node)
     nodes = [leaf for leaf in jax.tree.leaves(own_args, is_leaf=is_graph_node) if is_graph_node(leaf)]
     expected = list(map(_structure_and_identities, nodes))
+    # Made here and not looked up: it must stay valid for the clones, whatever plans the function's own calls store.
     plan = Plan(nodes)
     variables = [node for _, node in iter_graph(nodes, graph=True) if isinstance(node, Variable)]
 

@@ -128,6 +128,7 @@ def _with_prefix(
 ) -> tuple[Iterator[tuple[KeyPath, Any, Any]], Any]:
     """Returns (path, prefix, leaf) for each leaf of a tree, and the treedef."""
     leaves, treedef = jtu.tree_flatten_with_path(tree, is_leaf=is_leaf)
+    # flax treats None and a missing prefix alike here: each leaf gets it as its prefix.
     if prefix is Missing or prefix is None:
         return (((), prefix, leaf) for _, leaf in leaves), treedef
     prefixes: list[Any] = []
@@ -173,6 +174,7 @@ def to_tree(
     with split_context(ctxtag) as context:
         out: list[Any] = []
         for path, value_of_prefix, leaf in entries:
+            # The path is empty without a prefix, or if the tree is one object: then no second prefix can contradict.
             is_object = is_graph_node(leaf)
             if is_object and path and check_aliasing:
                 check_consistent_aliasing(leaf, value_of_prefix, node_prefixes=places, base_path=nnx_path(path))
@@ -275,6 +277,7 @@ class Opaque(Generic[A]):
     value: A
 
     def __eq__(self, other: object) -> bool:
+        # The function in a prefix is a new closure in each call, and would make each prefix a new treedef.
         return type(self) is type(other)
 
     def __hash__(self) -> int:

@@ -120,6 +120,7 @@ class Leaving:
         sources = self._output(out_tree, returned)
         treedef, items = out_tree.structure.treedef, out_tree.structure.items
         graphdef, writes = look.between(end, look.here()), self._carried_writes(carried)
+        # By these, `RefOutcome.updated` and `replaced` tell Variables from plain array attributes.
         known = frozenset(self.position.values())
         arrays = frozenset(range(len(holders))) - known
         placed = to_be_placed(holders, self.crossing.rides, updates) if mode.updates else ()
@@ -273,6 +274,7 @@ class Leaving:
 
     def _carried(self, out: Any) -> list[tuple[int, int]]:
         """Puts the carry into its lane, in the order in which it came in, and returns the places."""
+        # Only loops have a carried lane.
         if CARRIED not in self.departure.lanes:
             return []
         parts = subtrees(self.departure.prefix, out, self.departure.read, CARRIED)

@@ -65,6 +65,7 @@ class Look(Flattener):
 
     def describe(self, node: Any, impl: Any, path: Path, number: int | None, outer: int | None) -> None:
         leaf, repeat = len(self.leaves), len(self.repeats)
+        # The slices are noted around the walk of the children, so they cover everything below this node.
         super().describe(node, impl, path, number, outer)
         # Lists and dicts have no number, because they have no identity in NNX: what they hold belongs to their object.
         if number is not None:

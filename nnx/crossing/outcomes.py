@@ -142,6 +142,7 @@ def hand_over(
     filled = [own[s] if s in own else _pick(s, values, groups) for s in outcome.sources]
     updates = [(leaves[i], groups[lane][place]) for i, lane, place in (*outcome.updates, *outcome.carried)]
     updates += to_place([leaves[i] for i, _ in outcome.placed], [sharding for _, sharding in outcome.placed])
+    # A carried array that is a plain attribute has no Variable to be written into.
     updates = [(leaf, value) for leaf, value in updates if type(leaf) in VARIABLE_TYPES]
     variables, written = [leaf for leaf, _ in updates], [value for _, value in updates]
     metadata = [(leaves[i], new) for i, new in outcome.metadata]

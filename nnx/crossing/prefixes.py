@@ -109,6 +109,7 @@ def _spread_directly(prefix: Any, treedef: Any, read: Read) -> list[Any] | None:
     """
     if isinstance(prefix, RidesByKind) or read(prefix) is not None:
         return [prefix] * treedef.num_leaves
+    # Other containers, such as records, may have prefixes of another form, which JAX's error would explain.
     kind, keys = treedef.node_data() or (None, ())
     if kind not in (tuple, list, dict) or type(prefix) is not kind or len(prefix) != len(treedef.children()):
         return None
@@ -209,6 +210,8 @@ def _check_aliases(
             # The ride is decided by the first path; this path is asked only whether it agrees.
             i = first[place_of[id(variable)]]
             if root in filtered:
+                # The second exception of the module's docstring: within an item, filters are asked about the first
+                # path only.
                 if i in filtered[root] or (root, i) in asked:
                     continue
                 asked.add((root, i))

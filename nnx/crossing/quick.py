@@ -136,6 +136,7 @@ def quick_way(mode: Mode, crossing: Crossing[RefCall], entered: Tree, call: Call
     flat, treedef = jax.tree.flatten((call[1], dict(call[2])), is_leaf=is_graph_node)
     nodes = {i for i, value in enumerate(flat) if is_graph_node(value)}
     roots = [flat[i] for i in sorted(nodes)]
+    # A bare Variable among the arguments has no version that a plan could check, and its plan is not stored.
     if not roots or not all(map(is_object, roots)):
         return None
     plan = plan_of(roots)
@@ -150,6 +151,7 @@ def quick_way(mode: Mode, crossing: Crossing[RefCall], entered: Tree, call: Call
         for i, value in enumerate(flat)
         if i in nodes or not (is_array(value) or type(value) in NUMBERS)
     )
+    # Arrays and numbers are extracted by generated code; objects and other values only have to be the same.
     plain = len(flat) - len(statics)
     structure = Structure(treedef, statics, tuple((i,) for i in range(len(flat))))
     repeats = tuple(place - len(order) for place in crossing.repeats[len(order) :])
@@ -163,6 +165,7 @@ def _extract(
     plan: Plan, order: Sequence[int], read: Callable[[Any], Any], group: Callable[[Any], Groups] | None
 ) -> Callable[[Call], tuple[QuickEntry, Sequence[Any], Groups] | None]:
     entry = QuickEntry(plan, order)
+    # Usually the plan lists the leaves in the order of the call, and no call has to reorder them.
     in_order = list(order) == list(range(len(plan.leaves)))
 
     def extract(call: Call) -> tuple[QuickEntry, Sequence[Any], Groups] | None:

@@ -98,6 +98,8 @@ class References:
         for value in tree.flat:
             if is_graph_node(value):
                 check_is_pytree(value, self.function)
+        # The first repeat is enough for the error; a model that shares a layer would otherwise list each of its
+        # Variables.
         for number, path, root in repeats_of(tree.plan):
             first = next(i for i, n in enumerate(tree.plan.numbers) if n == number)
             second = (*tree.bases[tree.nodes[root]], *path)

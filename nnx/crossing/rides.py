@@ -29,7 +29,9 @@ class ByFilter(RidesByKind):
         if isinstance(rides, State):
             rides_by_path = to_flat_state(rides)
             pairs = tuple(
-                (AtPath(path), getattr(ride, "get_value", lambda ride=ride: ride)()) for path, ride in rides_by_path
+                # A State of axes may have them in Variables (`nnx.map_state` of a model's State) or bare.
+                (AtPath(path), getattr(ride, "get_value", lambda ride=ride: ride)())
+                for path, ride in rides_by_path
             )
         else:
             filters_and_rides = rides.items() if isinstance(rides, Mapping) else rides
@@ -88,6 +90,7 @@ class ByFilter(RidesByKind):
 
 
 def _predicate(filter: Any) -> Callable[[Path, Any], bool]:
+    # The core's filters by value get the array; NNX's own predicates get the Variable.
     if isinstance(filter, core_filters.OfValue):
         return lambda path, value: filter.test(value.get_raw_value() if isinstance(value, Variable) else value)
     if isinstance(filter, core_filters.All):

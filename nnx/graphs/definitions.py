@@ -60,6 +60,7 @@ class RefMap(MutableMapping[Any, int], MappingReprMixin):
     def __len__(self) -> int:
         return len(self._mapping)
 
+    # By identity, as everything here: `==` of Variables returns arrays, which have no truth value.
     def __contains__(self, key: Any) -> bool:
         return id(key) in self._mapping
 
@@ -152,6 +153,8 @@ class TreeNodeDef(_Def, _TreeNodeDef, Generic[N]):
     __slots__ = ()
 
 
+# A transform describes the arguments with outer indexes at its end; comparing that with the structure at its start
+# needs both without, or both with, equal indexes.
 def renumbered(definition: Any, outer_index: Any) -> Any:
     """A copy of `definition` with `outer_index`, which is a number or a function of the definition's own number."""
     if isinstance(definition, NodeRef | TreeNodeDef) or definition is None:
@@ -264,6 +267,7 @@ class GraphDef(Generic[N]):
             f"GraphDef(nodes={list(self.nodes)!r}, attributes={list(self.attributes)!r}, num_leaves={self.num_leaves})"
         )
 
+    # Without the cached hash: hashes of strings differ between processes.
     def __reduce__(self) -> Any:
         return (GraphDef, (self.nodes, self.attributes, self.num_leaves))
 

@@ -68,6 +68,7 @@ class Flattener:
         self._numbers[id(node)] = (node, number)
         return number
 
+    # Repeats keep their path: prefixes are checked for every path to a Variable, and tree mode names both.
     def _again(self, node: Any, path: Path) -> bool:
         numbered = self._numbers.get(id(node))
         if numbered is None:
@@ -107,6 +108,8 @@ class Flattener:
 
     def describe(self, node: Any, impl: Any, path: Path, number: int | None, outer: int | None) -> None:
         """Writes the definition of an object or container, and walks its children."""
+        # Read from the slots directly. The registered `flatten` of objects wraps each value in a marker of data or
+        # static.
         if impl is OBJECT:
             items = object_items(node)
             metadata: Any = (type(node), node._pytree__nodes)
@@ -150,6 +153,8 @@ class Flattener:
             elif value is not raw:
                 # Inside a trace a ref cannot leave, so the leaf is a copy of the Variable around an array.
                 leaf = variable._new(value, variable._nnx_metadata)
+            # The ref is shared with an earlier Variable, which has its leaf already: this one is rebuilt around the
+            # same ref.
             if value is REPEATED:
                 leaf = None
         self.nodes.append(VariableDef(type(variable), number, self._outer(variable), variable._nnx_metadata, refdef))

@@ -88,6 +88,8 @@ def sorted_leaves(mapping: Any) -> list[Any]:
     def visit(inner: Any) -> None:
         for key in sorted(inner):
             value = inner[key]
+            # By exact types first: States of big models have thousands of entries, and `isinstance` with `State`, an
+            # abstract base class, is slow.
             kind = type(value)
             if kind is dict:
                 visit(value)
@@ -139,6 +141,7 @@ def unflatten(
             raise StructureError(f"leaves must be a State, a dict, a FlatState or a list, got a {type(state).__name__}")
     if len(leaves) != graphdef.num_leaves:
         raise StructureError(f"Incorrect number of leaves: expected {graphdef.num_leaves}, got {len(leaves)}")
+    # The graph is a single leaf, such as an array, which has no definition.
     if not graphdef.nodes:
         return leaves[0]
     if isinstance(graphdef.nodes[0], TreeNodeDef):

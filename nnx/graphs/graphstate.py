@@ -37,6 +37,7 @@ class GraphState(MutableMapping[Any, Any], Representable, Generic[A]):
     _graphdef: GraphDef[A]
     _state: State
 
+    # Attributes are the State's items, so programs that use `state.layer.kernel` work with either.
     def __getattr__(self, name: str) -> Any:
         return getattr(self._state, name)
 
@@ -71,6 +72,7 @@ class GraphState(MutableMapping[Any, Any], Representable, Generic[A]):
             and dict(self._state) == dict(other._state)
         )
 
+    # Mutable: as a key of a dict it could not be found again after a write.
     __hash__ = None
 
     def __reduce__(self) -> Any:

@@ -63,6 +63,7 @@ def _unflatten_pytree(items: Items, metadata: Any) -> Any:
 
 GENERIC = PytreeNodeImpl(_flatten_pytree, _unflatten_pytree)
 CONTAINER_TYPES: dict[type, PytreeNodeImpl] = {}
+# JAX can only tell whether it knows a type by flattening a value, which is slow for every leaf of a model.
 _known_to_jax: dict[type, bool] = {}
 kept_in("weft.nnx.graphs.nodes", "type", _known_to_jax)
 
@@ -193,6 +194,7 @@ def is_pytree_node(value: Any, *, check_graph_registry: bool = True) -> bool:
     """Whether a value is a container; with `check_graph_registry=False`, also whether it is an object and a pytree."""
     if check_graph_registry and type(value) in GRAPH_TYPES:
         return False
+    # An object whose class has `pytree=False` is a node of graphs, but a leaf to JAX.
     if type(value) in GRAPH_TYPES and hasattr(value, "_pytree__is_pytree"):
         return value._pytree__is_pytree
     return not isinstance(value, Variable) and (_is_tuple(value) or _is_jax_pytree(value))

@@ -75,6 +75,7 @@ class Recorder(Flattener):
     """A flattener that also records what a plan has to check later."""
 
     def __init__(self, ref_index: RefMap, marks: Sequence[MutableStatic[Any]] = ()) -> None:
+        # No outer indexes: a plan describes the objects as they are, and is used again for other calls.
         super().__init__(ref_index, None, True)
         # Marks of the previous plan of these roots. A mark whose value is unmutated is used again, so that the old and
         # the new structure are equal by identity, and jit's cache need not compare the values.
@@ -117,6 +118,7 @@ class Recorder(Flattener):
         if mark is None or not still_is(value, mark.seen):
             mark = MutableStatic(value, snapshot(value))
         self.watched[id(value)] = mark
+        # A snapshot does not show every change of such a value: a list of NumPy arrays, which are mutable themselves.
         if not is_watchable(value):
             self.volatile = True
         return mark
@@ -187,6 +189,8 @@ class Plan:
         self._settled = False
         self._keep_objects(roots, walk, numbers)
 
+    # Objects below the roots are referred to strongly: they live as long as a root does, and reading their versions
+    # through weak references would take a call each.
     def _keep_objects(self, roots: Sequence[Any], walk: Recorder, numbers: RefMap) -> None:
         forget = weakref.WeakMethod(self._forget)
         # The weak reference owns this callback, and the plan owns the weak reference. A bound method in the callback
@@ -244,6 +248,7 @@ class Plan:
         )
 
     def _versions_hold(self) -> bool:
+        # One list comprehension and one comparison in C: this runs for every object of a model after any mutation.
         if [node._pytree__version for node in self._objects] != self._versions:
             return False
         for root, version in self._roots:
@@ -341,6 +346,7 @@ def plan_of(roots: Sequence[Any], key: Any = None) -> Plan:
     if plans is None:
         plans = {}
         _store(first, "_pytree__plans", plans)
+    # A program that calls with ever new combinations of roots would otherwise store a plan for each of them.
     elif name not in plans and len(plans) >= _MOST_PLANS:
         plans.clear()
     if plan.volatile:

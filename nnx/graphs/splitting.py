@@ -59,6 +59,7 @@ def nested_or_leaf(flat: FlatState[Any]) -> Any:
 
 
 def sorted_leaves_of(states: Any) -> list[Any]:
+    # The usual merge of one State: its nested order is the order of the leaves, so no paths are built and sorted.
     if len(states) == 1 and type(states[0]) in (dict, State):
         return sorted_leaves(states[0])
     pairs: list[tuple[Path, Any]] = []
@@ -110,6 +111,7 @@ def merge(graphdef_or_graphstate: Any, /, *states: Any, copy: bool = False, recr
         raise TypeError(
             "merge() missing 1 required positional argument: 'state', of which a GraphDef needs at least one"
         )
+    # `flatten(..., with_paths=False)` returns such a list, already in the order of the structure.
     if isinstance(states[0], list):
         if len(states) != 1:
             raise StructureError("a list of leaves must be the only argument after the GraphDef")
@@ -211,6 +213,7 @@ def map(
     >>> doubled.w.get_value(), doubled.n.get_value()
     (2.0, 4.0)
     """
+    # By split and merge, which make new objects: the original graph must not change.
     definition, whole = split(node, graph=graph)
     mapped = map_state(f, whole) if isinstance(whole, State) else f((), whole)
     return merge(definition, mapped, recreate_variables=recreate_variables)
@@ -242,6 +245,7 @@ def _apply(self: GraphDef[Any], state: Any, *states: Any, graph: bool | None = N
     """
 
     def call_method(accessor: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        # A new object for each call, so the mutations of the method do not reach the caller's States.
         node = merge(self, state, *states)
         result = accessor(node)(*args, **kwargs)
         return result, split(node, graph=graph)

@@ -121,6 +121,7 @@ def tree_flatten(node: Any) -> tuple[list[Any], list[Any], tuple[Path, ...]]:
     order = sorted(range(len(paths)), key=paths.__getitem__)
     nodes: list[Any] = [TreeNodeDef(type(node), treedef, tuple((paths[i], i) for i in order))]
     leaves = [with_paths[i][1] for i in order]
+    # JAX's treedef treats a Variable as a leaf here, so type and metadata of Variables are described separately.
     for place, leaf in enumerate(leaves):
         if isinstance(leaf, Variable):
             nodes.append(VariableDef(leaf.var_type, place, None, leaf._nnx_metadata, None))

@@ -98,6 +98,7 @@ class Unflattener:
         # Numbered before its children are read, because a cycle leads back to it from below.
         self.index_ref[definition.index] = node  # type: ignore[index]
         children = self._children(definition.num_attributes)
+        # The children were read before the old ones are dropped: one of them may be an old child in a new place.
         if definition.outer_index in self._outer:
             impl.clear(node)
         if impl is OBJECT:
@@ -108,6 +109,7 @@ class Unflattener:
     def _new_object(self, definition: NodeDef[Any]) -> Any:
         node = new_object(definition.type, definition.metadata[1], self._now)
         self.index_ref[definition.index] = node  # type: ignore[index]
+        # The attributes are written after all children are read, in one `update`, and in the order of the definition.
         values = attributes_of(node)
         children = self._children(definition.num_attributes)
         if definition.type._pytree__has_int_keys:
@@ -148,6 +150,7 @@ class Unflattener:
                 value = _plain_copy(value, self._now)
             elif is_variable and self._copy:
                 value = value.copy(_copy_ref=not isinstance(value.get_raw_value(), MARKS))
+            # A ref in the leaf is used as it is; an array that left a trace for a new ref becomes one again.
             if refdef is not None:
                 value = self._with_ref(refdef, value, is_variable)
         existing = self._outer.get(definition.outer_index)

@@ -66,6 +66,7 @@ def _update_node(node: Any, state: Any, path: Path, now: TraceState) -> None:
     if impl is None:
         raise TypeError(f"cannot update a {type(node).__name__}: expected an object, a container or a Variable")
     is_plain = impl is OBJECT and not node._pytree__has_int_keys
+    # The real attribute dict is read without a copy: `update` visits every object of a model at each training step.
     children = attributes_of(node) if is_plain else dict(child_items(node))
     for key, value in list((state._mapping if type(state) is State else state).items()):
         current = children.get(key, _ABSENT)

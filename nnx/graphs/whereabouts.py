@@ -67,6 +67,8 @@ def _inside_of_the_transform() -> Iterator[FrameType]:
 
 
 def _names(frame: FrameType) -> Iterator[tuple[str, Any]]:
+    # Locals include closed-over names. Of the globals only those that the code uses are searched, not the whole
+    # module.
     yield from frame.f_locals.items()
     for name in frame.f_code.co_names:
         if name in frame.f_globals:

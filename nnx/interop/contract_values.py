@@ -32,6 +32,7 @@ def _optimizer(builder: Builder, spec: Instance, place: str, scope: Scope) -> An
     import optax
 
     model = _model_for(builder, spec, place, scope)
+    # Adam has a count and two moments, so the abstract state has both kinds of optimizer Variables.
     tx = optax.with_extra_args_support(optax.adam(1e-3))
     optimizer = abstractly(lambda model: spec.cls(model, tx, wrt=Param), model)
     if isinstance(optimizer, ModelAndOptimizer):

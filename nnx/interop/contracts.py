@@ -55,6 +55,7 @@ def _is_plain(path: Path, value: Any) -> bool:
 
 
 def _new(cls: type, attributes: Mapping[str, Any]) -> Any:
+    # Without `__init__`, whose arguments the checker does not know.
     node = new_object(cls)
     for name, value in attributes.items():
         setattr(node, name, value)

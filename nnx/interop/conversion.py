@@ -96,6 +96,7 @@ class _Conversion:
             return is_foreign_type(type(node))
 
         leaves, treedef = jax.tree_util.tree_flatten_with_path(value, is_leaf=is_end)
+        # A leaf that is no object of flax: an array or a static value, which both libraries share.
         if treedef == jax.tree_util.tree_structure(0):
             return value
         if not any(is_end(leaf) or isinstance(leaf, type | types.FunctionType) for _, leaf in leaves):
@@ -115,6 +116,7 @@ class _Conversion:
         attributes = {name: value for name, value in vars(obj).items() if name not in _BOOKKEEPING}
         data = getattr(obj, "_pytree__nodes", {})
         nodes = HashableMapping({name: bool(data[name]) for name in attributes if name in data})
+        # Recorded before its attributes are converted: a cycle leads back to the object.
         twin = new_object(kind)
         self.made[id(obj)] = (obj, twin)
         fill_object(twin, [(name, self.value(value, (*path, name))) for name, value in attributes.items()], nodes)
@@ -181,6 +183,7 @@ class Translation:
             self.known[function] = twin
         return twin
 
+    # `super()` without arguments reads the class from the cell `__class__`, which must be the new class.
     def _rebased(self, kind: type, path: Path) -> type:
         cell = types.CellType()
         bases = tuple(

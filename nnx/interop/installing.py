@@ -67,6 +67,8 @@ class _Alias(Loader):
     def exec_module(self, module: types.ModuleType) -> None:
         sys.modules[module.__name__] = self._module
         if module.__name__ == NNX:
+            # Only now may names of flax's modules be looked up in these modules: without `install` a misspelt name is
+            # an AttributeError.
             for name, loaded in list(sys.modules.items()):
                 if name.startswith(tuple(f"{OURS}.{part}." for part in SAME_NAME)):
                     offer_imports(loaded)
@@ -214,6 +216,7 @@ def install() -> None:
     """
     if installed():
         return
+    # The real library's objects may exist already, and would be mixed with weft's.
     real = real_nnx()
     if real is not None:
         raise InstallError(

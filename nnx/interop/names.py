@@ -48,6 +48,7 @@ class NamesModule(types.ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("__"):
+            # Imported at the first look-up, because some of these files are slow to import or need an extra.
             for file in self.__dict__["_files"]:
                 value = vars(importlib.import_module(file)).get(name, _ABSENT)
                 if value is not _ABSENT:

@@ -190,6 +190,7 @@ def _record_class(node_type: type, labels: tuple[tuple[Any, type | None], ...], 
 def _field_name(key: Any, base: type, used_names: set[str]) -> str:
     is_name = isinstance(key, str) and key.isidentifier() and not keyword.iskeyword(key) and not key.startswith("__")
     name = key if is_name else f"item_{key}" if isinstance(key, int) else f"item_{len(used_names)}"
+    # An attribute with the name of a record's own attribute or method would shadow it.
     while hasattr(base, name) or name in used_names or name == "record_structure":
         name += "_"
     used_names.add(name)
@@ -275,6 +276,7 @@ def _call(function: Callable[..., Any], record: Any, args: Any, kwargs: Any) -> 
     module = from_record(record)
     out = function(module, *args, **kwargs)
     after = to_record(module)
+    # Updates are leaves of a fixed structure, so a new attribute could not be returned.
     if after.record_structure != record.record_structure:
         _refuse_structure(record.record_structure, after.record_structure)
     updates = partition.changes(record, after)

@@ -77,6 +77,7 @@ class Assembly:
         layouts: list[tuple[Layout, list[Any]]] = []
         variables = len(trees.flatten(root, is_boxed)[0])
         self._add(root, itertools.count(1), variables + 1, layouts)
+        # Grouped by attribute names: one generated function makes the dicts of all objects of a group.
         alike: dict[tuple[str, ...], _Alike] = {}
         for i, (layout, places) in enumerate(layouts):
             group = alike.setdefault((*layout.data_names, "", *layout.static_names), _Alike(layout))
@@ -100,6 +101,7 @@ class Assembly:
         for name in layout.static_names:
             self._statics.append(values[name])
             places.append(-len(self._statics))
+        # Children come before their parent, so the root is the last object.
         self._kinds.append(type(value))
         self._nodes.append(value._pytree__nodes)
         layouts.append((layout, places))

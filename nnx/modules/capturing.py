@@ -46,10 +46,12 @@ def capture(
     if isinstance(fn, type) and issubclass(fn, Variable):
         kinds = (fn, *var_types)
         return lambda function: capture(function, *kinds, init=init, method_outputs=method_outputs)
+    # A bound method's object is found here, because `fn(*args)` does not show it among the arguments.
     owner = fn if isinstance(fn, Module) else fn.__self__ if inspect.ismethod(fn) else None
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         root = owner if isinstance(owner, Module) else args[0]
+        # Listed before the call for `_open`, and again after it for `_close`: the call may add or replace Modules.
         modules = _recording_modules(root)
         _open(modules, var_types, _values_by_module(init))
         undo = _record_methods(modules, method_outputs) if method_outputs else []

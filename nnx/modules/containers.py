@@ -50,6 +50,7 @@ class Dict(MappingReprMixin, Module, MutableMapping[str, A]):
     def __len__(self) -> int:
         return len(attributes_of(self))
 
+    # `MutableMapping` sets `__hash__` to None; graphs need a hash by identity, like all objects.
     def __hash__(self) -> int:
         return id(self)
 
@@ -191,6 +192,7 @@ class Sequential(Module, Iterable[Callable[..., Any]]):
             if i > 0:
                 args = output if isinstance(output, tuple) else () if isinstance(output, dict) else (output,)
                 passed_on = dict(output) if isinstance(output, dict) else {}
+            # Signatures are inspected only if there are keywords: a plain chain of layers pays nothing.
             accepted = accepted_keywords(layer, len(args), kwargs) if kwargs else {}
             if repeated := sorted(passed_on.keys() & accepted):
                 raise TypeError(

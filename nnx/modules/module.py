@@ -235,6 +235,7 @@ def set_where_found(
     """
     test = to_predicate(filters)
     chosen = [module for path, module in iter_modules(node, graph=graph) if test(path, module)]
+    # Checked before anything is set, so that a misspelt name leaves the model unchanged.
     missing = {name for name in attributes if not any(hasattr(module, name) for module in chosen)}
     if missing and raise_if_not_found:
         raise StructureError(

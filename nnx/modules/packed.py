@@ -35,6 +35,7 @@ class PackedObject:
         self.plan, self.packing = plan, packing
         places = {id(leaf): place for place, leaf in enumerate(plan.leaves)}
         self._order = [places.get(id(leaf), -1) for leaf in trees.flatten(node, is_boxed)[0]]
+        # The plan sorts attributes as JAX does, so the orders usually agree and no list is rebuilt in a call.
         self._in_order = self._order == list(range(len(plan.leaves)))
 
     def read(self) -> Sequence[Any] | None:

@@ -219,6 +219,7 @@ class Pytree(Slots, Representable, metaclass=PytreeMeta):
 
     def __init_subclass__(cls, *, pytree: bool | None = None, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        # A slot would not be in `__dict__`, so neither flattening nor copying would see the attribute.
         if cls.__dict__.get("__slots__"):
             raise TypeError(f"A Pytree does not support __slots__, but {cls.__name__} declares them")
         cls._pytree__is_pytree = config.flax_pytree_module if pytree is None else pytree
@@ -276,6 +277,8 @@ class Pytree(Slots, Representable, metaclass=PytreeMeta):
     def _record(self, name: str, value: Any, status: Status) -> None:
         nodes = self._pytree__nodes
         known = nodes.get(name)
+        # A static attribute does not become data by a plain assignment: that would change the object's structure, where
+        # the user may have meant to set an option.
         if status is Status.DATA and not known and name in attributes_of(self):
             raise AttributeKindError(
                 f"Cannot assign data value of type {type(value).__name__!r} to static attribute {name!r}",

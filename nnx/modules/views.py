@@ -134,6 +134,7 @@ def with_vars(
     def differs(path: Path, value: Any) -> bool:
         return isinstance(value, Variable) and any(getattr(value, mode) != wanted for mode, wanted in modes.items())
 
+    # Variables that already have the mode are shared with the copy, and may have several paths.
     test = All(differs, only)
     if not allow_duplicates and (groups := find_duplicates(node, only=test)):
         raise AliasError(

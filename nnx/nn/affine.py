@@ -16,6 +16,7 @@ from weft.nnx.nn.construct import value_of
 from weft.nnx.nn.dtypes import as_promotion
 from weft.nnx.variable.kinds import Param
 
+# flax has these names in several modules, and programs import them from there.
 default_kernel_init = initializers.lecun_normal()
 default_bias_init = initializers.zeros_init()
 

@@ -245,6 +245,7 @@ class MultiHeadAttention(Module):
             self.deterministic = deterministic
         if decode is not None:
             self.decode = decode
+            # An existing cache is not replaced: a view shares it with the model.
             if self.cached_key is None and batch_size is not None and max_length is not None:
                 self.init_cache((*as_sizes(batch_size), max_length, self.in_features), self.dtype or jnp.float32)
 
@@ -290,6 +291,7 @@ def _projected(layer: Any, q: jax.Array, k: jax.Array | None, v: jax.Array | Non
     """Projects a call's inputs to queries, keys and values of all heads."""
     if k is None and v is not None:
         raise ConfigError("inputs_v was passed without inputs_k", fix="pass inputs_k; inputs_v is the same by default")
+    # Checked here, because the projection's own error would name a `LinearGeneral` that the user did not create.
     if q.shape[-1] != layer.in_features:
         raise AxisError(
             f"Incompatible input dimension: MultiHeadAttention takes {layer.in_features} features on the last axis, "
@@ -300,6 +302,7 @@ def _projected(layer: Any, q: jax.Array, k: jax.Array | None, v: jax.Array | Non
     inputs = (q, k, k if v is None else v)
     maps = (layer.query, layer.key, layer.value)
     query, key, value = (project(x, out_sharding=sharding) for project, x in zip(maps, inputs, strict=True))
+    # Per head, before the product, which bounds the logits (`normalize_qk`).
     if layer.query_ln is not None and layer.key_ln is not None:
         query, key = layer.query_ln(query), layer.key_ln(key)
     return [query, key, value]

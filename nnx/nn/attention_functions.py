@@ -112,6 +112,7 @@ def dot_product_attention(
     """
     query, key, value = promote_dtype((query, key, value), dtype=dtype)
     ops.check_attention(query, key, value)
+    # Without dropout and without recording, the weights are not needed as an array, so a fused kernel can be used.
     if dropout_rate == 0 and module is None:
         # XLA on CPUs cannot compile a float16 product that is accumulated in float32; JAX's eager dispatch can run it.
         # So float16 takes the function without its `jit`.

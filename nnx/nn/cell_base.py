@@ -93,6 +93,7 @@ def kept_stream(keep_rngs: bool, rngs: Any) -> Any:
 
 def kept_init(carry_init: Any) -> Any:
     """Returns a constructor's `carry_init`, with a warning if there is one."""
+    # A warning and not an error, because flax still accepts the argument.
     if carry_init:
         warnings.warn(
             "'carry_init' of the constructor is deprecated: a cell with another function has another graphdef. "

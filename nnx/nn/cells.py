@@ -220,6 +220,7 @@ class LSTMCell(MemoryCell):
         bias_metadata: Metadata = NO_METADATA,
     ):
         of_input, of_carry, bias = begin_cell(self, locals())
+        # All input maps draw their keys before the carry maps, as in flax: with equal keys the initial values agree.
         self.ii, self.if_, self.ig, self.io = (of_input(hidden_features, use_bias=False) for _ in range(4))
         self.hi, self.hf, self.hg, self.ho = (of_carry(hidden_features, **bias) for _ in range(4))
         self.carry_init = kept_init(carry_init)

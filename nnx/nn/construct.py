@@ -31,6 +31,7 @@ def keep_options(layer: Any, arguments: Mapping[str, Any], *, but: Sequence[str]
         given: the constructor's `locals()`.
         but: further arguments to leave out.
     """
+    # In the order of the parameters, which is the order of attributes in `vars(layer)` and in its text.
     for name, value in arguments.items():
         if name not in ("self", "rngs", *but) and not name.endswith(("_init", "_metadata")):
             setattr(layer, name, hashable(value))
@@ -42,6 +43,7 @@ def make_param(init: Any, rngs: Any, shape: Sizes, dtype: Any, metadata: Metadat
     Raises:
         AttributeError: if `rngs` are no `Rngs`, or have no such stream.
     """
+    # By attribute and not by type: an object of the user's with streams of its own is accepted, as in flax.
     if not hasattr(rngs, "params"):
         refuse_rngs(rngs)
     stream, sizes = rngs.params, as_sizes(shape)

@@ -32,6 +32,7 @@ def _masked(layer: Any) -> tuple[jax.Array, jax.Array | None]:
     kernel, bias = learned(layer)
     if layer.mask is None:
         return kernel, bias
+    # A mask of another shape would broadcast against the kernel, and silently mask the wrong weights.
     if jnp.shape(layer.mask) != layer.kernel_shape:
         raise ConfigError(
             "Mask needs to have the same shape as weights: "
@@ -183,6 +184,7 @@ class ConvTranspose(_Convolution):
     ):
         self.kernel_size = kernel_size = as_sizes(kernel_size)
         keep_options(self, locals())
+        # With `transpose_kernel` the kernel has the layout of the convolution whose gradient this layer is.
         features = (out_features, in_features) if transpose_kernel else (in_features, out_features)
         self.kernel_shape = (*kernel_size, *features)
         self.kernel = make_param(kernel_init, rngs, self.kernel_shape, param_dtype, kernel_metadata)

@@ -37,6 +37,7 @@ def names_features(sizes: Callable[[Any], Mapping[int, int]]) -> Callable[[F], F
             try:
                 return method(self, *args, **kwargs)
             except (TypeError, ValueError) as error:
+                # The error of an inner layer is the better explanation: its sizes are closer to the fault.
                 if not isinstance(error, FeatureError) and (args or first in kwargs):
                     _explain(self, args[0] if args else kwargs[first], sizes)
                 raise

@@ -73,6 +73,7 @@ class GroupNorm(Normalizer):
         bias_metadata: Metadata = NO_METADATA,
         scale_metadata: Metadata = NO_METADATA,
     ):
+        # An attribute that flax has, and that programs read.
         self.feature_axis = -1
         self.num_groups, self.group_size = _groups(num_features, num_groups, group_size)
         self.scale = maybe_param(use_scale, scale_init, rngs, (num_features,), param_dtype, scale_metadata)
@@ -95,6 +96,7 @@ def _groups(features: int, groups: int | None, size: int | None) -> tuple[int, i
             fix="to set group_size, pass num_groups=None",
         )
     divisor = size if groups is None else groups
+    # `isinstance` too: a size that is no int, such as 4.0, would fail later in a reshape.
     if not isinstance(divisor, int) or divisor <= 0 or features % divisor:
         divisor_name = "a group size of" if groups is None else "groups:"
         raise ConfigError(

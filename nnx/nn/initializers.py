@@ -118,6 +118,7 @@ def _compiled(make: Any, shape: tuple[int, ...], dtype: Any) -> Callable[[Any, A
 
     @jax.jit
     def drawn(key: Any, count: Any) -> Any:
+        # The key as `RngStream` draws it, so that compiled and eager initial values are the same.
         return init(jax.random.fold_in(key, count), shape, dtype), count + jnp.uint32(1)
 
     return drawn

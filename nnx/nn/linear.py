@@ -308,6 +308,7 @@ class Embed(Module):
         self.embedding = make_param(embedding_init, rngs, (num_embeddings, features), param_dtype, embedding_metadata)
         self.num_embeddings = num_embeddings
         self.features = features
+        # Without a `dtype`, results have the dtype of the table, as in flax.
         self.dtype = dtype or self.embedding.dtype
         self.param_dtype = param_dtype
         self.promote_dtype = promote_dtype
@@ -324,6 +325,7 @@ class Embed(Module):
                 fix="cast the inputs, or use Linear on one-hot vectors",
             )
         look_up: Any = functools.partial(ops.embed, dtype=self.dtype, promote=as_promotion(self.promote_dtype))
+        # JAX cannot infer the sharding of a gather on explicit axes, so the look-up runs with automatic axes.
         if out_sharding is not None:
             look_up = jax.sharding.auto_axes(look_up, out_sharding=out_sharding)
         return look_up(inputs, self.embedding[...])

@@ -83,6 +83,7 @@ class LoRA(Module):
         self.lora_param_type = lora_param_type
         self.base_module = base_module
         self.promote_dtype = promote_dtype
+        # Keys are drawn for `lora_a` first, as in flax.
         down, up = (in_features, lora_rank), (lora_rank, out_features)
         self.lora_a = lora_param_type(a_initializer(rngs.params(), down, param_dtype), **a_metadata)
         self.lora_b = lora_param_type(b_initializer(rngs.params(), up, param_dtype), **b_metadata)

@@ -112,6 +112,7 @@ class BatchNorm(Normalizer):
         """
         running = first_given("use_running_average", use_running_average, self.use_running_average, owner=self)
         features = ops.canonical_axes(self.axis, jnp.ndim(x))
+        # `momentum=None` means that the running statistics are used and not updated.
         y, mean, var = ops.batch_norm(
             x,
             self.mean[...],

@@ -45,6 +45,7 @@ __all__ = [
 Array = jax.Array
 Output = Any
 _log = logging.getLogger(__name__)
+# Hashable, because it is an attribute of `RNN` and a part of the key of cached loops.
 _CARRIED = HashableMapping({...: iteration.Carry})
 
 
@@ -168,6 +169,7 @@ class RNN(Module):
 def _first_carry(cell: RNNCellBase, inputs: jax.Array, time_axis: int, batch: int, stream: Any) -> Carry:
     """Makes the cell's initial carry, sharded over the batch as the inputs are."""
     carry = cell.initialize_carry(inputs.shape[:time_axis] + inputs.shape[time_axis + 1 :], stream)
+    # Without explicit sharding, XLA chooses the layout of the carry.
     if not is_divided(inputs):
         return carry
     along = [entry for axis, entry in enumerate(spec_of(inputs)) if axis != time_axis][:batch]
@@ -182,6 +184,7 @@ def _own_stream(rngs: Any) -> RngStream:
 
 def _loop(time_axis: int, history: bool, unroll: int, state_axes: Any, broadcast: Any) -> Callable[..., Any]:
     """Makes the loop `carry, outputs = run(cell, carry, inputs)`; with `history`, outputs are `(carries, outputs)`."""
+    # Broadcast streams come first, because the first filter that matches a Variable counts.
     state_axes = state_axes if isinstance(state_axes, StateAxes) else StateAxes(state_axes)
     axes = StateAxes([(All(RngState, broadcast), None), *state_axes.rides])
     run = iteration.scan(

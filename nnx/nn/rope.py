@@ -48,6 +48,7 @@ class RoPE(Module):
                 "RoPE: either both `embedding_size` and `max_seq_len` or none of them must be provided",
                 fix="pass both for precomputed tables, or neither",
             )
+        # Declared as data, because tables may be assigned later.
         self.cached_sin = self.cached_cos = data(None)
         if embedding_size is not None and max_seq_len is not None:
             sin, cos = self._rotation_for(embedding_size, jnp.arange(float(max_seq_len)))
@@ -147,6 +148,7 @@ def turns_by_position(attention_fn: Any) -> bool:
     >>> turns_by_position(functools.partial(dot_product_attention_with_rope, rope=RoPE()))
     True
     """
+    # The function is passed with its `rope` bound, possibly in several partials.
     while isinstance(attention_fn, functools.partial):
         attention_fn = attention_fn.func
     return attention_fn is dot_product_attention_with_rope

@@ -75,6 +75,7 @@ class Dropout(Module):
         deterministic = first_given("deterministic", deterministic, self.deterministic, owner=self)
         if self.rate == 0 or deterministic:
             return inputs
+        # The general formula would divide by 1 - rate.
         if self.rate == 1:
             return jnp.zeros_like(inputs)
         source = first_given("rngs", rngs, self.rngs, owner=self)

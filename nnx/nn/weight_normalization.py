@@ -128,6 +128,7 @@ def _weights_as(normed: Sequence[tuple[Variable[Any], Any]]) -> Iterator[None]:
     before = [(raw := weight.get_raw_value(), raw[...] if is_array_ref(raw) else raw) for weight, _ in normed]
     for weight, value in normed:
         weight.set_value(value)
+    # Read back after the write: a hook of the Variable may have stored another object.
     within = [weight.get_raw_value() for weight, _ in normed]
     try:
         yield
@@ -213,6 +214,7 @@ class SpectralNorm(Module):
         self.param_dtype = param_dtype
         self.error_on_non_matrix = error_on_non_matrix
         self.use_running_average = not update_stats
+        # A dict by path and not a nested object, as in flax: checkpoints have these keys.
         stats: dict[Path, BatchStat[Any]] = {}
         for path, weight in _matrices(self):
             key = rngs.params()

@@ -66,6 +66,7 @@ _TERMINAL = Color(
 COLOR = _TERMINAL if supports_color() else NO_COLOR
 
 
+# Depth and colours of the `repr` that is running; threads print independently.
 class _Context(threading.local):
     color: Color = COLOR
     depth: int = 0

@@ -120,6 +120,7 @@ def pack_state(state: Any) -> tuple[Sequence[Any], Packing]:
     """Returns a State's leaves in order, and its `Packing`."""
     known = vars(state)
     packed = known.get("_packed")
+    # The State is still hidden, or its dicts can be hidden again.
     if packed is not None and ("_mapping" not in known or packed.hide(known)):
         leaves = packed.read()
         if leaves is not None:

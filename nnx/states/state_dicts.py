@@ -68,6 +68,7 @@ def replace_by_pure_dict(
     {'n': 2.0, 'w': 3.0}
     """
     replace = replace_fn or (lambda old, new: old.replace(new) if hasattr(old, "replace") else new)
+    # All replacements are collected first, so that an unknown path leaves the State unchanged.
     flat = dict(to_flat_state(state))
     unknown: list[Path] = []
     for path, value in flatten_mapping(pure_dict).items():

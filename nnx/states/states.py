@@ -43,6 +43,7 @@ class FlatState(Sequence[tuple[Path, V]], SequenceReprMixin):
     def __init__(self, items: Iterable[tuple[Path, V]], /, *, sort: bool):
         pairs = list(items)
         if sort:
+            # Sorting mixed keys would raise a TypeError of Python that names no path.
             refuse_unsorted(dict.fromkeys(path for path, _ in pairs))
             pairs.sort(key=operator.itemgetter(0))
         self._keys: tuple[Path, ...] = tuple(path for path, _ in pairs)
@@ -136,6 +137,7 @@ class State(MutableMapping[Any, Any], Representable):
         return type(self)(value, _copy=False) if isinstance(value, dict) else value
 
     def __getattr__(self, key: str) -> Any:
+        # `_mapping` is missing while the State is packed, and Python then calls this method for it.
         if key == "_mapping":
             return self._unpack()
         if key not in self._mapping:
@@ -148,6 +150,7 @@ class State(MutableMapping[Any, Any], Representable):
         packed = known.get("_packed")
         if packed is None:
             raise AttributeError("this State has no mapping: its __init__ did not run")
+        # `setdefault` is atomic: of two threads that read a packed State at once, both must get the same dicts.
         mapping = known.setdefault("_mapping", packed.unpack())
         if type(packed) is PackedLeaves:
             known.pop("_packed", None)

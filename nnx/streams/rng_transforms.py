@@ -53,6 +53,7 @@ def restore_rngs(backups: Iterable[StreamBackup], /) -> None:
     >>> rngs.params.key.shape
     ()
     """
+    # `backup_keys` stores keys alone, `split_rngs` and `fork_rngs` also counts.
     for stream, key, *count in backups:
         stream.key.set_value(key)
         if count:
@@ -308,6 +309,7 @@ def reseed(
     >>> rngs.dropout.count.get_value().item()
     0
     """
+    # Resolved before any key is drawn, so that an unknown policy changes nothing.
     decide = policy if callable(policy) else _POLICIES.get(policy)
     if decide is None:
         raise StructureError(f'policy must be "scalars_only", "match_shape" or a function, got {policy!r}')

@@ -81,6 +81,7 @@ def _initializer_method(constructor: Callable[..., Any]) -> Callable[..., Any]:
     return method
 
 
+# Generated, because flax has a method for each of these functions on both classes.
 def _with_random_methods(cls: Any) -> Any:
     for name in _RANDOM:
         setattr(cls, name, _random_method(getattr(random, name)))
@@ -122,6 +123,7 @@ class RngStream(Pytree):
     def __init__(self, key: jax.Array | int, *, tag: str):
         if isinstance(key, int):
             key = random.key(key)
+        # An old-style key of `jax.random.PRNGKey`.
         elif isinstance(key, jax.Array) and key.dtype == jnp.uint32:
             key = random.wrap_key_data(key)
         if not isinstance(key, jax.Array) or not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
@@ -187,6 +189,7 @@ def is_plain(stream: RngStream) -> bool:
 
 def draw_by(stream: RngStream, make: Callable[[jax.Array, jax.Array], tuple[Any, jax.Array]]) -> Any:
     """Calls `make(key, count)` for a plain stream, stores the next count, and returns the value."""
+    # Before the draw: a stream of another trace level must not draw a key without counting it.
     stream.count._check_can_update()
     value, count = make(stream.key._raw_value, stream.count._raw_value)
     stream.count.set_raw_value(count)
@@ -236,6 +239,7 @@ class Rngs(Pytree):
         return self._get_stream(name, KeyError)
 
     def __getattr__(self, name: str) -> Any:
+        # Protocols of Python and libraries look up dunder names, which must not give a random stream.
         if name.startswith("__") and name.endswith("__"):
             raise AttributeError(name)
         return self._get_stream(name, AttributeError)

@@ -91,6 +91,7 @@ def record(
     Raises:
         AttributeError: if there is no such method.
     """
+    # A copy, because the numbers are stored as attributes, and the traced call may change the object.
     copy = clone(obj, graph=True)
     nodes = recorded_nodes(copy)
     for number, (_, node) in enumerate(nodes):
@@ -190,6 +191,7 @@ def _recorded(
     if is_outermost:  # its arguments may be abstract, so there is nothing to evaluate
         return None
     results = _jax.run(program, before)
+    # The caller of this method must see the updates that the traced call made.
     update(objects, after.fill(results[count:]))
     return out.fill(results[:count])
 

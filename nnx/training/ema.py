@@ -122,4 +122,5 @@ def _copy(path: Any, leaf: Any) -> Any:
             at=format_path(path),
             fix="use the `only` filter to choose Variables, such as only=nnx.Param",
         )
+    # A copy of the array, too: the model's own buffer may be donated to jit.
     return type(leaf)(jnp.copy(leaf.get_value()), **leaf.get_metadata())

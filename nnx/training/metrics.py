@@ -238,6 +238,7 @@ class Welford(Metric):
         count, center = (1, values) if is_number else (values.size, values.mean())
         spread = 0.0 if is_number else values.var() * count
         before, after = self.count[...], self.count[...] + count
+        # Chan's formula for merging a batch into running moments: summing squares would cancel in float32.
         delta = center - self.mean[...]
         self.count[...] = after
         self.mean[...] += delta * count / after
@@ -344,6 +345,7 @@ class MultiMetric(Metric):
             TypeError: if an argument is missing.
         """
         mask = updates.pop("mask", None)
+        # The raw values are stored before the first update, to restore all metrics if one fails.
         leaves = [leaf for _, leaf in to_flat_state(splitting.state(self, graph=True))]
         before = [(leaf, leaf.get_raw_value()) for leaf in leaves if isinstance(leaf, Variable)]
         try:

@@ -151,6 +151,7 @@ class Optimizer(Pytree, Generic[M]):
                 "Missing required argument 'grads': update takes (model, grads). nnx.ModelAndOptimizer's takes (grads)"
             )
         pure_state = functools.partial(state, graph=self.graph)
+        # optax works on plain arrays: a State of Variables would make it compute on Variables' operators.
         params, gradients = as_pure(pure_state(model, self.wrt)), as_pure(pure_state(grads, self.wrt))
         before = as_pure(self.opt_state)
         try:

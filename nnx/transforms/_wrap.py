@@ -85,6 +85,7 @@ def refuse_bound_method(function: Any, name: str) -> None:
     Raises:
         ValueError: naming the unbound method to use.
     """
+    # The class attribute tells all objects of NNX, and importing `Pytree` is not needed for it.
     owner = getattr(function, "__self__", None)
     if owner is not None and hasattr(cast("type[Any]", type(owner)), "_pytree__is_pytree"):
         method = getattr(function, "__name__", "method")
@@ -166,6 +167,7 @@ def argnums_and_filters(argnums: Any) -> tuple[int | tuple[int, ...], tuple[tupl
         StructureError: if two entries name one argument; only one of their filters could hold.
         DifferentiationError: if an entry is neither an int nor a `DiffState`.
     """
+    # As in JAX, a bare int gives a bare gradient, and a sequence of one int a tuple of one gradient.
     single = not isinstance(argnums, Iterable)
     entries: tuple[Any, ...] = (argnums,) if single else tuple(cast("Iterable[Any]", argnums))
     numbers = numbers_of_arguments(

@@ -301,5 +301,6 @@ def remat(
     2.0
     """
     boundary = boundary_of("remat", graph, graph_updates)
+    # Static arguments are bound to the function before the rule sees the call, so `jax.checkpoint` has none.
     rematted = over(REMAT, boundary, RematOptions(policy, prevent_cse))
     return decorate(f, lambda function: static_arguments(function, static_argnums, rematted(function)))

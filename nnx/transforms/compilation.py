@@ -68,6 +68,7 @@ class JitWrapped(JitFunction[P, R]):
 
     def eval_shape(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Returns the output as `ShapeDtypeStruct`s, without computing it or updating the arguments."""
+        # With copies instead of updates: an abstract evaluation must not write shapes into the caller's Variables.
         boundary = References(self._boundary.graph, self._boundary.updates, "eval_shape", self._boundary.updates)
         call = self._with_statics(args, kwargs)
         return interpret(EVAL_SHAPE, boundary)(self._interpreted.functions, NoOptions())(*call)
@@ -83,6 +84,7 @@ def _options(
 ) -> JitOptions:
     numbers, names = numbers_and_names(function, *static)
     donated_numbers, donated_names = numbers_and_names(function, *donated)
+    # Options at their defaults are left out: an option that some version of JAX lacks fails only where it is used.
     jax_options = {name: value for name, value in jax_options.items() if value not in (None, False)}
     return JitOptions(numbers, names, donated_numbers, donated_names, in_shardings, out_shardings, jax_options)
 
@@ -265,6 +267,7 @@ def shard_map(
     in_specs = checked_prefix(boundary, in_specs, "in_specs", "StateSharding")
     out_specs = checked_prefix(boundary, out_specs, "out_specs", "StateSharding")
     more: dict[str, Any] = {"check_vma": check_vma}
+    # Without names, JAX's own default applies: all axes of the mesh.
     if axis_names:
         more["axis_names"] = axis_names
     return decorate(f, over(SHARD_MAP, boundary, ShardMapOptions(mesh, in_specs, out_specs, more)))

@@ -49,6 +49,7 @@ class CustomVjp(CustomVjpOverValues[P, R]):
 
     def _interpret(self, functions: tuple[Callable[..., Any], ...], options: CustomOptions) -> Callable[..., Any]:
         options = dataclasses.replace(options, filters=self._filters, with_updates=self._boundary.updates)
+        # Whether the backward function gets cotangents of updates is read from its signature, as in flax.
         named = not self._boundary.updates and _takes_updates(options.rule)
         if named:
             options = dataclasses.replace(options, rule=_with_updates_alone(options.rule), updates_as=_UPDATES)

@@ -157,6 +157,7 @@ def _mapped(
             at=f"in_axes={in_axes!r}",
             fix="pass a tuple with an entry for each argument: (StateAxes(...),)",
         )
+    # With a single entry for all arguments, positions do not matter, and keyword arguments stay keywords.
     by_signature = by_signature and boundary.updates and isinstance(in_axes, tuple | list)
     wrap = over(rule, boundary, replace(options, in_axes=in_axes, out_axes=out_axes), by_signature=by_signature)
 
@@ -221,6 +222,7 @@ def scan(
 
     def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
         refuse_bound_method(function, "scan")
+        # Inside the loop, where Variables have lost the scanned axis.
         body = with_metadata_axes(function, in_axes, out_axes, transform_metadata, boundary)
         scanned = interpret(SCAN if boundary.updates else SCAN_ALONG, boundary)
         run = _traced_again(function, lambda: scanned((body,), options))

@@ -187,6 +187,7 @@ def _each(
     reached: dict[int, Any] = {
         id(leaf.holder): (leaf.holder, axis) for leaf, axis in zip(flattened.leaves, rides, strict=True)
     }
+    # Plain arrays have no metadata. By `id` and not by path: a shared Variable gets or loses its axis once.
     reached = {number: pair for number, pair in reached.items() if type(pair[0]) in VARIABLE_TYPES}
     for number, (variable, axis) in reached.items():
         if axis is not None and number not in done:

@@ -119,6 +119,7 @@ def get_abstract_model(
     def sharded(leaf: Any, sharding: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
+    # The mesh is set during the abstract evaluation, too: eager sharding of new Variables raises without one.
     with jax.set_mesh(mesh):
         graphdef, abstract = split(eval_shape(init_fn, graph=graph), graph=graph)
         return graphdef, jax.tree.map(sharded, abstract, get_named_sharding(abstract, mesh))

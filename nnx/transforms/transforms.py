@@ -125,6 +125,7 @@ def eval_shape(
     """
     refuse_bound_method(f, "eval_shape")
     boundary = boundary_of("eval_shape", graph, graph_updates)
+    # As in flax, only the mode with graph updates computes shardings from `out_sharding`.
     if not boundary.updates:
         return interpret(EVAL_SHAPE, boundary)((f,), NoOptions())(args, kwargs)
     # `copies`: an argument that is returned must be a new object, because the caller's own must not become abstract.
@@ -167,6 +168,7 @@ def make_jaxpr(
     >>> [equation.primitive.name for equation in jaxpr.eqns]
     ['add']
     """
+    # `copies`: nothing is written to the caller's objects, of which the jaxpr is only an abstract picture.
     boundary = boundary_of("make_jaxpr", graph, graph_updates, copies=True)
     made = over(MAKE_JAXPR, boundary, JaxprOptions(False))
     return decorate(f, lambda function: static_arguments(function, static_argnums, made(function)))

@@ -82,6 +82,8 @@ class BoxType(hijax.MutableHiType):
         return hash((BoxType, self.var_type, self._treedef, self._leaves))
 
     def __eq__(self, other: object) -> bool:
+        # JAX compares the types of a loop's carry. The content may differ between two points of a trace, so only the
+        # class counts.
         return isinstance(other, BoxType) and self.var_type == other.var_type
 
     def __repr__(self) -> str:
@@ -161,6 +163,7 @@ class WriteBox(hijax.HiPrimitive):
         return [], {variable_effect}
 
     def jvp(self, primals: Any, tangents: Any, *, treedef: Any) -> Any:
+        # A box that is differentiated has a box of tangents, which gets the tangents of the same leaves.
         for box, *leaves in (primals, tangents):
             write_box_p.bind(box, *leaves, treedef=treedef)
         return [], []

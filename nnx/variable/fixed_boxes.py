@@ -72,6 +72,7 @@ class BoxType(hijax.HiType):
         leaves = [aval.to_tangent_aval() for aval in self._leaves]
         return type(self)(self.var_type, self._treedef, leaves, ref=self.ref)
 
+    # JAX adds cotangents of a box by these two, because it knows no sum of boxes itself.
     def vspace_zero(self) -> Any:
         return make_box(self, [hijax.zeros_of(aval) for aval in self._leaves])
 

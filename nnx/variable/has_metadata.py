@@ -122,6 +122,8 @@ class HasMetadata:
                 )
 
     def _replace_metadata(self, metadata: dict[str, Any]) -> None:
+        # A Variable with another mode would need another class (a box) or another value (a ref), so modes are fixed at
+        # creation.
         for mode in REQUIRED:
             if metadata[mode] != self._nnx_metadata[mode]:
                 raise StructureError(

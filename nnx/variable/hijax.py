@@ -55,6 +55,7 @@ def _through(box: Any, act: Callable[[Any], Any]) -> Any:
     before, definition = jax.tree.flatten(variable)
     out = act(variable)
     after, now = jax.tree.flatten(variable)
+    # Reading must not write: a write is an effect in the jaxpr on JAX 0.10, and an error inside a trace on JAX 0.12.
     if now != definition or any(new is not old for new, old in zip(after, before, strict=True)):
         write_box(box, variable)
     return out
@@ -137,6 +138,7 @@ class HijaxVariable(Representable, metaclass=_BoxMeta):
         """The types of the box's current leaves, which JAX up to 0.10 asks for when it traces a concrete box."""
         return boxes.VariableQDD(tuple(map(jax.typeof, self._leaves)), self._treedef)
 
+    # As for `Variable`: `==` compares values.
     __hash__ = None  # type: ignore[assignment]
 
 

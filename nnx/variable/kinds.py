@@ -156,6 +156,7 @@ def variable_name_from_type(typ: VariableType, /, *, allow_register: bool = Fals
     >>> variable_name_from_type(BatchStat)
     'batch_stats'
     """
+    # By identity: two libraries may define types of the same name.
     for name, registered in VariableTypeCache.items():
         if registered is typ:
             return name

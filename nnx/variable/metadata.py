@@ -50,6 +50,7 @@ class Metadata(dict[str, Any]):
             return self._in_order
         except AttributeError:
             names = sorted(self)
+            # With the modes alone the record is one of the shared eight, which must stay the same object.
             is_sorted = len(self) == len(REQUIRED) or names == list(self)
             self._in_order = self if is_sorted else Metadata({name: self[name] for name in names})
             return self._in_order
@@ -185,6 +186,7 @@ def with_metadata(
     """
     by_name = dict(zip(HOOKS, (on_get_value, on_set_value, on_create_value, on_add_axis, on_remove_axis), strict=True))
     hooks = {name: (hook,) if callable(hook) else tuple(hook) for name, hook in by_name.items()}
+    # flax deprecates hooks in favour of subclasses that override `get_value` and `set_value`.
     if any(hooks.values()):
         warn_of_hooks()
 

@@ -16,6 +16,7 @@ class VariableMeta(type):
     """Gives every Variable type `__slots__`, and replaces new instances with `hijax=True` by hijax boxes."""
 
     def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **kwargs: Any):
+        # Without slots, each Variable would have a `__dict__`, and transforms rebuild thousands of them in each trace.
         namespace.setdefault("__slots__", ())
         return super().__new__(cls, name, bases, namespace, **kwargs)
 

@@ -52,6 +52,7 @@ def same_value(first: Any, second: Any) -> bool:
     """
     if first is second:
         return True
+    # Two arrays of equal content are different values here: comparing them would wait for the device.
     if is_array(first) or is_array(second):
         return False
     leaves, structure = jax.tree.flatten(first)

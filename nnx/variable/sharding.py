@@ -96,6 +96,8 @@ def shard_value(value: Any, out_sharding: Any, rules: LogicalRules | None, mesh:
         )
     if isinstance(spec, PartitionSpec):
         spec = NamedSharding(meshes[-1], spec)
+    # On automatic axes XLA lays values out, so the sharding is a constraint. On explicit axes it is part of the type,
+    # and must be changed by `reshard`.
     if isinstance(spec, Format) or meshes[-1].are_all_axes_auto:
         return jax.lax.with_sharding_constraint(value, spec)
     if meshes[-1].are_all_axes_explicit:

@@ -37,5 +37,6 @@ class Shown(ValueProtocols, Representable):
 
 def shown_metadata(metadata: Metadata) -> dict[str, Any]:
     """The metadata that the text shows: all but modes with their default value."""
+    # The defaults are read now and not at import: a program may change them by `config.update`.
     usual = {"hijax": config.flax_hijax_variable, "ref": False, "eager_sharding": config.flax_always_shard_variable}
     return {name: value for name, value in metadata.items() if name not in usual or usual[name] != value}

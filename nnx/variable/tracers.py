@@ -54,6 +54,7 @@ class TraceState(Representable):
         self._jax_trace = current_jax_trace()
 
 
+# flax has trace states in pytrees of its own state objects, and JAX rebuilds them at the level of the transform.
 jax.tree_util.register_pytree_node(TraceState, lambda _: ((), None), lambda _aux, _children: TraceState())
 
 # Functions that find a path to an object, for errors. `graphs.whereabouts` adds itself: it walks graphs, which build on

@@ -88,16 +88,20 @@ class Variable(Shown, HasMetadata, Generic[A], metaclass=VariableMeta):
             modes = {mode: joined.pop(mode, None) for mode in modes}
             metadata, value = joined, value.raw_value
         hijax, ref, eager_sharding = modes.values()
+        # A ref inside the value would be mutated behind the Variable: no hook, no trace level check, and plans could
+        # not see it.
         if not is_plain_array(value) and any(map(is_array_ref, jax.tree.leaves(value))):
             raise StructureError("Cannot pass a Ref to a Variable", fix="pass the array, `ref[...]`, and ref=True")
         metadata["hijax"] = hijax_default() if hijax is None else hijax
         metadata["ref"] = ref_default() if ref is None else ref
         metadata["eager_sharding"] = using_eager_sharding() if eager_sharding is None else eager_sharding
+        # A subclass may define hooks as methods, as in flax; those passed to the constructor come first.
         for hook in HOOKS:
             if hook not in metadata and hasattr(type(self), hook):
                 metadata[hook] = getattr(type(self), hook)
         if any(metadata.get(hook) for hook in HOOKS):
             warn_of_hooks()
+        # Past `__setattr__`, which checks a trace level that the Variable does not have yet.
         _store(self, "_trace_state", current_trace_state())
         _store(self, "_nnx_metadata", freeze(with_current_names(metadata)))
         self._create(value)
@@ -111,6 +115,7 @@ class Variable(Shown, HasMetadata, Generic[A], metaclass=VariableMeta):
         value = self.create_value(value)
         if metadata["eager_sharding"] and "out_sharding" in metadata:
             value = shard_value(value, metadata["out_sharding"], metadata.get("sharding_rules"), metadata.get("mesh"))
+        # A `ShapeDtypeStruct` (an abstract Variable) has no array for a ref.
         keeps_ref = metadata["ref"] and not isinstance(value, jax.ShapeDtypeStruct)
         _store(self, "_raw_value", jax.new_ref(value) if keeps_ref else value)
 
@@ -294,6 +299,7 @@ class Variable(Shown, HasMetadata, Generic[A], metaclass=VariableMeta):
         """
         if type(self) is not type(other):
             raise StructureError(f"a {type(self).__name__} cannot copy from a {type(other).__name__}")
+        # Copying a Variable to itself would advance the epoch, and every plan in the process would be checked again.
         if self is not other:
             self.set_raw_value(other._raw_value)
             _store(self, "_nnx_metadata", other._nnx_metadata)
@@ -324,6 +330,8 @@ class Variable(Shown, HasMetadata, Generic[A], metaclass=VariableMeta):
     # ------------------------------------------------------------------ attributes: metadata first, then the value's
 
     def __getattr__(self, name: str) -> Any:
+        # By `object.__getattribute__`: on a Variable that is only half unpickled, `self._nnx_metadata` would call this
+        # method again.
         metadata = object.__getattribute__(self, "_nnx_metadata")
         if name in metadata:
             return metadata[name]
@@ -331,6 +339,7 @@ class Variable(Shown, HasMetadata, Generic[A], metaclass=VariableMeta):
 
     def __setattr__(self, name: str, value: Any) -> None:
         self._check_can_update()
+        # Only slots and properties can be set, so a misspelt `w.vaule = x` is an error and not a new attribute.
         if not hasattr(getattr(type(self), name, None), "__set__"):
             raise AttributeError(
                 f"Cannot set attribute {name!r} of a {type(self).__name__}; "

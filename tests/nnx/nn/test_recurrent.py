@@ -353,7 +353,11 @@ class NoStart(nnx.RNNCellBase):
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: nnx.RNN(NoStart(), rngs=3), ValueError, "RNN draws its initial carry from Rngs or a stream, got a int"),
+        (
+            lambda: nnx.RNN(NoStart(), rngs=3),
+            ValueError,
+            "RNN draws its initial carry from Rngs or a stream, got a int",
+        ),
         (lambda: both(nnx, rngs=3), TypeError, "Bidirectional draws its initial carries from Rngs or a stream"),
         (lambda: nnx.RNN(NoStart())(x_of(5, 3)), NotImplementedError, "`initialize_carry`, but NoStart defines none"),
         (lambda: NoStart()(None, x_of(3)), NotImplementedError, "`__call__`, but NoStart defines none"),
