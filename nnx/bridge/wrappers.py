@@ -233,17 +233,17 @@ def _initializing(module: Module) -> Iterator[None]:
         _set_initializing(module, True)
         yield
     finally:
-        for one in (*marked, module):
-            _set_initializing(one, False)
+        for marked_module in (*marked, module):
+            _set_initializing(marked_module, False)
 
 
 def _set_initializing(module: Module, initializing: bool) -> None:
-    for one in _modules_in(module):
-        one._pytree__state._initializing = initializing
+    for submodule in _modules_in(module):
+        submodule._pytree__state._initializing = initializing
 
 
 def _modules_in(module: Module) -> list[Module]:
-    return [one for _, one in iter_modules(module, graph=True)]
+    return [submodule for _, submodule in iter_modules(module, graph=True)]
 
 
 # ---------------------------------------------------------------------- NNX in Linen

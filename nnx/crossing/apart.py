@@ -73,7 +73,7 @@ class RefStructure:
         items: for each item NODE (a graph), ARRAY, or `Fixed` around a static value.
         graphdef: the joint structure of all graphs.
         holders: for each leaf of the graphs the box around it. Arrays that are items themselves follow these leaves.
-        paths: for each leaf the number of its item, and its path inside of that item.
+        paths: for each leaf the number of its item, and its path inside that item.
         full_paths: for each leaf its path in the whole tree.
     """
 

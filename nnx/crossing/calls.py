@@ -73,6 +73,6 @@ class RefCall(RefStructure):
                 value = values[i] if holder.type is None else holder.type._new(values[i], holder.metadata.in_order())
                 states[item].append((path, value))
         for item, pairs in states.items():
-            # A Variable that is an argument itself has no path inside of it, and is its own state.
+            # A Variable that is an argument itself has no path inside it, and is its own state.
             flat[item] = pairs[0][1] if len(pairs) == 1 and pairs[0][0] == () else from_flat_state(pairs)
         return self.treedef.unflatten(flat)

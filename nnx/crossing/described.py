@@ -33,7 +33,7 @@ AS_GIVEN = "an argument"
 
 @dataclass(frozen=True)
 class Part:
-    """What the structure has at a path.
+    """An entry of a `Picture`: what a structure has at a path.
 
     Attributes:
         text: how an error names it.

@@ -249,7 +249,7 @@ def check_consistent_aliasing(
         if isinstance(value, (Pytree, Variable)):
             check_levels([value])
         if isinstance(value, Variable):
-            # A filter gets the path inside of the object: users write filters for a model, wherever they pass it.
+            # A filter gets the path inside the object: users write filters for a model, wherever they pass it.
             own = prefix.map_prefix(path, value) if isinstance(prefix, PrefixMapping) else prefix
             kinds[id(value)] = type(value).__name__
             places.setdefault(id(value), []).append(((*base_path, *path), own))
@@ -360,8 +360,8 @@ def clear_non_graph_nodes(tree: Any) -> Any:
     """Replaces everything in a tree but objects and Variables by None.
 
     >>> from weft.nnx.variable.kinds import Param
-    >>> kept = Param(1)
-    >>> clear_non_graph_nodes([kept, 2])[1] is None
+    >>> param = Param(1)
+    >>> clear_non_graph_nodes([param, 2])[1] is None
     True
     """
     return jax.tree.map(lambda value: value if is_graph_node(value) else None, tree, is_leaf=is_graph_node)

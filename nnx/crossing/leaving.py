@@ -247,7 +247,7 @@ class Leaving:
         return named(tree.bases[tree.nodes[root]], self.mode.names(self.live[0]))
 
     def _source(self, leaf: Any, ride: Ride | None) -> Place:
-        """Where a leaf of the arguments' new structure takes its value from; a new leaf leaves on `ride`."""
+        """The source of a leaf in the arguments' new structure; the value of a new leaf leaves the trace on `ride`."""
         i = self.position.get(id(leaf))
         if i is not None:
             # The place of its update, if it has one: a value leaves the trace once, however many paths lead to it.
@@ -278,9 +278,9 @@ class Leaving:
         if CARRIED not in self.departure.lanes:
             return []
         parts = subtrees(self.departure.prefix, out, self.departure.read, CARRIED)
-        apart = take_apart(self.mode.graph, parts[0] if len(parts) == 1 else tuple(parts))
+        carried = take_apart(self.mode.graph, parts[0] if len(parts) == 1 else tuple(parts))
         places: list[tuple[int, int]] = []
-        for leaf in apart.leaves:
+        for leaf in carried.leaves:
             place = self.lanes.output(CARRIED, leaf.value, lambda: "carry")
             places.append(place)
             self.carried_places[id(leaf.value if leaf.holder is None else leaf.holder)] = place

@@ -11,7 +11,7 @@ from weft.core.interpreter.boundary import parameter_names
 
 @dataclass(frozen=True)
 class Mode:
-    """How one transform treats objects.
+    """The options of the references boundary, for one transform.
 
     Attributes:
         graph: whether objects are graphs, with sharing and cycles, or trees.

@@ -38,7 +38,7 @@ _store = object.__setattr__
 
 @dataclass(frozen=True)
 class RefOutcome:
-    """What a function returned and mutated, without the arrays.
+    """The record of what a function returned and mutated, without arrays.
 
     Attributes:
         updates: (leaf, lane, place) for each leaf of the arguments that changed, as in `Place`.

@@ -153,7 +153,7 @@ def rides_of(graph: bool, prefix: Any, tree: Tree, read: Read, option: str) -> l
 
 
 def finder(spec: Any, read: Read, option: str, item: Any = None) -> Callable[[Path, Any], Ride]:
-    """Makes a function from (path inside of an item, Variable or array there) to a ride, from the entry of that item.
+    """Makes a function from (path inside an item, Variable or array there) to a ride, from the entry of that item.
 
     Raises (when called):
         AxisError: if no filter of the entry matches.

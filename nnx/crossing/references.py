@@ -81,7 +81,7 @@ class References:
         functions, args, kwargs = call
         tree = take_apart(self.graph, (args, dict(kwargs)))
         names = self.mode.names(functions)
-        # Errors show the parameters' names. Filters still get paths inside of an argument, which is how users write
+        # Errors show the parameters' names. Filters still get paths inside an argument, which is how users write
         # them.
         tree.leaves = [RefLeaf(named(leaf.path, names), leaf.value, leaf.holder) for leaf in tree.leaves]
         tree.bases = [named(path, names) for path in tree.bases]

@@ -30,7 +30,7 @@ from weft.nnx.variable.variable import VARIABLE_TYPES, Variable
 
 
 class Flattener:
-    """One walk over a graph, or over several graphs under one numbering.
+    """A walk over a graph, or over several graphs under one numbering, which writes definitions and leaves.
 
     Attributes:
         nodes, attributes: the definitions so far.

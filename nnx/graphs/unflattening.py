@@ -33,7 +33,7 @@ _store = object.__setattr__
 
 
 class Unflattener:
-    """One reading of a structure and its leaves.
+    """Rebuilds graphs from a structure and its leaves, or writes into existing nodes.
 
     Args:
         graphdef: the structure.

@@ -64,7 +64,7 @@ def convert(obj: Any, /, *, classes: Mapping[type, type] | None = None) -> Any:
 
 
 class _Conversion:
-    """One walk over an object graph."""
+    """Converts an object graph in one walk, and remembers the converted objects."""
 
     def __init__(self, translation: Translation):
         self.translation = translation

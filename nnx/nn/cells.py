@@ -52,7 +52,7 @@ def begin_cell(cell: Any, arguments: Mapping[str, Any]) -> tuple[Callable[..., L
 
     Args:
         cell: the cell.
-        given: the constructor's `locals()`.
+        arguments: the constructor's `locals()`.
 
     Returns:
         A function that makes a linear map of the input with a number of output features, one for maps of the carry, and
@@ -119,7 +119,7 @@ class SimpleCell(VectorCell):
         self.carry_init = kept_init(carry_init)
 
     def __call__(self, carry: jax.Array, inputs: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """One step: the next carry, which is the output too, `(*batch, hidden_features)`."""
+        """Runs one step. Returns the next carry and the output, which are equal: `(*batch, hidden_features)`."""
         from_input, from_carry = self.dense_i(inputs), self.dense_h(carry)
         y = ops.simple_step(carry, from_input, from_carry, activation=self.activation_fn, residual=self.residual)
         return y, y
@@ -176,7 +176,7 @@ class GRUCell(_FusedCell, VectorCell):
     _gates, _carry_has_bias = 3, False
 
     def __call__(self, carry: jax.Array, inputs: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """One step: the next carry, which is the output too, `(*batch, hidden_features)`."""
+        """Runs one step. Returns the next carry and the output, which are equal: `(*batch, hidden_features)`."""
         from_input, from_carry = self.dense_i(inputs), self.dense_h(carry)
         y = ops.gru_step(carry, from_input, from_carry, gate=self.gate_fn, activation=self.activation_fn)
         return y, y
@@ -228,7 +228,7 @@ class LSTMCell(MemoryCell):
     def __call__(
         self, carry: tuple[jax.Array, jax.Array], inputs: jax.Array
     ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
-        """One step: the next `(memory, output)`, and the output, `(*batch, hidden_features)` each."""
+        """Runs one step. Returns the next carry `(memory, output)`, and the output: `(*batch, hidden_features)` each."""
         memory, h = carry
         pairs = (self.ii, self.hi), (self.if_, self.hf), (self.ig, self.hg), (self.io, self.ho)
         gates = [of_input(inputs) + of_carry(h) for of_input, of_carry in pairs]
@@ -259,7 +259,7 @@ class OptimizedLSTMCell(_FusedCell, MemoryCell):
     def __call__(
         self, carry: tuple[jax.Array, jax.Array], inputs: jax.Array
     ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
-        """One step: the next `(memory, output)`, and the output, `(*batch, hidden_features)` each."""
+        """Runs one step. Returns the next carry `(memory, output)`, and the output: `(*batch, hidden_features)` each."""
         memory, h = carry
         gates = jnp.split(self.dense_i(inputs) + self.dense_h(h), 4, axis=-1)
         memory, y = ops.lstm_step(memory, *gates, gate=self.gate_fn, activation=self.activation_fn)

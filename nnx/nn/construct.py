@@ -28,7 +28,7 @@ def keep_options(layer: Any, arguments: Mapping[str, Any], *, but: Sequence[str]
 
     Args:
         layer: the layer.
-        given: the constructor's `locals()`.
+        arguments: the constructor's `locals()`.
         but: further arguments to leave out.
     """
     # In the order of the parameters, which is the order of attributes in `vars(layer)` and in its text.

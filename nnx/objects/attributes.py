@@ -243,7 +243,7 @@ def _leaves_of_foreign(value: Any) -> list[Any]:
 
 
 class Status(Enum):
-    """How an assignment declares its attribute: by the type of the value, or by `nnx.data` or `nnx.static`."""
+    """The declaration of an attribute by an assignment: by the type of its value, or by `nnx.data` or `nnx.static`."""
 
     DATA = "data"
     STATIC = "static"
