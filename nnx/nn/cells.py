@@ -228,7 +228,7 @@ class LSTMCell(MemoryCell):
     def __call__(
         self, carry: tuple[jax.Array, jax.Array], inputs: jax.Array
     ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
-        """Runs one step. Returns the next carry `(memory, output)`, and the output: `(*batch, hidden_features)` each."""
+        """Runs one step. Returns the next carry `(memory, output)` and the output, `(*batch, hidden_features)` each."""
         memory, h = carry
         pairs = (self.ii, self.hi), (self.if_, self.hf), (self.ig, self.hg), (self.io, self.ho)
         gates = [of_input(inputs) + of_carry(h) for of_input, of_carry in pairs]
@@ -259,7 +259,7 @@ class OptimizedLSTMCell(_FusedCell, MemoryCell):
     def __call__(
         self, carry: tuple[jax.Array, jax.Array], inputs: jax.Array
     ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
-        """Runs one step. Returns the next carry `(memory, output)`, and the output: `(*batch, hidden_features)` each."""
+        """Runs one step. Returns the next carry `(memory, output)` and the output, `(*batch, hidden_features)` each."""
         memory, h = carry
         gates = jnp.split(self.dense_i(inputs) + self.dense_h(h), 4, axis=-1)
         memory, y = ops.lstm_step(memory, *gates, gate=self.gate_fn, activation=self.activation_fn)
