@@ -57,7 +57,7 @@ def findings_of(reader: Reader) -> list[Finding]:
         # `eqx.nn.Linear` is visited as `eqx.nn`, too, which has no entry in the table, so it is listed once.
         for name in sorted(names & COUNTERPARTS.keys()):
             if name != "Module" or _is_base(reader, node):
-                why = "it stays equinox's, and works beside weft's"
+                why = "it stays equinox's, and works together with weft's"
                 places.append(Finding(reader.source.path, reader.line(node), written(node), why, COUNTERPARTS[name]))
     return places
 

@@ -28,7 +28,7 @@ _PRIVATE = re.compile(r"_(pytree__|graph_node_|object__)\w*")
 _LIBRARY = re.compile(rb"^\s*(from flax import .*\bnnx\b|import flax\.nnx|from flax\.nnx)", re.MULTILINE)
 # Libraries that do not create objects of flax.nnx; some import it in an experimental module.
 _KNOWN = ("flax", "weft", "jax", "jaxlib", "numpy", "scipy", "optax", "orbax", "etils", "chex", "equinox", "jaxtyping")
-_STAYS = "objects of flax.nnx and of weft.nnx must not meet"
+_STAYS = "objects of flax.nnx and weft.nnx must not be mixed"
 
 
 def changes_of(reader: Reader, project: Project) -> Changes:
@@ -69,7 +69,7 @@ class _FlaxFile:
             case cst.Del() | cst.AssignTarget() | cst.AugAssign():
                 target = node.target
                 if isinstance(target, cst.Attribute) and _NNX in self.reader.imported(target.value):
-                    self._left(target, "flax.nnx is changed from outside", "do without, or do so to weft.nnx")
+                    self._left(target, "the file changes an attribute of flax.nnx", "remove this, or change weft.nnx")
             case _:
                 pass
 
@@ -80,14 +80,16 @@ class _FlaxFile:
             if _WRITTEN_OUT.search(node.value):
                 self.texts.append(node)
         elif isinstance(value, str) and _NAME.fullmatch(value):
-            self._left(node, "a module is named in a string", "name weft's, if it is to be that")
+            self._left(
+                node, "a string has the name of a module of flax.nnx", "write weft's module, if the string is imported"
+            )
 
     def _reference(self, node: cst.Attribute | cst.Name) -> None:
         above = self.reader.parent(node)
         if isinstance(above, (cst.ImportAlias, cst.AsName)) or self._in_import(node):
             return
         if isinstance(node, cst.Name) and _PRIVATE.fullmatch(node.value):
-            self._left(node, "it is how flax.nnx keeps its objects; weft.nnx keeps them otherwise")
+            self._left(node, "it is an internal name of flax.nnx's objects; those of weft.nnx have other internals")
         for name in self.reader.imported(node):
             if name == _NNX and isinstance(node, cst.Attribute):
                 self.parts.append(node)
@@ -96,9 +98,9 @@ class _FlaxFile:
                 self.keeps_root = True
                 if not is_base:
                     # `getattr(flax, "nnx")` would find flax.nnx only if another file imports it.
-                    self._left(node, "the package is used as a value, which has an nnx", "name flax.nnx itself")
+                    self._left(node, "the package `flax`, with its nnx, is used as a value", "write flax.nnx instead")
             if name.startswith(f"{_NNX}.") and not is_base and not has(name):
-                self._left(node, f"weft.nnx has no {name.removeprefix(_NNX + '.')}", "use what both have")
+                self._left(node, f"weft.nnx has no {name.removeprefix(_NNX + '.')}", "use names that both have")
             if name == _NNX and not is_base:
                 self._whole(node, above)
             if (
@@ -122,9 +124,9 @@ class _FlaxFile:
         if isinstance(above, cst.Arg):
             call = self.reader.parent(above)
             if isinstance(call, cst.Call) and isinstance(call.func, cst.Name) and call.func.value == "setattr":
-                self._left(call, "flax.nnx is changed from outside", "do without, or do so to weft.nnx")
+                self._left(call, "the file changes an attribute of flax.nnx", "remove this, or change weft.nnx")
                 return
-        self._left(node, "what is looked up in it is not known; weft.nnx has every public name", holds=False)
+        self._left(node, "the names looked up in it are unknown; weft.nnx has every public name", holds=False)
 
     def _in_import(self, node: cst.CSTNode) -> bool:
         return any(isinstance(parent, (cst.Import, cst.ImportFrom)) for parent in self.reader.around(node)[:6])
@@ -134,12 +136,12 @@ class _FlaxFile:
         if is_neutral(name):
             self._left(node, "it stays flax's", holds=False, what=name)
         elif name == "flax.config" or name.startswith(("flax.config.", "flax.configurations")):
-            self._left(node, "it switches flax.nnx; weft.nnx has switches of its own", "weft.nnx.config.config")
+            self._left(node, "it has the switches of flax.nnx; weft.nnx has its own", "weft.nnx.config.config")
         elif name.startswith("flax.experimental.nnx"):
-            self._left(node, "a name that flax has given up", "import flax.nnx, and migrate then")
+            self._left(node, "flax has removed this name", "import flax.nnx, then migrate")
         else:
-            why = "it may look at objects of flax.nnx, and does not know those of weft.nnx"
-            self._left(node, why, "see to it first", what=name)
+            why = "it may read objects of flax.nnx, and does not support those of weft.nnx"
+            self._left(node, why, "remove or replace this use first", what=name)
 
     def _import_from(self, node: cst.ImportFrom) -> None:
         module = "." * len(node.relative) + dotted(node.module)
@@ -150,7 +152,7 @@ class _FlaxFile:
             return
         if names == ["*"]:
             if module.startswith(_NNX) or module == "flax":
-                self._left(node, "what a star brings is not known", "import by name")
+                self._left(node, "the names of a star import are unknown", "import names")
             return
         to: dict[str, tuple[str, str]] = {}
         for name in names:
@@ -160,7 +162,7 @@ class _FlaxFile:
             elif module == _NNX or module.startswith(f"{_NNX}."):
                 ours = module_for(module, name)
                 if ours is None:
-                    self._left(node, f"weft.nnx has no {whole.removeprefix(_NNX + '.')}", "use what both have")
+                    self._left(node, f"weft.nnx has no {whole.removeprefix(_NNX + '.')}", "use names that both have")
                 else:
                     to[name] = (ours, name)
             else:
@@ -176,7 +178,7 @@ class _FlaxFile:
             of_nnx = name == _NNX or name.startswith(f"{_NNX}.")
             ours = module_for(name) if of_nnx else None
             if of_nnx and ours is None:
-                self._left(node, f"weft.nnx has no {name.removeprefix(_NNX + '.')}", "use what both have")
+                self._left(node, f"weft.nnx has no {name.removeprefix(_NNX + '.')}", "use names that both have")
             if name.startswith("flax.") and not of_nnx:
                 self._other(node, name)
             if not (name == "flax" or name.startswith("flax.")) or (alias.asname and not of_nnx and name != "flax"):
@@ -206,9 +208,9 @@ class _FlaxFile:
             return
         where, stored = written_out[0], self.reader.stored
         if "weft" in stored:
-            self._left(where, "the name `weft` is taken in this file", "call that otherwise")
+            self._left(where, "the file binds the name `weft`", "rename that")
         if "flax" in stored:
-            self._left(where, "the name `flax` is bound in several ways in this file", "import flax.nnx as nnx")
+            self._left(where, "the file binds the name `flax` in several ways", "import flax.nnx as nnx")
         if self._lists_flax() and not self.keeps_root:
             self._left(where, "`__all__` has the name `flax`", "import flax.nnx as nnx")
         for part in self.parts:
@@ -243,7 +245,7 @@ def foreign(source: Source, project: Project) -> list[Finding]:
     """Finds imports of libraries that use flax.nnx themselves: their objects stay flax's."""
     tops = {name.split(".")[0] for name in source.imports if not name.startswith(".")}
     return [
-        Finding(source.path, 1, f"import {top}", f"the library is written over flax.nnx; {_STAYS}", "", True)
+        Finding(source.path, 1, f"import {top}", f"the library uses flax.nnx; {_STAYS}", "", True)
         for top in sorted(tops)
         if top and top not in _KNOWN and not project.has_top(top) and _is_over_flax(top)
     ]

@@ -52,7 +52,7 @@ def _readers(project: Project, done: Migrated) -> dict[Source, Reader]:
             readers[source] = Reader(source)
         except ValueError as error:
             if source.asked:
-                fix = "move it by hand, or mend it if no Python reads it"
+                fix = "rewrite it by hand, or repair its syntax"
                 done.left.append(Finding(source.path, 1, "the file", str(error), fix, True))
     return readers
 
@@ -76,7 +76,7 @@ def _over_nnx(project: Project, readers: dict[Source, Reader], done: Migrated) -
         elif source.mentions("flax") and (
             source not in changes_by_file or (not source.asked and changes_by_file[source].edits)
         ):
-            why = "it is not among the files that were named" if not source.asked else "it cannot be parsed"
+            why = "it is not among the files to migrate" if not source.asked else "it cannot be parsed"
             holding.setdefault(group, Finding(source.path, 1, "the file", why, "", True))
     moving: dict[Source, Changes] = {}
     for source in sorted(concerned, key=lambda source: source.path):
@@ -95,10 +95,10 @@ def _over_nnx(project: Project, readers: dict[Source, Reader], done: Migrated) -
         holder = holding[group]
         if holder not in changes.left:
             place = project.place(holder.file, holder.line)
-            why = f"it is tied by imports to {holder.file.name}{place}, which holds it ({holder.what})"
-            done.left.append(Finding(source.path, 1, "flax.nnx", why, "see to that first", True))
+            why = f"it is connected by imports to {holder.file.name}{place}, which must stay with flax ({holder.what})"
+            done.left.append(Finding(source.path, 1, "flax.nnx", why, "resolve that finding first", True))
         elif changes.edits:
-            why = "the rest of the file stays with flax.nnx, since both must not meet"
+            why = "the rest of the file stays with flax.nnx, because both must not be mixed"
             done.left.append(dataclasses.replace(holder, what="flax.nnx", why=why, fix=""))
     return moving
 
@@ -107,7 +107,7 @@ def _of_ipython(source: Source) -> list[Finding]:
     """Finds lines in IPython's syntax that name flax."""
     if source.notebook is None:
         return []
-    why = "only IPython understands this line, and it names what would move"
+    why = "this line in IPython's syntax names flax, and cannot be rewritten"
     return [
         Finding(source.path, line, "the line", why, "write it as Python", True)
         for line in masked_lines(source.data, "flax")

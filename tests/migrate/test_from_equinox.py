@@ -19,7 +19,7 @@ HEAD = "import equinox as eqx\nfrom equinox import filter_grad as grad\n"
     [
         (
             "@eqx.filter_jit\ndef f(x, n: int): ...\n",
-            "a.py:3: eqx.filter_jit: it stays equinox's, and works beside weft's",
+            "a.py:3: eqx.filter_jit: it stays equinox's, and works together with weft's",
         ),
         (
             "f = eqx.filter_jit(f)\n",

@@ -47,21 +47,21 @@ def test_an_import_is_rewritten_where_it_stands(migrate: Migrate, before: str, a
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("from flax.nnx import *\n", "a.py:1: from flax.nnx import *: what a star brings is not known"),
+        ("from flax.nnx import *\n", "a.py:1: from flax.nnx import *: the names of a star import are unknown"),
         ("from flax import nnx\nnnx.nonsense()\n", "a.py:2: nnx.nonsense: weft.nnx has no nonsense"),
         ("from flax.nnx.graphlib import _secret\n", "weft.nnx has no graphlib._secret"),
-        ("from flax import nnx\nm = 'flax.nnx'\n", "a.py:2: 'flax.nnx': a module is named in a string"),
-        ("from flax import nnx\nnnx.relu = abs\n", "a.py:2: nnx.relu: flax.nnx is changed from outside"),
-        ("from flax import nnx, serialization\n", "flax.serialization: it may look at objects of flax.nnx"),
+        ("from flax import nnx\nm = 'flax.nnx'\n", "a.py:2: 'flax.nnx': a string has the name of a module of flax.nnx"),
+        ("from flax import nnx\nnnx.relu = abs\n", "a.py:2: nnx.relu: the file changes an attribute of flax.nnx"),
+        ("from flax import nnx, serialization\n", "flax.serialization: it may read objects of flax.nnx"),
         (
             "import flax\nimport flax.nnx\nn = getattr(flax, 'n' + 'nx')\n",
             "a.py:3: flax: the package is used as a value",
         ),
-        ("import flax\nfrom flax import nnx\nflax.config.update('a', 1)\n", "it switches flax.nnx"),
-        ("from flax import nnx\nnnx.Param(1)._pytree__nodes\n", "it is how flax.nnx keeps its objects"),
-        ("import flax.nnx\nweft = flax.nnx.jit\n", "the name `weft` is taken in this file"),
+        ("import flax\nfrom flax import nnx\nflax.config.update('a', 1)\n", "it has the switches of flax.nnx"),
+        ("from flax import nnx\nnnx.Param(1)._pytree__nodes\n", "it is an internal name of flax.nnx's objects"),
+        ("import flax.nnx\nweft = flax.nnx.jit\n", "the file binds the name `weft`"),
         ("import flax.nnx\n__all__ = ['flax']\n", "`__all__` has the name `flax`"),
-        ("try:\n    import flax.nnx\nexcept ImportError:\n    flax = None\n", "`flax` is bound in several ways"),
+        ("try:\n    import flax.nnx\nexcept ImportError:\n    flax = None\n", "the file binds the name `flax` in several ways"),
     ],
 )
 def test_what_is_in_doubt_holds_the_file(migrate: Migrate, text: str, why: str):
@@ -81,7 +81,7 @@ def test_files_that_are_tied_by_imports_move_together_or_not_at_all(migrate: Mig
     }
     after, report = migrate(files)
     assert after == {**files, "other.py": "from weft import nnx\n"}
-    assert "it is tied by imports to star.py:1, which holds it (from flax.nnx import *)" in report
+    assert "it is connected by imports to star.py:1, which must stay with flax (from flax.nnx import *)" in report
 
 
 def test_a_file_beside_those_that_were_named_holds_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -91,7 +91,7 @@ def test_a_file_beside_those_that_were_named_holds_them(tmp_path: Path, capsys: 
     assert main([str(tmp_path / "model.py")]) == 0
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert "it is tied by imports to train.py:1, which holds it (the file)" in printed.err
+    assert "it is connected by imports to train.py:1, which must stay with flax (the file)" in printed.err
 
 
 def test_nothing_is_written_unless_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -115,7 +115,7 @@ def test_a_file_in_newer_syntax_is_a_finding_that_holds_what_it_imports(migrate:
     after, report = migrate(files)
     assert after == {**files, "other.py": "from weft import nnx\n"}
     assert "newer.py:1: the file: line 5: it cannot be parsed" in report
-    assert "it is tied by imports to newer.py:1, which holds it (the file)" in report
+    assert "it is connected by imports to newer.py:1, which must stay with flax (the file)" in report
 
 
 def test_modes_newlines_and_encodings_stay(tmp_path: Path):

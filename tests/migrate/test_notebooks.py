@@ -81,7 +81,7 @@ def test_what_only_ipython_reads_holds_what_it_names(migrate: Migrate):
     timed = notebook("import flax.nnx", "%timeit flax.nnx.relu(1)")
     after, report = migrate({"a.ipynb": timed})
     assert after == {"a.ipynb": timed}
-    assert "a.ipynb, cell 3, line 1: the line: only IPython understands this line" in report
+    assert "a.ipynb, cell 3, line 1: the line: this line in IPython's syntax names flax" in report
 
 
 def test_other_languages_are_left_alone(migrate: Migrate):
