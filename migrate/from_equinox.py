@@ -13,10 +13,10 @@ import libcst as cst
 from .findings import Finding, written
 from .reading import Reader
 
-_NUMBERS = "what is a number or a string among its arguments goes into static_argnames"
-_MAPPED = "a number among its arguments gets None in in_axes; axes by filter are weft.axes"
+_NUMBERS = "name the arguments that are numbers or strings in static_argnames"
+_MAPPED = "an argument that is a number needs None in in_axes; axes by filter are weft.axes"
 _FIRST = "its first argument must be arrays or a module: weft differentiates numbers, too"
-_FILES = "which reads and writes other files than equinox's"
+_FILES = "which has a file format of its own"
 # For each name of equinox with a counterpart in weft, what to do.
 COUNTERPARTS = {
     "Module": "weft.Module, where no field is a leaf that is a number or a function; annotations are contracts then",

@@ -335,25 +335,31 @@ def cached_partial(
         for i, (node, expected_structure) in enumerate(zip(nodes, expected, strict=True)):
             now = _structure_and_identities(node)
             if now != expected_structure:
-                # After donation the old buffers are deleted: only the values that the call wrote can be read any more.
-                if not any(isinstance(value, jax.Array) and value.is_deleted() for _, value, _ in before):
-                    _restore(before)
-                parts = (
-                    picture(made, [(i,)], identities=dict(enumerate(outer_nodes))).parts
-                    for made, outer_nodes in (expected_structure, now)
-                )
-                raise StructureError(
-                    f"The graph structure of a {type(node).__name__} added to cached_partial was mutated inside",
-                    at=lines(changes_of_parts(*parts), "cached_args"),
-                    fix="undo the changes before the function returns, with nnx.pop for what was sown",
-                )
+                _restore(before)
+                raise _mutated(node, i, expected_structure, now)
         return out
 
     return wrapper
 
 
+def _mutated(node: Any, position: int, *structures: tuple[GraphDef[Any], list[Identity]]) -> StructureError:
+    """Makes the error for a cached object whose structure changed, from its structures before and after the call."""
+    parts = (
+        picture(graphdef, [(position,)], identities=dict(enumerate(identities))).parts
+        for graphdef, identities in structures
+    )
+    return StructureError(
+        f"The graph structure of a {type(node).__name__} added to cached_partial was mutated inside",
+        at=lines(changes_of_parts(*parts), "cached_args"),
+        fix="undo the changes before the function returns, with nnx.pop for sown values",
+    )
+
+
 def _restore(before: list[tuple[Any, Any, Any]]) -> None:
     """Sets values and metadata of Variables back to those of (variable, value, metadata) triples."""
+    # After donation the old buffers are deleted: only the values that the call wrote can be read any more.
+    if any(isinstance(value, jax.Array) and value.is_deleted() for _, value, _ in before):
+        return
     for variable, value, metadata in before:
         variable.set_raw_value(value)
         if variable._nnx_metadata is not metadata:

@@ -241,24 +241,26 @@ def with_rngs(
     considered = to_predicate(only)
 
     def apply(path: Path, value: Any) -> Any:
-        if not isinstance(value, RngStream) or not considered(path, value):
-            return value
-        hits = []
-        for name, filters, act in rules:
-            hit = next(((filter, shape) for filter, test, shape in filters if test(path, value)), None)
-            if hit is not None:
-                hits.append((name, *hit, act))
-        # `...` and True may overlap with other filters. The first option that matches then counts, in the order of
-        # `rules`, as in flax.
-        if sum(filter is not ... and filter is not True for _, filter, _, _ in hits) > 1:
-            raise FilterError(
-                f"a stream matches multiple rules: {', '.join(f'{name} by {filter!r}' for name, filter, *_ in hits)}",
-                at=format_path(path),
-                fix="make the filters exclude each other",
-            )
-        return hits[0][3](value, hits[0][2]) if hits else value
+        return _by_rules(rules, path, value) if isinstance(value, RngStream) and considered(path, value) else value
 
     return recursive_map(apply, node, graph=graph)
+
+
+def _by_rules(rules: list[tuple[str, list[tuple[Any, Predicate, Any]], Any]], path: Path, stream: RngStream) -> Any:
+    """Applies the rule (split, broadcast or fork) with a filter that matches a stream; without one, returns it."""
+    hits = []
+    for name, filters, act in rules:
+        hit = next(((filter, shape) for filter, test, shape in filters if test(path, stream)), None)
+        if hit is not None:
+            hits.append((name, *hit, act))
+    # `...` and True may overlap with other filters. The first rule that matches then counts, as in flax.
+    if sum(filter is not ... and filter is not True for _, filter, _, _ in hits) > 1:
+        raise FilterError(
+            f"a stream matches multiple rules: {', '.join(f'{name} by {filter!r}' for name, filter, *_ in hits)}",
+            at=format_path(path),
+            fix="make the filters exclude each other",
+        )
+    return hits[0][3](stream, hits[0][2]) if hits else stream
 
 
 def _by_filter(shapes: Any) -> list[tuple[Any, Predicate, Any]]:

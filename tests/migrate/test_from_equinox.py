@@ -23,13 +23,13 @@ HEAD = "import equinox as eqx\nfrom equinox import filter_grad as grad\n"
         ),
         (
             "f = eqx.filter_jit(f)\n",
-            "do: weft.jit: what is a number or a string among its arguments goes into static_arg",
+            "do: weft.jit: name the arguments that are numbers or strings in static_arg",
         ),
         ("\ng = grad(f)\n", "a.py:4: grad: it stays equinox's"),
         ("g = grad(f)\n", "do: weft.grad: its first argument must be arrays or a module"),
         ("class Net(eqx.Module):\n    rate: float\n", "do: weft.Module, where no field is a leaf that is a number"),
         ("net, state = eqx.nn.make_with_state(Net)()\n", "do: a layer of weft's, which returns its successor"),
-        ("eqx.tree_serialise_leaves('a', 1)\n", "do: weft.save_checkpoint, which reads and writes other files"),
+        ("eqx.tree_serialise_leaves('a', 1)\n", "do: weft.save_checkpoint, which has a file format of its own"),
     ],
 )
 def test_a_place_is_told_with_what_to_do_there_and_stays(migrate: Migrate, text: str, finding: str):

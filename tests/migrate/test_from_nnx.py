@@ -55,7 +55,7 @@ def test_an_import_is_rewritten_where_it_stands(migrate: Migrate, before: str, a
         ("from flax import nnx, serialization\n", "flax.serialization: it may read objects of flax.nnx"),
         (
             "import flax\nimport flax.nnx\nn = getattr(flax, 'n' + 'nx')\n",
-            "a.py:3: flax: the package is used as a value",
+            "a.py:3: flax: the package `flax`, with its nnx, is used as a value",
         ),
         ("import flax\nfrom flax import nnx\nflax.config.update('a', 1)\n", "it has the switches of flax.nnx"),
         ("from flax import nnx\nnnx.Param(1)._pytree__nodes\n", "it is an internal name of flax.nnx's objects"),

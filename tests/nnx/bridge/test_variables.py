@@ -84,7 +84,7 @@ def test_collections_are_one_tree_of_attributes():
 
 @pytest.mark.parametrize("other", [X, {"inside": X}])
 def test_two_variables_at_one_path_are_an_error(other):
-    with pytest.raises(ValueError, match="both have a variable of this name") as error:
+    with pytest.raises(ValueError, match="both have this variable") as error:
         variables.linen_vars_to_nnx_attrs({"params": {"d": X}, "batch_stats": {"d": other}})
     assert "at: d" in str(error.value)
 

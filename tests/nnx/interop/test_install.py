@@ -126,7 +126,7 @@ def test_without_flax_the_bridge_says_what_it_needs():
             print(error)
         """
     assert printed(program, HIDE_FLAX) == [
-        "nnx.bridge joins NNX with the Linen modules of flax, which is not installed",
+        "nnx.bridge needs flax for its Linen modules, but flax is not installed",
         "  fix: pip install flax",
     ]
 

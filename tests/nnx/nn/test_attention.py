@@ -197,7 +197,7 @@ def call(layer_options, *shapes, **options):
         (call({"num_kv_heads": 3}, (2, 5, 4)), "2, must be divisible by num_kv_heads, 3"),
         (call({"qkv_features": 5}, (2, 5, 4)), "qkv_features, 5, must be divisible by num_heads, 2"),
         (call({}, (2, 5, 3)), "takes 4 features on the last axis, not 3"),
-        (call({}, (2, 5, 4), None, (2, 5, 4)), "inputs_v was given without inputs_k"),
+        (call({}, (2, 5, 4), None, (2, 5, 4)), "inputs_v was passed without inputs_k"),
         (call({"decode": None}, (2, 5, 4)), "No `decode` argument was provided to MultiHeadAttention"),
         (call({}, (2, 1, 4), decode=True), "decodes without a cache"),
         (call({"dropout_rate": 0.5}, (2, 5, 4)), "No `deterministic` argument was provided to MultiHeadAttention"),
