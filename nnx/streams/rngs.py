@@ -141,7 +141,7 @@ class RngStream(Pytree):
         # An old-style uint32 key has an axis, too; a user may have stored one.
         if key.ndim and jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
             raise InvalidRngError(
-                f"a stream draws from a single key, but {self.tag!r} has a key array of shape {key.shape}",
+                f"a stream draws from a single key, but {self.tag!r} holds a key array of shape {key.shape}",
                 fix="map over the stream (nnx.vmap), or restore the key before the split (nnx.restore_rngs)",
             )
         key = random.fold_in(key, count)
