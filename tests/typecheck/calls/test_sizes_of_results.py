@@ -1,4 +1,4 @@
-"""A dim that only the result names is what an integer or a plain record of the arguments says: for calls and for proofs."""
+"""A dim that only a result names is what an integer or a plain record of the arguments says: in calls and proofs."""
 
 from __future__ import annotations
 
