@@ -232,7 +232,8 @@ def _failed(target: Target, search: Search, outcome: Outcome) -> Contract:
     reason = reason_beyond(search, outcome.failed[0], none_passed=none_passed)
     if reason is not None:
         return _contract(target, Verdict.SKIPPED, reason=reason)
-    told = [shown(target, search.shrink(failure, outcome.needs), search.dims) for failure in outcome.failed]
+    smallest = [search.shrink(failure, outcome.needs) for failure in outcome.failed]
+    told = [shown(target, search.in_names(failure), search.dims) for failure in smallest]
     if all(one.doubt for one in told):
         first = next((one for one in told if one.is_over), told[0])
         cause = Cause.SECONDS if first.is_over else Cause.DOUBT
