@@ -301,19 +301,6 @@ class Explainer:
         except (Unbuildable, AnnotationError, ValueError, TypeError) as error:
             return space, error
 
-    def in_names(self, trial: Trial) -> Trial:
-        """A failing trial whose error speaks of sizes by their names: the same, over sizes that know themselves."""
-        if trial.violations or trial.error is None or isinstance(trial.error, RecursionError):
-            return trial
-        written = written_under(Needs(), trial.assignment.sizes, set(self.dims))
-        try:
-            _, traced = self.followed(trial, written, written.numbers)
-        except Exhausted:
-            return trial
-        if isinstance(traced, Exception) or traced.place != trial.place or type(traced.error) is not type(trial.error):
-            return trial
-        return dataclasses.replace(trial, error=traced.error)
-
     def asked_last(self, trial: Trial) -> tuple[dict[Question, bool], bool]:
         """What a trial that fails asked of its sizes before it failed, the last questions last; and whether that is all
         there is to know of why: no number was taken of a size, and it failed as with numbers."""

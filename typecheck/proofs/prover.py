@@ -27,6 +27,7 @@ from weft.typecheck.proofs.budget import USUAL, Budget
 from weft.typecheck.proofs.drift import drifts
 from weft.typecheck.proofs.endless import Endless
 from weft.typecheck.proofs.following import listening
+from weft.typecheck.proofs.in_names import in_names
 from weft.typecheck.proofs.links import what_is_unsaid
 from weft.typecheck.proofs.lints import lint
 from weft.typecheck.proofs.needs import DEALS, Needs, assignment_for
@@ -233,7 +234,7 @@ def _failed(target: Target, search: Search, outcome: Outcome) -> Contract:
     if reason is not None:
         return _contract(target, Verdict.SKIPPED, reason=reason)
     smallest = [search.shrink(failure, outcome.needs) for failure in outcome.failed]
-    told = [shown(target, search.in_names(failure), search.dims) for failure in smallest]
+    told = [shown(target, in_names(search, failure), search.dims) for failure in smallest]
     if all(one.doubt for one in told):
         first = next((one for one in told if one.is_over), told[0])
         cause = Cause.SECONDS if first.is_over else Cause.DOUBT
