@@ -20,7 +20,7 @@ import sys
 import tarfile
 import tempfile
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -87,6 +87,9 @@ class Suite:
         under: the same for the library itself.
         listed: the file and the heading of the table of the tests that are known to fail.
         beside: packages whose versions what passes depends on, besides the library's own.
+        how: by which way weft comes in, where there are several.
+        changed: makes of the unpacked folder the one whose tests run over weft.
+        apart: what fails by this way alone, with the reason.
     """
 
     library: str
@@ -95,10 +98,14 @@ class Suite:
     under: tuple[Sequence[str], dict[str, str]]
     listed: tuple[Path, str]
     beside: tuple[str, ...] = ()
+    how: str = "weft"
+    changed: Callable[[Path], Path] = lambda unpacked: unpacked
+    apart: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def run(self, unpacked: Path, files: Sequence[str], jobs: int, *, weft: bool) -> dict[str, str]:
         """What became of each test: "passed", "skipped", or the first line of its error."""
         python, found = self.runs if weft else self.under
+        unpacked = self.changed(unpacked) if weft else unpacked
         with tempfile.TemporaryDirectory() as scratch:
             report = Path(scratch) / "report.xml"
             command = [*python, "-m", "pytest", f"--junitxml={report}", "-q", "--import-mode=importlib", "--tb=line"]
@@ -141,7 +148,7 @@ class Suite:
             theirs = {name: outcome for name, outcome in theirs.items() if name.startswith(tuple(files))}
         counted = [name for name, outcome in theirs.items() if outcome == "passed"]
         failed = {name: ours.get(name, "did not run") for name in counted if ours.get(name) != "passed"}
-        reasons = self._known()
+        reasons = {**self._known(), **self.apart}
         for name, outcome in sorted(failed.items()):
             print(f"{'known  ' if name in reasons else 'FAILED '} {name}: {reasons.get(name, outcome)}")
         # A file that cannot be imported has no tests: its error is all that there is to say of it.
@@ -153,7 +160,7 @@ class Suite:
             print(f"PASSED  {name}: take it off the list in {self.listed[0].relative_to(ROOT)}")
         others = sum(outcome not in ("passed", "skipped") for outcome in theirs.values())
         skipped = len(theirs) - len(counted) - others
-        print(f"{len(counted) - len(failed)}/{len(counted)} of {self.library}'s tests pass on weft")
+        print(f"{len(counted) - len(failed)}/{len(counted)} of {self.library}'s tests pass on {self.how}")
         print(f"not counted: {others} that fail under {self.library} here, {skipped} skipped")
         return int(bool(mended or failed.keys() - reasons.keys()))
 
@@ -169,12 +176,16 @@ def _outcome_of(case: ElementTree.Element) -> str:
     return "passed"
 
 
-def command_line(describes: str | None, suite: Suite, fetched: Callable[[Path | None], Path], jobs: int) -> int:
-    """The command line of a suite: what is compared, and with how many processes."""
+def command_line(
+    describes: str | None, suite: Suite, fetched: Callable[[Path | None], Path], jobs: int, others: Sequence[Suite] = ()
+) -> int:
+    """The command line of a suite, and of the same by other ways: what is compared, and with how many processes."""
     parser = argparse.ArgumentParser(description=describes, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*", help=f"files of {suite.part}, by default all")
     parser.add_argument("--archive", type=Path, help=f"{suite.library}'s source archive, if it is not to be downloaded")
     parser.add_argument("--jobs", type=int, default=jobs, help="processes")
     parser.add_argument("--fresh", action="store_true", help=f"run the tests under {suite.library} again")
     given = parser.parse_args()
-    return suite.compared(fetched(given.archive), given.files, given.jobs, fresh=given.fresh)
+    unpacked = fetched(given.archive)
+    status = suite.compared(unpacked, given.files, given.jobs, fresh=given.fresh)
+    return max([status, *(other.compared(unpacked, given.files, given.jobs, fresh=False) for other in others)])

@@ -8,7 +8,7 @@ import importlib as _importlib
 from typing import TYPE_CHECKING, Any
 
 from weft.typecheck.calls.runtime import check, contract
-from weft.typecheck.errors import AnnotationError, ContractError, ModeError
+from weft.typecheck.errors import AnnotationError, ContractError, ModeError, PromotionError
 from weft.typecheck.language.batched import Batched, Dims
 from weft.typecheck.modes import Mode, current_mode, mode, set_mode
 
@@ -27,6 +27,7 @@ __all__ = [
     "ImportHookError",
     "Mode",
     "ModeError",
+    "PromotionError",
     "Report",
     "check",
     "contract",

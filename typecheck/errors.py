@@ -1,4 +1,4 @@
-"""The two errors of contracts: a contract that does not hold, and an annotation that cannot be read."""
+"""The errors of contracts: one that does not hold, an annotation that cannot be read, a promotion that is refused."""
 
 from __future__ import annotations
 
@@ -46,6 +46,12 @@ class ContractError(WeftError, TypeError):
         if self.inside:
             lines.append(f"  inside: {self.inside}")
         return "\n".join((*lines, *(f"  {one}" for one in self.more)))
+
+
+class PromotionError(WeftError, ValueError):
+    """An implicit promotion of ranks or dtypes, where the mode `strict` refuses it."""
+
+    of_layer = True
 
 
 class ModeError(WeftError, ValueError):

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from weft.core import hooks
+from weft.core.records.cached import CachedProperty
 
 _BINARY = "add sub mul matmul truediv floordiv mod divmod pow lshift rshift and xor or"
 _OTHERS = ("neg", "pos", "abs", "invert", "getitem", "contains", "iter", "lt", "le", "gt", "ge")
@@ -35,6 +36,8 @@ def under_contract(name: str, value: Any) -> Any:
         return None
     if isinstance(value, property) and inspect.isfunction(value.fget) and _says_more(value.fget):
         return property(_checked(value.fget), value.fset, value.fdel, value.__doc__)
+    if isinstance(value, CachedProperty) and _says_more(value.func):
+        return CachedProperty(_checked(value.func), name)
     if isinstance(value, staticmethod | classmethod):
         bound = cast(Any, value)
         inner: Any = bound.__func__

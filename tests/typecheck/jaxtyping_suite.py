@@ -4,6 +4,9 @@ The tests come from the last source archive of jaxtyping's that holds them. What
 that `constraints.txt` pins, with beartype (`tests/suites.py`). That archive leaves out their fixtures and the modules
 that they import under the hook: `for_jaxtyping/` stands in for these. `docs/field.md` lists what is known to fail.
 
+Each runs through every door by which weft checks a function: `contract`, the import hook, `weft.jit`, and a record's
+method, where the functions of the tests get a `self` in front.
+
     python tests/typecheck/jaxtyping_suite.py                       all of them
     python tests/typecheck/jaxtyping_suite.py test_array.py         one file, or several
     python tests/typecheck/jaxtyping_suite.py --archive ARCHIVE     an archive that is there already
@@ -13,6 +16,7 @@ that they import under the hook: `for_jaxtyping/` stands in for these. `docs/fie
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -25,13 +29,34 @@ LAST_WITH_TESTS = "0.2.4"
 STAND_INS = Path(__file__).parent / "for_jaxtyping"
 # `test_import_hook.py` imports one of these in each of its tests.
 HOOKED = ("typeguard", "beartype", "transitive", "broken_checker")
+# By which door weft checks the functions of the tests; the last in a copy, where they are methods.
+DOORS = ("contract", "hook", "jit", "method")
+# What `weft.jit` makes of numbers before any check: as under JAX's own, they are arrays.
+TRACED = {
+    "test_array.py::test_nested_jaxtyped": "under `jit` a bool is traced, and the test's function branches on it",
+    "test_pytree.py::test_pytree_array": "under `jit` a number is an array, which the test expects to be refused",
+}
 
 
 def run_by(checker: str) -> tuple[list[str], dict[str, str]]:
     """The command and the environment for the tests over a checker; their package has the name of one of Python's."""
-    found = [str(cache() / f"jaxtyping-{LAST_WITH_TESTS}"), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    found = [str(folder_of(checker)), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     environment = {"CHECKED_BY": checker, "JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(filter(None, found))}
     return [sys.executable], environment
+
+
+def folder_of(checker: str) -> Path:
+    """Where the tests over a checker lie."""
+    return cache() / f"jaxtyping-{LAST_WITH_TESTS}{'-as-methods' if checker == 'method' else ''}"
+
+
+def as_methods(unpacked: Path) -> Path:
+    """A copy of the tests in which each checked function takes a `self`."""
+    copy = folder_of("method")
+    shutil.copytree(unpacked, copy, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in (copy / "test").glob("test_*.py"):
+        file.write_text(re.sub(r"(@typecheck(?:ed)?\n\s+def \w+\()", r"\1self, ", file.read_text()))
+    return copy
 
 
 def fetched(archive: Path | None) -> Path:
@@ -45,14 +70,21 @@ def fetched(archive: Path | None) -> Path:
     return tests.parent
 
 
-SUITE = Suite(
-    library="jaxtyping",
-    part="test",
-    runs=run_by("weft"),
-    under=run_by("jaxtyping"),
-    listed=(ROOT / "docs" / "field.md", "## jaxtyping's own tests"),
-    beside=("jaxtyping", "beartype"),
-)
+def by(door: str) -> Suite:
+    """The tests by one door."""
+    return Suite(
+        library="jaxtyping",
+        part="test",
+        runs=run_by(door),
+        under=run_by("jaxtyping"),
+        listed=(ROOT / "docs" / "field.md", "## jaxtyping's own tests"),
+        beside=("jaxtyping", "beartype"),
+        how=f"weft's {door}",
+        changed=as_methods if door == "method" else lambda unpacked: unpacked,
+        apart=TRACED if door == "jit" else {},
+    )
+
 
 if __name__ == "__main__":
-    sys.exit(command_line(__doc__, SUITE, fetched, jobs=1))
+    first, *others = map(by, DOORS)
+    sys.exit(command_line(__doc__, first, fetched, jobs=1, others=others))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import cProfile
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -15,7 +16,7 @@ import pytest
 import weft
 from jaxtyping import Array, Float
 from weft.core import hooks
-from weft.typecheck import ContractError, ModeError, contract, current_mode, mode, set_mode
+from weft.typecheck import ContractError, ModeError, PromotionError, contract, current_mode, mode, set_mode
 
 from .layers import linear
 
@@ -53,6 +54,42 @@ def test_strict_refuses_rank_and_dtype_promotion():
             shift(y, y[0])
         assert weft.jit(linear(3, 5))(jnp.ones(5)).shape == (3,)
     add(x, y)
+
+
+class Shift(weft.Module):
+    by: Float[Array, "n"]
+
+    def __call__(self, x: Float[Array, "b n"]) -> Float[Array, "b n"]:
+        return x + self.by
+
+
+class Shifts(weft.Module):
+    last: Shift
+
+    def __call__(self, x: Float[Array, "b n"]) -> Float[Array, "b n"]:
+        return self.last(x)
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, weft.jit])
+def test_what_strict_refuses_is_an_error_of_wefts_own(transform):
+    with mode("strict"), pytest.raises(PromotionError) as caught:
+        transform(Shifts(Shift(jnp.ones(3))))(jnp.ones((2, 3)))
+    what, model, line, fix, *_ = str(caught.value).splitlines()
+    assert what.endswith("for add on shapes (2, 3) (3,): the mode 'strict' promotes no ranks implicitly")
+    assert model == "  at: in Shifts.last (Shift)"
+    assert re.fullmatch(r"  at: __call__ \(test_modes.py:\d+\): return x \+ self.by", line)
+    assert fix == "  fix: give both the axes that are meant, as x[None, :]"
+    with mode("strict"), pytest.raises(PromotionError, match=r"fix: cast one, as x\.astype"):
+        transform(shift)(jnp.ones(3), jnp.ones(()))
+
+
+def test_strict_leaves_other_errors_as_they_are():
+    @contract
+    def raises(x: Float[Array, "n"]) -> Float[Array, "n"]:
+        raise ValueError("of the user's own")
+
+    with mode("strict"), pytest.raises(ValueError, match=r"^of the user's own$"):
+        raises(jnp.ones(3))
 
 
 @contract

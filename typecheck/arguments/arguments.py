@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from weft.typecheck.arguments.abstract import abstractly, closed, opened
-from weft.typecheck.arguments.builder import BUILDERS, ITEMS, Builder, Scope, Unbuildable, key_dtype
+from weft.typecheck.arguments.builder import BUILDERS, ITEMS, Builder, Scope, Unbuildable, Unwritten, key_dtype
 from weft.typecheck.arguments.constructors import signature_of_class
 from weft.typecheck.arguments.records import build_module, instance_of, record_of
 from weft.typecheck.arguments.subclasses import is_abstract
@@ -83,6 +83,8 @@ def _is_plain(cls: type) -> bool:
 
 def _around_array(builder: Builder, spec: ArrayOf, cls: type, place: str, scope: Scope) -> Any:
     """A record that stands for an array, as a quantity with a unit does: it takes one, and has its shape and dtype."""
+    if cls.__module__.partition(".")[0] == "torch":
+        raise Unwritten("it is torch code: weft checks JAX's")
     form = form_of(cls)
     open_array = ArrayOf(jax.Array, ANY_DTYPE, Shape.parse("..."))
     taken = [] if form is None or form.mutable or is_abstract(cls) else signature_of_class(cls).parameters

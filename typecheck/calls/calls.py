@@ -26,14 +26,15 @@ from weft.typecheck.calls.asking import told
 from weft.typecheck.calls.plans import FunctionPlan, Row, owner_of, plan_of, wrapper_of
 from weft.typecheck.calls.strictness import call_strictly
 from weft.typecheck.errors import AnnotationError
-from weft.typecheck.language.annotations import RecordOf
+from weft.typecheck.language.annotations import Instance, RecordOf
 from weft.typecheck.language.dims import UnboundDim
+from weft.typecheck.language.forms import DATACLASS, NAMEDTUPLE, form_of_value
 from weft.typecheck.matching.arrays import settle
 from weft.typecheck.matching.bindings import Bindings, Mismatch, Slot
 from weft.typecheck.matching.policies import RUN_TIME
 from weft.typecheck.matching.record_plans import record_plan
 from weft.typecheck.matching.records import check_rebuilt, not_one
-from weft.typecheck.matching.scopes import dims_of, number_for_array, scope_of
+from weft.typecheck.matching.scopes import bind_numbers, dims_of, number_for_array, scope_of
 from weft.typecheck.messages.explain import contract_error, place_of
 from weft.typecheck.messages.running import enter_record, leave_record, module_path
 from weft.typecheck.modes import current_mode
@@ -234,12 +235,30 @@ def _enter(plan: FunctionPlan, args: tuple[Any, ...], kwargs: Mapping[str, Any],
                 row[1](value, bindings)
             elif plan.rest[1] is not None and name not in plan.named:
                 _check_rest(plan.rest[1], [(name, value)], bindings)
+        if plan.sized_by:
+            _bind_sizes(plan, bindings)
         if bindings.pending:
             settle(bindings, finally_=False)
     except Mismatch as miss:
         raise contract_error(miss, module=module_path()) from None
     bindings.numpy = False
     return bindings
+
+
+def _bind_sizes(plan: FunctionPlan, bindings: Bindings) -> None:
+    """Binds the dims of the result that no array of the arguments has, to what an integer or a record says."""
+    arguments = bindings.arguments()
+    for name, parameter in plan.sized_by:
+        value = arguments.get(parameter)
+        if name == parameter:
+            if type(value) is int and value < 0:  # as -1 is for "all of them", which is no size
+                continue
+            bindings.slot = Slot("argument", name, plan.signature.function, Instance(int))
+            bind_numbers(bindings, {name: value})
+        elif name not in bindings.sizes and form_of_value(value) in (DATACLASS, NAMEDTUPLE):
+            own = dims_of(value, RUN_TIME)
+            bindings.sizes.update((one, size) for one, size in own.sizes.items() if one == name)
+            bindings.origins.update((one, origin) for one, origin in own.origins.items() if one == name)
 
 
 _NO_SLOT = Slot("value", "", None, None)  # pyright: ignore[reportArgumentType]

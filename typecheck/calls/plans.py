@@ -11,7 +11,7 @@ import functools
 import inspect
 import os
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import CellType, FunctionType
 from typing import Any, TypeVar
@@ -22,8 +22,9 @@ from weft.core.callers import is_users
 from weft.core.hooks import call_checked
 from weft.typecheck.calls.asking import asks
 from weft.typecheck.errors import AnnotationError
-from weft.typecheck.language.annotations import ANY_DTYPE, Annotation, ArrayOf, BatchedOf, RecordOf, StreamOf
-from weft.typecheck.language.forms import has_own_dims
+from weft.typecheck.language.annotations import ANY_DTYPE, Annotation, ArrayOf, BatchedOf, Instance, RecordOf, StreamOf
+from weft.typecheck.language.forms import DATACLASS, NAMEDTUPLE, has_own_dims
+from weft.typecheck.language.names import names_in
 from weft.typecheck.language.signatures import Signature, fields_of, signature_of
 from weft.typecheck.matching.bindings import Slot
 from weft.typecheck.matching.compiling import Check, check_of
@@ -47,6 +48,8 @@ class FunctionPlan:
         idle: whether there is nothing to check at all.
         names_shapes: whether an annotation asks for a shape or a dtype.
         asking: whether the function's text asks jaxtyping what its call has bound.
+        sized_by: the dims that only the result names, each with the parameter that says its size: an `int` of that
+            name, or the only plain record that has it. Proofs take them so, too.
     """
 
     signature: Signature
@@ -59,6 +62,7 @@ class FunctionPlan:
     idle: bool
     names_shapes: bool
     asking: bool
+    sized_by: tuple[tuple[str, str], ...]
 
 
 def function_plan(
@@ -89,7 +93,24 @@ def function_plan(
     annotations = [*(p.annotation for p in signature.parameters), signature.returns]
     shaped = any(_names_shapes(annotation, set()) for annotation in annotations)
     asking = signature.flavour == "function" and inspect.isfunction(target) and asks(target)
-    return FunctionPlan(signature, positional, named, rest, returns, streams, is_method, idle, shaped, asking)
+    sized_by = tuple(_sized_by(signature))
+    return FunctionPlan(signature, positional, named, rest, returns, streams, is_method, idle, shaped, asking, sized_by)
+
+
+def _sized_by(signature: Signature) -> Iterator[tuple[str, str]]:
+    parameters = signature.parameters
+    named = [names_in(one.annotation, of_records=False) for one in parameters]
+    for name in sorted(names_in(signature.returns, of_records=False).difference(*named)):
+        integers = [one.name for one in parameters if one.name == name and one.annotation == Instance(int)]
+        # Two records of one class may well differ in size, as those that are concatenated do.
+        records = [one.name for one in parameters if _is_plain(one.annotation) and name in names_in(one.annotation)]
+        sources = integers or records
+        if len(sources) == 1:
+            yield name, sources[0]
+
+
+def _is_plain(annotation: Annotation) -> bool:
+    return isinstance(annotation, RecordOf) and annotation.form in (DATACLASS, NAMEDTUPLE)
 
 
 def _names_shapes(annotation: Annotation, met: set[type]) -> bool:

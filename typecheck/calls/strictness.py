@@ -12,19 +12,58 @@ compiled calls take none. Where another profiler is at work, the options hold fo
 from __future__ import annotations
 
 import contextlib
+import linecache
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from types import FrameType
 from typing import Any, Literal
 
 import jax
+from jax.dtypes import TypePromotionError
 from weft.core.caches import kept_in
-from weft.core.callers import owner_of
+from weft.core.callers import is_users, owner_of, place_of
+from weft.core.errors import WeftError
+from weft.typecheck.errors import PromotionError
 
 
 def call_strictly(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Calls a checked function; implicit promotions in the user's frames raise."""
+    """Calls a checked function.
+
+    Raises:
+        PromotionError: at an implicit promotion in the user's frames.
+    """
+    __tracebackhide__ = True
+    try:
+        return _call(function, args, kwargs)
+    except ValueError as error:
+        told = _promoted(error)
+        if told is None:
+            raise
+        raise told.with_traceback(error.__traceback__) from None
+
+
+def _promoted(error: ValueError) -> PromotionError | None:
+    """JAX's error about a promotion as one of weft's, at the user's line; None for another error."""
+    ranks = f" and with the config option {_RANKS}="
+    if isinstance(error, WeftError) or not (isinstance(error, TypePromotionError) or ranks in str(error)):
+        return None
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__) if is_users(frame)]
+    what = str(error).partition(ranks)[0].partition(" when jax_numpy_dtype_promotion=")[0]
+    of_ranks = ranks in str(error)
+    fix = "give both the axes that are meant, as x[None, :]" if of_ranks else "cast one, as x.astype(y.dtype)"
+    return PromotionError(
+        f"{what}: the mode 'strict' promotes no {'ranks' if of_ranks else 'dtypes'} implicitly",
+        at=[
+            f"{place_of(frame)}: {linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()}"
+            for frame in frames[-1:]
+        ],
+        fix=fix,
+    )
+
+
+def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     __tracebackhide__ = True
     profiler = sys.getprofile()
     if isinstance(getattr(profiler, "__self__", None), _Frames):
@@ -40,6 +79,8 @@ def call_strictly(function: Callable[..., Any], args: tuple[Any, ...], kwargs: M
 
 
 _REFUSED = ("raise", "strict")
+# JAX has no class for its error about ranks, and names the option that makes it one.
+_RANKS = "jax_numpy_rank_promotion"
 
 
 @contextlib.contextmanager

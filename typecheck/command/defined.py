@@ -1,10 +1,10 @@
-"""What of a module is judged: the public functions and classes that it defines itself."""
+"""What of a module is judged, the public functions and classes that it defines itself; and what is counted only."""
 
 from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -14,7 +14,14 @@ from weft.typecheck.language.annotations import Annotation, ArrayOf, BatchedOf, 
 from weft.typecheck.language.forms import form_of, has_own_dims
 from weft.typecheck.language.objects import is_foreign_class
 from weft.typecheck.language.signatures import fields_of, signature_of
-from weft.typecheck.proofs.targets import is_annotated, is_made, public_methods, unbound_methods
+from weft.typecheck.proofs.targets import (
+    function_in,
+    is_annotated,
+    is_made,
+    is_private,
+    public_methods,
+    unbound_methods,
+)
 from weft.typecheck.proofs.whose import place_of
 
 
@@ -29,10 +36,14 @@ def definitions(
         private: whether those are given too whose names begin with an underscore.
     """
     found: list[tuple[int, str, Any]] = []
-    own = {id(value): name for name, value in vars(module).items() if _own_name(value) == name}
-    for name, value in vars(module).items():
-        if (name.startswith("_") and not private) or own.get(id(value), name) != name:
-            continue  # private, or another name for what is found under its own
+    inner = {name: cls for name, cls in _classes(module) if "." in name}
+    named = {**vars(module), **inner}
+    if not private:
+        named = {name: value for name, value in named.items() if not any(part[:1] == "_" for part in name.split("."))}
+    own = {id(value): name for name, value in named.items() if _own_name(value) == name}
+    for name, value in named.items():
+        if own.get(id(value), name) != name:
+            continue  # another name for what is found under its own
         try:
             if _is_checkable(module, value):
                 found.append((place_of(value)[1], value.__qualname__ if isinstance(value, type) else name, value))
@@ -42,6 +53,42 @@ def definitions(
             failed[name] = error
     for _, name, value in sorted(found, key=lambda one: one[0]):
         yield name, value
+
+
+def _classes(module: ModuleType) -> Iterator[tuple[str, type]]:
+    """The classes that a module defines, and those in their bodies at any depth, each by its qualified name."""
+    pending = [*vars(module).values()]
+    while pending:
+        cls = pending.pop()
+        if isinstance(cls, type) and cls.__module__ == module.__name__:
+            yield cls.__qualname__, cls
+            inside = ((f"{cls.__qualname__}.{name}", one) for name, one in vars(cls).items())
+            pending += [one for name, one in inside if getattr(one, "__qualname__", None) == name]
+
+
+# A class's constructors run, under contract, whenever its methods are judged.
+_CONSTRUCTORS = ("__init__", "__new__", "__post_init__", "__check_init__")
+
+
+def unjudged(module: ModuleType, judged: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """The annotated code of a module that is private: its contracts are checked where judged code calls it.
+
+    Args:
+        module: where to look.
+        judged: its public functions and classes, as `definitions` gives them; a private function may be public under
+            another name, as in `step = jax.jit(_step)`.
+    """
+    public = {id(inspect.unwrap(thing)) for _, thing in judged}
+    everything = definitions(module, {}, private=True)
+    private = {name: thing for name, thing in everything if id(inspect.unwrap(thing)) not in public}
+    yield from private.items()
+    for owner, cls in sorted(_classes(module), key=lambda one: place_of(one[1])[1]):
+        for name, value in vars(cls).items() if owner not in private else ():
+            function = function_in(value)
+            if function is None or name in _CONSTRUCTORS or not is_private(name):
+                continue
+            if function.__module__ == module.__name__ and is_annotated(function, cls):
+                yield f"{owner}.{name}", function
 
 
 def _own_name(value: Any) -> Any:

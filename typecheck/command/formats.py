@@ -37,6 +37,7 @@ RULES = {
     "one-class": "A class that the annotation allows fails where others do not.",
     "undecided": "The search for a verdict ended without one.",
     "unbuilt": "No arguments could be made from the annotations.",
+    "private": "Annotated code that is private, and checked where judged code calls it.",
     "skipped": "Left out by a marker.",
     "import": "A file cannot be imported.",
     "missing": "A file imports a library that is not installed.",
@@ -133,7 +134,7 @@ def github(part: Checked) -> list[str]:
         f"::{_GITHUB[one.level]} file={_property(one.file)},line={one.line},title={_property(one.name)}::"
         f"{_escaped(one.message)}"
         for one in part.lines
-        if one.level != "known"
+        if one.level != "known" and one.rule != "private"  # which are many, and ask nothing of whoever reads a change
     ]
 
 

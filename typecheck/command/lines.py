@@ -102,7 +102,8 @@ class Checked:
             *(f"{counts[verdict]} {verdict}" for verdict in (UNDECIDED, IGNORED, KNOWN) if counts.get(verdict)),
             *(f"{self.count(level)} {words}" for level, words in _COUNTED.items() if self.count(level)),
         ]
-        return f"{len(self.verdicts)} contracts: {', '.join(parts)}"
+        number = len(self.verdicts)
+        return f"{number} contract{'' if number == 1 else 's'}: {', '.join(parts)}"
 
 
 def joined(parts: Iterable[Checked]) -> Checked:

@@ -19,7 +19,7 @@ from typing import Any
 from weft.core.errors import ForeignObjectError, WeftError
 from weft.typecheck.command.called import Recorded
 from weft.typecheck.command.config import Settings
-from weft.typecheck.command.defined import definitions
+from weft.typecheck.command.defined import definitions, unjudged
 from weft.typecheck.command.flax_programs import flax_over_weft
 from weft.typecheck.command.lines import Checked, Line, joined, one_line, undecided
 from weft.typecheck.command.loading import import_below, importable, load
@@ -33,6 +33,7 @@ from weft.typecheck.proofs.report import Cause, Contract, Finding, Verdict
 from weft.typecheck.proofs.watched import forget_closures
 from weft.typecheck.proofs.whose import place_of
 
+PRIVATE = "it is not public, and so checked only where judged code calls it"
 Announce = Callable[[int, str, str, int], None]
 
 
@@ -118,6 +119,10 @@ def judged(unit: Unit, settings: Settings, steps: Steps | None = None) -> Iterat
         for name, thing in found:
             if _is_asked(name, settings):
                 yield from _definition(unit, name, thing, settings, steps, recorded)
+        for name, thing in unjudged(module, found):
+            if _is_asked(name, settings):
+                file, line = place_of(thing)
+                yield one_line("unbuilt", shown(file), line, name, f"not checked: {PRIVATE}", "private")
         for name, function, owner in recorded.others():
             if _is_asked(name, settings):
                 yield from _called(unit, name, function, owner, settings, steps, recorded)

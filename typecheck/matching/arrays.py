@@ -246,8 +246,10 @@ def _pending_mismatch(one: Pending, expected: Any, bindings: Bindings) -> Mismat
 
 def _of_leaf(dim: Any, bindings: Bindings) -> str:
     """The name of a dim that differs from leaf to leaf: of the leaf that is being checked."""
-    if not bindings.leaf:
-        raise AnnotationError(f"the dim '{dim}' differs from leaf to leaf of a PyTree, and stands outside of one")
+    trees = bindings.leaf.count(":")
+    if trees != 1:  # jaxtyping refuses these, too: whose leaf it is would be a guess
+        where = "two PyTrees with structures" if trees else 'no PyTree with a structure, as PyTree[..., "T"] is'
+        raise AnnotationError(f"the dim '{dim}' differs from leaf to leaf of a tree, and stands in {where}")
     return bindings.leaf + dim.name
 
 

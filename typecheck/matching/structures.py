@@ -49,7 +49,8 @@ def tree_check(spec: TreeOf, policy: Policy) -> Check | None:
         try:
             for number, (path, leaf) in enumerate(leaves):
                 bindings.path = (*kept[0], *map(key_part, path))
-                bindings.leaf = f"{kept[1]}({number}){' '.join(spec.structure)}:"
+                if spec.structure:  # "?n" is of a leaf of the tree that has one
+                    bindings.leaf = f"{kept[1]}({number}){' '.join(spec.structure)}:"
                 leaf_check(leaf, bindings)
         finally:
             bindings.path, bindings.leaf = kept

@@ -27,6 +27,7 @@ from weft.typecheck.proofs.budget import USUAL, Budget
 from weft.typecheck.proofs.drift import drifts
 from weft.typecheck.proofs.endless import Endless
 from weft.typecheck.proofs.following import listening
+from weft.typecheck.proofs.in_names import in_names
 from weft.typecheck.proofs.links import what_is_unsaid
 from weft.typecheck.proofs.lints import lint
 from weft.typecheck.proofs.needs import DEALS, Needs, assignment_for
@@ -232,7 +233,8 @@ def _failed(target: Target, search: Search, outcome: Outcome) -> Contract:
     reason = reason_beyond(search, outcome.failed[0], none_passed=none_passed)
     if reason is not None:
         return _contract(target, Verdict.SKIPPED, reason=reason)
-    told = [shown(target, search.shrink(failure, outcome.needs), search.dims) for failure in outcome.failed]
+    smallest = [search.shrink(failure, outcome.needs) for failure in outcome.failed]
+    told = [shown(target, in_names(search, failure), search.dims) for failure in smallest]
     if all(one.doubt for one in told):
         first = next((one for one in told if one.is_over), told[0])
         cause = Cause.SECONDS if first.is_over else Cause.DOUBT

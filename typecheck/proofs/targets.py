@@ -224,7 +224,7 @@ def _of_method(
     signature = Signature(written.function, parameters, written.returns, written.flavour, cls)
     # A method of an object is proved as it was written, without the transforms around it, as functions are.
     called: Any = inspect.getattr_static(cls, function.__name__)
-    plain = form_of(cls) is OBJECT or isinstance(called, property)
+    plain = form_of(cls) is OBJECT or isinstance(called, property | functools.cached_property)
     attribute = written.function if plain else getattr(cls, function.__name__)
 
     def prepare(builder: Builder) -> Call:
@@ -296,15 +296,28 @@ def public_methods(cls: type) -> Iterator[Callable[..., Any]]:
         for name, value in vars(base).items():
             if isinstance(value, staticmethod | classmethod) or name in fields:
                 continue  # `norm: Callable = layer_norm` is a field
-            value = value.fget if isinstance(value, property) else value
-            function = inspect.unwrap(value) if callable(value) else None
-            if name in seen or not isinstance(function, FunctionType):
+            function = function_in(value)
+            if name in seen or function is None:
                 continue
             seen.add(name)
             if not hasattr(cls, function.__name__):
                 continue  # a function from elsewhere, under a name of its own here
-            if (name in _SEEN or not name.startswith("_")) and is_annotated(function, cls):
+            if not is_private(name) and is_annotated(function, cls):
                 yield function
+
+
+def is_private(name: str) -> bool:
+    """Whether a name is none that others use: it begins with an underscore, and is no operator."""
+    return name.startswith("_") and name not in _SEEN
+
+
+def function_in(value: Any) -> FunctionType | None:
+    """The function that something in a class's body runs: a method, a property, a static or class method; or None."""
+    if isinstance(value, property | functools.cached_property | staticmethod | classmethod):
+        bound: Any = value
+        value = getattr(bound, "fget", None) or getattr(bound, "func", None) or getattr(bound, "__func__", None)
+    function = inspect.unwrap(value) if callable(value) else None
+    return function if isinstance(function, FunctionType) else None
 
 
 def unbound_methods(cls: type) -> Iterator[tuple[Callable[..., Any], dict[str, Any]]]:
@@ -312,8 +325,8 @@ def unbound_methods(cls: type) -> Iterator[tuple[Callable[..., Any], dict[str, A
     for name, value in vars(cls).items():
         if name.startswith("_") or not isinstance(value, staticmethod | classmethod):
             continue
-        function = inspect.unwrap(value.__func__)
-        if isinstance(function, FunctionType) and is_annotated(function, cls):
+        function = function_in(value)
+        if function is not None and is_annotated(function, cls):
             first = function.__code__.co_varnames[:1]
             yield value.__func__, dict.fromkeys(first, cls) if isinstance(value, classmethod) else {}
 

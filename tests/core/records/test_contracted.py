@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -14,6 +16,14 @@ TWO, WRONG = jnp.ones(2), jnp.ones((2, 3))
 
 class Point(weft.Module):
     w: Float[Array, "n"]
+
+    @functools.cached_property
+    def halved(self) -> Float[Array, "n"]:
+        return self.w / 2
+
+    @functools.cached_property
+    def cubed(self) -> Float[Array, "n n n"]:
+        return self.w
 
     @property
     def doubled(self) -> Float[Array, "n"]:
@@ -46,6 +56,7 @@ POINT = Point(TWO)
     ("use", "fragment"),
     [
         (lambda: POINT.squared, "return value of Point.squared should be f32[n=2,n=2], and is f32[2]"),
+        (lambda: POINT.cubed, "return value of Point.cubed should be f32[n=2,n=2,n=2], and is f32[2]"),
         (lambda: POINT + jnp.ones(3), "argument other of Point.__add__ should be f32[n=2], and is f32[3]"),
         (lambda: POINT[jnp.ones(3)], "argument index of Point.__getitem__ should be f32[n=2]"),
         (lambda: Point.static(WRONG), "argument x of Point.static should be f32[n]"),
@@ -62,6 +73,8 @@ def test_a_broken_contract_is_told(use, fragment):
 
 def test_what_keeps_its_contract_gives_what_it_gives_without():
     assert (POINT.doubled == 2).all()
+    assert (POINT.halved == 0.5).all()
+    assert POINT.halved is POINT.halved
     assert ((POINT + TWO) == 2).all()
     assert (POINT[TWO] == TWO).all()
     assert (Point.static(jnp.ones(3)) == 1).all()

@@ -367,7 +367,7 @@ def test_a_dim_that_differs_from_leaf_to_leaf_stands_in_a_tree():
     def f(x: Float[Array, "?n"]) -> None: ...
 
     with pytest.raises(
-        AnnotationError, match=r"'\?n' differs from leaf to leaf of a PyTree, and stands outside of one"
+        AnnotationError, match=r"'\?n' differs from leaf to leaf of a tree, and stands in no PyTree with a structure"
     ):
         f(jnp.ones(2))
 

@@ -1,18 +1,23 @@
-"""What programs that were written for jaxtyping's own checker rely on, under the import hook."""
+"""What programs that were written for jaxtyping's own checker rely on, by whatever door weft checks them."""
 
 import importlib
+import re
 import sys
+import textwrap
+from types import SimpleNamespace
 
 import jax.numpy as jnp
 import pytest
-from weft.typecheck import AnnotationError, ContractError, install_import_hook
+import weft
+from weft.typecheck import AnnotationError, ContractError, contract, install_import_hook
 
-PACKAGE = """
+CLASSES = """
 import dataclasses
 import typing
 
 import equinox as eqx
 import jax.numpy as jnp
+import weft
 from jaxtyping import Array, Float, PyTree, print_bindings
 
 
@@ -22,10 +27,10 @@ class Sized:
     x: Float[Array, "{value}"]
 
 
-class Converted(eqx.Module):
+class Converted(BASE):
     x: Float[Array, "3"] = eqx.field(converter=jnp.asarray)
-
-
+"""
+FUNCTIONS = """
 def nested(x: PyTree[PyTree[Float[Array, "a"]]]):
     return x
 
@@ -52,6 +57,14 @@ def alone(x: Float[Array, "?n"]):
     return x
 
 
+def under_two(x: PyTree[PyTree[Float[Array, "?n"], "S"], "T"]):
+    return x
+
+
+def without_structure(x: PyTree[Float[Array, "?n"]]):
+    return x
+
+
 def leaves(x: PyTree[Float[Array, "?n"], "T"], y: PyTree[Float[Array, "?n"], "T"]):
     return x
 
@@ -65,14 +78,47 @@ def printed(x: Float[Array, "a b"]):
 """
 
 
-@pytest.fixture(scope="module")
-def package(tmp_path_factory):
+def by_hook(functions: str):
+    """All of it, in a package under the import hook."""
+    with install_import_hook("for_jaxtyping"):
+        return importlib.import_module("for_jaxtyping")
+
+
+def by(checker):
+    """Each function for itself, and the dataclass under `contract`: nothing else sees one that is not given to it."""
+
+    def wrapped(functions: str):
+        package = importlib.import_module("for_jaxtyping")
+        checked = {name: checker(getattr(package, name)) for name in re.findall(r"def (\w+)", functions)}
+        return SimpleNamespace(**{**vars(package), "Sized": contract(package.Sized), **checked})
+
+    return wrapped
+
+
+def by_method(functions: str):
+    """Each function as the method of a record."""
+    package = importlib.import_module("for_jaxtyping")
+    methods = textwrap.indent(re.sub(r"def (\w+)\(", r"def \1(self, ", functions), "    ")
+    exec(f"class Record(weft.Module):\n{methods}", vars(package))
+    names = re.findall(r"def (\w+)", functions)
+    record = package.Record()
+    return SimpleNamespace(
+        **{**vars(package), "Sized": contract(package.Sized), **{name: getattr(record, name) for name in names}}
+    )
+
+
+# Classes of equinox's are under contract by the hook alone; weft's are at every door.
+DOORS = {"hook": by_hook, "contract": by(contract), "jit": by(weft.jit), "method": by_method}
+
+
+@pytest.fixture(scope="module", params=DOORS)
+def package(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("written_for_jaxtyping")
-    (folder / "for_jaxtyping.py").write_text(PACKAGE)
+    base = "eqx.Module" if request.param == "hook" else "weft.Module"
+    (folder / "for_jaxtyping.py").write_text(CLASSES.replace("BASE", base) + FUNCTIONS)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
-        with install_import_hook("for_jaxtyping"):
-            yield importlib.import_module("for_jaxtyping")
+        yield DOORS[request.param](FUNCTIONS)
     del sys.modules["for_jaxtyping"]
 
 
@@ -100,7 +146,7 @@ def test_a_tree_of_trees_is_a_tree(package):
 def test_the_leaves_of_a_tree_of_trees_may_be_records(package):
     record = package.Converted([1.0, 2.0, 3.0])
     package.of_records({"one": record, "more": [record, (record,)]})
-    with pytest.raises(ContractError, match=r"x\.more\[1\] of of_records should be Converted, and is int 1"):
+    with pytest.raises(ContractError, match=r"x\.more\[1\] of \S*of_records should be Converted, and is (int 1|i32)"):
         package.of_records({"one": record, "more": [record, 1]})
 
 
@@ -125,8 +171,12 @@ def test_a_dim_of_leaves_is_one_of_a_trees(package):
     package.leaves([a(3), a(4)], [a(3), a(4)])
     with pytest.raises(ContractError, match=r"y\[1\]"):
         package.leaves([a(3), a(4)], [a(3), a(5)])
-    with pytest.raises(AnnotationError, match="outside of one"):
+    with pytest.raises(AnnotationError, match=r"\?n.* stands in no PyTree with a structure"):
         package.alone(a(3))
+    with pytest.raises(AnnotationError, match=r"\?n.* stands in no PyTree with a structure"):
+        package.without_structure([a(3)])
+    with pytest.raises(AnnotationError, match=r"\?n.* stands in two PyTrees"):
+        package.under_two([a(3)])
 
 
 def test_the_dims_of_a_running_call_are_printed(package, capsys):

@@ -143,4 +143,4 @@ def test_an_unknown_mode_is_one_line_and_the_rest_is_checked(
     assert main(["check", "--only", "right", str(project(False))]) == 2
     printed = capsys.readouterr()
     assert printed.err == "unknown WEFT_TYPECHECK 'fast': it is one of off, on, strict\n"
-    assert printed.out == "1 contracts: 1 proved, 0 hold, 0 fail\n"
+    assert printed.out == "1 contract: 1 proved, 0 hold, 0 fail\n"

@@ -64,7 +64,7 @@ def test_an_argument_may_be_imported(project, capsys: pytest.CaptureFixture[str]
     """
     project('[tool.weft.check]\nargs."PKG.layers:applied".activation = { import = "jax.nn:relu" }\n', layers)
     assert run("../src") == 0
-    assert capsys.readouterr().out.startswith("1 contracts: 1 proved")
+    assert capsys.readouterr().out.startswith("1 contract: 1 proved")
 
 
 def test_the_command_line_wins(project, capsys: pytest.CaptureFixture[str]):
@@ -152,7 +152,7 @@ def test_two_packages_of_one_name_are_one_line_and_the_first_is_checked(
         "two/twice:0: weft check: a second package named 'twice', beside one/twice: a process can import one of them; "
         "check each alone"
     )
-    assert summary.startswith("1 contracts: 0 proved, 0 hold, 1 fail")
+    assert summary.startswith("1 contract: 0 proved, 0 hold, 1 fail")
 
 
 def test_without_a_table_the_defaults_hold(tmp_path: Path):

@@ -226,7 +226,7 @@ def test_watching_judges_again_what_has_changed_and_ends_at_an_interrupt(tmp_pat
     )
     run = command(tmp_path, "--watch", "uses.py")
     said = iter(run.stdout.readline, "")
-    assert next(said) == "1 contracts: 1 proved, 0 hold, 0 fail\n"
+    assert next(said) == "1 contract: 1 proved, 0 hold, 0 fail\n"
     write(tmp_path, {"used.py": "import nothing_such"})
     assert "1 it needs nothing_such, which is not installed" in next(said)
     run.send_signal(signal.SIGINT)

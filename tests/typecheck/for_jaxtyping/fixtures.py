@@ -19,7 +19,7 @@ _typeguard = types.ModuleType("typeguard")
 _typeguard.typechecked = checker
 sys.modules["typeguard"] = _typeguard
 
-if os.environ["CHECKED_BY"] == "weft":
+if os.environ["CHECKED_BY"] != "jaxtyping":
     from weft.typecheck import install_import_hook
 
     def _hook(packages, typechecker):

@@ -5,10 +5,19 @@ import os
 import equinox as eqx
 import jax
 
-if os.environ["CHECKED_BY"] == "weft":
-    from weft.typecheck import ContractError, contract
+DOOR = os.environ["CHECKED_BY"]
 
-    checker = contract
+if DOOR != "jaxtyping":
+    import weft
+    from weft.typecheck import ContractError, contract
+    from weft.typecheck.calls.importing import ImportHook
+
+    def method(function):
+        """Calls a method of a new class of records; the tests were given their `self` when they were copied."""
+        record = type("Record", (weft.Module,), {"__call__": function})()
+        return lambda *args, **kwargs: record(*args, **kwargs)
+
+    checker = {"contract": contract, "hook": ImportHook(()).checked, "jit": weft.jit, "method": method}[DOOR]
     ParamError = ReturnError = ContractError
 else:
     from beartype import beartype

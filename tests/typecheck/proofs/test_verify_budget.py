@@ -168,7 +168,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.parametrize("strict", [False, True])
 def test_the_command_tells_of_it_in_each_format(strict: bool, program: str, capsys: pytest.CaptureFixture[str]):
     options = ["check", "--trials", "1", *(["--strict"] if strict else []), program]
-    summary = "1 contracts: 0 proved, 0 hold, 0 fail, 1 undecided"
+    summary = "1 contract: 0 proved, 0 hold, 0 fail, 1 undecided"
     assert command(options, judge=judge_here) == int(strict)
     assert capsys.readouterr().out.splitlines() == [f"{program}:5: project: {WHY}", summary]
     assert command([*options, "--format", "github"], judge=judge_here) == int(strict)
