@@ -270,6 +270,12 @@ class Dim:
 
     __int__ = __index__
 
+    def _evaluate(self, _: Any) -> Any:
+        """Refuses what JAX computes at once while it traces (`ensure_compile_time_eval`), for which it needs a number.
+        The number is taken: sizes that do not know themselves are tried instead."""
+        self.space.pin(self.terms, _at(2))
+        raise TypeError(f"the size {self!r} is computed with at once")
+
     def __float__(self) -> float:
         return float(self.number if _is_silent(sys._getframe(1)) else self._pinned())
 
