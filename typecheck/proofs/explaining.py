@@ -261,6 +261,8 @@ class Explainer:
         trial, needs, constants = step.trial, step.needs, self.target.constants
         yield from of_no_size(trial, needs, constants)
         asked, is_known, taken = self.asked_last(trial)
+        # What was asked of a size whose number was taken says no more than that number.
+        asked = {one: answer for one, answer in asked.items() if one.is_order or not one.dims & taken}
         step.asked_last = tuple(asked.items())
         for step.by_question in preconditions(asked, trial, needs, constants):
             yield step.by_question
@@ -306,7 +308,6 @@ class Explainer:
         if isinstance(traced, Exception):
             return {}, False, frozenset()
         asked = {written.of_keys(question): answer for question, answer in space.last.items()}
-        asked = {one: answer for one, answer in asked.items() if one.is_order or not one.dims & space.pinned.keys()}
         taken = frozenset(space.pinned)
         return asked, traced.place[:2] == trial.place[:2] and not taken & {*(trial.spoken_of or taken)}, taken
 

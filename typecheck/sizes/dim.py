@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 from weft.core.edge import sizes as edge
+from weft.core.records import leaves
 from weft.typecheck.sizes import polynomials
 from weft.typecheck.sizes.polynomials import Terms, constant, divided, frozen, plus
 from weft.typecheck.sizes.space import Place, Space
@@ -571,3 +572,4 @@ def _of_floats(plain: Callable[..., float]) -> Callable[..., Any]:
 
 
 edge.register(Dim, Real, _plain)
+leaves.stand_for_numbers(Dim, Real)

@@ -71,3 +71,19 @@ def test_what_is_folded_into_parts_may_have_to_have_even_ones():
     assert contract.verdict is Verdict.HOLDS, str(contract)
     assert {"dim", "heads"} <= {*contract.sampled}
     assert all(sizes["dim"] % (2 * sizes["heads"]) == 0 for sizes in contract.tried)
+
+
+class Chunked(eqx.Module):
+    """`size` is a field that JAX would take for a leaf, as all that equinox's records hold is."""
+
+    low: Float[Array, "n"]
+    size: int
+
+    def __call__(self, x: Float[Array, "b n"]) -> Float[Array, "b n"]:
+        return (x + self.low).reshape(x.shape[0], -1, self.size).reshape(x.shape)
+
+
+def test_an_integer_among_the_fields_of_a_record_stays_a_size():
+    (contract,) = verify(Chunked).contracts
+    assert contract.assumptions == ("size divides n",)
+    assert {"n", "size"} <= {*contract.symbolic}

@@ -449,4 +449,4 @@ class OfBareStates(eqx.Module):
 def test_a_parameter_without_an_annotation_is_what_the_field_of_its_name_holds():
     assert verify(OfBare)
     (contract,) = verify(OfBareStates).contracts
-    assert contract.verdict is Verdict.HOLDS, contract
+    assert contract.verdict is Verdict.PROVED, contract
