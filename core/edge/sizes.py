@@ -43,8 +43,9 @@ _PYTHON, _PACKAGES = f"{Path(os.__file__).parent}{os.sep}", f"{os.sep}site-packa
 # there that asks for a number whatever comes.
 _TRYING = tuple(os.path.join("jax", "_src", *one) for one in (("core.py",), ("numpy", "indexing.py")))
 _ASKS_FOR_NUMBER = "concrete_or_error"
-# Where it finds out whether an index is an integer: of a symbolic one it would say that it is no index at all.
-_IS_INDEX = ("_is_integer_index", "to_gather")
+# Where it finds out whether a size is an integer, and would say that a symbolic one is no index at all, or would not
+# compare the numbers of elements of a reshape.
+_TAKES_INTEGERS = ("_is_integer_index", "to_gather", "_compute_newshape")
 
 
 def caller(frame: FrameType) -> FrameType:
@@ -64,8 +65,10 @@ def is_library(frame: FrameType) -> bool:
 
 
 def takes_for_integer(frame: FrameType) -> bool:
-    """Whether a frame finds out what an index is."""
-    return frame.f_code.co_name in _IS_INDEX and is_library(frame)
+    """Whether JAX finds out in a frame what an index is, or a size of a reshape."""
+    if frame.f_code.co_name == "<genexpr>" and frame.f_back is not None:
+        frame = frame.f_back
+    return frame.f_code.co_name in _TAKES_INTEGERS and is_library(frame)
 
 
 def looks_for_symbols(frame: FrameType) -> bool:

@@ -37,6 +37,16 @@ kept_in("weft.core.records.leaves", "type", _dynamic_types)
 _array_types: set[type] = {jax.ShapeDtypeStruct, np.ndarray}
 
 
+# Classes that stand for Python numbers while something is proved. JAX takes them for scalars, so asking it would make
+# an array of each `size: int` of a record, and the record's methods could no longer use it as a size.
+_stand_ins: set[type] = set()
+
+
+def stand_for_numbers(*classes: type) -> None:
+    """Makes the instances of some classes leaves like Python's numbers, and no arrays."""
+    _stand_ins.update(classes)
+
+
 def array_types() -> set[type]:
     """The types known to be arrays: one set for the whole process, which grows as types are met."""
     return _array_types
@@ -56,6 +66,8 @@ def is_array(value: object) -> bool:
 
 def _learn_type(value: object) -> bool:
     # An array's type decides, so one look per type is enough.
+    if type(value) in _stand_ins:
+        return False
     answer = isinstance(value, jax.Array | jax.ShapeDtypeStruct | jax.Ref | np.ndarray | np.number | np.bool_)
     # Not of a record: what JAX refuses is printed in its message, and that would be the whole model.
     if not answer and not isinstance(value, type | eqx.Module):

@@ -28,7 +28,7 @@ from weft.typecheck.proofs.options import (
     unpacks_items,
 )
 from weft.typecheck.proofs.preconditions import preconditions
-from weft.typecheck.proofs.rules import candidates, last_resorts, of_no_size
+from weft.typecheck.proofs.rules import candidates, of_no_size
 from weft.typecheck.proofs.trial import Target, Trial, clashing_keys, run_trial
 from weft.typecheck.proofs.under_needs import Written, written_under
 from weft.typecheck.sizes.clauses import Answer
@@ -74,7 +74,6 @@ class _Step:
         best: the trial that got furthest, if one got further than without the need.
         joined: the first that joins the sizes that disagreed, and fails with others.
         sideways: the first that says what none has said so far, as far as before.
-        is_past: whether one has passed the guard that was met.
         asked_last: the questions of the trial, with their answers.
         by_question: the need that was read off a question last.
         asked: the first that meets what a guard asked last, and is refused by the same guard.
@@ -85,7 +84,6 @@ class _Step:
         self.best: tuple[Trial, Needs] | None = None
         self.joined: tuple[Trial, Needs] | None = None
         self.sideways: tuple[Trial, Needs] | None = None
-        self.is_past = False
         self.by_question: Needs | None = None
         self.asked_last: tuple[Answer, ...] = ()
         self.asked: tuple[Trial, Needs] | None = None
@@ -124,7 +122,6 @@ class Explainer:
         at_end: the first trial that ran to its end, and returned something else than it says, at sizes that it takes.
         pending: the failure that an explanation is being looked for.
         in_vain: where, and with which words, a class failed that nothing made hold.
-        has_guessed: whether needs were guessed somewhere, for sizes that nothing was asked of.
         refused: by place, the first trial in which a guard refused the class there, where it had refused no other.
     """
 
@@ -139,7 +136,6 @@ class Explainer:
         self.pending: Trial | None = None
         self.refused: dict[str, Trial] = {}
         self.in_vain: set[tuple[object, str]] = set()
-        self.has_guessed = False
         # None once the search has ended: what comes then (smaller sizes of what failed, lints) is little, and a verdict
         # that stands must not fall with it.
         self._meter: Meter | None = Meter(budget)
@@ -261,18 +257,17 @@ class Explainer:
         return found
 
     def _candidates(self, step: _Step) -> Iterator[Needs]:
-        """Single needs more, those that pass by chance only where no other one has passed the guard."""
+        """Single needs more: those that questions ask for, and guesses where a size asked nothing."""
         trial, needs, constants = step.trial, step.needs, self.target.constants
         yield from of_no_size(trial, needs, constants)
-        asked, is_known = self.asked_last(trial)
+        asked, is_known, taken = self.asked_last(trial)
+        # What was asked of a size whose number was taken says no more than that number.
+        asked = {one: answer for one, answer in asked.items() if one.is_order or not one.dims & taken}
         step.asked_last = tuple(asked.items())
         for step.by_question in preconditions(asked, trial, needs, constants):
             yield step.by_question
-        if not is_known:
-            self.has_guessed = True
-            yield from candidates(trial, needs, constants, self._is_of_whole_sizes(trial, needs))
-            if not step.is_past:
-                yield from last_resorts(trial, needs)
+        if not is_known and step.best is None:
+            yield from candidates(trial, needs, constants, taken, self._is_of_whole_sizes(trial, needs))
 
     def _with_the_rest_as_before(self, trial: Trial, needs: Needs, asked: tuple[Answer, ...]) -> Trial | None:
         """The trial at sizes that meet needs and at which all else that was asked has the same answer, if there are
@@ -301,19 +296,20 @@ class Explainer:
         except (Unbuildable, AnnotationError, ValueError, TypeError) as error:
             return space, error
 
-    def asked_last(self, trial: Trial) -> tuple[dict[Question, bool], bool]:
-        """What a trial that fails asked of its sizes before it failed, the last questions last; and whether that is all
-        there is to know of why: no number was taken of a size, and it failed as with numbers."""
+    def asked_last(self, trial: Trial) -> tuple[dict[Question, bool], bool, frozenset[str]]:
+        """What a trial that fails asked of its sizes before it failed, the last questions last; whether that is all
+        there is to know of why: it failed as with numbers, and of sizes whose numbers it did not take; and those whose
+        numbers it took, which ask nothing."""
         if isinstance(trial.error, RecursionError):
-            return {}, True  # of Python's own limit, too, which no size changes
+            return {}, True, frozenset()  # of Python's own limit, too, which no size changes
         sizes = trial.assignment.sizes
         written = written_under(Needs(), sizes, set(self.dims))
         space, traced = self.followed(trial, written, written.numbers)
         if isinstance(traced, Exception):
-            return {}, False
+            return {}, False, frozenset()
         asked = {written.of_keys(question): answer for question, answer in space.last.items()}
-        asked = {one: answer for one, answer in asked.items() if one.is_order or not one.dims & space.pinned.keys()}
-        return asked, traced.place == trial.place and not space.pinned
+        taken = frozenset(space.pinned)
+        return asked, traced.place[:2] == trial.place[:2] and not taken & {*(trial.spoken_of or taken)}, taken
 
     def _is_of_whole_sizes(self, trial: Trial, needs: Needs) -> bool:
         """Whether an error is about the sizes of two keys as they are, and not by chance: half of 11 is 5, too."""
@@ -349,7 +345,6 @@ class Explainer:
                     self.at_end = self.at_end or found
                 # What ran to its end is past the guard, whatever is wrong with its result.
                 further = found.progress > trial.progress or found.error is None
-                step.is_past |= trial.guard not in ("", found.guard) and further
                 if trial.guard not in ("", found.guard) and not candidate.merged and further:
                     self.beyond = self.beyond or (found, candidate)
             if step.taken is None:
@@ -377,10 +372,6 @@ class Explainer:
                     break
         for entry in needs.order if len(needs.order) > 1 else ():
             candidate = needs.without(order=entry)
-            if all(self.with_needs(first, candidate, each).ok for each in (deal, *DEALS)):
-                needs = candidate
-        for key in needs.squares:
-            candidate = needs.without(squares=key)
             if all(self.with_needs(first, candidate, each).ok for each in (deal, *DEALS)):
                 needs = candidate
         for key, number in needs.multiples:

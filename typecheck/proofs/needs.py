@@ -34,11 +34,7 @@ class Needs:
         least: pairs (key, the least size that the program takes).
         strict: pairs (small, big) of `order` that may not be equal either.
         products: (key, one, other): a number or a key times another key divides it.
-        among: pairs (key, sizes): all that is known is that it holds at these; see `conditions`.
-        squares: keys that are the square of a number, as the tokens of an image are.
-        most: pairs (key, the largest size that a guard lets pass).
-        undivided, unlike: pairs (key, number) that a guard refuses: what the number divides, or the number itself.
-        guards: pairs (key, the place of the guard, in brackets), of keys of the last three.
+        among: pairs (key, sizes): all that is known is that it holds at these.
         counts: pairs (key, place) where a key is the number of items of a collection; it is in `equal`, too, with the
             number that they were found at.
         items: pairs (place, other) of collections of which the first has as many items as the other.
@@ -56,11 +52,6 @@ class Needs:
     strict: frozenset[tuple[str, str]] = frozenset()
     products: tuple[tuple[str, str | int, str], ...] = ()
     among: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    squares: tuple[str, ...] = ()
-    most: tuple[tuple[str, int], ...] = ()
-    undivided: tuple[tuple[str, int], ...] = ()
-    unlike: tuple[tuple[str, int], ...] = ()
-    guards: tuple[tuple[str, str], ...] = ()
     counts: tuple[tuple[str, str], ...] = ()
     items: tuple[tuple[str, str], ...] = ()
     asked: tuple[Clause, ...] = ()
@@ -97,9 +88,7 @@ class Needs:
             *(f"{key} = {number}" for key, number in self.equal if key not in unknown and key not in counted),
             *(f"{key} = {length_of(place)}" for key, place in self.counts),
             *(f"{length_of(place)} = {length_of(other)}" for place, other in self.items),
-            *(f"{key} is a square" for key in self.squares if key not in unknown),
             *(f"{key} >= {number}" for key, number in self.least if key not in unknown),
-            *self._refused_in_words(unknown),
             *map(str, self.asked),
             *(f"{key} is among the sizes tried: {', '.join(map(str, sizes))}" for key, sizes in self.among),
         )
@@ -123,10 +112,10 @@ class Needs:
         def known(entry: tuple[Any, ...]) -> bool:
             return all(one in keys for one in entry if isinstance(one, str))
 
-        lists = ("multiples", "order", "equal", "least", "products", "among", "most", "undivided", "unlike")
+        lists = ("multiples", "order", "equal", "least", "products", "among")
         kept = {name: tuple(filter(known, getattr(self, name))) for name in lists}
         kept["counts"] = tuple(one for one in self.counts if one[0] in keys)
-        return dataclasses.replace(self, **kept, squares=tuple(key for key in self.squares if key in keys))
+        return dataclasses.replace(self, **kept)
 
     @property
     def of_one_shape(self) -> bool:
@@ -135,34 +124,8 @@ class Needs:
 
     @property
     def of_many_sizes(self) -> bool:
-        """Whether each key may still be of many sizes: none is a number, a square, or one that was tried."""
-        return not (self.equal or self.among or self.squares)
-
-    def _refused_in_words(self, unknown: Collection[str]) -> Iterator[str]:
-        """What guards refuse of keys of which more is known than the sizes that were tried."""
-        phrases = (
-            *((key, f"{key} <= {number}") for key, number in self.most),
-            *((key, f"{number} does not divide {key}") for key, number in self.undivided),
-            *((key, f"{key} is not {number}") for key, number in self.unlike),
-        )
-        guards = dict(self.guards)
-        yield from (f"{words}{guards.get(key, '')}" for key, words in phrases if key not in unknown)
-
-    def ceiling(self, key: str, below: tuple[str, ...] = ()) -> int | None:
-        """The largest size that a key may have, by itself or by what it is at most as large as."""
-        if key in below or not self.most:
-            return None
-        own = [number for one, number in self.most if one == key]
-        bigger = ((factor, self.ceiling(big, (*below, key))) for small, big, factor in self.order if small == key)
-        return min([*own, *(number // factor for factor, number in bigger if number is not None)], default=None)
-
-    def admits(self, key: str, size: int) -> bool:
-        """Whether no guard refuses this size of a key."""
-        return (
-            all(size <= number for one, number in self.most if one == key)
-            and all(size % number for one, number in self.undivided if one == key)
-            and (key, size) not in self.unlike
-        )
+        """Whether each key may still be of many sizes: none is a number, or one that was tried."""
+        return not (self.equal or self.among)
 
     def _merged_in_words(self) -> Iterator[str]:
         """Keys that are one size."""
@@ -190,15 +153,8 @@ class Needs:
             and all(sizes.get(key, number) >= number for key, number in self.least)
             and all(sizes.get(key, 0) % (value(one) * value(other) or 1) == 0 for key, one, other in self.products)
             and all(key not in sizes or sizes[key] in known for key, known in self.among)
-            and all(is_square(sizes.get(key, 1)) for key in self.squares)
-            and all(self.admits(key, size) for key, size in sizes.items())
             and all(clause.allows(sizes) for clause in self.asked)
         )
-
-
-def is_square(size: int) -> bool:
-    """Whether a size is the square of a number."""
-    return math.isqrt(size) ** 2 == size
 
 
 def array_of(key: str) -> str:
@@ -316,16 +272,9 @@ class Dealer:
                 [prime] if unit == 1 else [one for one in PRIMES if one not in self.primes and one not in self.used]
             )
             further = itertools.chain(factors, (one for one in PRIMES if one > prime), itertools.count(200))
-            power = 2 if key in self.needs.squares else 1
-            candidates = ((unit * factor) ** power for factor in further)
             taken = self.reserved.union(self.sizes.values())
-            ceiling = self.needs.ceiling(key)
-            if ceiling is not None:
-                small = (unit * one for one in PRIMES if unit * one <= ceiling)
-                candidates = itertools.chain(small, range(ceiling // unit * unit, 1, -unit))
-            allowed = (one for one in candidates if one >= least and self.needs.admits(key, one))
-            # Where a guard leaves few sizes, two keys may have to be of one.
-            fixed = next((one for one in itertools.islice(allowed, _MANY) if one not in taken), max(ceiling or 1, 1))
+            allowed = (size for factor in further if (size := unit * factor) >= least and size not in taken)
+            fixed = next(itertools.islice(allowed, _MANY), 1)
         self.used |= {one for one in PRIMES if fixed % one == 0}
         self.sizes[key] = fixed
         return fixed

@@ -88,17 +88,14 @@ class _Reader:
     # ---- equations -----------------------------------------------------------------------------------------------
 
     def _equal(self, question: Question, terms: Terms) -> Iterator[Needs]:
-        terms = _without_common(terms)
-        names = {monomial: number for monomial, number in terms.items() if monomial}
-        number = -terms.get((), 0)
-        keys = [monomial[0] for monomial in names if len(monomial) == 1 and isinstance(monomial[0], str)]
-        atoms = [one for monomial in names for one in monomial if isinstance(one, Atom)]
-        if len(keys) == len(names) == 1 and number % names[(keys[0],)] == 0:
-            if self._may_be(keys[0], number // names[(keys[0],)]):
-                yield self.needs.plus(equal=(keys[0], number // names[(keys[0],)]))
-        elif len(keys) == len(names) == 2 and not number and sorted(names.values()) == [-1, 1]:
+        terms, (pair, number) = without_common(terms), equation_of(question)
+        atoms = [one for monomial in terms for one in monomial if isinstance(one, Atom)]
+        if number is not None:
+            if self._may_be(*number):
+                yield self.needs.plus(equal=number)
+        elif pair is not None:
             order = list(self.trial.assignment.sizes)
-            one, other = sorted(keys, key=lambda key: (not key.isidentifier(), order.index(key)))
+            one, other = sorted(pair, key=lambda key: (not key.isidentifier(), order.index(key)))
             roots = closed(dict(self.needs.merged))
             pair = roots.get(other, other), roots.get(one, one)
             if self._may_be_one(one, other) and pair[0] != pair[1]:
@@ -182,6 +179,21 @@ class _Reader:
         return self.needs.plus(**{"products" if len(factors) > 1 else "multiples": (key, *factors)})
 
 
+def equation_of(question: Question) -> tuple[tuple[str, str] | None, tuple[str, int] | None]:
+    """The two keys that a question asks to be equal, or the key and the number; neither, if it asks for more."""
+    terms = without_common(dict(question.terms))
+    names = {monomial: number for monomial, number in terms.items() if monomial}
+    keys = [monomial[0] for monomial in names if len(monomial) == 1 and isinstance(monomial[0], str)]
+    number = -terms.get((), 0)
+    if len(keys) != len(names):
+        return None, None
+    if len(keys) == 2 and not number and sorted(names.values()) == [-1, 1]:
+        return (keys[0], keys[1]), None
+    if len(keys) == 1 and number % names[(keys[0],)] == 0:
+        return None, (keys[0], number // names[(keys[0],)])
+    return None, None
+
+
 def at_least(question: Question, answer: bool, needs: Needs) -> Needs:
     """Needs with an order of sizes beside them: as one of two keys, or the least size of one, if it is that."""
     # `terms < 0` is wanted, or `terms >= 0`; of integers both are `positive >= 0`.
@@ -202,7 +214,7 @@ def at_least(question: Question, answer: bool, needs: Needs) -> Needs:
     return dataclasses.replace(needs, asked=(*needs.asked, Clause(((question, answer),))))
 
 
-def _without_common(terms: Terms) -> Terms:
+def without_common(terms: Terms) -> Terms:
     """A polynomial divided by the dims that all its terms have, none of which is 0: `n*k - 4*n = 0` is `k = 4`."""
     common = [name for name in next(iter(terms), ()) if isinstance(name, str)]
     for name in dict.fromkeys(common):

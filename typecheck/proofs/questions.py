@@ -144,10 +144,8 @@ class _Variant:
                 self.found.passed.append(plain)
                 return True
             if plain.guard and sampled:
-                # Which other sizes it refuses, as it refuses this one, is for `conditions` to find out.
-                guards = (*self.found.needs.guards, (sampled, at_guard(plain)))
-                needs = self.found.needs.plus(unlike=(sampled, sizes[sampled]))
-                self.found.needs = dataclasses.replace(needs, guards=guards)
+                # Which other sizes it refuses is not known: no question is asked of this one.
+                self.found.needs = self.found.needs.plus(asked=Clause(tuple(way), at_guard(plain)))
             else:
                 self._refused(way, plain, own=own)
         return False

@@ -9,28 +9,29 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
 import re
 import traceback
 from collections.abc import Callable, Iterator
 
 from weft.core.edge import names
-from weft.typecheck.proofs.needs import Needs, is_square
+from weft.typecheck.proofs.needs import Needs
 from weft.typecheck.proofs.options import is_about_kinds, items_of, speaks_of_rank, takes_apart
 from weft.typecheck.proofs.preconditions import may_merge
 from weft.typecheck.proofs.rank_rules import Near, near_to, ranks_needed, same_dots, same_shapes
-from weft.typecheck.proofs.reshapes import REFUSED
 from weft.typecheck.proofs.trial import Trial
 from weft.typecheck.proofs.whose import Whose
 
 
-def candidates(trial: Trial, needs: Needs, constants: frozenset[int], whole: bool = False) -> Iterator[Needs]:
+def candidates(
+    trial: Trial, needs: Needs, constants: frozenset[int], taken: frozenset[str], whole: bool
+) -> Iterator[Needs]:
     """Single needs that might explain a failure, the likeliest first: those about the sizes that it speaks of.
 
     Args:
         trial: what failed.
         needs: those that it failed under.
         constants: sizes that the program is tied to from outside.
+        taken: sizes whose numbers the program took.
         whole: whether two whole sizes disagree in it, however they are dealt.
     """
     near = near_to(trial, constants)
@@ -38,9 +39,11 @@ def candidates(trial: Trial, needs: Needs, constants: frozenset[int], whole: boo
         takes_apart(trial) or speaks_of_rank(trial) or is_about_kinds(trial) or names.NO_SUCH_AXIS in str(trial.error)
     )
     for rule in () if of_ranks else _OF_PROMISES if trial.breaks_promise else _RULES:
-        if whole and rule in _OF_PARTS:
-            continue
         yield from rule(trial, needs, near)
+    if not (of_ranks or whole or trial.breaks_promise):  # two whole sizes that disagree do so at round sizes, too
+        yield from _round_sizes(trial, needs, near, taken)
+    if not (of_ranks or trial.guard):
+        yield from _joined_configurations(trial, needs, near)
 
 
 def of_no_size(trial: Trial, needs: Needs, constants: frozenset[int]) -> Iterator[Needs]:
@@ -51,13 +54,6 @@ def of_no_size(trial: Trial, needs: Needs, constants: frozenset[int]) -> Iterato
         return
     for rule in _OF_RANKS:
         yield from rule(trial, needs, near)
-
-
-def last_resorts(trial: Trial, needs: Needs) -> Iterator[Needs]:
-    """What a guard may ask that nothing else passes. Sizes that are few, or one, pass much else by chance."""
-    at_guard = () if is_about_kinds(trial) else (_asked_by_guard, _smaller, _joined_at_guard)
-    for rule in at_guard if trial.guard else (_joined_configurations,):
-        yield from rule(trial, needs, near_to(trial))
 
 
 Rule = Callable[[Trial, Needs, Near], Iterator[Needs]]
@@ -140,20 +136,6 @@ def _constants(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
                 yield needs.plus(equal=(key, number))
 
 
-def _joined_numbers(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
-    """What a guard may ask of sizes that are given as integers: to be one, or to be the size of an array's axis."""
-    if not trial.guard:
-        return
-    given = [key for key in near.sizes if key in trial.numbers]
-    pairs = [(one, other) for one in near.sizes for other in given if one != other]
-    for one, other in sorted(pairs, key=lambda pair: (pair[0] not in near.keys) + (pair[1] not in near.keys)):
-        if (other, one) not in pairs or one < other:
-            yield needs.plus(merged=(other, one))
-    for one in given if len(given) > 2 else ():
-        rest = tuple((other, one) for other in given if other != one)
-        yield dataclasses.replace(needs, merged=(*needs.merged, *rest))
-
-
 def _written(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
     """A number that is written in the program and met a dim of a record that a function is given, `x: "b 784"`, or an
     integer that no shape names: `Embed(rank=2)`."""
@@ -167,14 +149,15 @@ def _written(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
             continue
         for number in sorted(trial.mentioned - known - {0}):  # no size is 0: it would divide nothing
             if trial.originals.get(key, number) == number and not _is_fixed(key, number, trial, needs):
-                yield needs.plus(equal=(key, number))
+                fixed = {"among": (key, (number,))} if configured else {"equal": (key, number)}
+                yield needs.plus(**fixed)
 
 
 def _counts(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
     """An integer that no shape names and that an error takes for the number of an axis: there are few axes."""
     for key in near.keys if names.NO_SUCH_AXIS in str(trial.error) else ():
         if key in trial.configured and key not in dict(needs.equal):
-            yield from (needs.plus(equal=(key, few)) for few in (2, 1, 3) if few != near.sizes[key])
+            yield from (needs.plus(among=(key, (few,))) for few in (2, 1, 3) if few != near.sizes[key])
 
 
 def _is_fixed(key: str, number: int, trial: Trial, needs: Needs) -> bool:
@@ -185,100 +168,35 @@ def _is_fixed(key: str, number: int, trial: Trial, needs: Needs) -> bool:
     )
 
 
-# What a guard says that asks whether something divides a size.
-_DIVIDES = re.compile(r"%|divi|divmod|multiple")
+def _round_sizes(trial: Trial, needs: Needs, near: Near, taken: frozenset[str]) -> Iterator[Needs]:
+    """Sizes at which divisions come out even, or roots, for sizes that the program took as numbers.
+
+    Such a size asks nothing, so no condition can be read off it: where the program holds at some of these sizes, it is
+    told with them, and no condition is guessed from them.
+    """
+    known = {*dict(needs.equal), *dict(needs.among)}
+    about = [key for key in near.keys if key not in known]
+    keys = [key for key in about if key in taken] or about
+    for number in _written_in(trial.guard) if trial.guard else ():
+        yield from (needs.plus(among=(key, (number,))) for key in keys if near.sizes[key] != number)
+    pairs = [pair for pair in itertools.permutations(about, 2) if {*pair} & {*keys}]
+    orders = itertools.chain(((key,) for key in keys), pairs[:_MOST_PAIRS])
+    for order, chain in itertools.product(orders, _CHAINS):
+        sizes = ((key, (size,)) for key, size in zip(order, chain, strict=False))
+        yield dataclasses.replace(needs, among=(*needs.among, *sizes))
 
 
-def _divisors(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
-    fixed = dict(needs.equal)
-    pairs = [
-        (big, small)
-        for big, small in _pairs(trial, near)
-        if big not in fixed and near.sizes[big] % near.sizes[small] and not _reaches(small, big, needs)
-    ]
-    yield from (needs.plus(multiples=pair) for pair in pairs)
-    # Such as `dim % (4 * heads)`, or `dim % (rows * columns)`; `Search.weaken` finds the number, and `conditions` that
-    # it is their product.
-    # What is folded into parts may be asked to have even ones by whoever takes them.
-    for big, small in pairs if trial.guard or REFUSED in str(trial.error) else ():
-        yield dataclasses.replace(needs, multiples=(*needs.multiples, (big, small), (big, 48)))
-    # There are too many products of two sizes to be tried at every guard.
-    asked = pairs if _DIVIDES.search(f"{trial.guard} {trial.error}") and trial.guard else []
-    for (big, one), (same, other) in itertools.combinations(asked, 2):
-        if big == same:
-            yield dataclasses.replace(needs, multiples=(*needs.multiples, (big, one), (big, other)))
+# Each number divides the next one, and what is left of the division is even, and none of them: with 4 heads of 16
+# features, of which each head has 4, a program that mixes up the two would hold. The first keeps what may be few small,
+# then come multiples of most numbers, of powers of two, squares, and odd ones.
+_CHAINS = ((2, 12), (12, 288), (64, 1536), (4, 144), (3, 15))
+# How many pairs of sizes are tried: a trace for each, and each chain.
+_MOST_PAIRS = 12
 
 
-def _pairs(trial: Trial, near: Near) -> Iterator[tuple[str, str]]:
-    """Pairs of keys that may matter to each other: if two that the failure speaks of, then only such."""
-    both = sum(near.sizes[key] in trial.mentioned for key in near.keys) >= 2
-    for one in near.sizes:
-        for other in near.sizes:
-            if one != other and (one in near.keys) + (other in near.keys) > both:
-                yield one, other
-
-
-def _reaches(start: str, goal: str, needs: Needs) -> bool:
-    return any(one == goal or (isinstance(one, str) and _reaches(one, goal, needs)) for one in needs.divisors(start))
-
-
-def _numbers(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
-    """One number that many divide, for all keys at once; `Search.weaken` finds which key and number it was."""
-    fixed = {*dict(needs.equal), *(key for key, number in needs.multiples if isinstance(number, int))}
-    keys = [key for key in near.keys if key not in fixed]
-    for numbers in ((48,), (48, *sorted(one for one in near.constants if 1 < one <= 64))):
-        number = math.lcm(*numbers)
-        if keys and number < 10_000:
-            yield dataclasses.replace(needs, multiples=(*needs.multiples, *((key, number) for key in keys)))
-
-
-def _orders(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
-    fixed = dict(needs.equal)
-    for small, big in _pairs(trial, near):
-        if near.sizes[small] > near.sizes[big] and big not in fixed:
-            yield needs.plus(order=(small, big, 1))
-    for small in near.keys:
-        # No larger than any: the first `k` of what is as many as the smaller of two. `Search.weaken` drops the rest.
-        bigger = [
-            big for big, size in near.sizes.items() if big != small and big not in fixed and near.sizes[small] > size
-        ]
-        if len(bigger) > 1:
-            yield dataclasses.replace(needs, order=(*needs.order, *((small, big, 1) for big in bigger)))
-
-
-def _squares(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
-    """One key that is a square, of which a program takes the root; what an error says is about the root."""
-    fixed = dict(needs.equal)
-    for key in (*near.keys, *(one for one in near.sizes if one not in near.keys)):
-        if key not in fixed and key not in needs.squares and not is_square(near.sizes[key]):
-            yield needs.plus(squares=key)
-
-
-def _smaller(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
-    """Sizes that are too large for a guard; `conditions` finds how large they may be."""
-    for number in (8, 4, 2):
-        more = tuple((key, number) for key in near.keys if near.sizes[key] > number)
-        if 0 < len(more) < number:  # sizes of their own, and none of 1
-            yield dataclasses.replace(needs, most=(*(one for one in needs.most if one[0] not in near.keys), *more))
-
-
-def _asked_by_guard(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
-    """A size that a guard writes: `if image.shape[-1] not in (1, 3)`."""
-    text = trial.guard.partition(": ")[2]
-    for number in dict.fromkeys(int(one) for one in re.findall(r"\b[1-9]\d{0,3}\b", text)):
-        for key in near.keys:
-            if key not in dict(needs.equal) and near.sizes[key] != number:
-                yield needs.plus(equal=(key, number))
-
-
-def _joined_at_guard(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
-    """Sizes that a guard may want to be one: two of them, or all."""
-    keys = near.keys if len(near.keys) > 1 else list(near.sizes)
-    free = [key for key in keys if key not in dict(needs.merged)]
-    yield from (needs.plus(merged=(other, one)) for one, other in itertools.combinations(free, 2))
-    for group in (near.keys, list(near.sizes)) if len(free) > 2 else ():
-        rest = tuple((one, group[0]) for one in group[1:] if one not in dict(needs.merged))
-        yield dataclasses.replace(needs, merged=(*needs.merged, *rest))
+def _written_in(guard: str) -> dict[int, None]:
+    """The numbers that a guard writes, as sizes that it may ask for: `if image.shape[-1] not in (1, 3)`."""
+    return dict.fromkeys(int(number) for number in re.findall(r"\b[1-9]\d{0,3}\b", guard.partition(": ")[2]))
 
 
 def _joined_configurations(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
@@ -296,24 +214,12 @@ def _joined_configurations(trial: Trial, needs: Needs, near: Near) -> Iterator[N
             yield needs.plus(merged=(one, other))
 
 
-_RULES: tuple[Rule, ...] = (
-    _joined_numbers,
-    _merges,
-    _orders,
-    _divisors,
-    _numbers,
-    _constants,
-    _written,
-    _squares,
-)
+_RULES: tuple[Rule, ...] = (_merges, _constants, _written)
 
 # Those for a result that is not what the annotations say. What raises asks something of its sizes, and refuses others;
 # what returns another shape than it says is wrong at these sizes, and is not made right by forbidding them. It may only
 # be that what annotations cannot link is one: dims of two records, a number of items, an array from outside.
-_OF_PROMISES: tuple[Rule, ...] = (_joined_numbers, _merges, _constants)
-
-# Those by which a part of a size (its half, its root) comes out even. Two whole sizes disagree as before then.
-_OF_PARTS: tuple[Rule, ...] = (_numbers, _squares)
+_OF_PROMISES: tuple[Rule, ...] = (_merges, _constants)
 
 # Those for what has another number of axes than is asked for, or is of another kind: whatever its sizes are.
 _OF_RANKS: tuple[Rule, ...] = (_counts, same_dots, same_shapes, _as_recorded, _items, ranks_needed)

@@ -1,8 +1,7 @@
 """The search of a proof: several assignments of sizes, and, where one fails, what would have made it hold.
 
 First a trial that holds is looked for, by needs (`explaining`) and by options taken otherwise; then all else is varied
-(`variations`), and each need is tried at its edge (`conditions`); at last each question that the program asks of its
-sizes is answered both ways (`questions`).
+(`variations`); at last each question that the program asks of its sizes is answered both ways (`questions`).
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from typing import Any
 from weft.typecheck.arguments.builder import Assignment, Unbuildable
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.proofs.budget import Budget, Exhausted
-from weft.typecheck.proofs.conditions import confirmed
 from weft.typecheck.proofs.explaining import Explainer
 from weft.typecheck.proofs.needs import DEALS, Deal, Needs, ascending
 from weft.typecheck.proofs.options import (
@@ -129,24 +127,12 @@ class Search(Explainer):
         for vary in (vary_classes, vary_options, vary_ranks, vary_pairs):
             if not found.failed:
                 vary(self, found)
-        self._confirm()
-        if not found.failed:
-            needs, self.answers = found.needs, answer(self, found)
-            if self.answers.sampled and not found.failed:
-                self._dealt(found.passed[0], found.needs, DEALS[1:])
-            if (found.needs.least, found.needs.unlike) != (needs.least, needs.unlike):
-                self._confirm()  # a size that is at least 2 may have to be larger yet
-
-    def _confirm(self) -> None:
-        found = self.found
         if found.passed:
             found.needs = found.needs.about({key for trial in found.passed for key in trial.assignment.sizes})
-        needs = found.needs
-        # What a program asked of its sizes is exact; what was guessed, or tried of single sizes, is not.
-        unsure = self.has_guessed or needs.equal or needs.squares or needs.unlike
-        if not found.failed and needs.words() and unsure:
-            fixed = frozenset({*self.dims, *dict(found.needs.counts)})
-            found.needs = confirmed(found.passed[0], needs, self._at, fixed)
+        if not found.failed:
+            self.answers = answer(self, found)
+            if self.answers.sampled and not found.failed:
+                self._dealt(found.passed[0], found.needs, DEALS[1:])
 
     def _started(self, base: Trial) -> tuple[Trial, Needs] | None:
         """Options and needs under which a failing trial holds; None, and the failure noted, if there are none.
@@ -229,17 +215,6 @@ class Search(Explainer):
             self.found.passed.append(trial)
             self.found.needs = needs
         return True
-
-    def _at(self, sizes: Mapping[str, int], needs: Needs) -> Trial:
-        """The first trial; one with options that needs came from, if that fails there."""
-        trial = self.attempt(dataclasses.replace(self.found.passed[0].assignment, sizes=dict(sizes)))
-        for one in self.found.asking:
-            if trial.ok:
-                # What is the number of its items is not the number of others'.
-                shared = {key: size for key, size in sizes.items() if key not in dict(needs.counts)}
-                at = {key: shared.get(key, size) for key, size in one.assignment.sizes.items()}
-                trial = self.attempt(dataclasses.replace(one.assignment, sizes=at))
-        return trial
 
     def _chosen(self, base: Trial, needs: Needs) -> list[str]:
         """What the options of a trial that holds say, where the usual ones do not hold."""

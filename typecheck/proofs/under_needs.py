@@ -105,9 +105,6 @@ def written_under(needs: Needs, sizes: Mapping[str, int], plain: Collection[str]
             found.back[f"{key}'"] = polynomials.quotient({(key,): 1}, replaced(whole, found.back.get))
             if whole.keys() == {()}:
                 found.parts[f"{key}'"] = key, whole[()]
-        elif key in needs.squares:
-            root = free(f"{key}'", math.isqrt(sizes[key]), 1)
-            terms = product(root, root)
         elif below is not None and below[0] not in above:
             small = product(constant(below[1]), size(below[0], (*above, key)))
             apart = int((below[0], key) in needs.strict)

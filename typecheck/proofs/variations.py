@@ -33,7 +33,6 @@ class Found:
         settled: the places whose options have been spoken of.
         beside: trials that hold with options of these.
         doubtful: trials that fail for a class that may stand for an abstract one, and by no choice of that class.
-        asking: trials whose options brought needs of their own.
     """
 
     passed: list[Trial] = field(default_factory=list)
@@ -43,14 +42,6 @@ class Found:
     settled: set[str] = field(default_factory=set)
     beside: list[Trial] = field(default_factory=list)
     doubtful: list[Trial] = field(default_factory=list)
-    asking: list[Trial] = field(default_factory=list)
-
-    def add(self, trial: Trial, needs: Needs) -> None:
-        """Takes a trial that holds under needs of which all others hold, too."""
-        self.passed.append(trial)
-        if needs != self.needs:
-            self.asking.append(trial)
-            self.needs = needs
 
 
 def vary_classes(explainer: Explainer, found: Found) -> None:
@@ -71,7 +62,8 @@ def vary_classes(explainer: Explainer, found: Found) -> None:
                 continue
             few = len(further.merged) <= len(found.needs.merged) + 1
             if trial.ok and few and _suits(explainer, found, further):
-                found.add(trial, further)
+                found.passed.append(trial)
+                found.needs = further
                 holding[option] = _beside(base, trial, place)
             elif not trial.ok:  # what holds under many needs of its own is not spoken of: they would be asked of all
                 failing.append(names[option] + at_guard(trial))
@@ -114,7 +106,8 @@ def vary_options(explainer: Explainer, found: Found) -> None:
                 if trial.ok and not _suits(explainer, found, further):
                     found.notes.append(without_option(trial, place, option))
                 elif trial.ok:
-                    found.add(trial, further)
+                    found.passed.append(trial)
+                    found.needs = further
                     queue.append(trial)  # options that only turn up behind this one
                 elif (together := _left_out_together(explainer, current, trial, place, found.needs)) is not None:
                     found.passed.append(together)

@@ -137,10 +137,13 @@ def clashing(message: str) -> set[int]:
 
     >>> sorted(clashing("add got incompatible shapes for broadcasting: (5, 17), (5, 11)."))
     [11, 17]
+    >>> sorted(clashing("carry[2]: int32[11] -> int32[5]"))
+    [5, 11]
     """
     if "reshape" in message:
         return set()
-    shapes = [tuple(map(int, re.findall(r"\d+", text))) for text in re.findall(r"\((\d+,[\d, ]*)\)", message)]
+    found = re.findall(r"\(\d+,[\d, ]*\)|(?<=\d)\[\d[\d,]*\]", message)
+    shapes = [tuple(map(int, re.findall(r"\d+", text))) for text in found]
     return {
         size
         for number, one in enumerate(shapes)

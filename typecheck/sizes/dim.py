@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 from weft.core.edge import sizes as edge
+from weft.core.records import leaves
 from weft.typecheck.sizes import polynomials
 from weft.typecheck.sizes.polynomials import Terms, constant, divided, frozen, plus
 from weft.typecheck.sizes.space import Place, Space
@@ -269,6 +270,12 @@ class Dim:
         return self._pinned()
 
     __int__ = __index__
+
+    def _evaluate(self, _: Any) -> Any:
+        """Refuses what JAX computes at once while it traces (`ensure_compile_time_eval`), for which it needs a number.
+        The number is taken: sizes that do not know themselves are tried instead."""
+        self.space.pin(self.terms, _at(2))
+        raise TypeError(f"the size {self!r} is computed with at once")
 
     def __float__(self) -> float:
         return float(self.number if _is_silent(sys._getframe(1)) else self._pinned())
@@ -565,3 +572,4 @@ def _of_floats(plain: Callable[..., float]) -> Callable[..., Any]:
 
 
 edge.register(Dim, Real, _plain)
+leaves.stand_for_numbers(Dim, Real)

@@ -72,10 +72,3 @@ def test_a_divisor_is_asked_nothing_of():
     )
     assert sizes["m"] % sizes["heads"] == 0 == sizes["m"] % 2
     assert not space.asked
-
-
-def test_the_largest_size_of_a_key_bounds_what_it_is_at_least_as_large_as():
-    wanted = Needs(order=(("a", "b", 2), ("b", "c", 1), ("c", "b", 1)), most=(("c", 8),))
-    assert [wanted.ceiling(key) for key in KEYS] == [4, 8, 8, None]
-    sizes = assignment_for(KEYS, Needs(most=(("a", 3), ("b", 3), ("c", 3))), DEALS[0], Assignment()).sizes
-    assert all(sizes[key] <= 3 for key in "abc")

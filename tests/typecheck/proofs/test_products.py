@@ -6,6 +6,7 @@ import pytest
 from jaxtyping import Array, Float
 from weft.typecheck import verify
 from weft.typecheck.errors import AnnotationError
+from weft.typecheck.proofs.report import Verdict
 
 
 def folded(x: Float[Array, "n d"], rows: int, columns: int) -> Float[Array, "n d"]:
@@ -65,5 +66,24 @@ class Turned(eqx.Module):
 
 
 def test_what_is_folded_into_parts_may_have_to_have_even_ones():
+    """The angles are computed while the layer is made, for which JAX needs the numbers of `dim` and `heads`."""
     (contract,) = verify(Turned).contracts
-    assert contract.assumptions == ("2*heads divides dim",), str(contract)
+    assert contract.verdict is Verdict.HOLDS, str(contract)
+    assert {"dim", "heads"} <= {*contract.sampled}
+    assert all(sizes["dim"] % (2 * sizes["heads"]) == 0 for sizes in contract.tried)
+
+
+class Chunked(eqx.Module):
+    """`size` is a field that JAX would take for a leaf, as all that equinox's records hold is."""
+
+    low: Float[Array, "n"]
+    size: int
+
+    def __call__(self, x: Float[Array, "b n"]) -> Float[Array, "b n"]:
+        return (x + self.low).reshape(x.shape[0], -1, self.size).reshape(x.shape)
+
+
+def test_an_integer_among_the_fields_of_a_record_stays_a_size():
+    (contract,) = verify(Chunked).contracts
+    assert contract.assumptions == ("size divides n",)
+    assert {"n", "size"} <= {*contract.symbolic}
