@@ -15,7 +15,6 @@ from typing import Any
 
 from .config import ConfigError, Settings
 from .process import STARTING, Process
-from .programs import Programs
 from .units import Unit
 
 # How long what waits may wait, beyond the processor's time that it may take.
@@ -38,11 +37,10 @@ class Conversation:
     Args:
         settings: what it is told.
         memory: how much it may take, in megabytes.
-        programs: runs programs of failures for it; without, what the trace has shown is told.
     """
 
-    def __init__(self, settings: Settings, memory: float, programs: Programs | None = None):
-        self.settings, self.memory, self.programs = settings, memory, programs
+    def __init__(self, settings: Settings, memory: float):
+        self.settings, self.memory = settings, memory
         self._worker: Process | None = None
         self._closed = self._changed = False
 
@@ -55,7 +53,7 @@ class Conversation:
         if self._worker is not None or self._closed:
             return
         worker = self._worker = Process(_START, sys.path, seconds=self.settings.seconds, memory=self.memory)
-        worker.tell({"settings": dataclasses.asdict(self.settings), "runs": self.programs is not None})
+        worker.tell({"settings": dataclasses.asdict(self.settings)})
         if worker.answer(STARTING) is None and not self._closed:
             self.restart()
             raise ConfigError(f"weft check: a worker did not start: {worker.why()}")
@@ -100,9 +98,6 @@ class Conversation:
     def _messages(self, worker: Process) -> Iterator[dict[str, Any]]:
         """What a worker says of one unit. Processor time ends what computes; the clock here ends what waits."""
         while (message := worker.answer(self.settings.seconds * 4 + _WAITING)) is not None:
-            if "run" in message and self.programs is not None:
-                worker.tell({"ran": self.programs.run(message["run"], message["hooked"], message["path"])})
-                continue
             yield message
             if "end" in message:
                 return
@@ -117,5 +112,3 @@ class Conversation:
         """Ends the worker, and what it has started."""
         self._closed = True
         self.restart()
-        if self.programs is not None:
-            self.programs.close()

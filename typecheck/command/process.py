@@ -30,10 +30,9 @@ class Process:
         given: its argument, of which it reads JSON.
         seconds: of processor time that it lets itself take, to be said when that ends it.
         memory: how much it may take, in megabytes.
-        silent: whether what it prints goes nowhere.
     """
 
-    def __init__(self, start: str, given: Any, *, seconds: float, memory: float, silent: bool = False):
+    def __init__(self, start: str, given: Any, *, seconds: float, memory: float):
         self.seconds, self.memory = seconds, memory
         # Proofs compute nothing, so a device is not touched: two processes could not share one.
         environment = {"JAX_PLATFORMS": "cpu", **os.environ}
@@ -41,7 +40,6 @@ class Process:
             [sys.executable, "-c", start, json.dumps(given)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL if silent else None,
             encoding="utf-8",
             env=environment,
             # A group of its own: ^C is the command's, and what checked code has started ends with the process.
@@ -123,16 +121,6 @@ class Process:
         assert self.process.stdin is not None
         with contextlib.suppress(OSError):  # what it was still to be told
             self.process.stdin.close()
-
-    @property
-    def has_died(self) -> bool:
-        """Whether it answers no more."""
-        return self.process.poll() is not None
-
-    @property
-    def is_over(self) -> bool:
-        """Whether a limit has ended it."""
-        return self.ended is not None or -(self.process.poll() or 0) == getattr(signal, "SIGXCPU", None)
 
     def why(self) -> str:
         """Why it has died."""

@@ -12,7 +12,6 @@ from .config import Settings
 from .conversation import Conversation
 from .kept import Kept
 from .lines import Checked, from_json, one_line, undecided
-from .programs import Programs
 from .units import Unit
 
 
@@ -59,10 +58,8 @@ class Pool:
     """
 
     def __init__(self, settings: Settings, jobs: int, memory: float):
-        self.settings, refused = settings, dict[str, dict[str, Any]]()
-        self._conversations = [
-            Conversation(settings, memory, Programs(settings.seconds, memory, refused)) for _ in range(jobs)
-        ]
+        self.settings = settings
+        self._conversations = [Conversation(settings, memory) for _ in range(jobs)]
         self._idle = queue.SimpleQueue[Conversation]()
         for one in self._conversations:
             self._idle.put(one)

@@ -3,16 +3,13 @@
 It is asked in lines of JSON on its standard input and answers on what was its standard output; what checked code prints
 goes to standard error, also where it is printed by native code.
 
-    asked:      {"settings": ..., "runs": whether who asks runs programs}, then
-                {"unit": ..., "after": number} each;
+    asked:      {"settings": ...}, then {"unit": ..., "after": number} each;
                 a request may have more: "texts": {path: what to read in its place}, "only": a pattern of names, and
                 "shapes": {"lines": [[first, last], ...] or null} to be told shapes in place of verdicts
-                {"ran": ...} answers a {"run": ...}
     answered:   {"ready": true}, then for a unit {"at": number, "name", "file", "line"} and {"part": ...} as they come,
                 and {"end": true, "reads": [...], "changed": [...]} at its end, with what it has changed of the process
                 (`contamination`), which is then good for no other; {"shapes": ...} for each function that they are
-                asked of;
-                {"run": program, "hooked": module, "path": [...]} to have a program run (`programs`)
+                asked of
 """
 
 from __future__ import annotations
@@ -43,7 +40,6 @@ from weft.typecheck.command.loading import reading_instead
 from weft.typecheck.command.recorded import read_calls
 from weft.typecheck.command.shaping import shaped
 from weft.typecheck.command.units import WEFT, Unit, installed_roots
-from weft.typecheck.proofs.confirming import run_by
 from weft.typecheck.shapes.notes import to_json
 
 
@@ -60,14 +56,10 @@ def main() -> None:
     say(answers, {"ready": True})
     home, environment = os.getcwd(), dict(os.environ)
 
-    def run(text: str, hooked: str) -> Mapping[str, Any]:
-        say(answers, {"run": text, "hooked": hooked, "path": sys.path})
-        return json.loads(asked.readline())["ran"]
-
     for line in iter(asked.readline, ""):
         request = json.loads(line)
         before = begin()
-        with _as_before(home, environment), run_by(run) if first.get("runs") else contextlib.nullcontext():
+        with _as_before(home, environment):
             _answer(request, settings, answers)
             changed = changed_since(before)
         say(answers, {"end": True, "reads": _outside(reads), "changed": changed})
