@@ -13,7 +13,6 @@ from keyword import iskeyword
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from weft.core.records.leaves import is_array
 from weft.typecheck.arguments.builder import Builder, key_dtype
