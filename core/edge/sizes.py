@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from weft.core.caches import kept
 from weft.core.edge.moved import Names
 
 __all__ = ["Tracer", "caller", "is_library", "looks_for_symbols", "register", "takes_for_integer", "value_of"]
@@ -54,18 +55,19 @@ def caller(frame: FrameType) -> FrameType:
     return frame
 
 
+@kept("file")
 def _is_pythons(file: str) -> bool:
     return file == "<string>" or (file.startswith(_PYTHON) and _PACKAGES not in file)
 
 
-def is_library(frame: FrameType) -> bool:
-    """Whether a frame runs JAX's or NumPy's own code."""
-    return caller(frame).f_code.co_filename.startswith(_LIBRARIES)
+def is_library(file: str) -> bool:
+    """Whether a file holds JAX's or NumPy's own code."""
+    return file.startswith(_LIBRARIES)
 
 
 def takes_for_integer(frame: FrameType) -> bool:
     """Whether a frame finds out what an index is."""
-    return frame.f_code.co_name in _IS_INDEX and is_library(frame)
+    return frame.f_code.co_name in _IS_INDEX and is_library(caller(frame).f_code.co_filename)
 
 
 def looks_for_symbols(frame: FrameType) -> bool:
