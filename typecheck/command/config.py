@@ -63,7 +63,7 @@ class Settings:
     """What a verdict depends on beside the sources: the part of the configuration that workers are told.
 
     Attributes:
-        calls, digest: the file of recorded calls, and what tells its content from another; "" for none.
+        calls: the file of recorded calls and the digest of its content; both empty if there is none.
     """
 
     only: str | None = None
@@ -72,13 +72,12 @@ class Settings:
     seconds: float = 60.0
     dims: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     args: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    calls: str = ""
-    digest: str = ""
+    calls: tuple[str, str] = ("", "")
 
     @classmethod
-    def of(cls, config: Config, only: str | None) -> Settings:
-        """Those of a configuration."""
-        return cls(only, config.strict, config.trials, config.seconds, config.dims, config.args)
+    def of(cls, config: Config, only: str | None, calls: tuple[str, str]) -> Settings:
+        """The settings that a configuration gives."""
+        return cls(only, config.strict, config.trials, config.seconds, config.dims, config.args, calls)
 
 
 def _strings(value: Any) -> bool:

@@ -1,7 +1,7 @@
 """A conversation with one worker: questions about files, each answered to its end, whatever the files do.
 
 A worker imports JAX once and judges many units. It stays warm from one question to the next; what it has imported of a
-user's is made anew where it has changed (`loading.reading_instead`). One that dies at something, or that a limit has
+user's is made anew where it has changed (`loading.up_to_date`). One that dies at something, or that a limit has
 ended, is replaced, and the next one goes on after it; so is one that has grown over half of the memory it may take, or
 that a file has changed (`contamination`): what it judges next would be judged by that.
 """

@@ -22,7 +22,7 @@ from .config import Config, ConfigError, Settings, checked, nearest, read
 from .formats import FORMATS, Text, as_json, as_sarif, github
 from .lines import Checked, Line, joined
 from .markers import ignores_in
-from .recorded import PLACE, calls_in
+from .recorded import calls_in
 from .shapes_front import add_shapes, show_shapes
 from .units import Unit, shown, units_of
 from .watching import watch
@@ -63,9 +63,9 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("names", nargs="*", metavar="PATH|MODULE", help="files, folders, or modules by dotted name")
     command.add_argument("--format", choices=FORMATS, default="text", help="how to print (default: text)")
     command.add_argument(
-        "-v", "--verbose", action="store_true", help="list conditions, what is not checked, and programs"
+        "-v", "--verbose", action="store_true", help="list warnings, conditions, what is not checked, and programs"
     )
-    command.add_argument("-q", "--quiet", action="store_true", help="failures and one line of counts, no warnings")
+    command.add_argument("-q", "--quiet", action="store_true", help="no warnings, also where something fails")
     command.add_argument("--only", metavar="REGEX", help="check only what has a name that matches")
     command.add_argument("--exclude", action="append", metavar="PATTERN", help="leave out files that match (repeat)")
     strict = "warnings, and what is undecided, are failures"
@@ -79,8 +79,6 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--memory", type=float, metavar="MB", help=memory)
     command.add_argument("--baseline", metavar="FILE", help="accepted failures: only others fail")
     command.add_argument("--write-baseline", action="store_true", help="accept what fails now, in --baseline's file")
-    calls = f"recorded calls, for what annotations leave open (default: {PLACE}, if it is there)"
-    command.add_argument("--calls", metavar="FILE", help=calls)
     command.add_argument("--watch", action="store_true", help="judge again whenever a file changes, until ^C")
     command.add_argument("--no-cache", action="store_true", help="judge everything, and keep nothing in .weft/cache")
     add_shapes(commands)
@@ -119,8 +117,7 @@ def main(
             return show_shapes(options)
         config = _configured(options)
         _check_pattern(options.only)
-        calls, digest = calls_in(Path(options.calls) if options.calls else None, config.root)
-        settings = dataclasses.replace(Settings.of(config, options.only), calls=calls, digest=digest)
+        settings = Settings.of(config, options.only, calls_in(config.root))
         if options.watch:
             return watch(lambda: Run(options, config, settings).go(judge), config)
         code = Run(options, config, settings).go(judge)
@@ -160,7 +157,7 @@ def _configured(options: argparse.Namespace) -> Config:
     Raises:
         ConfigError: in one line, if one of them cannot be used.
     """
-    for name in ("only", "exclude", "baseline", "calls"):
+    for name in ("only", "exclude", "baseline"):
         if getattr(options, name) == "" or (name == "exclude" and "" in (options.exclude or ())):
             raise ConfigError(f"weft check: --{name} is empty")
     config = read(Path.cwd())
@@ -273,7 +270,7 @@ class Run:
             print(f"weft check: --only: nothing there has a name that matches {self.options.only!r}", file=sys.stderr)
             code = 2
         if self.options.format == "text":
-            print("\n".join(self.text.end(found)))
+            print("\n".join(self.text.end(found, code)))
         elif self.options.format == "github":
             print(found.summary)
         else:

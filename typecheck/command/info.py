@@ -15,18 +15,22 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-_PACKAGES = "weft jax jaxlib equinox jaxtyping beartype optax numpy flax orbax-checkpoint libcst".split()
+_PACKAGES = (
+    "weft", "jax", "jaxlib", "equinox", "jaxtyping", "beartype", "optax", "numpy", "flax", "orbax-checkpoint",
+    "libcst",
+)  # fmt: skip
 # The options of JAX that change what a program computes, or where.
 _OPTIONS = (
-    "enable_x64 default_matmul_precision numpy_dtype_promotion numpy_rank_promotion disable_jit debug_nans debug_infs "
-    "check_tracer_leaks transfer_guard threefry_partitionable default_prng_impl"
-).split()
+    "enable_x64", "default_matmul_precision", "numpy_dtype_promotion", "numpy_rank_promotion", "disable_jit",
+    "debug_nans", "debug_infs", "check_tracer_leaks", "transfer_guard", "threefry_partitionable",
+    "default_prng_impl",
+)  # fmt: skip
 # Only these variables are shown with their values: another variable may hold a token.
 _VARIABLES = (
-    "WEFT_TYPECHECK WEFT_TYPECHECK_VERBOSE WEFT_DEBUG_SUCCESSORS WEFT_DEBUG_KEYS WEFT_OP_BY_OP WEFT_NNX_INSTALL "
-    "JAX_PLATFORMS JAX_ENABLE_X64 JAX_COMPILATION_CACHE_DIR XLA_FLAGS XLA_PYTHON_CLIENT_PREALLOCATE "
-    "XLA_PYTHON_CLIENT_MEM_FRACTION CUDA_VISIBLE_DEVICES"
-).split()
+    "WEFT_TYPECHECK", "WEFT_TYPECHECK_VERBOSE", "WEFT_DEBUG_SUCCESSORS", "WEFT_DEBUG_KEYS", "WEFT_OP_BY_OP",
+    "WEFT_NNX_INSTALL", "JAX_PLATFORMS", "JAX_ENABLE_X64", "JAX_COMPILATION_CACHE_DIR", "XLA_FLAGS",
+    "XLA_PYTHON_CLIENT_PREALLOCATE", "XLA_PYTHON_CLIENT_MEM_FRACTION", "CUDA_VISIBLE_DEVICES",
+)  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,13 +94,18 @@ class Checked:
     @property
     def summary(self) -> str:
         """The last line of the report."""
+        return self.counts(())
+
+    def counts(self, omitted: Collection[str]) -> str:
+        """The counts of verdicts and levels in words, without some levels."""
         counts = {verdict: self.verdicts.count(verdict) for verdict in set(self.verdicts)}
+        levels = {level: self.count(level) for level in _COUNTED if level not in omitted}
         parts = [
             f"{counts.get(PROVED, 0)} proved",
             f"{counts.get(HOLDS, 0)} hold",
             f"{counts.get(FAILS, 0)} fail",
             *(f"{counts[verdict]} {verdict}" for verdict in (UNDECIDED, IGNORED, KNOWN) if counts.get(verdict)),
-            *(f"{self.count(level)} {words}" for level, words in _COUNTED.items() if self.count(level)),
+            *(f"{count} {_COUNTED[level]}" for level, count in levels.items() if count),
         ]
         return f"{len(self.verdicts)} contracts: {', '.join(parts)}"
 

@@ -14,7 +14,6 @@ from ..shapes.notes import Shapes, from_json, joined
 from ..shapes.pages import FORMATS, Page
 from .config import Config, ConfigError, Settings, read
 from .conversation import Conversation
-from .recorded import calls_in
 from .units import shown, unit_of
 
 # What is not settled within so many traces is shown as far as it comes.
@@ -116,16 +115,13 @@ def _definitions(node: ast.AST, scope: str) -> Iterator[tuple[str, range]]:
 
 
 def _told(file: str, lines: range | None, config: Config) -> list[Shapes]:
-    calls, digest = calls_in(None, config.root)
-    trials = min(config.trials, _TRIALS)
-    settings = Settings(None, False, trials, config.seconds, config.dims, config.args, calls, digest)
+    settings = Settings(None, False, min(config.trials, _TRIALS), config.seconds, config.dims, config.args)
     conversation = Conversation(settings, config.memory)
     unit = unit_of(Path(file))
     try:
-        alone = {"shapes": {"lines": [[lines[0], lines[-1]]] if lines else None}}
-        found = [*heard(conversation.ask(unit, alone))]
+        found = [*heard(conversation.ask(unit, {"shapes": [[lines[0], lines[-1]]] if lines else None}))]
         if lines is not None and not found:  # it has no annotations; what calls it may have
-            found = [*heard(conversation.ask(unit, {"shapes": {"lines": None}}))]
+            found = [*heard(conversation.ask(unit, {"shapes": None}))]
         return joined(found)
     finally:
         conversation.close()

@@ -6,6 +6,7 @@ that dies costs the answer that it was at. Between two saves the editor itself m
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import threading
@@ -156,9 +157,8 @@ class Judge(threading.Thread):
 
     def _conversation(self, folder: Path) -> Conversation:
         config = read(folder)
-        seconds, trials = min(config.seconds, _SECONDS), min(config.trials, _TRIALS)
-        calls, digest = calls_in(None, config.root)
-        settings = Settings(None, config.strict, trials, seconds, config.dims, config.args, calls, digest)
+        usual = Settings.of(config, None, calls_in(config.root))
+        settings = dataclasses.replace(usual, seconds=min(config.seconds, _SECONDS), trials=min(config.trials, _TRIALS))
         known = self._conversations.get(config.root)
         if known is not None and known[:2] == (config, settings):
             return known[2]
@@ -171,15 +171,12 @@ class Judge(threading.Thread):
         conversation = self._conversation(Path(document.path).parent)
         with self._changed:
             document.judged, document.judged_version = document.text, document.version
-            # What else is not saved may be imported by it.
-            texts = {path: one.text for path, one in self.documents.items() if not _is_weft(path)}
         if _is_weft(document.path):
             conversation.restart()
-        document.parts = tuple(self._parts(conversation.ask(unit_of(Path(document.path)), {"texts": texts})))
+        document.parts = tuple(self._parts(conversation.ask(unit_of(Path(document.path)), {})))
         document.trouble = ()
         self.told(document, False)
-        asked = {"texts": texts, "shapes": {"lines": None}}
-        answers = conversation.ask(unit_of(Path(document.path)), asked)
+        answers = conversation.ask(unit_of(Path(document.path)), {"shapes": None})
         document.shapes = tuple(shapes_from_json(answer["shapes"]) for answer in answers if "shapes" in answer)
         self.told(document, True)
 

@@ -86,15 +86,17 @@ class Client:
                 return message
 
     def open(self, name: str, text: str) -> list[dict[str, Any]]:
-        """Opens a document, and waits for its diagnostics."""
+        """Writes a file and opens it, and waits for its diagnostics."""
+        (self.folder / name).write_text(text, encoding="utf-8")
         self._version += 1
         item = {"uri": self.uri(name), "languageId": "python", "version": self._version, "text": text}
         self.notify("textDocument/didOpen", {"textDocument": item})
         return self.diagnostics()
 
     def change(self, name: str, text: str) -> list[dict[str, Any]]:
-        """Edits a document, tells that it was saved, and waits for its diagnostics."""
+        """Edits a document and saves it, and waits for its diagnostics."""
         self.edit(name, text)
+        (self.folder / name).write_text(text, encoding="utf-8")
         self.notify("textDocument/didSave", {"textDocument": {"uri": self.uri(name)}})
         return self.diagnostics()
 

@@ -49,7 +49,6 @@ def told(diagnostics) -> list[tuple[int, int, str]]:
 
 @pytest.mark.slow
 def test_what_fails_is_an_error_at_its_line_until_what_mends_it_is_saved(client: Client):
-    (client.folder / "net.py").write_text(PROGRAM)
     ((line, severity, message),) = told(client.open("net.py", PROGRAM))
     assert (line, severity) == (7, 1)
     assert message.startswith('pooled: contract: pooled, return: expected Float[Array, "b d"], found f32[')
@@ -91,7 +90,7 @@ def test_what_ends_the_worker_costs_one_answer(client: Client):
 
 
 @pytest.mark.slow
-def test_other_documents_are_read_as_they_are_in_the_editor(client: Client):
+def test_other_documents_are_read_as_they_were_saved(client: Client):
     program = PROGRAM.replace("import weft\n", "import weft\nfrom sibling import FACTOR\n").replace("axis=0", "axis=1")
     program = program.replace("return mean", "return jnp.tile(mean, FACTOR)")
     assert [one[0] for one in told(client.open("uses.py", program))] == [8]
