@@ -21,7 +21,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from weft.core.caches import kept
 from weft.core.edge.moved import Names
 
 __all__ = ["Tracer", "caller", "is_library", "looks_for_symbols", "register", "takes_for_integer", "value_of"]
@@ -55,7 +54,6 @@ def caller(frame: FrameType) -> FrameType:
     return frame
 
 
-@kept("file")
 def _is_pythons(file: str) -> bool:
     return file == "<string>" or (file.startswith(_PYTHON) and _PACKAGES not in file)
 

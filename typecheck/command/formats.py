@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections import Counter
@@ -77,6 +78,8 @@ class Text:
             text = f"{line.file}:{line.line}: {line.name}: {prefix}{line.message}"
             if self.verbose and line.level != "known":
                 yield text
+                if line.fix is not None:
+                    yield f"    # fix: {line.fix.text}"
                 yield from (f"    {row}" for row in line.program.splitlines() if line.level == "error")
             elif line.level in _FAILURES and not self._is_known(line):
                 yield text
@@ -162,7 +165,7 @@ def as_json(checked: Checked, code: int, root: Path) -> str:
     """An object with the findings, the assumptions and the counts."""
     return json.dumps(
         {
-            "findings": [vars(line) for line in checked.lines],
+            "findings": [dataclasses.asdict(line) for line in checked.lines],
             "assumptions": list(checked.assumptions),
             "summary": checked.summary,
             "exit_code": code,

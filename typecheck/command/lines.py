@@ -29,6 +29,22 @@ _COUNTED = {
 
 
 @dataclass(frozen=True)
+class Fix:
+    """What would mend a finding: in words, and as a text of a line with the text to put in its place, if that is known.
+
+    Attributes:
+        text: the words.
+        file, line, old, new: the change; empty where only the words are known.
+    """
+
+    text: str
+    file: str = ""
+    line: int = 0
+    old: str = ""
+    new: str = ""
+
+
+@dataclass(frozen=True)
 class Line:
     """One line of output.
 
@@ -41,6 +57,7 @@ class Line:
         message: what there is to say.
         rule: what was violated: `contract`, `error`, the name of a lint, or what kind of line it is.
         program: one without weft that shows it, if there is one.
+        fix: what would mend it, if that is known.
     """
 
     level: str
@@ -50,6 +67,7 @@ class Line:
     message: str
     rule: str = ""
     program: str = field(default="", compare=False)
+    fix: Fix | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         # An address is another one in each run: it would make a new failure of an accepted one.
@@ -135,7 +153,7 @@ def from_json(found: Mapping[str, Any]) -> Checked:
         KeyError, TypeError, ValueError: if it is none.
     """
     return Checked(
-        tuple(Line(**line) for line in found["lines"]),
+        tuple(Line(**{**line, "fix": line["fix"] and Fix(**line["fix"])}) for line in found["lines"]),
         tuple(found["verdicts"]),
         tuple(found["assumptions"]),
         tuple(found["targets"]),

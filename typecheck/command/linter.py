@@ -7,6 +7,7 @@ it takes it, so that one that does not come back is known, and the next worker g
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import inspect
 import linecache
@@ -21,7 +22,7 @@ from weft.typecheck.command.called import Recorded
 from weft.typecheck.command.config import Settings
 from weft.typecheck.command.defined import definitions
 from weft.typecheck.command.flax_programs import flax_over_weft
-from weft.typecheck.command.lines import Checked, Line, joined, one_line, undecided
+from weft.typecheck.command.lines import Checked, Fix, Line, joined, one_line, undecided
 from weft.typecheck.command.loading import import_below, importable, load
 from weft.typecheck.command.markers import ignore_of, skip_reason
 from weft.typecheck.command.units import WEFT, Unit, installed_roots, shown, units_of
@@ -289,11 +290,13 @@ def _part(contract: Contract, strict: bool) -> Checked:
 def _lines(contract: Contract, strict: bool) -> Iterator[tuple[Line, str]]:
     """The lines of a contract, each with the whole path of its file."""
 
-    def line(level: str, file: str, number: int, message: str, rule: str, program: str = "") -> tuple[Line, str]:
-        return Line(level, shown(file), number, contract.name, message, rule, program), file
+    def line(level: str, file: str, number: int, message: str, rule: str) -> tuple[Line, str]:
+        return Line(level, shown(file), number, contract.name, message, rule), file
 
     def of(level: str, one: Finding) -> tuple[Line, str]:
-        return line(level, one.file, one.line, f"{one.rule}: {one}", one.rule, one.program)
+        fix = Fix(one.fix, *(one.edit or ())) if one.fix else None
+        told, file = line(level, one.file, one.line, f"{one.rule}: {one}", one.rule)
+        return dataclasses.replace(told, program=one.program, fix=fix), file
 
     if contract.verdict is Verdict.SKIPPED:
         yield line("unbuilt", contract.file, contract.line, f"not checked: {contract.reason}", "unbuilt")

@@ -84,7 +84,8 @@ def contract_error(miss: Mismatch, *, module: str = "") -> ContractError:
     more: list[str] = []
     if verbose():
         more = [f"also: {_bound_at(name, bindings)}" for name in bindings.origins if name not in names]
-    return ContractError(what, at=at, bound=bound, fix=likely_fix(miss), more=more)
+    fix = likely_fix(miss)
+    return ContractError(what, at=at, bound=bound, fix=fix and fix.text, more=more)
 
 
 def _annotation_at(slot: Slot) -> str:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from weft.typecheck.arguments.builder import Unbuildable
+from weft.typecheck.messages.sources import only_return
 from weft.typecheck.proofs.options import describe_option, is_class
 from weft.typecheck.proofs.programs import program_of
-from weft.typecheck.proofs.report import Finding
+from weft.typecheck.proofs.report import Edit, Finding
 from weft.typecheck.proofs.trial import Target, Trial, run_trial
 from weft.typecheck.proofs.violations import Violation, with_components
 from weft.typecheck.proofs.watch import AsJaxtyping
@@ -72,13 +74,36 @@ def findings_of(target: Target, trial: Trial) -> list[Finding]:
         if option or is_class(place)
     )
     findings = [
-        Finding("contract", f"{_place_of(one)}: {one.message}", one.file, one.line, sizes, options)
+        Finding(
+            "contract",
+            f"{_place_of(one)}: {one.message}",
+            one.file,
+            one.line,
+            sizes,
+            options,
+            fix=one.fix.text if one.fix is not None else "",
+            edit=_edit_of(one),
+        )
         for one in trial.violations[:1]
     ]
     if trial.error is not None and not findings:
         file, line = trial.error_at if trial.error_at[1] else (target.file, target.line)
         findings.append(Finding("error", with_components(trial.error), file, line, sizes, options))
     return findings
+
+
+def _edit_of(violation: Violation) -> Edit | None:
+    """The fix of a return value as a change of the function's one `return`."""
+    if violation.fix is None or not violation.fix.mend or violation.where != "return":
+        return None
+    place = only_return(violation.file, violation.line)
+    if place is None:
+        return None
+    line, text = place
+    operand = ast.parse(text, mode="eval").body
+    is_primary = isinstance(operand, ast.Name | ast.Attribute | ast.Subscript | ast.Call)
+    mended = violation.fix.mend.format(x=text if is_primary else f"({text})")
+    return Edit(violation.file, line, f"return {text}", f"return {mended}")
 
 
 def _place_of(violation: Violation) -> str:

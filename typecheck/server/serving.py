@@ -10,11 +10,11 @@ import asyncio
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ..command.lines import Line
+from ..command.lines import Fix, Line
 from ..command.units import installed_roots
 from .hovers import hover
 from .judging import Document, Judge
@@ -94,6 +94,9 @@ class Server:
         async def hovered(params: Any) -> Any:
             return self._hover(params)
 
+        async def acted(params: Any) -> Any:
+            return self._actions(params)
+
         return {
             types.INITIALIZED: started,
             types.TEXT_DOCUMENT_DID_OPEN: opened,
@@ -102,6 +105,7 @@ class Server:
             types.TEXT_DOCUMENT_DID_CLOSE: closed,
             types.TEXT_DOCUMENT_INLAY_HINT: hints,
             types.TEXT_DOCUMENT_HOVER: hovered,
+            types.TEXT_DOCUMENT_CODE_ACTION: acted,
         }
 
     def _path(self, uri: str) -> str | None:
@@ -163,7 +167,7 @@ class Server:
                 start=types.Position(row, self._units(text[: len(text) - len(text.lstrip())])),
                 end=types.Position(row, self._units(text)),
             ),
-            message=f"{elsewhere}{line.name}: {line.message}" if line.name else f"{elsewhere}{line.message}",
+            message=f"{elsewhere}{line.name}: {line.message}" + (f"\nfix: {line.fix.text}" if line.fix else ""),
             severity=severity,
             source="weft",
             code=line.rule,
@@ -187,6 +191,39 @@ class Server:
                 place = types.Position(note.line - 1, self._units(before))
                 found.append(types.InlayHint(place, label, kind=types.InlayHintKind.Type, padding_left=True))
         return found
+
+    def _actions(self, params: Any) -> list[Any] | None:
+        """Fixes of the findings in a range, as far as their texts are known, and markers that accept the findings."""
+        document = self.judge.documents.get(self._path(params.text_document.uri) or "")
+        if document is None:
+            return None
+        lines, actions = document.text.split("\n"), list[Any]()
+        for line in document.lines():
+            row = line.line - 1
+            here = Path(line.file).resolve() == Path(document.path) and row < len(lines)
+            if not here or not params.range.start.line <= row <= params.range.end.line:
+                continue
+            if line.fix is not None and line.fix.old:
+                actions += self._action(params, lines, line.fix)
+            if line.level in ("error", "warning", "undecided"):
+                text = lines[row].rstrip()
+                marker = Fix(f"accept it: {line.name}", line.file, line.line, text, f"{text}  # weft: ignore[reason]")
+                actions += self._action(params, lines, marker)
+        return actions
+
+    def _action(self, params: Any, lines: list[str], fix: Fix) -> Iterator[Any]:
+        """The code action of a fix, unless the line was edited since and has another text."""
+        types, row = self.types, fix.line - 1
+        before, is_there, _ = lines[row].partition(fix.old) if row < len(lines) else ("", "", "")
+        if is_there:
+            start, end = (types.Position(row, self._units(text)) for text in (before, before + fix.old))
+            edits = {params.text_document.uri: [types.TextEdit(types.Range(start, end), fix.new)]}
+            yield types.CodeAction(
+                fix.text,
+                kind=types.CodeActionKind.QuickFix,
+                diagnostics=params.context.diagnostics,
+                edit=types.WorkspaceEdit(changes=edits),
+            )
 
     def _hover(self, params: Any) -> Any:
         types = self.types

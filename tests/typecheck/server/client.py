@@ -131,6 +131,13 @@ class Client:
         found = self.request("textDocument/hover", {"textDocument": {"uri": self.uri(name)}, "position": place})
         return None if found is None else found["contents"]["value"]
 
+    def actions(self, name: str, line: int) -> dict[str, str]:
+        """The code actions of a line, each with the text that it puts there."""
+        place = {"line": line - 1, "character": 0}
+        params = {"range": {"start": place, "end": place}, "context": {"diagnostics": []}}
+        found = self.request("textDocument/codeAction", {"textDocument": {"uri": self.uri(name)}, **params})
+        return {one["title"]: one["edit"]["changes"][self.uri(name)][0]["newText"] for one in found}
+
     def uri(self, name: str) -> str:
         return (self.folder / name).as_uri()
 
