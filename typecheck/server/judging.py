@@ -10,15 +10,15 @@ import dataclasses
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ..command.config import Config, ConfigError, Settings, read
 from ..command.conversation import Conversation
-from ..command.lines import Checked, Line, from_json
+from ..command.lines import Checked, Line
 from ..command.recorded import calls_in
+from ..command.running import judged
 from ..command.units import WEFT, unit_of
 from ..shapes.notes import Note, Shapes, joined
 from ..shapes.notes import from_json as shapes_from_json
@@ -173,22 +173,13 @@ class Judge(threading.Thread):
             document.judged, document.judged_version = document.text, document.version
         if _is_weft(document.path):
             conversation.restart()
-        document.parts = tuple(self._parts(conversation.ask(unit_of(Path(document.path)), {})))
+        parts, _ = judged(conversation, unit_of(Path(document.path)))
+        document.parts = tuple(parts)
         document.trouble = ()
         self.told(document, False)
         answers = conversation.ask(unit_of(Path(document.path)), {"shapes": None})
         document.shapes = tuple(shapes_from_json(answer["shapes"]) for answer in answers if "shapes" in answer)
         self.told(document, True)
-
-    def _parts(self, answers: Iterator[Mapping[str, Any]]) -> Iterator[Checked]:
-        for answer in answers:
-            if "part" in answer:
-                yield from_json(answer["part"])
-            elif "died" in answer:
-                step = answer["step"]
-                level, rule = ("unusable", "import") if step["at"] == 1 else ("undecided", "undecided")
-                why = f"undecided: {answer['died']}"
-                yield Checked((Line(level, step["file"], step["line"], step["name"], why, rule),))
 
 
 def _is_weft(path: str) -> bool:
