@@ -77,7 +77,7 @@ def _one(proof: Proof | Shapes, source: Statements, steps: Steps) -> Iterator[Sh
         return
     target = proof.target
     place = target.name, target.file, target.line
-    if not steps.enter(*place):
+    if not steps.enter(place):
         return
     read: list[Shapes] = []
 
