@@ -1,4 +1,4 @@
-"""How findings are printed: text and GitHub's commands part by part as they come, JSON and SARIF as one document."""
+"""Findings as text and as GitHub's commands, part by part as they come; as JSON and SARIF, one document each."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _GITHUB = {
 _SARIF = {"notice": "note"}
 _PREFIXED = ("warning", "skipped", "ignored")
 
-# What each rule is about, for SARIF's readers.
+# A sentence for each rule: GitHub's security tab shows it from a SARIF log.
 RULES = {
     "contract": "A value has not the shape or dtype that its annotation says.",
     "error": "Arguments that satisfy the annotations lead to an error.",
@@ -144,7 +144,7 @@ def _summed(what: str, reasons: Iterable[str]) -> str:
 
 
 def github(part: Checked) -> list[str]:
-    """Workflow commands, which show up as annotations of a pull request."""
+    """Workflow commands, which GitHub shows as annotations of a pull request."""
     return [
         f"::{_GITHUB[one.level]} file={_property(one.file)},line={one.line},title={_property(one.name)}::"
         f"{_escaped(one.message)}"
@@ -154,6 +154,7 @@ def github(part: Checked) -> list[str]:
 
 
 def _escaped(written: str) -> str:
+    # A percent sign first: the other replacements put percent signs in.
     return written.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 

@@ -1,7 +1,8 @@
-"""What `weft check` has to say: lines, the parts that they come in, and the exit code that follows.
+"""Lines, the parts that they come in, and the exit code that follows.
 
-A *part* is what one contract gave, or one marker, or one import that failed. The command and its workers exchange parts
-as JSON, so this file, like all that the command needs where every verdict is kept, imports neither JAX nor weft.
+A *part* is the outcome of one contract, of one marker, or of one import that failed. The command and its workers
+exchange parts as JSON, so this file, like every file that the command needs where all verdicts are kept, imports
+neither JAX nor weft.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-# Verdicts by the words of `proofs.report.Verdict`, and two that the command adds: what its owner has accepted.
+# Verdicts by the words of `proofs.report.Verdict`, and two that the command adds, for accepted failures.
 PROVED, HOLDS, FAILS, UNDECIDED = "proved", "holds", "fails", "undecided"
 IGNORED, KNOWN = "ignored", "in the baseline"
 
@@ -70,7 +71,7 @@ class Line:
     fix: Fix | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        # An address is another one in each run: it would make a new failure of an accepted one.
+        # An address differs from run to run, so that a failure in the baseline would be a new failure in the next run.
         object.__setattr__(self, "message", _ADDRESS.sub("", self.message))
 
     def __str__(self) -> str:
@@ -79,13 +80,13 @@ class Line:
 
 @dataclass(frozen=True)
 class Checked:
-    """What checking gave: one contract, a file, or all of them.
+    """The outcome of one contract, of a file, or of a whole run.
 
     Attributes:
-        lines: what there is to say.
-        verdicts: one of each contract, in words.
-        assumptions: what contracts hold under.
-        targets: what was looked at, as `module:name`.
+        lines: the findings.
+        verdicts: one for each contract, in words.
+        assumptions: the conditions that contracts hold under.
+        targets: the functions and classes that were looked at, as `module:name`.
         marks: the markers `# weft: ignore[...]` that ignored something, as file and line.
         lasting: whether the same sources give this again; not so where a limit or an error of the machine ended it.
         name: the function or class, where it is one contract.
@@ -129,7 +130,7 @@ class Checked:
 
 
 def joined(parts: Iterable[Checked]) -> Checked:
-    """All parts as one; a line that several of them have counts once."""
+    """All parts as one; a line of several parts counts once."""
     listed = list(parts)
     return Checked(
         tuple(dict.fromkeys(line for part in listed for line in part.lines)),
@@ -169,6 +170,6 @@ def one_line(level: str, file: str, line: int, name: str, message: str, rule: st
 
 
 def undecided(file: str, line: int, name: str, reason: str, *, strict: bool, lasting: bool = False) -> Checked:
-    """A contract that something else than the search has ended."""
+    """The part of a contract whose search something else has ended: a limit, a signal, or the program itself."""
     said = Line("error" if strict else "undecided", file, line, name, f"undecided: {reason}", "undecided")
     return Checked((said,), (UNDECIDED,), lasting=lasting)

@@ -1,4 +1,4 @@
-"""Importing what is checked: a file as a part of its package, or as a script under a name that is not `__main__`.
+"""Imports units: a file as a part of its package, or as a script under a name that is not `__main__`.
 
 The editor's worker lives longer than a file stays as it is: it imports again what has changed since (`up_to_date`).
 """
@@ -22,9 +22,10 @@ from weft.typecheck.proofs.writing import LOADED
 
 @contextlib.contextmanager
 def importable(unit: Unit) -> Iterator[None]:
-    """Lets a unit import what lies beside it, for the length of a `with` block: while it loads and while it is judged.
+    """Lets a unit import the modules beside it, for the length of a `with` block: while it loads and is judged.
 
-    What an earlier unit imported from another folder under the name of something beside this one is forgotten.
+    A function may import when it is called. Modules of an earlier unit's folder that are called like one beside this
+    unit are forgotten: two tutorials may each have a `utils.py`.
     """
     root = Path(unit.root)
     for name in sorted(_shadowed(root)):
@@ -34,7 +35,7 @@ def importable(unit: Unit) -> Iterator[None]:
     try:
         yield
     finally:
-        if str(root) in sys.path:  # what the unit has added stays, for `contamination` to see
+        if str(root) in sys.path:  # other entries that the unit has added stay, so that `contamination` sees them
             sys.path.remove(str(root))
 
 
@@ -88,7 +89,7 @@ def import_below(module: str) -> None:
     known = {name: _written(path) for name, path in files.items() if name in sys.modules}
     others = {name: _written(path) for name, path in files.items() if name not in sys.modules}
     for name in below(known, others):
-        with contextlib.suppress(Exception, SystemExit):  # as one does that asks for what is not installed
+        with contextlib.suppress(Exception, SystemExit):  # such a module may need a library that is not installed
             importlib.import_module(name)
 
 

@@ -1,4 +1,4 @@
-"""The shapes of a unit, in a worker: which functions of a file are read, and what stands where one cannot be."""
+"""The shapes of a unit, in a worker: the functions of a file that are traced, and the reason where one cannot be."""
 
 from __future__ import annotations
 

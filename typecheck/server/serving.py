@@ -1,6 +1,6 @@
-"""The language server, on standard input and output: documents in, diagnostics, inlay hints and hovers out.
+"""The language server, on standard input and output: documents in; diagnostics, hints, hovers and code actions out.
 
-pygls, which the extra `lsp` has, speaks the protocol; what is said is found out by `judging`, in a thread of its own.
+pygls, which the extra `lsp` has, speaks the protocol; `judging` judges documents, in a thread of its own.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Server:
     """The server and what it knows.
 
     Args:
-        undecided: whether what is undecided, and what cannot be checked, is said too, as information.
+        undecided: whether undecided contracts, and those that cannot be checked, are diagnostics, too: as information.
     """
 
     def __init__(self, *, undecided: bool):
@@ -57,7 +57,7 @@ class Server:
             self.severities |= dict.fromkeys(told, severity.Information)
         self.pygls: Any = LanguageServer("weft", "1", text_document_sync_kind=types.TextDocumentSyncKind.Incremental)
         self.judge = Judge(self._told)
-        # With a separator behind: what lies beside such a folder is not in it.
+        # With a separator at the end: `site-packages-of-mine` is a folder of the user's.
         self._installed = tuple(os.path.join(one, "") for one in installed_roots())
         self._loop: asyncio.AbstractEventLoop | None = None
         for name, answer in self._features().items():
@@ -156,7 +156,7 @@ class Server:
             return None
         lines = document.judged.split("\n")
         here = Path(line.file).resolve() == Path(document.path)
-        # What stands in another file is shown where the function begins whose proof came to it.
+        # A finding in another file, as in a helper, is shown where the function begins whose proof found it.
         begins = re.compile(rf"\s*(async\s+def|def|class)\s+{re.escape(line.name.rpartition('.')[2])}\b")
         head = next((row for row, text in enumerate(lines) if begins.match(text)), 0)
         row = min(max(line.line - 1, 0), len(lines) - 1) if here else head
