@@ -128,7 +128,6 @@ def _keys(miss: Mismatch) -> str:
 
 
 def _structure(miss: Mismatch) -> str:
-
     found = jax.tree.structure(miss.value)
     return (
         f"{place_of(miss.slot, miss.path)} should have the structure {miss.detail} = {miss.expected}, and has {found}"
@@ -205,7 +204,7 @@ def _names_that_matter(miss: Mismatch) -> list[str]:
 
 
 def _is_here(name: str, miss: Mismatch) -> bool:
-    """Whether the very value that does not fit is what bound the name."""
+    """Whether the value that does not fit bound the name itself: "n = 3 from x" says nothing new of x."""
     origin = miss.bindings.origins[name]
     return origin.value is miss.value and (origin.slot, origin.path) == (miss.slot, miss.path) and miss.reason == "rank"
 
@@ -242,7 +241,7 @@ def _holes_at(miss: Mismatch) -> list[str]:
 def _origin(origin: Origin) -> str:
     slot, where = origin.slot, locate(origin.slot)
     value = origin.value
-    if isinstance(value, Origin):  # through a link: the child's own origin
+    if isinstance(value, Origin):  # a link: the name was bound in the child, which has an origin of its own
         found = f"{place_of(slot, origin.path)}, {_origin(value)}"
         return found
     shown = "" if slot.role == "config" else f": {slot.annotation}"

@@ -24,7 +24,7 @@ def locate(slot: Slot) -> str:
             if slot.name in vars(base).get("__annotations__", {}):
                 return _place(base, slot.name)
         return _place(owner, slot.name)
-    # By its code: what is kept must not keep a function's closure alive.
+    # By its code: a cache of functions would keep their closures, and arrays in these, alive.
     function = inspect.unwrap(owner)
     code = getattr(function, "__code__", function)
     return _place(code, "return" if slot.role in ("return", "yield") else slot.name)
