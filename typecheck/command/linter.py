@@ -292,7 +292,7 @@ def _lines(contract: Contract, strict: bool) -> Iterator[tuple[Line, str]]:
         return Line(level, shown(file), number, contract.name, message, rule), file
 
     def of(level: str, finding: Finding) -> tuple[Line, str]:
-        fix = Fix(finding.fix, *(finding.edit or ())) if finding.fix else None
+        fix = Fix(finding.fix, **(finding.edit._asdict() if finding.edit else {})) if finding.fix else None
         told, file = line(level, finding.file, finding.line, f"{finding.rule}: {finding}", finding.rule)
         return dataclasses.replace(told, program=finding.program, fix=fix), file
 
