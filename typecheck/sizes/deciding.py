@@ -234,7 +234,7 @@ def otherwise(
 
     def are_otherwise(changes: Iterable[dict[str, int]], *dims: str) -> Iterator[dict[str, int]]:
         # The sizes answered every earlier question, so only those of the dims that change are asked again: asking all
-        # of them took a sixth of the time of a proof.
+        # of them took a fifteenth of the time of a proof.
         touched = [(one, answer) for one, answer, about in before if not about.isdisjoint(dims)]
         for changed in changes:
             there = {**sizes, **changed}
