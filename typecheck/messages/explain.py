@@ -18,7 +18,8 @@ from weft.typecheck.language.annotations import ArrayOf
 from weft.typecheck.language.dims import Dim, NamedDim, SymbolicDim, VariadicDim
 from weft.typecheck.matching.bindings import Bindings, Mismatch, Origin, Slot
 from weft.typecheck.matching.words import axes_in_words, dtype_name, in_words, short_dtype
-from weft.typecheck.messages.fixes import likely_fix, redefined
+from weft.typecheck.messages.fixes import likely_fix
+from weft.typecheck.messages.slips import redefined
 from weft.typecheck.messages.sources import locate
 from weft.typecheck.modes import verbose
 
