@@ -85,7 +85,7 @@ def read_calls(path: str, digest: str) -> tuple[Calls, list[str]]:
         content = json.loads(Path(path).read_text())
         version, calls, paths = content["format"], content["calls"], content.get("paths", [])
         for call in (call for each in calls.values() for call in each):
-            list(call["args"]), dict(call["kwargs"])  # raises where these are no list and no table
+            _ = list(call["args"]), dict(call["kwargs"])  # raises where these are no list and no table
     except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
         raise ConfigError(f"{path}: this is no file of recorded calls; `pytest --weft-record` writes one") from None
     if version != FORMAT:
