@@ -74,7 +74,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "calls": {*MATCHING, "messages"},
         "sizes": set(),
         "arguments": {*MATCHING, "sizes"},
-        "proofs": {*MATCHING, "sizes", "arguments"},
+        "proofs": {*MATCHING, "messages", "sizes", "arguments"},
         # What was called while the checker's hook was installed, and proofs that start from it: it knows both.
         "recording": {*MATCHING, "messages", "calls", "arguments", "proofs"},
         "shapes": {*MATCHING, "sizes", "arguments", "proofs"},

@@ -59,16 +59,16 @@ def _is_pythons(file: str) -> bool:
     return file == "<string>" or (file.startswith(_PYTHON) and _PACKAGES not in file)
 
 
-def is_library(frame: FrameType) -> bool:
-    """Whether a frame runs JAX's or NumPy's own code."""
-    return caller(frame).f_code.co_filename.startswith(_LIBRARIES)
+def is_library(file: str) -> bool:
+    """Whether a file holds JAX's or NumPy's own code."""
+    return file.startswith(_LIBRARIES)
 
 
 def takes_for_integer(frame: FrameType) -> bool:
     """Whether JAX finds out in a frame what an index is, or a size of a reshape."""
     if frame.f_code.co_name == "<genexpr>" and frame.f_back is not None:
         frame = frame.f_back
-    return frame.f_code.co_name in _TAKES_INTEGERS and is_library(frame)
+    return frame.f_code.co_name in _TAKES_INTEGERS and is_library(caller(frame).f_code.co_filename)
 
 
 def looks_for_symbols(frame: FrameType) -> bool:

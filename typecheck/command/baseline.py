@@ -1,8 +1,8 @@
-"""`--baseline FILE`: the failures of today are accepted, and only what is new fails.
+"""`--baseline FILE`: the failures of today are accepted, and only new failures fail.
 
 A failure is known by its file, name, rule and message, without line numbers and without the sizes that showed it, and
-by how often it is there: a file that other lines are added to keeps its entries. What an entry stands for and fails no
-more is said, as such an entry would hide the next failure like it.
+by how often it is there: other lines may be added to its file. An entry for which nothing fails any more is a warning,
+since it would hide the next failure like it.
 """
 
 from __future__ import annotations
@@ -18,91 +18,90 @@ from pathlib import Path
 from .config import ConfigError
 from .lines import FAILS, KNOWN, Checked, Line
 
+# File, name, rule and message.
 Key = tuple[str, str, str, str]
 
 _VERSION = 1
+# A message names the line of a guard as `net.py:12`.
 _LINE_NUMBERS = re.compile(r"(?<=\.py):\d+|\bline \d+")
-_SIZES = re.compile(r" \(at [^()]*\)$")
+_AGAIN = "--write-baseline makes it anew"
 
 
 class Baseline:
     """The accepted failures of one file, while a run uses them up.
 
     Args:
-        file: where it lies; the paths in it are relative to its folder.
+        file: the file of the baseline; the paths in it are relative to its folder.
         entries: how often each failure is accepted.
     """
 
     def __init__(self, file: Path, entries: Counter[Key] | None = None):
-        self.file, self.left = file, entries or Counter()
+        self.file, self.unused = file, entries or Counter()
 
     @classmethod
     def read(cls, file: Path) -> Baseline:
-        """Reads one.
+        """Reads a baseline.
 
         Raises:
-            ConfigError: in one line, if there is none, or it is no baseline.
+            ConfigError: in one line, for a file that is not there, or that is no baseline.
         """
+        entries: Counter[Key] = Counter()
         try:
-            found = json.loads(file.read_text())
-            if found["weft-baseline"] != _VERSION:
-                raise ConfigError(f"{file}: a baseline of version {found['weft-baseline']!r}, not {_VERSION}; {_AGAIN}")
-            entries: Counter[Key] = Counter()
-            for one in found["findings"]:
+            content = json.loads(file.read_text())
+            if content["weft-baseline"] != _VERSION:
+                raise ConfigError(
+                    f"{file}: a baseline of version {content['weft-baseline']!r}, not {_VERSION}; {_AGAIN}"
+                )
+            for one in content["findings"]:
                 entries[(one["file"], one["name"], one["rule"], one["message"])] += int(one.get("count", 1))
         except FileNotFoundError:
             raise ConfigError(f"{file}: no such baseline; --write-baseline makes one") from None
         except (OSError, ValueError, KeyError, TypeError) as error:
-            what = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            raise ConfigError(f"{file}: this is no baseline ({what}); {_AGAIN}") from None
+            why = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            raise ConfigError(f"{file}: this is no baseline ({why}); {_AGAIN}") from None
         return cls(file, entries)
 
     def apply(self, part: Checked) -> Checked:
-        """A part with its accepted failures as `known` lines; a contract that has no other does not fail."""
-        lines = tuple(self._known(line) for line in part.lines)
+        """A part with its accepted failures as `known` lines; a contract without another failure does not fail."""
+        lines = tuple(map(self._accepted, part.lines))
         if lines == part.lines:
             return part
-        remain = any(line.level == "error" for line in lines)
-        verdicts = part.verdicts if remain else tuple(KNOWN if one == FAILS else one for one in part.verdicts)
+        fails = any(line.level == "error" for line in lines)
+        verdicts = tuple(KNOWN if verdict == FAILS and not fails else verdict for verdict in part.verdicts)
         return dataclasses.replace(part, lines=lines, verdicts=verdicts)
 
-    def _known(self, line: Line) -> Line:
-        key = self.key(line)
-        if line.level != "error" or not self.left[key]:
+    def _accepted(self, line: Line) -> Line:
+        key = self._key(line)
+        if line.level != "error" or not self.unused[key]:
             return line
-        self.left[key] -= 1
+        self.unused[key] -= 1
         return dataclasses.replace(line, level="known")
 
-    def key(self, line: Line) -> Key:
-        """What a failure is known by."""
-        return self._relative(line.file), line.name, line.rule, _SIZES.sub("", _LINE_NUMBERS.sub("", line.message))
+    def _key(self, line: Line) -> Key:
+        message = _LINE_NUMBERS.sub("", line.message).partition(" (at ")[0]
+        return self._relative(line.file), line.name, line.rule, message
 
     def _relative(self, file: str) -> str:
         return Path(os.path.relpath(file, self.file.parent)).as_posix()
 
     def stale(self, files: Collection[str]) -> list[Line]:
-        """A warning for each entry that nothing was found for, of the files that were checked or are gone."""
-        seen = {self._relative(file) for file in files}
-        return [
-            Line(
-                "warning",
-                str(self.file),
-                0,
-                "baseline",
-                f"{file}: {name}: {message}: this fails no more; {_AGAIN}",
-                "stale",
-            )
-            for (file, name, _, message), count in self.left.items()
-            if count and (file in seen or not (self.file.parent / file).exists())
+        """A warning for each entry that nothing fails for, of the files that were checked or are gone."""
+        checked = {self._relative(file) for file in files}
+        stale = [
+            f"{file}: {name}: {message}: this fails no more; {_AGAIN}"
+            for (file, name, _, message), count in self.unused.items()
+            if count and (file in checked or not (self.file.parent / file).exists())
         ]
+        return [Line("warning", str(self.file), 0, "baseline", message, "stale") for message in stale]
 
     def write(self, lines: Iterable[Line]) -> int:
-        """Writes the failures among lines as the baseline, and says how many they are.
+        """Writes the failures among lines as the baseline, and returns how many they are.
 
         Raises:
-            ConfigError: in one line, if it cannot be written.
+            ConfigError: in one line, if the file cannot be written.
         """
-        counts = Counter(self.key(line) for line in lines if line.level in ("error", "known"))
+        counts = Counter(self._key(line) for line in lines if line.level in ("error", "known"))
+        # Sorted: a baseline is committed, and a change of it is read as a diff.
         findings = [
             {"file": file, "name": name, "rule": rule, "message": message, **({"count": count} if count > 1 else {})}
             for (file, name, rule, message), count in sorted(counts.items())
@@ -112,6 +111,3 @@ class Baseline:
         except OSError as error:
             raise ConfigError(f"{self.file}: the baseline cannot be written: {error.strerror}") from None
         return counts.total()
-
-
-_AGAIN = "--write-baseline makes it anew"

@@ -1,4 +1,4 @@
-"""`[tool.weft.check]` in the nearest `pyproject.toml`, and what is in force when the command line has had its say.
+"""`[tool.weft.check]` in the nearest `pyproject.toml`, and the configuration that results with the command line.
 
     [tool.weft.check]
     paths = ["src"]
@@ -27,12 +27,12 @@ from typing import Any
 
 
 class ConfigError(Exception):
-    """What the command cannot be run with: one line, exit code 2."""
+    """The command cannot be run as it was asked to: one line, exit code 2."""
 
 
 @dataclass(frozen=True)
 class Config:
-    """What `weft check` is run with; the defaults are the command's.
+    """The configuration of a run; the defaults are the command's.
 
     Attributes:
         paths, exclude: what to check, and patterns of what not.
@@ -60,10 +60,10 @@ class Config:
 
 @dataclass(frozen=True)
 class Settings:
-    """What a verdict depends on beside the sources: the part of the configuration that workers are told.
+    """What a verdict depends on beside the sources: workers are told these, and kept verdicts are found by them.
 
     Attributes:
-        calls, digest: the file of recorded calls, and what tells its content from another; "" for none.
+        calls: the file of recorded calls and the digest of its content; both empty if there is none.
     """
 
     only: str | None = None
@@ -72,43 +72,42 @@ class Settings:
     seconds: float = 60.0
     dims: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     args: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    calls: str = ""
-    digest: str = ""
+    calls: tuple[str, str] = ("", "")
 
     @classmethod
-    def of(cls, config: Config, only: str | None) -> Settings:
-        """Those of a configuration."""
-        return cls(only, config.strict, config.trials, config.seconds, config.dims, config.args)
+    def of(cls, config: Config, only: str | None, calls: tuple[str, str]) -> Settings:
+        """The settings that a configuration gives."""
+        return cls(only, config.strict, config.trials, config.seconds, config.dims, config.args, calls)
 
 
-def _strings(value: Any) -> bool:
+def _are_strings(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(one, str) for one in value)
 
 
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)  # TOML's `true` is no number of seconds
 
 
-def _by_target(inner: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    def holds(value: Any) -> bool:
+def _by_target(is_entry: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    def is_table(value: Any) -> bool:
         return isinstance(value, dict) and all(
-            ":" in target and isinstance(table, dict) and all(inner(one) for one in table.values())
+            ":" in target and isinstance(table, dict) and all(map(is_entry, table.values()))
             for target, table in value.items()
         )
 
-    return holds
+    return is_table
 
 
 _TARGETS = 'a table of tables by "module:name"'
-# Of each key, what it has to be, and the same in words.
+# For each key, a check of its value, and the same in words.
 _KEYS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "paths": (_strings, "a list of strings"),
-    "exclude": (_strings, "a list of patterns"),
+    "paths": (_are_strings, "a list of strings"),
+    "exclude": (_are_strings, "a list of patterns"),
     "strict": (lambda value: isinstance(value, bool), "true or false"),
     "jobs": (lambda value: type(value) is int, "a number of processes"),
     "trials": (lambda value: type(value) is int, "a number of traces"),
-    "seconds": (_number, "a number"),
-    "memory": (_number, "a number of megabytes"),
+    "seconds": (_is_number, "a number"),
+    "memory": (_is_number, "a number of megabytes"),
     "baseline": (lambda value: isinstance(value, str), "a path"),
     "dims": (_by_target(lambda size: type(size) is int and size >= 0), f"{_TARGETS}, of sizes"),
     "args": (_by_target(lambda value: True), f"{_TARGETS}, of arguments"),
@@ -116,8 +115,8 @@ _KEYS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def nearest(start: Path) -> Path | None:
-    """The `pyproject.toml` of a folder, or of the first above that has one."""
-    return next((one for folder in (start, *start.parents) if (one := folder / "pyproject.toml").is_file()), None)
+    """The `pyproject.toml` of a folder, or of the first folder above that has one."""
+    return next((file for folder in (start, *start.parents) if (file := folder / "pyproject.toml").is_file()), None)
 
 
 def read(start: Path) -> Config:
@@ -130,39 +129,40 @@ def read(start: Path) -> Config:
     if file is None:
         return Config(root=start)
     try:
-        tools = tomllib.loads(file.read_text()).get("tool", {})
+        content = tomllib.loads(file.read_text())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise ConfigError(f"{file}: {' '.join(str(error).split())}") from None
-    weft = tools.get("weft", {}) if isinstance(tools, dict) else {}
-    if not isinstance(weft, dict):
-        raise ConfigError(f"{file}: [tool.weft] is no table")
-    if weft.keys() - {"check"}:
-        raise ConfigError(f"{file}: [tool.weft] has no key {min(weft.keys() - {'check'})!r}; it has check")
-    table = weft.get("check", {})
-    if not isinstance(table, dict):
-        raise ConfigError(f"{file}: [tool.weft.check] is no table")
+    weft = _table(content.get("tool", {}).get("weft", {}), f"{file}: [tool.weft]", ("check",))
+    table = _table(weft.get("check", {}), f"{file}: [tool.weft.check]", _KEYS)
     for key, value in table.items():
-        if key not in _KEYS:
-            raise ConfigError(f"{file}: [tool.weft.check] has no key {key!r}; it has {', '.join(_KEYS)}")
-        holds, what = _KEYS[key]
-        if not holds(value):
-            raise ConfigError(f"{file}: [tool.weft.check] {key} = {value!r} is not {what}")
-    given = {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
-    return checked(dataclasses.replace(Config(root=file.parent), **given), f"{file}: [tool.weft.check] ")
+        is_valid, words = _KEYS[key]
+        if not is_valid(value):
+            raise ConfigError(f"{file}: [tool.weft.check] {key} = {value!r} is not {words}")
+    values = {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
+    return checked(dataclasses.replace(Config(root=file.parent), **values), f"{file}: [tool.weft.check] ")
+
+
+def _table(value: Any, where: str, keys: Mapping[str, Any] | tuple[str, ...]) -> dict[str, Any]:
+    """A table with no other keys than these: a key with a slip in its name would be ignored in silence."""
+    if not isinstance(value, dict):
+        raise ConfigError(f"{where} is no table")
+    for key in value:
+        if key not in keys:
+            raise ConfigError(f"{where} has no key {key!r}; it has {', '.join(keys)}")
+    return value
 
 
 def checked(config: Config, where: str = "") -> Config:
-    """The same, if its numbers are such that a run can be made with them.
+    """The same, if a run is possible with its numbers.
 
     Raises:
-        ConfigError: in one line, if not.
+        ConfigError: in one line, if none is.
     """
     if config.jobs < 0:
         raise ConfigError(f"{where}jobs: {config.jobs} processes cannot share the work; 0 is one a core")
-    for name, unit in (("trials", "trials"), ("seconds", "seconds")):
-        amount = getattr(config, name)
-        if not amount > 0:
-            raise ConfigError(f"{where}a proof cannot be tried in {amount} {unit}")
+    for name in ("trials", "seconds"):
+        if not getattr(config, name) > 0:
+            raise ConfigError(f"{where}a proof cannot be tried in {getattr(config, name)} {name}")
     if not config.memory >= 256:
         raise ConfigError(f"{where}memory: {config.memory:g} MB are too little; a worker takes about 300 to start")
     return config

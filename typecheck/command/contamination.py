@@ -1,7 +1,7 @@
-"""What a file has changed of its process, so that the next one is judged in another.
+"""Finds out what a file has changed of its process, so that the next file is judged in another process.
 
 Nothing is put back: a package that switches `jax_enable_x64` on as it is imported stays imported, and its second file
-would be judged without. A fresh process is what every verdict, and every one that is kept, is the verdict of.
+would be judged without. Every verdict, kept verdicts among them, is that of a fresh process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
-# Whose functions count, beside those of weft: what checked code calls, and what judges it.
+# The libraries whose functions must be the same objects as before: checked code calls them, or weft judges by them.
 _PATCHED = ("jax", "jaxlib", "numpy", "jaxtyping", "equinox", "optax", "flax", "weft", "builtins", "math", "functools")
 # Numbers of the system's limits that a worker sets itself.
 _OWN_LIMITS = ("RLIMIT_CPU", "RLIMIT_CORE")
@@ -30,7 +30,7 @@ def begin() -> Mapping[str, Any]:
 
 
 def changed_since(before: Mapping[str, Any]) -> list[str]:
-    """What is another now, by name."""
+    """The names of what is not as it was."""
     after = _state()
     names = [name for name in before if name != "functions" and before[name] != after[name]]
     functions, now = before["functions"], after["functions"]

@@ -1,9 +1,9 @@
 """A conversation with one worker: questions about files, each answered to its end, whatever the files do.
 
-A worker imports JAX once and judges many units. It stays warm from one question to the next; what it has imported of a
-user's is made anew where it has changed (`loading.reading_instead`). One that dies at something, or that a limit has
-ended, is replaced, and the next one goes on after it; so is one that has grown over half of the memory it may take, or
-that a file has changed (`contamination`): what it judges next would be judged by that.
+A worker imports JAX once and judges many units. It stays warm from one question to the next; it imports the user's
+modules again where a file of them has changed (`loading.up_to_date`). A worker that dies, or that a limit ends, is
+replaced, and the next worker goes on after the step that ended it. A worker is also replaced if it has grown over half
+of its memory, or if a file has changed it (`contamination`), for the next verdict would be that file's doing.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 
 from .config import ConfigError, Settings
 from .process import STARTING, Process
-from .programs import Programs
 from .units import Unit
 
-# How long what waits may wait, beyond the processor's time that it may take.
+# Seconds that a step may wait, for a lock or a network, beyond four times its processor time.
 _WAITING = 10.0
-# The path is the command's own, so that both find the same modules; it comes first, before weft can be found.
+# The worker gets the command's own path, so that both find the same modules. `json` is imported without the current
+# folder on the path: a `json.py` of the user's ended every worker.
 _START = """
 import sys
 path = sys.argv.pop()
@@ -33,16 +33,15 @@ main()
 
 
 class Conversation:
-    """One worker at a time.
+    """Questions to one worker at a time.
 
     Args:
-        settings: what it is told.
-        memory: how much it may take, in megabytes.
-        programs: runs programs of failures for it; without, what the trace has shown is told.
+        settings: the settings that verdicts depend on.
+        memory: how much memory a worker may take, in megabytes.
     """
 
-    def __init__(self, settings: Settings, memory: float, programs: Programs | None = None):
-        self.settings, self.memory, self.programs = settings, memory, programs
+    def __init__(self, settings: Settings, memory: float):
+        self.settings, self.memory = settings, memory
         self._worker: Process | None = None
         self._closed = self._changed = False
 
@@ -50,18 +49,18 @@ class Conversation:
         """Starts the worker, if there is none.
 
         Raises:
-            ConfigError: if it cannot be started.
+            ConfigError: if the worker cannot be started.
         """
         if self._worker is not None or self._closed:
             return
         worker = self._worker = Process(_START, sys.path, seconds=self.settings.seconds, memory=self.memory)
-        worker.tell({"settings": dataclasses.asdict(self.settings), "runs": self.programs is not None})
+        worker.tell({"settings": dataclasses.asdict(self.settings)})
         if worker.answer(STARTING) is None and not self._closed:
             self.restart()
             raise ConfigError(f"weft check: a worker did not start: {worker.why()}")
 
     def ask(self, unit: Unit, asked: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """What a worker answers about a unit: its messages, and `{"died": reason, "step": step}` where one has died.
+        """A worker's messages about a unit, and `{"died": reason, "step": step}` for each step that ended a worker.
 
         Raises:
             ConfigError: if a worker cannot be started.
@@ -74,48 +73,37 @@ class Conversation:
             self._changed = False
             self.start()
             worker = self._worker
-            if worker is None:
+            if worker is None:  # another thread has closed the conversation
                 return
             worker.tell({**asked, "unit": dataclasses.asdict(unit), "after": after})
             step = {"at": 1, "name": "import", "file": unit.file, "line": 0}
-            for message in self._messages(worker):
+            # Processor time ends a step that computes; this clock ends a step that waits.
+            while (message := worker.answer(self.settings.seconds * 4 + _WAITING)) is not None:
+                yield message
                 if "end" in message:
-                    self._changed = bool(message.get("changed"))
-                    yield message
+                    self._changed = bool(message["changed"])
                     return
                 step = message if "at" in message else step
-                yield message
             self._worker = None
             if self._closed:
                 return
-            if has_judged and worker.has_outgrown:  # perhaps by what earlier units left: once more, alone
+            if has_judged and worker.has_outgrown:
+                # Earlier units may have left the memory behind: a fresh worker takes the same step once more.
                 after, has_judged = max(after, step["at"] - 1), False
                 continue
             has_judged = False
             yield {"died": worker.why(), "step": step}
-            if step["at"] <= max(1, after):  # at its import, where every worker would die
+            if step["at"] <= max(1, after):  # the import, at which the next worker would die, too
                 return
             after = step["at"]
 
-    def _messages(self, worker: Process) -> Iterator[dict[str, Any]]:
-        """What a worker says of one unit. Processor time ends what computes; the clock here ends what waits."""
-        while (message := worker.answer(self.settings.seconds * 4 + _WAITING)) is not None:
-            if "run" in message and self.programs is not None:
-                worker.tell({"ran": self.programs.run(message["run"], message["hooked"], message["path"])})
-                continue
-            yield message
-            if "end" in message:
-                return
-
     def restart(self) -> None:
-        """Ends the worker; the next question starts another."""
+        """Ends the worker; the next question starts another one."""
         worker, self._worker = self._worker, None
         if worker is not None:
             worker.end()
 
     def close(self) -> None:
-        """Ends the worker, and what it has started."""
+        """Ends the worker for good, and the processes that it has started."""
         self._closed = True
         self.restart()
-        if self.programs is not None:
-            self.programs.close()

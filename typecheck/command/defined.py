@@ -1,4 +1,4 @@
-"""What of a module is judged, the public functions and classes that it defines itself; and what is counted only."""
+"""Definitions: the public functions and classes of a module that are judged, and the private ones that are counted."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def definitions(
     own = {id(value): name for name, value in named.items() if _own_name(value) == name}
     for name, value in named.items():
         if own.get(id(value), name) != name:
-            continue  # another name for what is found under its own
+            continue  # an alias of a function that comes under its own name
         try:
             if _is_checkable(module, value):
                 found.append((place_of(value)[1], value.__qualname__ if isinstance(value, type) else name, value))
@@ -94,7 +94,7 @@ def unjudged(module: ModuleType, judged: Iterable[tuple[str, Any]]) -> Iterator[
 def _own_name(value: Any) -> Any:
     try:
         return getattr(value, "__name__", None)
-    except Exception:  # an object that makes up its attributes: no function and no class
+    except Exception:  # an object that makes up its attributes is no function and no class
         return None
 
 
@@ -112,7 +112,7 @@ def _has_contract(cls: type) -> bool:
     methods = [*public_methods(cls), *(function for function, _ in unbound_methods(cls))]
     form = form_of(cls)
     if form is not None and form.plain and not any(map(_names_arrays, _annotations(cls, methods))):
-        return False  # options, or a tree of a parser's: its methods take and return others of its kind
+        return False  # options, or the nodes of a parser's tree: methods without an array promise no shape
     return bool(methods) or _makes_fields(cls)
 
 

@@ -1,10 +1,10 @@
-"""How findings are printed: text and GitHub's commands part by part as they come, JSON and SARIF as one document."""
+"""Findings as text and as GitHub's commands, part by part as they come; as JSON and SARIF, one document each."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -26,7 +26,7 @@ _GITHUB = {
 _SARIF = {"notice": "note"}
 _PREFIXED = ("warning", "skipped", "ignored")
 
-# What each rule is about, for SARIF's readers.
+# A sentence for each rule: GitHub's security tab shows it from a SARIF log.
 RULES = {
     "contract": "A value has not the shape or dtype that its annotation says.",
     "error": "Arguments that satisfy the annotations lead to an error.",
@@ -50,60 +50,72 @@ RULES = {
 }
 
 
-# What each kind of run lists; the rest is counted.
-_QUIET = {"error", "unusable", "crash"}
-_USUAL = _QUIET | {"warning", "undecided"}
-_VERBOSE = _USUAL | {"unbuilt", "skipped", "ignored"}
+# Levels that are printed as they come, and those that wait for the end: a run in which nothing fails ends in one line.
+_FAILURES = ("error", "unusable", "crash")
+_WAITING = ("warning", "undecided")
 # How many reasons a line of counts names.
 _NAMED = 3
-_AT_SIZES = re.compile(r" \(at [^()]*\)")
 
 
 class Text:
-    """Findings as lines of text: of one cause one line, however many callers reach it.
+    """Findings as lines of text: one line for one cause, however many callers reach it.
+
+    Where nothing fails, the line of counts is all that is printed, as a reader of a log leaves on in CI.
 
     Args:
-        verbose: whether conditions, what is not checked, and programs that show a failure are listed, too.
-        quiet: whether warnings are counted only.
+        verbose: whether conditions, warnings, what is not checked, and programs that show a failure are listed, too.
+        quiet: whether warnings are not listed either where something fails.
     """
 
     def __init__(self, verbose: bool = False, quiet: bool = False):
-        self.verbose, self.levels = verbose, _VERBOSE if verbose else _QUIET if quiet else _USUAL
+        self.verbose, self.quiet = verbose, quiet
         self._callers: dict[tuple[str, int, str], list[str]] = {}
+        self._waiting: list[str] = []
 
     def lines(self, part: Checked) -> Iterator[str]:
-        """What is printed of a part at once."""
+        """The lines of a part that are printed at once."""
         for line in part.lines:
-            if line.level in self.levels and not self._is_known(line):
-                prefix = f"{line.level}: " if line.level in _PREFIXED else ""
-                yield f"{line.file}:{line.line}: {line.name}: {prefix}{line.message}"
-                yield from (f"    {row}" for row in line.program.splitlines() if self.verbose and line.level == "error")
+            prefix = f"{line.level}: " if line.level in _PREFIXED else ""
+            text = f"{line.file}:{line.line}: {line.name}: {prefix}{line.message}"
+            if self.verbose and line.level != "known":
+                yield text
+                if line.fix is not None:
+                    yield f"    # fix: {line.fix.text}"
+                yield from (f"    {row}" for row in line.program.splitlines() if line.level == "error")
+            elif line.level in _FAILURES and not self._is_known(line):
+                yield text
+            elif line.level in _WAITING:
+                self._waiting.append(text)
         if self.verbose:
             yield from part.assumptions
 
     def _is_known(self, line: Line) -> bool:
-        """Whether a failure at this place was told already, of another caller."""
-        if self.verbose or line.level != "error" or not line.line:
+        """Whether a failure at this place was printed already, for another caller."""
+        if line.level != "error" or not line.line:
             return False
-        callers = self._callers.setdefault((line.file, line.line, _AT_SIZES.sub("", line.message)), [])
+        callers = self._callers.setdefault((line.file, line.line, line.message.partition(" (at ")[0]), [])
         callers.append(line.name)
         return len(callers) > 1
 
-    def end(self, found: Checked) -> Iterator[str]:
-        """What is printed last: who else reaches the causes above, and one line of counts."""
+    def end(self, found: Checked, code: int) -> Iterator[str]:
+        """The last lines: who else reaches the causes above, warnings where something fails, and one line of counts."""
         for (file, line, _), names in self._callers.items():
             if len(names) > 1:
                 yield f"{file}:{line}: the same in {_counted(len(names) - 1, 'caller')}: {', '.join(names[1:])}"
+        if self.verbose:
+            yield found.summary
+            return
+        if code and not self.quiet:
+            yield from self._waiting
+        conditions = (one.partition(": holds when ")[2] for one in found.assumptions)
         sums = [
-            _summed(
-                "on conditions",
-                [f"when {what}" for one in found.assumptions if (what := one.partition(": holds when ")[2])],
-            ),
-            _summed("not checked", [_reason(one.message) for one in found.lines if one.level == "unbuilt"]),
+            _summed("on conditions", [f"when {condition}" for condition in conditions if condition]),
+            _summed("not checked", [_reason(line.message) for line in found.lines if line.level == "unbuilt"]),
         ]
-        told = "; ".join(filter(None, sums)) if not self.verbose else ""
-        counts = found.summary if self.verbose else re.sub(r", \d+ not checked", "", found.summary)
-        yield f"{counts}; {told} (-v lists them)" if told else counts
+        told = "; ".join(filter(None, sums))
+        told = f"; {told}" if told else ""
+        is_shortened = told or (self._waiting and (self.quiet or not code))
+        yield f"{found.counts({'unbuilt'})}{told}{' (-v lists them)' if is_shortened else ''}"
 
 
 def _counted(number: int, noun: str) -> str:
@@ -112,9 +124,13 @@ def _counted(number: int, noun: str) -> str:
 
 def _reason(message: str) -> str:
     """Why something is not checked, as far as others share it: the last name of a place, without what to do."""
-    reason = re.sub(r"; pass (it|some) in `args`.*", "", message.removeprefix("not checked: "))
-    reason = re.sub(r"^guard at .*", "a guard that no arguments were found to pass", reason, flags=re.S)
-    return re.sub(r"^(?:[\w\[\]]+\.)*(\w+)(?:\[\w+\])*: (?:it )?", r"`\1` ", reason)
+    reason = message.removeprefix("not checked: ").partition("; pass ")[0]
+    if reason.startswith("guard at "):
+        return "a guard that no arguments were found to pass"
+    place, colon, rest = reason.partition(": ")
+    if not colon or " " in place:
+        return reason
+    return f"`{place.rpartition('.')[2].partition('[')[0]}` {rest.removeprefix('it ')}"
 
 
 def _summed(what: str, reasons: Iterable[str]) -> str:
@@ -129,7 +145,7 @@ def _summed(what: str, reasons: Iterable[str]) -> str:
 
 
 def github(part: Checked) -> list[str]:
-    """Workflow commands, which show up as annotations of a pull request."""
+    """Workflow commands, which GitHub shows as annotations of a pull request."""
     return [
         f"::{_GITHUB[one.level]} file={_property(one.file)},line={one.line},title={_property(one.name)}::"
         f"{_escaped(one.message)}"
@@ -139,6 +155,7 @@ def github(part: Checked) -> list[str]:
 
 
 def _escaped(written: str) -> str:
+    # A percent sign first: the other replacements put percent signs in.
     return written.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
@@ -150,7 +167,7 @@ def as_json(checked: Checked, code: int, root: Path) -> str:
     """An object with the findings, the assumptions and the counts."""
     return json.dumps(
         {
-            "findings": [vars(line) for line in checked.lines],
+            "findings": [dataclasses.asdict(line) for line in checked.lines],
             "assumptions": list(checked.assumptions),
             "summary": checked.summary,
             "exit_code": code,

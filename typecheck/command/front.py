@@ -1,4 +1,4 @@
-"""The command `weft check`: what is asked for, what is known, who judges the rest, and what is printed.
+"""The command `weft check`: its options, the run, and what is printed.
 
 Nothing here imports JAX: where every verdict is kept, the command is done before JAX would have been imported.
 """
@@ -22,14 +22,15 @@ from .config import Config, ConfigError, Settings, checked, nearest, read
 from .formats import FORMATS, Text, as_json, as_sarif, github
 from .lines import Checked, Line, joined
 from .markers import ignores_in
-from .recorded import PLACE, calls_in
+from .recorded import calls_in
 from .shapes_front import add_shapes, show_shapes
 from .units import Unit, shown, units_of
 from .watching import watch
 
-# What judges units in place of workers: one list of parts for each, in order.
+# Judges units in place of workers: one list of parts for each unit, in order.
 Judge = Callable[[Sequence[Unit], Settings], Iterator[list[Checked]]]
 
+# The exit code of a shell's command that SIGPIPE ended.
 BROKEN_PIPE = 141
 # Of `modes.MODES`, which is not read here: it would import JAX.
 _MODES = ("off", "on", "strict")
@@ -44,16 +45,16 @@ _OTHERS = {
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """One line, without the usage, which `--help` has."""
+        """Ends with one line: the usage, which `--help` has, would hide the reason in a log."""
         self.exit(2, f"{self.prog}: {message}\n")
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line; what is not given there is None, and the configuration's."""
+    """The command line; an option that is not there is None, and the configuration's value is in force."""
     top = _Parser("weft", description="Tools for weft programs.")
     commands = top.add_subparsers(dest="command", required=True)
     for name, (_, what) in _OTHERS.items():
-        commands.add_parser(name, help=what, add_help=False)
+        commands.add_parser(name, help=what, add_help=False)  # their own parsers have the help
     command = commands.add_parser(
         "check",
         help="verify the shape contracts of files and modules, for all sizes",
@@ -63,9 +64,9 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("names", nargs="*", metavar="PATH|MODULE", help="files, folders, or modules by dotted name")
     command.add_argument("--format", choices=FORMATS, default="text", help="how to print (default: text)")
     command.add_argument(
-        "-v", "--verbose", action="store_true", help="list conditions, what is not checked, and programs"
+        "-v", "--verbose", action="store_true", help="list warnings, conditions, what is not checked, and programs"
     )
-    command.add_argument("-q", "--quiet", action="store_true", help="failures and one line of counts, no warnings")
+    command.add_argument("-q", "--quiet", action="store_true", help="no warnings, also where something fails")
     command.add_argument("--only", metavar="REGEX", help="check only what has a name that matches")
     command.add_argument("--exclude", action="append", metavar="PATTERN", help="leave out files that match (repeat)")
     strict = "warnings, and what is undecided, are failures"
@@ -79,8 +80,6 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--memory", type=float, metavar="MB", help=memory)
     command.add_argument("--baseline", metavar="FILE", help="accepted failures: only others fail")
     command.add_argument("--write-baseline", action="store_true", help="accept what fails now, in --baseline's file")
-    calls = f"recorded calls, for what annotations leave open (default: {PLACE}, if it is there)"
-    command.add_argument("--calls", metavar="FILE", help=calls)
     command.add_argument("--watch", action="store_true", help="judge again whenever a file changes, until ^C")
     command.add_argument("--no-cache", action="store_true", help="judge everything, and keep nothing in .weft/cache")
     add_shapes(commands)
@@ -119,8 +118,7 @@ def main(
             return show_shapes(options)
         config = _configured(options)
         _check_pattern(options.only)
-        calls, digest = calls_in(Path(options.calls) if options.calls else None, config.root)
-        settings = dataclasses.replace(Settings.of(config, options.only), calls=calls, digest=digest)
+        settings = Settings.of(config, options.only, calls_in(config.root))
         if options.watch:
             return watch(lambda: Run(options, config, settings).go(judge), config)
         code = Run(options, config, settings).go(judge)
@@ -133,13 +131,13 @@ def main(
 
 
 def _nobody_reads() -> int:
-    # Who read has what it wanted, as `head` does; Python writes what it still holds at its end.
+    # `head` has read what it wanted. Python writes its buffer at its end, which would raise once more.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return BROKEN_PIPE
 
 
 def _usable_mode() -> bool:
-    """Whether `WEFT_TYPECHECK` names a mode; if not, that is said, and contracts are on while files are imported."""
+    """Whether `WEFT_TYPECHECK` names a mode; if not, the command says so, and contracts are on during imports."""
     given = os.environ.get("WEFT_TYPECHECK") or "on"
     if given not in _MODES:
         print(f"unknown WEFT_TYPECHECK {given!r}: it is one of {', '.join(_MODES)}", file=sys.stderr)
@@ -155,12 +153,13 @@ def _check_pattern(only: str | None) -> None:
 
 
 def _configured(options: argparse.Namespace) -> Config:
-    """The configuration, with what the command line gives in its place.
+    """The configuration, with the command line's values in place of its own.
 
     Raises:
-        ConfigError: in one line, if one of them cannot be used.
+        ConfigError: in one line, if a value cannot be used.
     """
-    for name in ("only", "exclude", "baseline", "calls"):
+    # A variable of a CI that is not set gives an empty option: the command must not check everything then.
+    for name in ("only", "exclude", "baseline"):
         if getattr(options, name) == "" or (name == "exclude" and "" in (options.exclude or ())):
             raise ConfigError(f"weft check: --{name} is empty")
     config = read(Path.cwd())
@@ -186,13 +185,14 @@ def _configured(options: argparse.Namespace) -> Config:
 
 
 def _from_here(root: Path, path: str) -> str:
+    """A path of the configuration, seen from the current folder; a dotted name stays one."""
     whole = root / path
     return os.path.relpath(whole) if whole.exists() or "/" in path or path.endswith(".json") else path
 
 
 @dataclass
 class Run:
-    """One run: what it was asked, and what it has found so far."""
+    """One run: its options, and the parts that it has so far."""
 
     options: argparse.Namespace
     config: Config
@@ -202,7 +202,7 @@ class Run:
 
     @functools.cached_property
     def text(self) -> Text:
-        """What prints text, and knows what it has printed."""
+        """The printer of text, which knows what it has printed."""
         return Text(self.options.verbose, self.options.quiet)
 
     def go(self, judge: Judge | None) -> int:
@@ -211,7 +211,7 @@ class Run:
         units, troubles = units_of(config.paths, config.exclude, config.root)
         file = Path(config.baseline) if config.baseline else None
         baseline = Baseline(file) if file and self.options.write_baseline else Baseline.read(file) if file else None
-        # Files that are named one by one may all be among those that the configuration leaves out, as in a commit.
+        # A pre-commit hook names the files of a commit one by one, and the configuration may leave out all of them.
         whole = self.options.exclude or not all(Path(one).is_file() for one in config.paths)
         if whole and config.exclude and not units and not troubles.lines:
             raise ConfigError(f"weft check: nothing to check: {', '.join(config.exclude)} leaves out every file")
@@ -225,7 +225,7 @@ class Run:
         return self._end(baseline)
 
     def _kept_or_judged(self, units: Sequence[Unit]) -> Iterator[list[Checked]]:
-        from .running import results  # what hashes and starts processes is not needed where a test judges
+        from .running import results  # here, for a test that judges by itself needs no hashes and no processes
 
         jobs = self.config.jobs or _cores()
         return results(
@@ -233,7 +233,10 @@ class Run:
         )
 
     def _say(self, part: Checked) -> None:
-        """Takes a part in, and prints it if the format has it printed at once; a line that was there is not again."""
+        """Adds a part, and prints it if the format prints at once; a line that was printed is not printed again.
+
+        A helper that fails has its line from each of its callers.
+        """
         part = dataclasses.replace(part, lines=tuple(line for line in part.lines if line not in self.printed))
         self.printed |= set(part.lines)
         self.parts.append(part)
@@ -242,10 +245,13 @@ class Run:
             print(line, flush=True)
 
     def _left_over(self, units: Sequence[Unit], baseline: Baseline | None) -> Iterator[Line]:
-        """Markers, entries of the baseline, and names in the configuration that were for nothing."""
+        """Markers, entries of the baseline, and names in the configuration that had no effect.
+
+        A name with a slip in it would fix no size, and nobody would notice.
+        """
         level = "error" if self.config.strict else "warning"
         found = joined(self.parts)
-        broken = {line.file for line in found.lines if line.rule == "import"}
+        broken = {line.file for line in found.lines if line.rule == "import"}  # nothing in these was looked at
         files = [one for one in (shown(unit.file) for unit in units) if one not in broken]
         for file in files:
             for number in ignores_in(file):
@@ -261,19 +267,19 @@ class Run:
                 yield Line(level, shown(pyproject or ""), 0, "weft check", message, "unknown-target")
 
     def _end(self, baseline: Baseline | None) -> int:
-        """Prints what comes last."""
+        """Prints the end of the report, and returns the exit code."""
         found = joined(self.parts)
         code = found.exit_code
         if baseline is not None and self.options.write_baseline:
             count = baseline.write(found.lines)
             print(f"{baseline.file}: {count} failures are accepted", file=sys.stderr)
             code = 0 if code == 1 else code
-        # What nothing has the name of was not checked, which a green answer would say.
+        # Nothing was checked, and a green answer would say that all is well.
         if self.options.only is not None and not found.targets and code == 0:
             print(f"weft check: --only: nothing there has a name that matches {self.options.only!r}", file=sys.stderr)
             code = 2
         if self.options.format == "text":
-            print("\n".join(self.text.end(found)))
+            print("\n".join(self.text.end(found, code)))
         elif self.options.format == "github":
             print(found.summary)
         else:
@@ -283,6 +289,6 @@ class Run:
 
 def _cores() -> int:
     try:
-        return len(os.sched_getaffinity(0))
+        return len(os.sched_getaffinity(0))  # a container has fewer than the machine
     except AttributeError:
         return os.cpu_count() or 1

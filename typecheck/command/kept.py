@@ -1,12 +1,12 @@
 """Verdicts that are kept from run to run, in `.weft/cache` beside the `pyproject.toml`.
 
 An entry is for one unit under one set of options. It holds while these are what they were: all Python files of the
-unit's package (of its folder, for a script), whatever else its worker had read and imported that is not installed, the
-versions of Python and of what is installed, and weft's own sources. An edit makes anew all verdicts of its package:
-which file depends on which is not followed, since imports by computed names and new subclasses made that a guess.
+unit's package (of its folder, for a script), the files that its worker read and the modules that it imported that are
+not installed, the versions of Python and of what is installed, and weft's own sources. An edit makes anew all verdicts
+of its package: which file depends on which is not followed, for imports by computed names and new subclasses made that
+a guess.
 
-What a limit or an internal error has ended is not kept, nor what cannot be imported. An entry that cannot be read
-counts as none.
+An entry that cannot be read counts as none.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import functools
 import hashlib
 import json
 import os
-import platform
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -27,9 +26,9 @@ from .config import Settings
 from .lines import Checked, from_json, to_json
 from .units import WEFT, Unit
 
-# How many entries a folder may have before the oldest go.
+# How many entries a folder may have before the oldest half goes.
 _MOST = 5000
-# What of the environment decides on how programs are traced.
+# The variables of the environment that decide how programs are traced, and those among them that do not.
 _PREFIXES = ("JAX_", "XLA_", "WEFT_", "LIBTPU_")
 _NOT_DECIDING = ("JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE")
 
@@ -46,7 +45,7 @@ def files_beside(unit: Unit) -> tuple[str, ...]:
 
 
 class Kept:
-    """The verdicts of one project.
+    """The kept verdicts of one project, as one run sees them.
 
     Args:
         root: the folder that `.weft` is in.
@@ -56,77 +55,80 @@ class Kept:
     def __init__(self, root: Path, settings: Settings):
         self.folder = root / ".weft" / "cache"
         self._settings = json.dumps(dataclasses.asdict(settings), sort_keys=True)
-        self._digest = functools.cache(_digest)  # one run sees one state of each file
-        self._digests = functools.cache(self._digest_of_all)
-        self._versions = _versions()
+        # One run sees one state of each file, and reads it once: a package of 200 units has the same 200 files.
+        self._digest_of_file = functools.cache(_digest_of_file)
+        self._digest_of_files = functools.cache(
+            lambda files: _digest(f"{file}\0{self._digest_of_file(file)}" for file in files)
+        )
+        self._versions = _digest(_versions())
 
     def key(self, unit: Unit) -> str:
-        """What an entry holds for: sources and versions, as they are now."""
-        return f"{self._versions} {self._digests((str(Path(unit.file).resolve()), *files_beside(unit)))}"
+        """The digest that an entry holds for: of sources and versions, as they are now."""
+        files = (str(Path(unit.file).resolve()), *files_beside(unit))
+        return f"{self._versions} {self._digest_of_files(files)}"
 
     def find(self, unit: Unit, key: str) -> list[Checked] | None:
-        """The parts of a unit, if they are known."""
+        """The parts of a unit, if they are kept and hold."""
         try:
             entry = json.loads(self._file(unit).read_text())
-            if entry["key"] != key or self._digests(tuple(entry["reads"])) != entry["read"]:
+            if entry["key"] != key or self._digest_of_files(tuple(entry["reads"])) != entry["read"]:
                 return None
             return [from_json(part) for part in entry["parts"]]
         except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError):
             return None
 
     def keep(self, unit: Unit, key: str, parts: Sequence[Checked], reads: Sequence[str]) -> None:
-        """Keeps the parts of a unit, if they would come out alike again."""
-        if not all(part.lasting and not any(one.rule == "import" for one in part.lines) for part in parts):
+        """Keeps the parts of a unit, unless another run may give others.
+
+        A limit ends a proof on one machine and not on another; a library that an import failed for may be installed.
+        """
+        if not all(part.lasting and not any(line.rule == "import" for line in part.lines) for part in parts):
             return
-        read = self._digests(tuple(reads))
+        read = self._digest_of_files(tuple(reads))
         entry = {"key": key, "reads": list(reads), "read": read, "parts": [to_json(part) for part in parts]}
-        # A folder that cannot be written to is no reason not to check.
+        # A project in a folder that cannot be written to is checked all the same.
         with contextlib.suppress(OSError):
             self.folder.mkdir(parents=True, exist_ok=True)
             ignoring = self.folder.parent / ".gitignore"
             if not ignoring.exists():
                 ignoring.write_text("*\n")
-            file = self._file(unit)
-            beside = file.with_suffix(f".{os.getpid()}")
+            # In one step: two runs at once, as of an editor and a terminal, would read half of an entry.
+            beside = self._file(unit).with_suffix(f".{os.getpid()}")
             beside.write_text(json.dumps(entry))
-            beside.replace(file)
+            beside.replace(self._file(unit))
 
     def close(self) -> None:
-        """Lets the oldest entries go where there are too many."""
+        """Deletes the oldest entries where there are too many: every option and every renamed file adds some."""
         with contextlib.suppress(OSError):
-            entries = sorted(self.folder.glob("*.json"), key=lambda one: one.stat().st_mtime)
-            for entry in entries[: len(entries) - _MOST // 2] if len(entries) > _MOST else ():
+            entries = sorted(self.folder.glob("*.json"), key=lambda file: file.stat().st_mtime)
+            for entry in entries[: -_MOST // 2] if len(entries) > _MOST else ():
                 entry.unlink()
 
     def _file(self, unit: Unit) -> Path:
-        name = f"{os.path.abspath(unit.file)}\0{os.getcwd()}\0{self._settings}"
-        return self.folder / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.json"
-
-    def _digest_of_all(self, paths: tuple[str, ...]) -> str:
-        return _told(f"{path}\0{self._digest(path)}" for path in paths)
+        # Lines name files as they are seen from the current folder, so another folder has entries of its own.
+        return self.folder / f"{_digest((os.path.abspath(unit.file), os.getcwd(), self._settings))[:32]}.json"
 
 
-def _digest(path: str) -> str:
+def _digest_of_file(path: str) -> str:
     try:
         return hashlib.sha256(Path(path).read_bytes()).hexdigest()
     except OSError:
         return ""
 
 
-def _told(words: Iterable[str]) -> str:
+def _digest(words: Iterable[str]) -> str:
     return hashlib.sha256("\0".join(words).encode()).hexdigest()
 
 
-def _versions() -> str:
-    told = [platform.python_implementation(), sys.version]
+def _versions() -> Iterable[str]:
+    """What verdicts of all units depend on: Python, installed packages by their versions, the environment, and weft."""
+    yield sys.version
     for folder in dict.fromkeys(sys.path):
         with contextlib.suppress(OSError):
-            told += sorted(one for one in os.listdir(folder or ".") if one.endswith((".dist-info", ".egg-info")))
-    told += sorted(
-        f"{name}={value}"
-        for name, value in os.environ.items()
-        if name.startswith(_PREFIXES) and not name.startswith(_NOT_DECIDING)
-    )
-    packages = (WEFT / name for name in ("core", "transforms", "modules", "typecheck", "nnx"))
-    files = [str(WEFT / "__init__.py"), *sorted(str(one) for folder in packages for one in folder.rglob("*.py"))]
-    return _told([*told, *(f"{file}\0{_digest(file)}" for file in files)])
+            yield from sorted(one for one in os.listdir(folder or ".") if one.endswith((".dist-info", ".egg-info")))
+    for name in sorted(os.environ):
+        if name.startswith(_PREFIXES) and not name.startswith(_NOT_DECIDING):
+            yield f"{name}={os.environ[name]}"
+    rooms = (WEFT / name for name in ("core", "transforms", "modules", "typecheck", "nnx"))
+    for file in (WEFT / "__init__.py", *sorted(file for room in rooms for file in room.rglob("*.py"))):
+        yield f"{file}\0{_digest_of_file(str(file))}"

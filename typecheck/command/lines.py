@@ -1,18 +1,19 @@
-"""What `weft check` has to say: lines, the parts that they come in, and the exit code that follows.
+"""Lines, the parts that they come in, and the exit code that follows.
 
-A *part* is what one contract gave, or one marker, or one import that failed. The command and its workers exchange parts
-as JSON, so this file, like all that the command needs where every verdict is kept, imports neither JAX nor weft.
+A *part* is the outcome of one contract, of one marker, or of one import that failed. The command and its workers
+exchange parts as JSON, so this file, like every file that the command needs where all verdicts are kept, imports
+neither JAX nor weft.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-# Verdicts by the words of `proofs.report.Verdict`, and two that the command adds: what its owner has accepted.
+# Verdicts by the words of `proofs.report.Verdict`, and two that the command adds, for accepted failures.
 PROVED, HOLDS, FAILS, UNDECIDED = "proved", "holds", "fails", "undecided"
 IGNORED, KNOWN = "ignored", "in the baseline"
 
@@ -29,6 +30,22 @@ _COUNTED = {
 
 
 @dataclass(frozen=True)
+class Fix:
+    """What would mend a finding: in words, and as a text of a line with the text to put in its place, if that is known.
+
+    Attributes:
+        text: the words.
+        file, line, old, new: the change; empty where only the words are known.
+    """
+
+    text: str
+    file: str = ""
+    line: int = 0
+    old: str = ""
+    new: str = ""
+
+
+@dataclass(frozen=True)
 class Line:
     """One line of output.
 
@@ -41,6 +58,7 @@ class Line:
         message: what there is to say.
         rule: what was violated: `contract`, `error`, the name of a lint, or what kind of line it is.
         program: one without weft that shows it, if there is one.
+        fix: what would mend it, if that is known.
     """
 
     level: str
@@ -50,9 +68,10 @@ class Line:
     message: str
     rule: str = ""
     program: str = field(default="", compare=False)
+    fix: Fix | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        # An address is another one in each run: it would make a new failure of an accepted one.
+        # An address differs from run to run, so that a failure in the baseline would be a new failure in the next run.
         object.__setattr__(self, "message", _ADDRESS.sub("", self.message))
 
     def __str__(self) -> str:
@@ -61,13 +80,13 @@ class Line:
 
 @dataclass(frozen=True)
 class Checked:
-    """What checking gave: one contract, a file, or all of them.
+    """The outcome of one contract, of a file, or of a whole run.
 
     Attributes:
-        lines: what there is to say.
-        verdicts: one of each contract, in words.
-        assumptions: what contracts hold under.
-        targets: what was looked at, as `module:name`.
+        lines: the findings.
+        verdicts: one for each contract, in words.
+        assumptions: the conditions that contracts hold under.
+        targets: the functions and classes that were looked at, as `module:name`.
         marks: the markers `# weft: ignore[...]` that ignored something, as file and line.
         lasting: whether the same sources give this again; not so where a limit or an error of the machine ended it.
         name: the function or class, where it is one contract.
@@ -94,20 +113,25 @@ class Checked:
     @property
     def summary(self) -> str:
         """The last line of the report."""
+        return self.counts(())
+
+    def counts(self, omitted: Collection[str]) -> str:
+        """The counts of verdicts and levels in words, without some levels."""
         counts = {verdict: self.verdicts.count(verdict) for verdict in set(self.verdicts)}
+        levels = {level: self.count(level) for level in _COUNTED if level not in omitted}
         parts = [
             f"{counts.get(PROVED, 0)} proved",
             f"{counts.get(HOLDS, 0)} hold",
             f"{counts.get(FAILS, 0)} fail",
             *(f"{counts[verdict]} {verdict}" for verdict in (UNDECIDED, IGNORED, KNOWN) if counts.get(verdict)),
-            *(f"{self.count(level)} {words}" for level, words in _COUNTED.items() if self.count(level)),
+            *(f"{count} {_COUNTED[level]}" for level, count in levels.items() if count),
         ]
         number = len(self.verdicts)
         return f"{number} contract{'' if number == 1 else 's'}: {', '.join(parts)}"
 
 
 def joined(parts: Iterable[Checked]) -> Checked:
-    """All parts as one; a line that several of them have counts once."""
+    """All parts as one; a line of several parts counts once."""
     listed = list(parts)
     return Checked(
         tuple(dict.fromkeys(line for part in listed for line in part.lines)),
@@ -131,7 +155,7 @@ def from_json(found: Mapping[str, Any]) -> Checked:
         KeyError, TypeError, ValueError: if it is none.
     """
     return Checked(
-        tuple(Line(**line) for line in found["lines"]),
+        tuple(Line(**{**line, "fix": line["fix"] and Fix(**line["fix"])}) for line in found["lines"]),
         tuple(found["verdicts"]),
         tuple(found["assumptions"]),
         tuple(found["targets"]),
@@ -147,6 +171,6 @@ def one_line(level: str, file: str, line: int, name: str, message: str, rule: st
 
 
 def undecided(file: str, line: int, name: str, reason: str, *, strict: bool, lasting: bool = False) -> Checked:
-    """A contract that something else than the search has ended."""
+    """The part of a contract whose search something else has ended: a limit, a signal, or the program itself."""
     said = Line("error" if strict else "undecided", file, line, name, f"undecided: {reason}", "undecided")
     return Checked((said,), (UNDECIDED,), lasting=lasting)

@@ -1,12 +1,13 @@
-"""What is judged of a file, and what each contract of it gave, as lines.
+"""What is judged of a file, and the lines that each contract of it gives.
 
-What is verified is what a module defines itself: public functions with an array in their annotations, and public
-Modules. Work goes in *steps*: the import, each definition, each contract of it. A worker announces every step before
-it takes it, so that one that does not come back is known, and the next worker goes on after it.
+The public functions with an array in their annotations and the public classes that a module defines itself are
+verified. Work goes in *steps*: the import, each definition, each contract of a definition. A worker announces every
+step before it takes it, so that a step that never ends is known, and the next worker goes on after it.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import inspect
 import linecache
@@ -21,7 +22,7 @@ from weft.typecheck.command.called import Recorded
 from weft.typecheck.command.config import Settings
 from weft.typecheck.command.defined import definitions, unjudged
 from weft.typecheck.command.flax_programs import flax_over_weft
-from weft.typecheck.command.lines import Checked, Line, joined, one_line, undecided
+from weft.typecheck.command.lines import Checked, Fix, Line, joined, one_line, undecided
 from weft.typecheck.command.loading import import_below, importable, load
 from weft.typecheck.command.markers import ignore_of, skip_reason
 from weft.typecheck.command.units import WEFT, Unit, installed_roots, shown, units_of
@@ -35,10 +36,12 @@ from weft.typecheck.proofs.whose import place_of
 
 PRIVATE = "it is not public, and so checked only where judged code calls it"
 Announce = Callable[[int, str, str, int], None]
+# The name, file and line of a function or class.
+Place = tuple[str, str, int]
 
 
 def check(names: Iterable[str], *, only: str | None = None, strict: bool = False, budget: Budget = USUAL) -> Checked:
-    """Checks files, folders and modules by dotted name in this process, with nothing between it and what they do.
+    """Checks files, folders and modules by dotted name in this process: what they do on import, they do here.
 
     Args:
         names: what to check.
@@ -52,7 +55,7 @@ def check(names: Iterable[str], *, only: str | None = None, strict: bool = False
 
 
 def judge_here(units: Iterable[Unit], settings: Settings) -> Iterator[list[Checked]]:
-    """Judges units in this process: what tests give to the command in place of its workers."""
+    """Judges units in this process: tests give this to the command in place of its workers."""
     return (list(judged(unit, settings)) for unit in units)
 
 
@@ -62,7 +65,7 @@ class Steps:
     Args:
         after: the number of the last step that is not to be taken again.
         announce: is told number, name, file and line of each step before it is taken.
-        walled: whether this process is a worker, where nobody's ^C arrives.
+        walled: whether this process is a worker, which no ^C of the user's reaches.
     """
 
     def __init__(
@@ -75,48 +78,48 @@ class Steps:
         self.number = 0
 
     def begin(self, file: str) -> None:
-        """The first step is the import, which every worker takes."""
+        """Takes the first step, the import, which every worker takes."""
         self.number = 1
         self.announce(1, "import", shown(file), 0)
 
-    def enter(self, name: str, file: str, line: int) -> bool:
+    def enter(self, place: Place) -> bool:
         """Whether to take the next step."""
+        name, file, line = place
         self.number += 1
         if self.number <= self.after:
             return False
         self.announce(self.number, name, shown(file), line)
         return True
 
+    @property
+    def has_ended_a_worker(self) -> bool:
+        """Whether this step is the one that ended the last worker, and not one that was done before."""
+        return self.number == self.after
+
 
 def judged(unit: Unit, settings: Settings, steps: Steps | None = None) -> Iterator[Checked]:
     """The parts of one unit, one after the other."""
     steps = steps or Steps()
-    linecache.checkcache(str(Path(unit.file).resolve()))  # markers are read from there
+    linecache.checkcache(str(Path(unit.file).resolve()))  # markers are read from there, and the file may have changed
     with flax_over_weft(), listening(), importable(unit):
         steps.begin(unit.file)
         try:
             module = load(unit)
-        except BaseException as error:  # whatever a file does on import, even SystemExit, must not end the others
+        except BaseException as error:  # even a SystemExit of one file must not end the others
             if isinstance(error, KeyboardInterrupt) and not steps.walled:
                 raise
-            file, line = _raised_at(error, unit.file)
-            missing = _missing(error)
-            if missing:
-                yield one_line("unbuilt", file, line, "import", f"not checked: it needs {missing}", "missing")
-            else:
-                what = f"{type(error).__name__}: {first_line(error)}"
-                yield one_line("unusable", file, line, "import", what, "import")
+            yield _not_imported(unit, error)
             return
-        # A step of its own: what else a package does when it is imported is not to cost this unit.
-        if steps.enter("subclasses of its package", unit.file, 0) or steps.number != steps.after:
+        # A step of its own: another module of the package that ends the process is not to cost this unit its verdicts.
+        if steps.enter(("subclasses of its package", unit.file, 0)) or not steps.has_ended_a_worker:
             import_below(unit.module)
-        failed: dict[str, Exception] = {}
+        unreadable: dict[str, Exception] = {}
         recorded = Recorded(unit, module, settings)
-        found = [*definitions(module, failed)]
-        for name, error in failed.items():
+        things = [*definitions(module, unreadable)]
+        for name, error in unreadable.items():
             if _is_asked(name, settings):
-                yield _crash(shown(unit.file), 0, name, error)
-        for name, thing in found:
+                yield _crash((name, shown(unit.file), 0), error)
+        for name, thing in things:
             if _is_asked(name, settings):
                 yield from _definition(unit, name, thing, settings, steps, recorded)
         for name, thing in unjudged(module, found):
@@ -128,20 +131,29 @@ def judged(unit: Unit, settings: Settings, steps: Steps | None = None) -> Iterat
                 yield from _called(unit, name, function, owner, settings, steps, recorded)
 
 
+def _not_imported(unit: Unit, error: BaseException) -> Checked:
+    file, line = _raised_at(error, unit.file)
+    missing = _missing(error)
+    if missing:
+        # An optional library that is not installed is no fault of the file.
+        return one_line("unbuilt", file, line, "import", f"not checked: it needs {missing}", "missing")
+    return one_line("unusable", file, line, "import", f"{type(error).__name__}: {first_line(error)}", "import")
+
+
 def _called(
     unit: Unit, name: str, function: Any, owner: type | None, settings: Settings, steps: Steps, recorded: Recorded
 ) -> Iterator[Checked]:
     """The verdict of a function from its recorded calls alone."""
     file, line = place_of(inspect.unwrap(function))
     reason = skip_reason(file, line) or (skip_reason(*place_of(owner)) if owner is not None else None)
-    if reason is not None or not steps.enter(name, file, line):
+    if reason is not None or not steps.enter((name, file, line)):
         return
     key = f"{unit.module}:{name.partition('.')[0]}"
     yield Checked(targets=(key,))
     dims, budget = dict(settings.dims.get(key, {})), Budget(settings.trials, settings.seconds)
-    yield from _verdict(
-        steps, (name, file, line), settings, lambda: recorded.contract(name, function, owner, dims, budget)
-    )
+    part = _verdict(steps, (name, file, line), settings, lambda: recorded.contract(name, function, owner, dims, budget))
+    if part is not None:
+        yield part
 
 
 def _is_asked(name: str, settings: Settings) -> bool:
@@ -152,83 +164,76 @@ def _definition(
     unit: Unit, name: str, thing: Any, settings: Settings, steps: Steps, recorded: Recorded
 ) -> Iterator[Checked]:
     """The parts of one function or class."""
-    file, line = place_of(thing)
+    place = (name, *place_of(thing))
     key = f"{unit.module}:{name}"
-    if not steps.enter(name, file, line) and steps.number == steps.after:
-        return  # this is what ended the last worker
+    # A definition that an earlier worker judged is read again, for its later contracts may be to do.
+    if not steps.enter(place) and steps.has_ended_a_worker:
+        return
     yield Checked(targets=(key,))
-    reason = skip_reason(file, line)
-    if reason is not None:
-        yield one_line("skipped", shown(file), line, name, reason, "skipped")
+    skipped = _skipped(place)
+    if skipped is not None:
+        yield skipped
         return
     proofs: list[Proof] = []
-    trouble = guarded(
-        steps, (name, file, line), settings.strict, lambda: proofs.extend(proofs_in(thing, settings, key))
-    )
+    trouble = guarded(steps, place, settings.strict, lambda: proofs.extend(proofs_in(thing, settings, key)))
     if trouble is not None:
         yield trouble
         return
     for proof in proofs:
-        target = proof.target
-        recorded.judged.add(target.name)
-        if not steps.enter(target.name, target.file, target.line):
-            continue
-        reason = skip_reason(target.file, target.line)
-        if reason is not None:
-            yield one_line("skipped", shown(target.file), target.line, target.name, reason, "skipped")
-        else:
-            yield _proved(proof, thing, settings, steps, recorded)
+        place = proof.target.name, proof.target.file, proof.target.line
+        recorded.judged.add(proof.target.name)
+        if steps.enter(place):
+            part = _skipped(place) or _verdict(
+                steps,
+                place,
+                settings,
+                lambda proof=proof: recorded.instead(proof.contract(), thing, proof.dims, proof.budget),
+            )
+            if part is not None:
+                yield part
+
+
+def _skipped(place: Place) -> Checked | None:
+    """The line of a function or class that a marker leaves out."""
+    name, file, line = place
+    reason = skip_reason(file, line)
+    return None if reason is None else one_line("skipped", shown(file), line, name, reason, "skipped")
 
 
 def proofs_in(thing: Any, settings: Settings, key: str) -> list[Proof]:
-    """What there is to prove of a thing, with the sizes and arguments that the configuration has for it."""
-    given = {name: _value(one) for name, one in settings.args.get(key, {}).items()}
-    return proofs_of(thing, given, settings.dims.get(key, {}), Budget(settings.trials, settings.seconds))
+    """The proofs of a function or class, with the sizes and arguments that the configuration has for it."""
+    args = {name: _value(written) for name, written in settings.args.get(key, {}).items()}
+    return proofs_of(thing, args, settings.dims.get(key, {}), Budget(settings.trials, settings.seconds))
 
 
-def _value(given: Any) -> Any:
-    """An argument of the configuration; `{ import = "module:name" }` is what has that name."""
-    if not (isinstance(given, dict) and set(given) == {"import"}):
-        return given
-    module, _, name = str(given["import"]).partition(":")
+def _value(written: Any) -> Any:
+    """An argument of the configuration: `{ import = "module:name" }` stands for an object that TOML has no word for."""
+    if not (isinstance(written, dict) and set(written) == {"import"}):
+        return written
+    module, _, name = str(written["import"]).partition(":")
     try:
         return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise AnnotationError(f"the configuration's import = {given['import']!r}: {first_line(error)}") from None
+        raise AnnotationError(f"the configuration's import = {written['import']!r}: {first_line(error)}") from None
 
 
-def _proved(proof: Proof, thing: Any, settings: Settings, steps: Steps, recorded: Recorded) -> Checked:
-    target = proof.target
+def _verdict(steps: Steps, place: Place, settings: Settings, prove: Callable[[], Contract | None]) -> Checked | None:
+    """The part that one contract gives; None if there is nothing to say of it."""
+    contracts: list[Contract] = []
 
-    def work() -> Contract:
-        return recorded.instead(proof.contract(), thing, proof.dims, proof.budget)
-
-    (part,) = _verdict(steps, (target.name, target.file, target.line), settings, work)
-    return part
-
-
-def _verdict(
-    steps: Steps, place: tuple[str, str, int], settings: Settings, work: Callable[[], Contract | None]
-) -> Iterator[Checked]:
-    """The part that one contract gives; none if there is nothing to say of it."""
-    found: list[Contract | None] = []
-
-    def prove_it() -> None:
+    def work() -> None:
         try:
-            found.append(work())
+            contract = prove()
+            contracts.extend([contract] if contract is not None else [])
         finally:
             forget_closures()
 
-    trouble = guarded(steps, place, settings.strict, prove_it)
-    if trouble is not None:
-        yield trouble
-        return
-    if found[0] is not None:
-        yield _part(found[0], settings.strict)
+    trouble = guarded(steps, place, settings.strict, work)
+    return trouble or (_part(contracts[0], settings.strict) if contracts else None)
 
 
-def guarded(steps: Steps, place: tuple[str, str, int], strict: bool, work: Callable[[], None]) -> Checked | None:
-    """Does the work of one step, and says so if it ended otherwise than with a verdict."""
+def guarded(steps: Steps, place: Place, strict: bool, work: Callable[[], None]) -> Checked | None:
+    """Does the work of one step; its part, if it ends otherwise than with a verdict."""
     name, file, line = place[0], shown(place[1]), place[2]
     try:
         work()
@@ -243,7 +248,7 @@ def guarded(steps: Steps, place: tuple[str, str, int], strict: bool, work: Calla
     except MemoryError:
         return undecided(file, line, name, "it took more memory than there is", strict=strict)
     except Exception as error:
-        return _crash(file, line, name, error)
+        return _crash((name, file, line), error)
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) and not steps.walled:
             raise
@@ -252,23 +257,19 @@ def guarded(steps: Steps, place: tuple[str, str, int], strict: bool, work: Calla
     return None
 
 
-def _crash(file: str, line: int, name: str, error: Exception) -> Checked:
-    """What an internal error of weft's leaves of a contract."""
-    message = f"undecided: weft failed: {type(error).__name__}: {first_line(error)} ({_place(error)}); please report it"
+def _crash(place: Place, error: Exception) -> Checked:
+    """The part of a contract at which weft itself failed: it costs one verdict, and the exit code says so."""
+    where = "outside of weft"
+    for frame in traceback.extract_tb(error.__traceback__):
+        path = Path(frame.filename).resolve()
+        where = f"{path.relative_to(WEFT)}:{frame.lineno}" if path.is_relative_to(WEFT) else where
+    message = f"undecided: weft failed: {type(error).__name__}: {first_line(error)} ({where}); please report it"
+    name, file, line = place
     return Checked((Line("crash", file, line, name, message, "internal"),), (Verdict.UNDECIDED.value,), lasting=False)
 
 
-def _place(error: BaseException) -> str:
-    """Where in weft an error was raised last."""
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        path = Path(frame.filename).resolve()
-        if path.is_relative_to(WEFT):
-            return f"{path.relative_to(WEFT)}:{frame.lineno}"
-    return "outside of weft"
-
-
 def _part(contract: Contract, strict: bool) -> Checked:
-    """One contract as lines, with what its markers ignore."""
+    """One contract as lines, with markers in force."""
     lines: list[Line] = []
     marks: list[tuple[str, int]] = []
     for line, file in _lines(contract, strict):
@@ -277,28 +278,28 @@ def _part(contract: Contract, strict: bool) -> Checked:
             marks.append((shown(file), marker[0]))
             line = Line("ignored", line.file, line.line, line.name, f"{line.message} [{marker[1]}]", line.rule)
         lines.append(line)
-    is_error = strict or any(_is_own_mistake(one, contract) for one in contract.warnings)
+    is_error = strict or any(_is_own_mistake(warning, contract) for warning in contract.warnings)
     verdict = Verdict.FAILS if is_error and contract.warnings else contract.verdict
-    if marks and all(line.level == "ignored" for line in lines):
-        told = "ignored" if verdict in (Verdict.FAILS, Verdict.UNDECIDED) else verdict.value
-    else:
-        told = verdict.value
+    is_accepted = bool(marks) and all(line.level == "ignored" for line in lines)
+    told = "ignored" if is_accepted and verdict in (Verdict.FAILS, Verdict.UNDECIDED) else verdict.value
     where = f"{shown(contract.file)}:{contract.line}: {contract.name}"
-    when = "given" if contract.failures else "holds when"  # what fails does so where these are met
-    assumptions = tuple(f"{where}: {when} {what}" for what in contract.assumptions)
-    # What ended with its time may have more of it on another machine; what ended with its trials does so everywhere.
+    when = "given" if contract.failures else "holds when"  # a failure is one where the conditions are met
+    assumptions = tuple(f"{where}: {when} {condition}" for condition in contract.assumptions)
+    # A proof that its time ended may get further on another machine; one that its trials ended gets as far everywhere.
     lasting = contract.cause is not Cause.SECONDS
     return Checked(tuple(lines), (told,), assumptions, marks=tuple(marks), lasting=lasting, name=contract.name)
 
 
 def _lines(contract: Contract, strict: bool) -> Iterator[tuple[Line, str]]:
-    """The lines of a contract, each with the whole path of its file."""
+    """The lines of a contract, each with the whole path of its file: markers are looked for there."""
 
-    def line(level: str, file: str, number: int, message: str, rule: str, program: str = "") -> tuple[Line, str]:
-        return Line(level, shown(file), number, contract.name, message, rule, program), file
+    def line(level: str, file: str, number: int, message: str, rule: str) -> tuple[Line, str]:
+        return Line(level, shown(file), number, contract.name, message, rule), file
 
-    def of(level: str, one: Finding) -> tuple[Line, str]:
-        return line(level, one.file, one.line, f"{one.rule}: {one}", one.rule, one.program)
+    def of(level: str, finding: Finding) -> tuple[Line, str]:
+        fix = Fix(finding.fix, **(finding.edit._asdict() if finding.edit else {})) if finding.fix else None
+        told, file = line(level, finding.file, finding.line, f"{finding.rule}: {finding}", finding.rule)
+        return dataclasses.replace(told, program=finding.program, fix=fix), file
 
     if contract.verdict is Verdict.SKIPPED:
         yield line("unbuilt", contract.file, contract.line, f"not checked: {contract.reason}", "unbuilt")
@@ -306,15 +307,15 @@ def _lines(contract: Contract, strict: bool) -> Iterator[tuple[Line, str]]:
         level = "error" if strict else "undecided"
         yield line(level, contract.file, contract.line, f"undecided: {contract.reason}", "undecided")
     else:
-        yield from (of("error", one) for one in contract.failures)
-        for one in contract.warnings:
-            yield of("error" if strict or _is_own_mistake(one, contract) else "warning", one)
+        yield from (of("error", failure) for failure in contract.failures)
+        for warning in contract.warnings:
+            yield of("error" if strict or _is_own_mistake(warning, contract) else "warning", warning)
 
 
 def _is_own_mistake(finding: Finding, contract: Contract) -> bool:
     """Whether a warning is a failure here: `(b, 1) - (b,)` in code that is not installed.
 
-    It is the commonest bug of losses, and its owner can mend it; in another's package it can only be read.
+    It is the commonest bug of losses, and its owner can mend it; the user of an installed package can only read of it.
     """
     installed = installed_roots()
     return finding.rule == "outer-product" and not (
@@ -323,12 +324,12 @@ def _is_own_mistake(finding: Finding, contract: Contract) -> bool:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, in one line."""
+    """An error's message in one line."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _missing(error: BaseException) -> str:
-    """The library that an import failed for, in words, if it is one that is not installed; else nothing.
+    """The library in words that an import failed for, if it is not installed; else nothing.
 
     A module of the project's own that is not there is a mistake of the project's.
     """
@@ -338,18 +339,14 @@ def _missing(error: BaseException) -> str:
     top = ((chain and chain.name) or "").partition(".")[0]
     if not top or importlib.util.find_spec(top) is not None:
         return ""
-    return f"torch, which is not installed ({_TORCH})" if top == "torch" else f"{top}, which is not installed"
-
-
-_TORCH = "it is torch code: weft checks JAX's"
+    return f"{top}, which is not installed" + (" (it is torch code: weft checks JAX's)" if top == "torch" else "")
 
 
 def _raised_at(error: BaseException, file: str) -> tuple[str, int]:
-    """Where an import failed: the line of the syntax error, or the file's own line that led to it."""
+    """Where an import failed: the line of the syntax error, or the file's own line that led to the error."""
     if isinstance(error, SyntaxError):
         return shown(error.filename or file), error.lineno or 0
-    line, frames = 0, traceback.extract_tb(error.__traceback__)
-    for frame in frames:
-        if Path(frame.filename).resolve() == Path(file).resolve():
-            line = frame.lineno or 0
-    return shown(file), line
+    own = Path(file).resolve()
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno or 0 for frame in frames if Path(frame.filename).resolve() == own]
+    return shown(file), lines[-1] if lines else 0

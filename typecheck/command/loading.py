@@ -1,7 +1,6 @@
-"""Importing what is checked: a file as a part of its package, or as a script under a name that is not `__main__`.
+"""Imports units: a file as a part of its package, or as a script under a name that is not `__main__`.
 
-A process that lives longer than a file does, as that of an editor, reads texts that are not saved yet in place of files
-(`reading_instead`), and imports anew what has changed since.
+The editor's worker lives longer than a file stays as it is: it imports again what has changed since (`up_to_date`).
 """
 
 from __future__ import annotations
@@ -9,14 +8,11 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
-import linecache
 import os
 import sys
-from collections.abc import Iterator, Mapping
-from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from weft.core.caches import kept
 from weft.typecheck.command.units import WEFT, Unit, installed_roots
@@ -26,9 +22,10 @@ from weft.typecheck.proofs.writing import LOADED
 
 @contextlib.contextmanager
 def importable(unit: Unit) -> Iterator[None]:
-    """Lets a unit import what lies beside it, for the length of a `with` block: while it loads and while it is judged.
+    """Lets a unit import the modules beside it, for the length of a `with` block: while it loads and is judged.
 
-    What an earlier unit imported from another folder under the name of something beside this one is forgotten.
+    A function may import when it is called. Modules of an earlier unit's folder that are called like one beside this
+    unit are forgotten: two tutorials may each have a `utils.py`.
     """
     root = Path(unit.root)
     for name in sorted(_shadowed(root)):
@@ -38,7 +35,7 @@ def importable(unit: Unit) -> Iterator[None]:
     try:
         yield
     finally:
-        if str(root) in sys.path:  # what the unit has added stays, for `contamination` to see
+        if str(root) in sys.path:  # other entries that the unit has added stay, so that `contamination` sees them
             sys.path.remove(str(root))
 
 
@@ -74,7 +71,7 @@ def load(unit: Unit) -> ModuleType:
         if Path(module.__file__ or "").resolve() == path:
             return module
     name = f"{LOADED}{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path, loader=_Loader(name, str(path)))
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ImportError(f"cannot import {unit.file}")
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
@@ -92,7 +89,7 @@ def import_below(module: str) -> None:
     known = {name: _written(path) for name, path in files.items() if name in sys.modules}
     others = {name: _written(path) for name, path in files.items() if name not in sys.modules}
     for name in below(known, others):
-        with contextlib.suppress(Exception, SystemExit):  # as one does that asks for what is not installed
+        with contextlib.suppress(Exception, SystemExit):  # such a module may need a library that is not installed
             importlib.import_module(name)
 
 
@@ -107,76 +104,31 @@ def _written_at(path: Path, time: int) -> Written:
     return written(path.read_text(encoding="utf-8"))
 
 
-# What is read in place of files, and what each module was made from that is no installed one.
-_texts: dict[str, str] = {}
-_made_from: dict[str, Any] = {}
-
-
-class _Loader(SourceFileLoader):
-    """Reads a text in place of a file, where there is one."""
-
-    def get_data(self, path: str) -> bytes:
-        return _texts[path].encode() if path in _texts else super().get_data(path)
-
-    def path_stats(self, path: str) -> Mapping[str, Any]:
-        if path in _texts:
-            raise OSError("what is not saved has no time, so that its code is not kept")
-        return super().path_stats(path)
-
-
-class _Finder:
-    """Finds modules as Python does, and has them loaded by `_Loader`; stands first while texts are read."""
-
-    @staticmethod
-    def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        spec = PathFinder.find_spec(name, path, target)
-        if spec is None or spec.origin not in _texts or not isinstance(spec.loader, SourceFileLoader):
-            return None
-        spec.loader = _Loader(spec.loader.name, spec.loader.path)
-        return spec
+# The state of the file of each module that a unit imported, where the file may change while this process lives.
+_imported: dict[str, tuple[int, int] | None] = {}
 
 
 @contextlib.contextmanager
-def reading_instead(texts: Mapping[str, str]) -> Iterator[None]:
-    """Has texts read in place of files, by their whole paths; forgets what was imported if any of it has changed."""
-    _texts.clear()
-    _texts.update(texts)
-    _forget_changed()
-    for (
-        path,
-        text,
-    ) in texts.items():  # sources and markers are read from there; without a time it is not looked at again
-        linecache.cache[path] = len(text), None, text.splitlines(keepends=True), path
-    sys.meta_path.insert(0, _Finder)
+def up_to_date() -> Iterator[None]:
+    """Forgets all modules of the user's if the file of one has changed, and notes what is imported meanwhile.
+
+    All of them, for a module that did not change may hold functions of one that did.
+    """
+    if any(_state(file) != state for file, state in _imported.items()):
+        for name, module in [*sys.modules.items()]:
+            if getattr(module, "__file__", None) in _imported:
+                del sys.modules[name]
+        _imported.clear()
+        importlib.invalidate_caches()
     try:
         yield
     finally:
-        sys.meta_path.remove(_Finder)
-        for module in [*sys.modules.values()]:
-            file = getattr(module, "__file__", None)
-            if file is not None and file not in _made_from and not _lasts(file):
-                _made_from[file] = _state(file)
-        for path in texts:
-            linecache.cache.pop(path, None)
-        _texts.clear()
+        files = {getattr(module, "__file__", None) for module in [*sys.modules.values()]}
+        new = {file for file in files if file is not None and file not in _imported and not _lasts(file)}
+        _imported.update({file: _state(file) for file in new})
 
 
-def _forget_changed() -> None:
-    """Forgets all modules of the user's if the file, or the text, of one of them is not what it was made from."""
-    if all(_state(file) == known for file, known in _made_from.items()):
-        return
-    for name, module in [*sys.modules.items()]:
-        if getattr(module, "__file__", None) in _made_from:
-            del sys.modules[name]
-    for file in _made_from:
-        linecache.cache.pop(file, None)
-    _made_from.clear()
-    importlib.invalidate_caches()
-
-
-def _state(file: str) -> Any:
-    if file in _texts:
-        return _texts[file]
+def _state(file: str) -> tuple[int, int] | None:
     try:
         stat = os.stat(file)
     except OSError:

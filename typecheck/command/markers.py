@@ -1,8 +1,8 @@
 """Markers in comments: `# weft: skip(reason)` and `# weft: ignore[reason]`.
 
-The first leaves a function or class out. The second is for what is found: a failure or a warning of its line, or of the
-`def` or `class` that it stands at, is listed as ignored. One that ignores nothing is a warning, so that markers go when
-their reasons do.
+`skip` leaves a function or class out. `ignore` accepts a finding: a failure or a warning of its line, or of the `def`
+or `class` that it stands at, is listed as ignored. An `ignore` that ignores nothing is a warning, so that markers go
+when their reasons do.
 """
 
 from __future__ import annotations
@@ -15,42 +15,43 @@ from collections.abc import Iterator
 _SKIP = re.compile(r"#\s*weft:\s*skip\((.*?)\)")
 _IGNORE = re.compile(r"#\s*weft:\s*ignore\[(.*?)\]")
 _DEFINES = re.compile(r"\s*(@|(async\s+)?def\b|class\b)")
-# How many lines the head of a `def` may have before it is not looked at any more.
+# How many lines the head of a `def` may have: its end is looked for by a colon, which a broken file may not have.
 _HEAD = 40
 
 
 def skip_reason(file: str, line: int) -> str | None:
     """The reason of a `skip` on the lines of a `def` or `class`, decorators included."""
-    return next((found[1] or "no reason given" for _, found in _found(_SKIP, file, line)), None)
+    return next((match[1] or "no reason given" for _, match in _matches(_SKIP, file, line)), None)
 
 
 def ignore_of(file: str, line: int) -> tuple[int, str] | None:
-    """The `ignore` that is for what is found at a place: its own line, and its reason."""
-    return next(((number, found[1] or "no reason given") for number, found in _found(_IGNORE, file, line)), None)
+    """The `ignore` for the findings of a line: its own line, and its reason."""
+    return next(((number, match[1] or "no reason given") for number, match in _matches(_IGNORE, file, line)), None)
 
 
 def ignores_in(file: str) -> list[int]:
     """The lines of all `ignore` markers of a file; none if it cannot be read."""
     try:
         with tokenize.open(file) as source:
-            if "weft:" not in source.read():
+            if "weft:" not in source.read():  # tokenizing is slow, and most files have no marker
                 return []
             source.seek(0)
             tokens = list(tokenize.generate_tokens(source.readline))
     except (OSError, SyntaxError, UnicodeDecodeError, tokenize.TokenError):
         return []
-    return [one.start[0] for one in tokens if one.type == tokenize.COMMENT and _IGNORE.search(one.string)]
+    # Tokens, for a string may have the text of a marker.
+    return [token.start[0] for token in tokens if token.type == tokenize.COMMENT and _IGNORE.search(token.string)]
 
 
-def _found(pattern: re.Pattern[str], file: str, line: int) -> Iterator[tuple[int, re.Match[str]]]:
+def _matches(pattern: re.Pattern[str], file: str, line: int) -> Iterator[tuple[int, re.Match[str]]]:
     for number in _head(file, line):
-        found = pattern.search(linecache.getline(file, number))
-        if found is not None:
-            yield number, found
+        match = pattern.search(linecache.getline(file, number))
+        if match is not None:
+            yield number, match
 
 
 def _head(file: str, line: int) -> Iterator[int]:
-    """The lines of the head of the `def` or `class` at a line; that line alone if it is another one."""
+    """The lines of the head of the `def` or `class` at a line; that line alone if nothing is defined there."""
     yield line
     if not _DEFINES.match(linecache.getline(file, line)):
         return

@@ -1,4 +1,8 @@
-"""A process of the command's: it is asked, and answers, in lines of JSON, and limits end it. `inside` is its side."""
+"""A worker's process as the command sees it: it is asked, and answers, in lines of JSON, and limits end it.
+
+`inside` is the process's own side. A pool of a library (`concurrent.futures`, loky) has no use here: one process that
+dies breaks such a pool as a whole, and a library ends a call that takes too long, not one that takes too much memory.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +20,9 @@ from typing import Any
 
 from .inside import end_group
 
-# How long a process may take to import JAX, on the slowest machine.
+# Seconds that a process may take to import JAX, on a busy machine without compiled bytecode.
 STARTING = 300.0
-# How often its memory is looked at.
+# Seconds between two looks at the memory of a process.
 _LOOK = 0.2
 
 
@@ -26,72 +30,65 @@ class Process:
     """One process.
 
     Args:
-        start: what it runs, as Python's `-c` takes it.
-        given: its argument, of which it reads JSON.
-        seconds: of processor time that it lets itself take, to be said when that ends it.
-        memory: how much it may take, in megabytes.
-        silent: whether what it prints goes nowhere.
+        start: the source that it runs, as Python's `-c` takes it.
+        given: the argument of the source, which reads it as JSON.
+        seconds: the processor time that the process lets itself take; only the message about it is written here.
+        memory: how much memory it may take, in megabytes.
     """
 
-    def __init__(self, start: str, given: Any, *, seconds: float, memory: float, silent: bool = False):
+    def __init__(self, start: str, given: Any, *, seconds: float, memory: float):
         self.seconds, self.memory = seconds, memory
-        # Proofs compute nothing, so a device is not touched: two processes could not share one.
+        # Proofs compute nothing, so a worker needs no device: two processes could not share one.
         environment = {"JAX_PLATFORMS": "cpu", **os.environ}
         self.process = subprocess.Popen(
             [sys.executable, "-c", start, json.dumps(given)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL if silent else None,
             encoding="utf-8",
             env=environment,
-            # A group of its own: ^C is the command's, and what checked code has started ends with the process.
+            # A group of its own: ^C reaches the command only, and what checked code has started ends with the worker.
             start_new_session=True,
         )
         self.ended: str | None = None
         self.has_outgrown = False
         self._answers: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        # A thread reads: a pipe cannot be waited for together with a clock on every system.
         self.listening = threading.Thread(target=self._listen, daemon=True)
         self.listening.start()
 
     def tell(self, message: Mapping[str, Any]) -> None:
-        """Sends one message."""
+        """Sends one message; if the process has died, `answer` will say so."""
         assert self.process.stdin is not None
-        try:
+        with contextlib.suppress(OSError, ValueError):
             self.process.stdin.write(json.dumps(message) + "\n")
             self.process.stdin.flush()
-        except (OSError, ValueError):  # it has died, or was ended, and `answer` will say so
-            pass
 
     def _listen(self) -> None:
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            try:
-                message = json.loads(line)
-            except ValueError:
-                break
-            self._answers.put(message)
-        else:
+        with contextlib.suppress(ValueError):  # native code of a checked program may write to the pipe
+            for line in self.process.stdout:
+                self._answers.put(json.loads(line))
             self.process.stdout.close()
         self._answers.put(None)
 
     def answer(self, seconds: float) -> dict[str, Any] | None:
-        """The next message; None if the process has died, or was ended because a limit was reached (`ended`)."""
+        """The next message; None if the process has died, or if a limit has ended it (`ended`)."""
         deadline = time.monotonic() + seconds
         while True:
             try:
                 message = self._answers.get(timeout=_LOOK)
-                if message is None:
-                    self._answers.put(None)  # to be found at the next look, too
-                return message
             except queue.Empty:
                 if self.size() > self.memory:
                     self.has_outgrown = True
                     self.end(f"it took more than {self.memory:g} MB of memory (`--memory`)")
-                elif time.monotonic() > deadline:
+                    return None
+                if time.monotonic() > deadline:
                     self.end(f"it did not end within {seconds:g} seconds (`--seconds`)")
-                else:
-                    continue
-                return None
+                    return None
+            else:
+                if message is None:
+                    self._answers.put(None)  # the next call has to find the end, too
+                return message
 
     def size(self) -> float:
         """How much memory it has, in megabytes; 0 where the system does not say."""
@@ -110,7 +107,7 @@ class Process:
         self._hang_up()
 
     def close(self) -> None:
-        """Lets the process end by itself, if it does so at once."""
+        """Lets the process end by itself, if it does so at once: it may write bytecode for the next run."""
         self._hang_up()
         try:
             self.process.wait(timeout=2)
@@ -121,25 +118,15 @@ class Process:
 
     def _hang_up(self) -> None:
         assert self.process.stdin is not None
-        with contextlib.suppress(OSError):  # what it was still to be told
+        with contextlib.suppress(OSError):  # closing writes what is still in the buffer
             self.process.stdin.close()
 
-    @property
-    def has_died(self) -> bool:
-        """Whether it answers no more."""
-        return self.process.poll() is not None
-
-    @property
-    def is_over(self) -> bool:
-        """Whether a limit has ended it."""
-        return self.ended is not None or -(self.process.poll() or 0) == getattr(signal, "SIGXCPU", None)
-
     def why(self) -> str:
-        """Why it has died."""
+        """Why the process has died."""
         try:
             code = self.process.wait(timeout=5)
         except subprocess.TimeoutExpired:
-            self.end("it closed what the process answers on")
+            self.end("it closed the pipe that it answers on")
             code = 0
         if self.ended is not None:
             return self.ended

@@ -1,4 +1,4 @@
-"""A run: verdicts that are kept and verdicts that workers find, in the order of the files."""
+"""A run: kept verdicts, and verdicts of workers, in the order of the files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from .config import Settings
 from .conversation import Conversation
 from .kept import Kept
 from .lines import Checked, from_json, one_line, undecided
-from .programs import Programs
 from .units import Unit
 
 
@@ -31,68 +30,58 @@ def results(
         ConfigError: if workers cannot be started.
     """
     kept = None if keep_in is None else Kept(keep_in, settings)
+    # Before anything is judged: a file that is edited meanwhile must not be kept under the key of its new text.
     keys = {unit: kept.key(unit) for unit in units} if kept is not None else {}
     known = {unit: parts for unit, key in keys.items() if kept and (parts := kept.find(unit, key)) is not None}
     ahead = [unit for unit in units if unit not in known]
-    pool = Pool(settings, min(jobs, len(ahead)), memory)
+    conversations = [Conversation(settings, memory) for _ in range(min(jobs, len(ahead)))]
+    idle = queue.SimpleQueue[Conversation]()
+    for conversation in conversations:
+        idle.put(conversation)
+
+    def judge(unit: Unit) -> tuple[list[Checked], list[str]]:
+        conversation = idle.get()
+        try:
+            return judged(conversation, unit)
+        finally:
+            idle.put(conversation)
+
+    # A thread for each worker only waits for its answers.
+    threads = ThreadPoolExecutor(max(len(conversations), 1))
     try:
-        judged = pool.judge(ahead)
+        results_ahead = threads.map(judge, ahead)
         for unit in units:
             if unit in known:
                 yield known[unit]
                 continue
-            parts, reads = next(judged)
+            parts, reads = next(results_ahead)
             if kept is not None:
                 kept.keep(unit, keys[unit], parts, reads)
             yield parts
     finally:
-        pool.stop()
+        for conversation in conversations:
+            conversation.close()
+        threads.shutdown(cancel_futures=True)
         if kept is not None:
             kept.close()
 
 
-class Pool:
-    """The workers of one run, each with a thread that asks it.
+def judged(conversation: Conversation, unit: Unit) -> tuple[list[Checked], list[str]]:
+    """The parts of a unit, and the files that its verdicts depend on beside its package."""
+    parts, reads = list[Checked](), list[str]()
+    for message in conversation.ask(unit, {}):
+        if "part" in message:
+            parts.append(from_json(message["part"]))
+        elif "end" in message:
+            reads = message["reads"]
+        elif "died" in message:
+            parts.append(_died(unit.file, message, strict=conversation.settings.strict))
+    return parts, reads
 
-    `concurrent.futures` has the threads and the order, and not the processes: its pool of these is broken as a whole
-    by one that dies, and cannot end one that hangs.
-    """
 
-    def __init__(self, settings: Settings, jobs: int, memory: float):
-        self.settings, refused = settings, dict[str, dict[str, Any]]()
-        self._conversations = [
-            Conversation(settings, memory, Programs(settings.seconds, memory, refused)) for _ in range(jobs)
-        ]
-        self._idle = queue.SimpleQueue[Conversation]()
-        for one in self._conversations:
-            self._idle.put(one)
-        self._threads = ThreadPoolExecutor(max(jobs, 1))
-
-    def judge(self, units: Sequence[Unit]) -> Iterator[tuple[list[Checked], list[str]]]:
-        """What each unit gave, in order."""
-        return self._threads.map(self._judged, units)
-
-    def stop(self) -> None:
-        """Ends all workers."""
-        for one in self._conversations:
-            one.close()
-        self._threads.shutdown(cancel_futures=True)
-
-    def _judged(self, unit: Unit) -> tuple[list[Checked], list[str]]:
-        conversation, parts, reads = self._idle.get(), list[Checked](), list[str]()
-        try:
-            for message in conversation.ask(unit, {}):
-                if "part" in message:
-                    parts.append(from_json(message["part"]))
-                elif "end" in message:
-                    reads = message["reads"]
-                elif "died" in message:
-                    parts.append(self._died(unit, message["died"], message["step"]))
-        finally:
-            self._idle.put(conversation)
-        return parts, reads
-
-    def _died(self, unit: Unit, reason: str, step: dict[str, Any]) -> Checked:
-        if step["at"] <= 1:
-            return one_line("unusable", unit.file, 0, "import", f"{reason}, while it was imported", "import")
-        return undecided(step["file"], step["line"], step["name"], reason, strict=self.settings.strict)
+def _died(file: str, message: dict[str, Any], *, strict: bool) -> Checked:
+    """The part for a step that ended a worker."""
+    reason, step = message["died"], message["step"]
+    if step["at"] <= 1:
+        return one_line("unusable", file, 0, "import", f"{reason}, while it was imported", "import")
+    return undecided(step["file"], step["line"], step["name"], reason, strict=strict)

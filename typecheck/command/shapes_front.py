@@ -14,10 +14,9 @@ from ..shapes.notes import Shapes, from_json, joined
 from ..shapes.pages import FORMATS, Page
 from .config import Config, ConfigError, Settings, read
 from .conversation import Conversation
-from .recorded import calls_in
 from .units import shown, unit_of
 
-# What is not settled within so many traces is shown as far as it comes.
+# A function whose conditions are not found within so many traces is shown as far as its trace came.
 _TRIALS = 200
 
 
@@ -34,66 +33,46 @@ def add_shapes(commands: Any) -> None:
 
 
 def show_shapes(options: argparse.Namespace) -> int:
-    """Prints, and returns the exit code.
+    """Prints the source with its shapes, and returns the exit code.
 
     Raises:
-        ConfigError: in one line, for what cannot be used.
+        ConfigError: in one line, for a target that cannot be used.
     """
     config = read(Path.cwd())
-    file, _, name = options.target.rpartition(":") if not Path(options.target).exists() else (options.target, "", "")
-    file, name = (file, name) if file else (name, "")
+    file, colon, name = options.target.rpartition(":")
+    if not colon or Path(options.target).exists():  # `C:\net.py` has a colon, too
+        file, name = options.target, ""
     text = _text(file)
-    lines = _lines_of(file, text, name) if name else None
-    parsed(file, text)  # what is no source is no worker's business
-    found = _told(file, lines, config)
+    tree = _parsed(file, text)  # here, for a worker would only say that the import failed
+    lines = _lines_of(file, tree, name) if name else None
     source = text.splitlines() or [""]
     first, last = (lines[0], lines[-1]) if lines else (1, len(source))
-    about = [one for one in found if lines is None or _is_about(one, lines)]
+    about = [
+        shapes
+        for shapes in _traced(file, lines, config)
+        if (shapes.line <= last and first <= shapes.last) or any(first <= note.line <= last for note in shapes.notes)
+    ]
     print(FORMATS[options.format](Page(shown(file), source, about, first, last)))
-    untraced = [one for one in about if not one.traced]
-    for one in untraced:
-        print(f"{shown(file)}:{one.line}: {one.name}: not traced: {one.reason}", file=sys.stderr)
-    if not any(one.notes for one in about) and not untraced:
-        what = (
-            f"{name}: it has no annotations, and nothing that could be traced calls it"
-            if name
-            else "nothing is annotated"
-        )
-        print(f"{shown(file)}:{first}: {what}: there are no shapes to show", file=sys.stderr)
-        return 2
-    return 2 if untraced else 0
-
-
-def _is_about(one: Shapes, lines: range) -> bool:
-    return (one.line <= lines[-1] and lines[0] <= one.last) or any(note.line in lines for note in one.notes)
+    untraced = [shapes for shapes in about if not shapes.traced]
+    for shapes in untraced:
+        print(f"{shown(file)}:{shapes.line}: {shapes.name}: not traced: {shapes.reason}", file=sys.stderr)
+    if untraced or any(shapes.notes for shapes in about):
+        return 2 if untraced else 0
+    why = "nothing is annotated"
+    if name:
+        why = f"{name}: it has no annotations, and nothing that could be traced calls it"
+    print(f"{shown(file)}:{first}: {why}: there are no shapes to show", file=sys.stderr)
+    return 2
 
 
 def _text(file: str) -> str:
     try:
         return Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise ConfigError(f"weft shapes: {file}: {why}") from None
+        raise ConfigError(f"weft shapes: {file}: {getattr(error, 'strerror', None) or error}") from None
 
 
-def _lines_of(file: str, text: str, name: str) -> range:
-    """The lines of a function, method or class, by its qualified name, or by its own if that is one of one.
-
-    Raises:
-        ConfigError: if there is none, with the nearest names.
-    """
-    places = dict(_definitions(parsed(file, text), ""))
-    ends = [one for one in places if one == name or one.endswith(f".{name}")]
-    if name not in places and len(ends) == 1:
-        name = ends[0]
-    if name not in places:
-        near = difflib.get_close_matches(name, [*places, *(one.rpartition(".")[2] for one in places)], 3, 0.5)
-        hint = f"; is it {' or '.join(dict.fromkeys(ends or near))}?" if ends or near else ""
-        raise ConfigError(f"weft shapes: {shown(file)} defines no {name!r}{hint}")
-    return places[name]
-
-
-def parsed(file: str, text: str) -> ast.Module:
+def _parsed(file: str, text: str) -> ast.Module:
     """The syntax of a source.
 
     Raises:
@@ -106,6 +85,24 @@ def parsed(file: str, text: str) -> ast.Module:
         raise ConfigError(f"{shown(file)}:{line}: {type(error).__name__}: {getattr(error, 'msg', error)}") from None
 
 
+def _lines_of(file: str, tree: ast.Module, name: str) -> range:
+    """The lines of a function, method or class, by its qualified name, or by its last name if only one has it.
+
+    Raises:
+        ConfigError: if there is none, with the nearest names.
+    """
+    places = dict(_definitions(tree, ""))
+    ends = [place for place in places if place == name or place.endswith(f".{name}")]
+    if name not in places and len(ends) == 1:
+        name = ends[0]
+    if name not in places:
+        last_names = [place.rpartition(".")[2] for place in places]
+        nearest = ends or difflib.get_close_matches(name, [*places, *last_names], 3, 0.5)
+        hint = f"; is it {' or '.join(dict.fromkeys(nearest))}?" if nearest else ""
+        raise ConfigError(f"weft shapes: {shown(file)} defines no {name!r}{hint}")
+    return places[name]
+
+
 def _definitions(node: ast.AST, scope: str) -> Iterator[tuple[str, range]]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -115,24 +112,23 @@ def _definitions(node: ast.AST, scope: str) -> Iterator[tuple[str, range]]:
             yield from _definitions(child, scope)
 
 
-def _told(file: str, lines: range | None, config: Config) -> list[Shapes]:
-    calls, digest = calls_in(None, config.root)
-    trials = min(config.trials, _TRIALS)
-    settings = Settings(None, False, trials, config.seconds, config.dims, config.args, calls, digest)
+def _traced(file: str, lines: range | None, config: Config) -> list[Shapes]:
+    """The shapes of a file's functions, or of those on some lines."""
+    settings = Settings(None, False, min(config.trials, _TRIALS), config.seconds, config.dims, config.args)
     conversation = Conversation(settings, config.memory)
     unit = unit_of(Path(file))
     try:
-        alone = {"shapes": {"lines": [[lines[0], lines[-1]]] if lines else None}}
-        found = [*heard(conversation.ask(unit, alone))]
-        if lines is not None and not found:  # it has no annotations; what calls it may have
-            found = [*heard(conversation.ask(unit, {"shapes": {"lines": None}}))]
+        found = [*_heard(conversation.ask(unit, {"shapes": [[lines[0], lines[-1]]] if lines else None}))]
+        if lines is not None and not found:
+            # A function without annotations is not traced by itself, and its callers' traces pass through it.
+            found = [*_heard(conversation.ask(unit, {"shapes": None}))]
         return joined(found)
     finally:
         conversation.close()
 
 
-def heard(messages: Iterator[dict[str, Any]]) -> Iterator[Shapes]:
-    """The shapes of a conversation; where a worker has died, why."""
+def _heard(messages: Iterator[dict[str, Any]]) -> Iterator[Shapes]:
+    """The shapes of a conversation; for a step that ended the worker, the reason."""
     for message in messages:
         if "shapes" in message:
             yield from_json(message["shapes"])

@@ -1,13 +1,11 @@
-"""The shapes of a unit, in a worker: which functions of a file are read, and what stands where one cannot be."""
+"""The shapes of a unit, in a worker: the functions of a file that are traced, and the reason where one cannot be."""
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from weft.typecheck.command.called import Recorded
 from weft.typecheck.command.config import Settings
 from weft.typecheck.command.flax_programs import flax_over_weft
 from weft.typecheck.command.linter import Steps, definitions, first_line, guarded, proofs_in
@@ -38,21 +36,20 @@ def shaped(unit: Unit, settings: Settings, text: str, lines: Sequence[range] | N
             module = load(unit)
             file = str(module.__file__)  # as its code has it: a folder may be reached through a link
             source = Statements(file, text)
-            recorded = Recorded(unit, module, settings)
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt) and not steps.walled:
                 raise
             yield Shapes("import", 1, 1, reason=f"{type(error).__name__}: {first_line(error)}", traced=False)
             return
         wanted = [
-            (proof, thing)
+            proof
             for name, thing in definitions(module, {}, private=True)
             for proof, place in _proofs(unit, name, thing, settings, steps)
             if isinstance(proof, Shapes) or proof.target.file == file
             if lines is None or _stands_on(source, place, lines)
         ]
-        for proof, thing in wanted:
-            yield from _one(proof, thing, source, recorded, steps)
+        for proof in wanted:
+            yield from _one(proof, source, steps)
 
 
 def _stands_on(source: Statements, place: int, lines: Sequence[range]) -> bool:
@@ -74,20 +71,19 @@ def _proofs(
     yield from ((proof, proof.target.line) for proof in proofs)
 
 
-def _one(proof: Proof | Shapes, thing: Any, source: Statements, recorded: Recorded, steps: Steps) -> Iterator[Shapes]:
+def _one(proof: Proof | Shapes, source: Statements, steps: Steps) -> Iterator[Shapes]:
     if isinstance(proof, Shapes):
         yield proof
         return
     target = proof.target
     place = target.name, target.file, target.line
-    if not steps.enter(*place):
+    if not steps.enter(place):
         return
     read: list[Shapes] = []
 
     def work() -> None:
         try:
-            found = shapes_of(target, source, proof.dims, proof.budget)
-            read.append(found if found.traced else _as_recorded(found, proof, thing, source, recorded))
+            read.append(shapes_of(target, source, proof.dims, proof.budget))
         finally:
             forget_closures()
 
@@ -98,12 +94,3 @@ def _one(proof: Proof | Shapes, thing: Any, source: Statements, recorded: Record
         line = target.line if function is None else function.line
         yield Shapes(target.name, line, line, reason=reason, traced=False)
     yield from read
-
-
-def _as_recorded(found: Shapes, proof: Proof, thing: Any, source: Statements, recorded: Recorded) -> Shapes:
-    """What is read where the arguments are those of a recorded call, if that can be traced and nothing else could."""
-    for target in recorded.targets(found.name, thing):
-        read = shapes_of(target, source, proof.dims, proof.budget)
-        if read.traced:
-            return dataclasses.replace(read, needs=("it is called as recorded", *read.needs))
-    return found

@@ -1,10 +1,11 @@
-"""Which files are checked: paths, folders and dotted names become *units*, one a module.
+"""Which files are checked: paths, folders and dotted names become *units*, one for each module.
 
 Names are looked up without importing anything: whatever a file does when it is imported, it does in a worker.
 """
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import os
 import re
@@ -62,23 +63,26 @@ def _in_namespace(file: Path) -> tuple[str, str] | None:
 
     Its own imports tell the two apart: relative ones, or those of a folder that it lies in, need a package.
     """
-    above = [
-        one for one in file.parents if one.is_relative_to(Path.cwd()) and one != Path.cwd() and one.name.isidentifier()
-    ]
+    here = Path.cwd()
+    inside = [folder for folder in file.parents if folder.is_relative_to(here) and folder != here]
+    # Of `import jax` in a folder called jax, the library is meant.
+    folders = [folder for folder in inside if folder.name.isidentifier() and _is_free(folder.name)]
     try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, SyntaxError):  # its import says what is wrong
         return None
-    above = [one for one in above if _is_free(one.name)]
-    named = [one for one in above if re.search(rf"^\s*(from|import)\s+{one.name}\b", text, re.M)]
-    relative = above[-1:] if re.search(r"^\s*from\s+\.", text, re.M) else []
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    tops = {name.partition(".")[0] for name in names | {node.module or "" for node in imports if not node.level}}
+    named = [folder for folder in folders if folder.name in tops]
+    relative = folders[-1:] if any(node.level for node in imports) else []
     for top in (*named[-1:], *relative):
         return ".".join(file.with_suffix("").relative_to(top.parent).parts), str(top.parent)
     return None
 
 
 def _is_free(name: str) -> bool:
-    """Whether no installed module has a name: `import jax` in a folder of that name means the library."""
+    """Whether no installed module has a name."""
     try:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):
@@ -205,5 +209,5 @@ def installed_roots() -> tuple[str, ...]:
     paths = sysconfig.get_paths()
     found = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     found |= {one for one in sys.path if one.endswith(("site-packages", "dist-packages"))}
-    # An environment may be reached through a link.
+    # A file of an environment that is reached through a link has either path.
     return tuple(sorted(found | {os.path.realpath(one) for one in found}))

@@ -48,6 +48,6 @@ def _state(config: Config) -> _State:
         try:
             stat = os.stat(path)
             found[path] = stat.st_mtime_ns, stat.st_size
-        except OSError:  # it is being written anew
+        except OSError:  # an editor is writing it
             found[path] = 0, 0
     return found

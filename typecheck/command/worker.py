@@ -3,22 +3,17 @@
 It is asked in lines of JSON on its standard input and answers on what was its standard output; what checked code prints
 goes to standard error, also where it is printed by native code.
 
-    asked:      {"settings": ..., "runs": whether who asks runs programs}, then
-                {"unit": ..., "after": number} each;
-                a request may have more: "texts": {path: what to read in its place}, "only": a pattern of names, and
-                "shapes": {"lines": [[first, last], ...] or null} to be told shapes in place of verdicts
-                {"ran": ...} answers a {"run": ...}
+    asked:      {"settings": ...}, then {"unit": ..., "after": number} each;
+                a request with "shapes": [[first, last], ...], or null for all lines, asks for shapes, not verdicts
     answered:   {"ready": true}, then for a unit {"at": number, "name", "file", "line"} and {"part": ...} as they come,
                 and {"end": true, "reads": [...], "changed": [...]} at its end, with what it has changed of the process
                 (`contamination`), which is then good for no other; {"shapes": ...} for each function that they are
-                asked of;
-                {"run": program, "hooked": module, "path": [...]} to have a program run (`programs`)
+                asked of
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import linecache
 import os
@@ -39,11 +34,10 @@ from weft.typecheck.command.inside import (
 )
 from weft.typecheck.command.lines import to_json as lines_to_json
 from weft.typecheck.command.linter import Steps, judged
-from weft.typecheck.command.loading import reading_instead
+from weft.typecheck.command.loading import up_to_date
 from weft.typecheck.command.recorded import read_calls
 from weft.typecheck.command.shaping import shaped
 from weft.typecheck.command.units import WEFT, Unit, installed_roots
-from weft.typecheck.proofs.confirming import run_by
 from weft.typecheck.shapes.notes import to_json
 
 
@@ -52,44 +46,38 @@ def main() -> None:
     asked, answers = channels()
     first = json.loads(asked.readline())
     settings = Settings(**first["settings"])
-    if settings.calls:
-        read_calls(Path(settings.calls))  # before files that are read count as read by what is checked
+    if settings.calls[0]:
+        # A read of the checked code counts as something that its verdict depends on; this read does not.
+        read_calls(settings.calls[0], settings.calls[1])
     no_core_dumps()
     end_with_the_command()
     reads = note_reads()
     say(answers, {"ready": True})
     home, environment = os.getcwd(), dict(os.environ)
 
-    def run(text: str, hooked: str) -> Mapping[str, Any]:
-        say(answers, {"run": text, "hooked": hooked, "path": sys.path})
-        return json.loads(asked.readline())["ran"]
-
     for line in iter(asked.readline, ""):
         request = json.loads(line)
         before = begin()
-        with _as_before(home, environment), run_by(run) if first.get("runs") else contextlib.nullcontext():
+        with _as_before(home, environment):
             _answer(request, settings, answers)
             changed = changed_since(before)
         say(answers, {"end": True, "reads": _outside(reads), "changed": changed})
 
 
 def _answer(request: Mapping[str, Any], settings: Settings, answers: TextIO) -> None:
-    unit, after, texts = Unit(**request["unit"]), request["after"], request.get("texts", {})
+    unit, after = Unit(**request["unit"]), request["after"]
 
     def announce(number: int, name: str, file: str, line: int) -> None:
         limit_processor_time(settings.seconds)
         say(answers, {"at": number, "name": name, "file": file, "line": line})
 
     steps = Steps(after, announce, walled=True)
-    with reading_instead(texts):
-        if request.get("only"):
-            settings = dataclasses.replace(settings, only=request["only"])
+    with up_to_date():
         if "shapes" in request:
-            lines = request["shapes"]["lines"]
-            text = texts.get(str(Path(unit.file).resolve())) or Path(unit.file).read_text(encoding="utf-8")
-            places = None if lines is None else [range(one, last + 1) for one, last in lines]
-            for one in shaped(unit, settings, text, places, steps):
-                say(answers, {"shapes": to_json(one)})
+            lines = request["shapes"] and [range(first, last + 1) for first, last in request["shapes"]]
+            text = Path(unit.file).read_text(encoding="utf-8")
+            for shapes in shaped(unit, settings, text, lines, steps):
+                say(answers, {"shapes": to_json(shapes)})
             return
         for part in judged(unit, settings, steps):
             if steps.number > after or part.targets:

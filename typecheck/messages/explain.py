@@ -18,7 +18,8 @@ from weft.typecheck.language.annotations import ArrayOf
 from weft.typecheck.language.dims import Dim, NamedDim, SymbolicDim, VariadicDim
 from weft.typecheck.matching.bindings import Bindings, Mismatch, Origin, Slot
 from weft.typecheck.matching.words import axes_in_words, dtype_name, in_words, short_dtype
-from weft.typecheck.messages.fixes import likely_fix, redefined
+from weft.typecheck.messages.fixes import likely_fix
+from weft.typecheck.messages.slips import redefined
 from weft.typecheck.messages.sources import locate
 from weft.typecheck.modes import verbose
 
@@ -84,7 +85,8 @@ def contract_error(miss: Mismatch, *, module: str = "") -> ContractError:
     more: list[str] = []
     if verbose():
         more = [f"also: {_bound_at(name, bindings)}" for name in bindings.origins if name not in names]
-    return ContractError(what, at=at, bound=bound, fix=likely_fix(miss), more=more)
+    fix = likely_fix(miss)
+    return ContractError(what, at=at, bound=bound, fix=fix and fix.text, more=more)
 
 
 def _annotation_at(slot: Slot) -> str:
@@ -127,7 +129,6 @@ def _keys(miss: Mismatch) -> str:
 
 
 def _structure(miss: Mismatch) -> str:
-
     found = jax.tree.structure(miss.value)
     return (
         f"{place_of(miss.slot, miss.path)} should have the structure {miss.detail} = {miss.expected}, and has {found}"
@@ -204,7 +205,7 @@ def _names_that_matter(miss: Mismatch) -> list[str]:
 
 
 def _is_here(name: str, miss: Mismatch) -> bool:
-    """Whether the very value that does not fit is what bound the name."""
+    """Whether the value that does not fit bound the name itself: "n = 3 from x" says nothing new of x."""
     origin = miss.bindings.origins[name]
     return origin.value is miss.value and (origin.slot, origin.path) == (miss.slot, miss.path) and miss.reason == "rank"
 
@@ -241,7 +242,7 @@ def _holes_at(miss: Mismatch) -> list[str]:
 def _origin(origin: Origin) -> str:
     slot, where = origin.slot, locate(origin.slot)
     value = origin.value
-    if isinstance(value, Origin):  # through a link: the child's own origin
+    if isinstance(value, Origin):  # a link: the name was bound in the child, which has an origin of its own
         found = f"{place_of(slot, origin.path)}, {_origin(value)}"
         return found
     shown = "" if slot.role == "config" else f": {slot.annotation}"

@@ -1,4 +1,4 @@
-"""Which records' methods are running, so that an error can say where a module sits: `in Model.blocks[3].attn`.
+"""The records whose methods are running, so that an error can say where a module sits: `in Model.blocks[3].attn`.
 
 This is the one ambient thing in the checker, and only errors read it. It is a context variable, so threads and async
 tasks have their own.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import linecache
 import textwrap
 from types import CodeType
 from typing import Any
@@ -23,7 +24,7 @@ def locate(slot: Slot) -> str:
             if slot.name in vars(base).get("__annotations__", {}):
                 return _place(base, slot.name)
         return _place(owner, slot.name)
-    # By its code: what is kept must not keep a function's closure alive.
+    # By its code: a cache of functions would keep their closures, and arrays in these, alive.
     function = inspect.unwrap(owner)
     code = getattr(function, "__code__", function)
     return _place(code, "return" if slot.role in ("return", "yield") else slot.name)
@@ -43,6 +44,37 @@ def _place(owner: Any, name: str) -> str:
             return shorten(file)
         line = owner.co_firstlineno
     return f"{shorten(file)}:{line}"
+
+
+def only_return(file: str, line: int) -> tuple[int, str] | None:
+    """The line and the expression of the one `return` of the function that is defined at a line.
+
+    None for a function that returns at several places, or an expression of several lines.
+    """
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:  # the file has changed since, or is a notebook's cell
+        return None
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if line in (node.lineno, *(decorator.lineno for decorator in node.decorator_list)):
+            inner = {
+                id(one)
+                for child in ast.walk(node)
+                if child is not node and isinstance(child, _SCOPES)
+                for one in ast.walk(child)
+            }
+            returns = [one for one in ast.walk(node) if isinstance(one, ast.Return) and id(one) not in inner]
+            value = returns[0].value if len(returns) == 1 else None
+            if value is None or value.lineno != value.end_lineno or isinstance(value, ast.Tuple):
+                return None
+            text = linecache.getline(file, value.lineno).encode()[value.col_offset : value.end_col_offset].decode()
+            return value.lineno, text
+    return None
+
+
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 
 def _line_in(source: str, name: str) -> int:

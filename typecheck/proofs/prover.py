@@ -236,9 +236,7 @@ def _failed(target: Target, search: Search, outcome: Outcome) -> Contract:
     smallest = [search.shrink(failure, outcome.needs) for failure in outcome.failed]
     told = [shown(target, in_names(search, failure), search.dims) for failure in smallest]
     if all(one.doubt for one in told):
-        first = next((one for one in told if one.is_over), told[0])
-        cause = Cause.SECONDS if first.is_over else Cause.DOUBT
-        return _undecided(target, cause, f"{first.findings[0]}: {first.doubt}", _tried(outcome))
+        return _undecided(target, Cause.DOUBT, f"{told[0].findings[0]}: {told[0].doubt}", _tried(outcome))
     findings = [one for each in told if not each.doubt for one in each.findings]
     unsaid = None if is_users(target.file) else what_is_unsaid(search, outcome.failed, none_passed=none_passed)
     if unsaid is not None:
@@ -323,13 +321,13 @@ def _warnings(target: Target, search: Search, outcome: Outcome) -> list[Finding]
 def _of_one_class(target: Target, search: Search, outcome: Outcome) -> Iterator[Finding]:
     """What fails for one of the classes that an annotation allows, and holds for others: the class may be at fault.
 
-    What shows it has to be a program without weft, and an error about shapes: a class may lack what another one has.
+    Only violations and errors of JAX count: a class may lack what another class has.
     """
     for trial in outcome.doubtful:
         if trial.violations or is_of_jax(trial.error):
             smallest = search.shrink(trial, outcome.needs)
             program = program_of(target, smallest, search.dims)
-            for one in findings_of(target, smallest) if program.shows else ():
+            for one in findings_of(target, smallest) if program.text else ():
                 yield dataclasses.replace(one, rule="one-class", program=program.text)
 
 

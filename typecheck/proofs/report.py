@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from weft.typecheck.proofs.needs import spelled
 
@@ -34,6 +34,15 @@ class Cause(enum.Enum):
     DOUBT = "what shows its failure could not be confirmed"
 
 
+class Edit(NamedTuple):
+    """A text of one line of a file, and the text to put in its place."""
+
+    file: str
+    line: int
+    old: str
+    new: str
+
+
 @dataclass(frozen=True)
 class Finding:
     """One thing that is wrong, or looks wrong.
@@ -47,6 +56,8 @@ class Finding:
         sizes: the smallest sizes found that show it.
         options: which optional arguments were given or not, where that matters.
         program: one of at most ten lines, without weft, that shows it; "" where none could be written.
+        fix: what would mend it, in words, if it looks like a common slip.
+        edit: the same as a change of a source, where it is known which text made the value.
 
     >>> from jaxtyping import Array, Float
     >>> from weft.typecheck import verify
@@ -64,6 +75,8 @@ class Finding:
     sizes: Mapping[str, Any] = field(default_factory=dict)
     options: tuple[str, ...] = ()
     program: str = field(default="", compare=False)
+    fix: str = field(default="", compare=False)
+    edit: Edit | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         parts = [f"{spelled(name)}={size}" for name, size in self.sizes.items()] + list(self.options)

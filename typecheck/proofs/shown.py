@@ -1,17 +1,18 @@
-"""What a failing trial is to a reader: findings, with the program that shows them, and whether that is in doubt."""
+"""A failing trial as it is told: findings with the program that shows them, and the reason if they are in doubt."""
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from weft.typecheck.arguments.builder import Unbuildable
-from weft.typecheck.proofs.confirming import confirmed
+from weft.typecheck.messages.sources import only_return
 from weft.typecheck.proofs.options import describe_option, is_class
 from weft.typecheck.proofs.programs import program_of
-from weft.typecheck.proofs.report import Finding
+from weft.typecheck.proofs.report import Edit, Finding
 from weft.typecheck.proofs.trial import Target, Trial, run_trial
 from weft.typecheck.proofs.violations import Violation, with_components
 from weft.typecheck.proofs.watch import AsJaxtyping
@@ -24,69 +25,40 @@ class Shown:
 
     Attributes:
         findings: what is wrong.
-        doubt: why nobody else could see that, if so.
-        is_over: whether that is unknown because a limit was reached.
+        doubt: why nobody without weft could see that, if so.
     """
 
     findings: list[Finding]
     doubt: str = ""
-    is_over: bool = False
 
 
 def shown(target: Target, trial: Trial, dims: Mapping[str, Any]) -> Shown:
-    """What a failing trial is to a reader, with the program that shows it, and why it is doubtful, if it is."""
-    told = _told(target, trial, dims)
-    if told.doubt and not told.is_over and trial.violations:
-        # What is given beside may be what keeps the program from being run.
-        spare = _left_out(target, trial, dims)
-        other = _told(target, spare, dims) if spare is not None else told
-        return told if other.doubt else other
-    return told
+    """A failing trial as it is told.
 
-
-def _left_out(target: Target, trial: Trial, dims: Mapping[str, Any]) -> Trial | None:
-    """The trial that leaves out what may be left out, if the same does not hold in it."""
-    usual = trial.assignment.options
-    options = {one: 1 for one in trial.options if one.endswith((" given", " present")) and not usual.get(one, 0)}
-    if not options:
-        return None
-    try:
-        spare = run_trial(target, dataclasses.replace(trial.assignment, options={**usual, **options}), dims)
-    except Unbuildable:
-        return None
-    return spare if spare.violations and spare.place == trial.place else None
-
-
-def _told(target: Target, trial: Trial, dims: Mapping[str, Any]) -> Shown:
-    program, strangers = program_of(target, trial, dims), not is_users(target.file)
-    if program.forms and strangers:
+    weft binds dims by instances and by integers, which jaxtyping does not. A user of weft has asked for that; whoever
+    wrote an installed package has not, so a failure that only weft sees there is in doubt.
+    """
+    strangers = not is_users(target.file)
+    by_weft = False
+    if trial.violations:
         seen = _seen_by_jaxtyping(target, trial, dims)
-        if seen.violations and seen.place != trial.place:
-            trial, program = seen, program_of(target, seen, dims)
-        elif seen.ok:
-            doubt = "only what instances and integers say of dims shows it, which jaxtyping does not bind"
-            return Shown(findings_of(target, trial), doubt)
-    of_instances = bool(trial.violations) and trial.violations[0].of_instances
-    if program.forms and strangers and not of_instances:
-        program = confirmed(program, trial.violations[0])
+        by_weft = seen.ok or (bool(seen.violations) and seen.place != trial.place)
+        if strangers and (seen.ok or trial.violations[0].of_instances):
+            return Shown(
+                findings_of(target, trial),
+                "only what instances and integers say of dims shows it, which jaxtyping does not bind",
+            )
+        if strangers and by_weft:
+            trial, by_weft = seen, False
+    program = program_of(target, trial, dims, by_weft=by_weft)
     findings = [dataclasses.replace(one, program=program.text) for one in findings_of(target, trial)]
-    if not program.text and strangers:
-        return Shown(findings, f"no program of a few lines shows it: {program.why}")
-    if of_instances and strangers:
-        return Shown(findings, "only the dims of records show it, which jaxtyping does not bind")
-    if program.is_over:
-        return Shown(findings, f"the program that should show it was ended: {program.why}", is_over=True)
-    if program.shows is not False:
-        return Shown(findings)
-    if trial.violations and not strangers:
-        # Seen through the dims of an instance, or of a number called like a dim: what weft adds to jaxtyping. Whoever
-        # wrote an installed package has not asked for that.
-        return Shown([dataclasses.replace(one, program=f"{program.plain}  # {one.message}") for one in findings])
-    return Shown(findings, f"the program that should show it does not: {program.why}")
+    if strangers and not program.text:
+        return Shown(findings, f"no program of a few lines shows it: {program.reason}")
+    return Shown(findings)
 
 
 def _seen_by_jaxtyping(target: Target, trial: Trial, dims: Mapping[str, Any]) -> Trial:
-    """The same trial without what weft adds to jaxtyping: whoever wrote an installed package has not asked for that."""
+    """The same trial without what weft adds to jaxtyping."""
     try:
         return run_trial(target, trial.assignment, dims, AsJaxtyping)
     except Unbuildable:
@@ -102,13 +74,36 @@ def findings_of(target: Target, trial: Trial) -> list[Finding]:
         if option or is_class(place)
     )
     findings = [
-        Finding("contract", f"{_place_of(one)}: {one.message}", one.file, one.line, sizes, options)
+        Finding(
+            "contract",
+            f"{_place_of(one)}: {one.message}",
+            one.file,
+            one.line,
+            sizes,
+            options,
+            fix=one.fix.text if one.fix is not None else "",
+            edit=_edit_of(one),
+        )
         for one in trial.violations[:1]
     ]
     if trial.error is not None and not findings:
         file, line = trial.error_at if trial.error_at[1] else (target.file, target.line)
         findings.append(Finding("error", with_components(trial.error), file, line, sizes, options))
     return findings
+
+
+def _edit_of(violation: Violation) -> Edit | None:
+    """The fix of a return value as a change of the function's one `return`."""
+    if violation.fix is None or not violation.fix.mend or violation.where != "return":
+        return None
+    place = only_return(violation.file, violation.line)
+    if place is None:
+        return None
+    line, text = place
+    operand = ast.parse(text, mode="eval").body
+    is_primary = isinstance(operand, ast.Name | ast.Attribute | ast.Subscript | ast.Call)
+    mended = violation.fix.mend.format(x=text if is_primary else f"({text})")
+    return Edit(violation.file, line, f"return {text}", f"return {mended}")
 
 
 def _place_of(violation: Violation) -> str:

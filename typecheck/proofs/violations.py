@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from weft.core.paths import format_path
 from weft.typecheck.language.dims import VariadicDim
 from weft.typecheck.matching.bindings import Mismatch
 from weft.typecheck.matching.words import axes_in_words, in_words
+from weft.typecheck.messages.fixes import Fix
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Violation:
         of_kind: whether it is about what the value is (a dict, another class), whatever its sizes are.
         of_dtype: whether it is about the dtype of an array.
         of_subclass: whether a subclass of the class of what was found is expected.
+        fix: what would mend it, if it looks like a common slip.
     """
 
     function: str
@@ -43,6 +45,7 @@ class Violation:
     of_kind: bool = False
     of_dtype: bool = False
     of_subclass: bool = False
+    fix: Fix | None = field(default=None, compare=False)
 
     @property
     def place(self) -> tuple[str, int, str]:

@@ -31,6 +31,7 @@ from weft.typecheck.matching.policies import APART, PROOF
 from weft.typecheck.matching.record_plans import record_plan
 from weft.typecheck.matching.records import check_instance, dims_of_instance, refuse_stack
 from weft.typecheck.matching.scopes import bind_numbers
+from weft.typecheck.messages.fixes import likely_fix
 from weft.typecheck.proofs.endless import Depths, Endless
 from weft.typecheck.proofs.following import Left, following
 from weft.typecheck.proofs.violations import Violation, describe, inside_of, sizes_of, wants_subclass
@@ -270,6 +271,8 @@ class Watch:
             mismatch.reason in ("type", "class"),
             mismatch.reason == "dtype",
             wants_subclass(mismatch),
+            # Looking for a slip compares sizes: of sizes that know themselves, it would ask what no program asked.
+            likely_fix(mismatch) if self.space is None else None,
         )
         if violation.place not in {one.place for one in self.violations}:
             self.violations.append(violation)

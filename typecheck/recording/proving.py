@@ -16,7 +16,7 @@ from weft.typecheck.proofs.whose import place_of
 from weft.typecheck.recording.structures import Decoder, Node
 from weft.typecheck.recording.targets import Unusable, recorded_target
 
-# From what decides least to what decides most, of those that are no failure.
+# Verdicts that are no failure, from the one that decides least to the one that decides most.
 _WEAKER = (Verdict.SKIPPED, Verdict.UNDECIDED, Verdict.HOLDS, Verdict.PROVED)
 
 
@@ -48,7 +48,7 @@ def _is_on(call: Node, cls: type, decoder: Decoder, names: Mapping[str, str]) ->
         return True
     try:
         found = decoder.named(name) if name else None
-    except Exception:  # not there any more, which the proof of whoever defines it says
+    except Exception:  # the class is not there any more, and the proof of the class that defines the method says so
         return False
     return isinstance(found, type) and issubclass(found, cls)
 

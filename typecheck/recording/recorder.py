@@ -22,9 +22,10 @@ from weft.typecheck.language.annotations import Anything, holds_arrays
 from weft.typecheck.language.signatures import signature_of
 from weft.typecheck.recording.structures import Encoder, Node
 
-# Of one function: how many structures are kept, how many first calls are looked at, and how many looks there are.
+# For one function: how many structures are kept, how many first calls are looked at, and how many calls in all. A loss
+# is called once for each step, and a test run must not take longer for it.
 MOST_CALLS, FIRST, MOST_LOOKS = 4, 8, 16
-# How many characters a call may have, and all of them.
+# How many characters one call may have in the file, and all calls together.
 MOST_OF_CALL, MOST_OF_ALL = 40_000, 20_000_000
 
 
@@ -50,7 +51,7 @@ class Recorder(ImportHook):
         self._size = 0
 
     def missed(self) -> list[str]:
-        """The modules of the packages that something else has loaded: another import hook, say jaxtyping's."""
+        """The modules of the packages that another import hook has loaded, as jaxtyping's does."""
         loaded = ((name, getattr(module, "__spec__", None)) for name, module in list(sys.modules.items()))
         return sorted(
             name
@@ -60,7 +61,7 @@ class Recorder(ImportHook):
         )
 
     def checked(self, thing: Any) -> Any:
-        """The decorator; classes stay as they are, and what `weft check` does not judge."""
+        """The function with a recorder around it; classes, and names that `weft check` does not judge, stay."""
         if isinstance(thing, type) or not _is_public(thing.__qualname__):
             return thing
         return self._recorded(thing)

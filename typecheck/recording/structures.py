@@ -1,9 +1,9 @@
-"""Structures: what a value is made of, as JSON, and an abstract value from that again.
+"""Structures: a description of a value as JSON, and an abstract value from the description.
 
-Of an array there is the shape and the dtype; of a record, a dataclass or any other object its class and its fields; of
-a function or a class its name; numbers, strings and flags are configuration, and kept. What arrays hold never is. What
-has no name to find it by (a lambda, an object of native code) is `Opaque`: an argument with one in it is left to its
-annotation.
+A structure has the shape and the dtype of an array; the class and the fields of a record, a dataclass or any other
+object; the name of a function or a class; and numbers, strings and flags as they are, for they are configuration. It
+never has the numbers in an array. A value without a name to find it by (a lambda, an object of native code) is
+`Opaque`: an argument that holds one is built from its annotation.
 
     3, "relu", None, true       themselves
     {"array": "float32", "shape": [3, 4]}
@@ -30,7 +30,8 @@ from weft.core.records.leaves import is_array
 from weft.typecheck.language.forms import MODULE, NAMEDTUPLE, form_of
 from weft.typecheck.language.objects import layer_of
 
-# What a structure may have at most: of nodes, and of characters in a string.
+# The most nodes of a structure and the most characters of a string in it: a data set in lists is no configuration, and
+# a long text may be anything, an API key among it.
 MOST_NODES, MOST_CHARACTERS = 1500, 200
 
 Node = Any
@@ -41,7 +42,7 @@ class Opaque(Exception):
 
 
 class Unresolved(Exception):
-    """What a structure names is not there any more."""
+    """A class or function that a structure names is not there any more."""
 
 
 class Encoder:
@@ -57,7 +58,7 @@ class Encoder:
             return self.node(value)
         except Opaque as reason:
             return {"opaque": str(reason)}
-        except Exception as error:  # of a property of its own, say: whoever runs tests is to see their errors only
+        except Exception as error:  # a property may raise, and a run of tests must not fail for the recorder
             return {"opaque": f"looking into it raises {type(error).__name__}: {error}"[:MOST_CHARACTERS]}
 
     def node(self, value: Any) -> Node:
@@ -75,7 +76,8 @@ class Encoder:
             if len(value) > MOST_CHARACTERS:
                 raise Opaque("it has a long text in it")
             return value
-        if form_of(type(value)) is not None:  # first, for a record may stand for an array
+        # Records come before arrays, for a record may have a `shape` and a `dtype`, too.
+        if form_of(type(value)) is not None:
             return self._within(value)
         for cls, encode in _ENCODED:
             if isinstance(value, cls):
@@ -95,7 +97,7 @@ class Encoder:
             for cls, name in ((tuple, "tuple"), (list, "list")):
                 if type(value) is cls:
                     return {name: [self.node(one) for one in value]}
-            if type(value) in (set, frozenset):  # in an order that is the same each time
+            if type(value) in (set, frozenset):  # sorted: the order of strings in a set differs from run to run
                 items = sorted((self.node(one) for one in value), key=json.dumps)
                 return {type(value).__name__: items}
             if type(value) is dict:
@@ -112,9 +114,9 @@ class Encoder:
         if form is None and not hasattr(value, "__dict__"):
             raise Opaque(f"a {cls.__name__} has nothing to read")
         name = _global_name(value) if form is None else None
-        if name is not None:  # a marker, say, which others know by its identity
+        if name is not None:  # a marker, as `MISSING`, which a program compares by identity
             return {"name": f"{cls.__module__}:{name}"}
-        # A dataclass may have more attributes than fields, and fields that are slots.
+        # A dataclass may have attributes that are no fields, and its fields may be slots.
         fields = {} if form is None else dict(form.values(value))
         if form not in (MODULE, NAMEDTUPLE):
             fields |= getattr(value, "__dict__", {})

@@ -65,7 +65,8 @@ def recorded_target(
     given = recorded.arguments()
     for parameter in recorded.signature.parameters:
         if _takes_any_size(parameter.annotation):
-            given.pop(parameter.name, None)  # the program is tied to what stays as it was
+            # The sizes of other arguments stay as they were recorded: the program may be tied to these numbers.
+            given.pop(parameter.name, None)
     constants = {
         size for value in given.values() for leaf in jax.tree.leaves(value) for size in getattr(leaf, "shape", ())
     }
@@ -158,7 +159,7 @@ class _Recorded:
     def _retypes(self, parameter: Parameter, value: Any, bindings: Bindings) -> bool:
         """Whether an array has the shape that its annotation gives it, and only another kind of numbers.
 
-        Floats for integers, say, which tests are careless about; of its annotation's kind it shows what any would.
+        Tests pass floats for integers. The shape says the same of an array of the kind that is annotated.
         """
         check = check_of(parameter.annotation, PROOF)
         for dtype in _DTYPES if isinstance(value, jax.ShapeDtypeStruct) and check is not None else ():
@@ -218,7 +219,7 @@ class _Recorded:
         return record
 
 
-# Where an array is given for one of these, the call shows the rest of the arguments.
+# A caller may pass an array for an annotated number. The array is opaque then, and the other arguments are used.
 _NUMBERS = (Instance(int), Instance(float), Instance(bool), Instance(complex))
 
 

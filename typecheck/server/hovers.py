@@ -1,4 +1,4 @@
-"""What is said of the word under the cursor: a verdict, where a dim was bound, what a parameter binds, a shape."""
+"""Hovers: for the word under the cursor a shape, a verdict, the place where a dim was bound, or the dims it binds."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ _WORD = re.compile(r"\w+")
 
 
 def hover(document: Document, line: int, column: int) -> str | None:
-    """In Markdown; None if there is nothing to say.
+    """The text for a word, in Markdown; None if nothing is known of it.
 
     Args:
-        document: where.
-        line, column: from 1, and in characters from 0.
+        document: the document of the word.
+        line, column: the place of the cursor: lines from 1, characters from 0.
     """
     lines = document.judged.split("\n")
     text = lines[line - 1] if line <= len(lines) else ""
     word = next((one[0] for one in _WORD.finditer(text) if one.start() <= column <= one.end()), None)
     if word is None:
         return None
+    # A shape first: of `x = f(x)` a reader wants to know what `x` is on this line.
     notes = [note for note in document.notes() if note.line == line and note.name.rpartition(".")[2] == word]
     if notes:
         return f"`{notes[0].name}`: `{notes[0].shape}`"
@@ -32,6 +33,7 @@ def hover(document: Document, line: int, column: int) -> str | None:
         for name, told in verdicts:
             if name in around:
                 return f"`{name}`: {told}"
+    # A dim may be called like a parameter, as `n: int` is; then the parameter binds it, and the loop below says so.
     scopes = [*_scopes(document, line)]
     for name, dims in scopes:
         found = dims.get(word) or dims.get(f"*{word}")

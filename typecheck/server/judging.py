@@ -6,38 +6,39 @@ that dies costs the answer that it was at. Between two saves the editor itself m
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ..command.config import Config, ConfigError, Settings, read
 from ..command.conversation import Conversation
-from ..command.lines import Checked, Line, from_json
+from ..command.lines import Checked, Line
 from ..command.recorded import calls_in
+from ..command.running import judged
 from ..command.units import WEFT, unit_of
 from ..shapes.notes import Note, Shapes, joined
 from ..shapes.notes import from_json as shapes_from_json
 
-# Of each proof, at most: whoever writes waits for less than whoever runs `weft check`.
+# The limits of each proof: a writer waits for less time than a CI that runs `weft check`.
 _SECONDS, _TRIALS = 10.0, 300
 
 
 @dataclass
 class Document:
-    """A file that is open.
+    """An open file.
 
     Attributes:
-        path: whole.
-        uri: as the editor calls it.
-        text, version: as it is in the editor, and the number of the edit.
-        judged, judged_version: the same of what was judged last.
-        parts: what the check said of it.
-        shapes: of its functions.
-        trouble: what is wrong with the whole: no configuration, a failure of weft's.
+        path: its whole path.
+        uri: its name in the editor.
+        text, version: its text in the editor, and the number of the last edit.
+        judged, judged_version: text and number when it was judged last.
+        parts: the parts of the check.
+        shapes: the shapes of its functions.
+        trouble: what is wrong with the whole file: a configuration that cannot be read, a failure of weft's.
     """
 
     path: str
@@ -51,18 +52,18 @@ class Document:
     trouble: tuple[Line, ...] = ()
 
     def lines(self) -> list[Line]:
-        """What there is to say, by line."""
+        """The findings, by line."""
         found = (*self.trouble, *(line for part in self.parts for line in part.lines))
         return sorted(dict.fromkeys(found), key=lambda line: line.line)
 
     def notes(self) -> list[Note]:
-        """The shapes on lines that are as they were judged; a function's own trace before those of who calls it."""
+        """The shapes on lines that are as they were judged; a function's own trace comes before its callers'."""
         then, now = self.judged.split("\n"), self.text.split("\n")
         notes = (note for shapes in joined(list(self.shapes)) for note in shapes.notes if note.line <= len(then))
         return [note for note in notes if now[note.line - 1 : note.line] == [then[note.line - 1]]]
 
     def dims(self) -> dict[str, Mapping[str, str]]:
-        """Where dims were bound, by function."""
+        """For each function, where its dims were bound."""
         return {name: dims for shapes in self.shapes for name, dims in shapes.dims.items()}
 
     def verdicts(self) -> dict[str, str]:
@@ -78,14 +79,14 @@ class Judge(threading.Thread):
     """Judges open documents, each as it was saved last.
 
     Args:
-        told: is called, in this thread, with a document that there is something new about, and whether it is shapes.
+        told: is called, in this thread, with a document that has new findings or new shapes, and whether it is shapes.
     """
 
     def __init__(self, told: Callable[[Document, bool], None]):
         super().__init__(daemon=True)
         self.told = told
         self.documents: dict[str, Document] = {}
-        # What is to be judged next, first the first; a folder stands for its worker, which is to be started.
+        # The paths to judge, in order; a folder stands for its worker, which is to be started.
         self._due: dict[str, None] = {}
         self._changed = threading.Condition()
         self._conversations: dict[Path, tuple[Config, Settings, Conversation]] = {}
@@ -136,7 +137,7 @@ class Judge(threading.Thread):
                     self._judge(document)
             except ConfigError as error:
                 self._say(document, "unusable", str(error), "usage")
-            except Exception as error:  # what fails here must not end the answers to come
+            except Exception as error:  # the thread must go on: without it the editor would hear no more, and no reason
                 message = f"weft failed: {type(error).__name__}: {error}; please report it"
                 self._say(document, "crash", message, "internal")
 
@@ -156,10 +157,10 @@ class Judge(threading.Thread):
 
     def _conversation(self, folder: Path) -> Conversation:
         config = read(folder)
-        seconds, trials = min(config.seconds, _SECONDS), min(config.trials, _TRIALS)
-        calls, digest = calls_in(None, config.root)
-        settings = Settings(None, config.strict, trials, seconds, config.dims, config.args, calls, digest)
+        usual = Settings.of(config, None, calls_in(config.root))
+        settings = dataclasses.replace(usual, seconds=min(config.seconds, _SECONDS), trials=min(config.trials, _TRIALS))
         known = self._conversations.get(config.root)
+        # The configuration and the recorded calls may have changed since the last file of the project was saved.
         if known is not None and known[:2] == (config, settings):
             return known[2]
         if known is not None:
@@ -171,27 +172,15 @@ class Judge(threading.Thread):
         conversation = self._conversation(Path(document.path).parent)
         with self._changed:
             document.judged, document.judged_version = document.text, document.version
-            # What else is not saved may be imported by it.
-            texts = {path: one.text for path, one in self.documents.items() if not _is_weft(path)}
-        if _is_weft(document.path):
+        if _is_weft(document.path):  # the worker that runs has imported the old text as its own machinery
             conversation.restart()
-        document.parts = tuple(self._parts(conversation.ask(unit_of(Path(document.path)), {"texts": texts})))
+        parts, _ = judged(conversation, unit_of(Path(document.path)))
+        document.parts = tuple(parts)
         document.trouble = ()
-        self.told(document, False)
-        asked = {"texts": texts, "shapes": {"lines": None}}
-        answers = conversation.ask(unit_of(Path(document.path)), asked)
+        self.told(document, False)  # before shapes, which take as long again
+        answers = conversation.ask(unit_of(Path(document.path)), {"shapes": None})
         document.shapes = tuple(shapes_from_json(answer["shapes"]) for answer in answers if "shapes" in answer)
         self.told(document, True)
-
-    def _parts(self, answers: Iterator[Mapping[str, Any]]) -> Iterator[Checked]:
-        for answer in answers:
-            if "part" in answer:
-                yield from_json(answer["part"])
-            elif "died" in answer:
-                step = answer["step"]
-                level, rule = ("unusable", "import") if step["at"] == 1 else ("undecided", "undecided")
-                why = f"undecided: {answer['died']}"
-                yield Checked((Line(level, step["file"], step["line"], step["name"], why, rule),))
 
 
 def _is_weft(path: str) -> bool:

@@ -1,6 +1,6 @@
-"""The language server, on standard input and output: documents in, diagnostics, inlay hints and hovers out.
+"""The language server, on standard input and output: documents in; diagnostics, hints, hovers and code actions out.
 
-pygls, which the extra `lsp` has, speaks the protocol; what is said is found out by `judging`, in a thread of its own.
+pygls, which the extra `lsp` has, speaks the protocol; `judging` judges documents, in a thread of its own.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import asyncio
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ..command.lines import Line
+from ..command.lines import Fix, Line
 from ..command.units import installed_roots
 from .hovers import hover
 from .judging import Document, Judge
@@ -42,7 +42,7 @@ class Server:
     """The server and what it knows.
 
     Args:
-        undecided: whether what is undecided, and what cannot be checked, is said too, as information.
+        undecided: whether undecided contracts, and those that cannot be checked, are diagnostics, too: as information.
     """
 
     def __init__(self, *, undecided: bool):
@@ -57,7 +57,7 @@ class Server:
             self.severities |= dict.fromkeys(told, severity.Information)
         self.pygls: Any = LanguageServer("weft", "1", text_document_sync_kind=types.TextDocumentSyncKind.Incremental)
         self.judge = Judge(self._told)
-        # With a separator behind: what lies beside such a folder is not in it.
+        # With a separator at the end: `site-packages-of-mine` is a folder of the user's.
         self._installed = tuple(os.path.join(one, "") for one in installed_roots())
         self._loop: asyncio.AbstractEventLoop | None = None
         for name, answer in self._features().items():
@@ -94,6 +94,9 @@ class Server:
         async def hovered(params: Any) -> Any:
             return self._hover(params)
 
+        async def acted(params: Any) -> Any:
+            return self._actions(params)
+
         return {
             types.INITIALIZED: started,
             types.TEXT_DOCUMENT_DID_OPEN: opened,
@@ -102,6 +105,7 @@ class Server:
             types.TEXT_DOCUMENT_DID_CLOSE: closed,
             types.TEXT_DOCUMENT_INLAY_HINT: hints,
             types.TEXT_DOCUMENT_HOVER: hovered,
+            types.TEXT_DOCUMENT_CODE_ACTION: acted,
         }
 
     def _path(self, uri: str) -> str | None:
@@ -152,7 +156,7 @@ class Server:
             return None
         lines = document.judged.split("\n")
         here = Path(line.file).resolve() == Path(document.path)
-        # What stands in another file is shown where the function begins whose proof came to it.
+        # A finding in another file, as in a helper, is shown where the function begins whose proof found it.
         begins = re.compile(rf"\s*(async\s+def|def|class)\s+{re.escape(line.name.rpartition('.')[2])}\b")
         head = next((row for row, text in enumerate(lines) if begins.match(text)), 0)
         row = min(max(line.line - 1, 0), len(lines) - 1) if here else head
@@ -163,7 +167,7 @@ class Server:
                 start=types.Position(row, self._units(text[: len(text) - len(text.lstrip())])),
                 end=types.Position(row, self._units(text)),
             ),
-            message=f"{elsewhere}{line.name}: {line.message}" if line.name else f"{elsewhere}{line.message}",
+            message=f"{elsewhere}{line.name}: {line.message}" + (f"\nfix: {line.fix.text}" if line.fix else ""),
             severity=severity,
             source="weft",
             code=line.rule,
@@ -187,6 +191,39 @@ class Server:
                 place = types.Position(note.line - 1, self._units(before))
                 found.append(types.InlayHint(place, label, kind=types.InlayHintKind.Type, padding_left=True))
         return found
+
+    def _actions(self, params: Any) -> list[Any] | None:
+        """Fixes of the findings in a range, as far as their texts are known, and markers that accept the findings."""
+        document = self.judge.documents.get(self._path(params.text_document.uri) or "")
+        if document is None:
+            return None
+        lines, actions = document.text.split("\n"), list[Any]()
+        for line in document.lines():
+            row = line.line - 1
+            here = Path(line.file).resolve() == Path(document.path) and row < len(lines)
+            if not here or not params.range.start.line <= row <= params.range.end.line:
+                continue
+            if line.fix is not None and line.fix.old:
+                actions += self._action(params, lines, line.fix)
+            if line.level in ("error", "warning", "undecided"):
+                text = lines[row].rstrip()
+                marker = Fix(f"accept it: {line.name}", line.file, line.line, text, f"{text}  # weft: ignore[reason]")
+                actions += self._action(params, lines, marker)
+        return actions
+
+    def _action(self, params: Any, lines: list[str], fix: Fix) -> Iterator[Any]:
+        """The code action of a fix, unless the line was edited since and has another text."""
+        types, row = self.types, fix.line - 1
+        before, is_there, _ = lines[row].partition(fix.old) if row < len(lines) else ("", "", "")
+        if is_there:
+            start, end = (types.Position(row, self._units(text)) for text in (before, before + fix.old))
+            edits = {params.text_document.uri: [types.TextEdit(types.Range(start, end), fix.new)]}
+            yield types.CodeAction(
+                fix.text,
+                kind=types.CodeActionKind.QuickFix,
+                diagnostics=params.context.diagnostics,
+                edit=types.WorkspaceEdit(changes=edits),
+            )
 
     def _hover(self, params: Any) -> Any:
         types = self.types

@@ -23,6 +23,7 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
+from weft.core.caches import kept
 from weft.core.edge import sizes as edge
 from weft.core.records import leaves
 from weft.typecheck.sizes import polynomials
@@ -36,8 +37,12 @@ _OWN = tuple(f"{_ROOT / room}{os.sep}" for room in ("core", "transforms", "modul
 
 def _is_silent(frame: FrameType) -> bool:
     """Whether a frame runs code of JAX, of NumPy or of weft: what it does with a size is not the program's doing."""
-    frame = edge.caller(frame)
-    return edge.is_library(frame) or frame.f_code.co_filename.startswith((_CHECKER, *_OWN))
+    return _is_silent_file(edge.caller(frame).f_code.co_filename)
+
+
+@kept("file")
+def _is_silent_file(file: str) -> bool:
+    return edge.is_library(file) or file.startswith((_CHECKER, *_OWN))
 
 
 def _at(depth: int = 2) -> Place:
@@ -297,7 +302,8 @@ class Dim:
     @property
     def __class__(self) -> type:  # `isinstance(n, int)` in a program is about what it would have been
         frame = sys._getframe(1)
-        own = edge.is_library(frame) or edge.caller(frame).f_code.co_filename.startswith(_CHECKER)
+        file = edge.caller(frame).f_code.co_filename
+        own = edge.is_library(file) or file.startswith(_CHECKER)
         return Dim if own and not edge.takes_for_integer(frame) else int
 
     @__class__.setter

@@ -139,19 +139,19 @@ def atoms_of(terms: Terms) -> Iterator[Atom]:
                 yield from atoms_of(dict(factor.right))
 
 
-def value(terms: Terms, sizes: Mapping[str, int]) -> int:
-    """The number that a polynomial is at some sizes.
+def value(terms: Terms | tuple[tuple[Monomial, int], ...], sizes: Mapping[str, int]) -> int:
+    """The number that a polynomial, frozen or not, is at some sizes.
 
     Raises:
         ZeroDivisionError: if it divides by what is 0 there.
     """
     total = 0
-    for monomial, coefficient in terms.items():
+    for monomial, coefficient in terms if isinstance(terms, tuple) else terms.items():
         for factor in monomial:
             if isinstance(factor, str):
                 coefficient *= sizes[factor]
             else:
-                left, right = value(dict(factor.left), sizes), value(dict(factor.right), sizes)
+                left, right = value(factor.left, sizes), value(factor.right, sizes)
                 coefficient *= left // right if factor.op == "//" else left % right
         total += coefficient
     return total

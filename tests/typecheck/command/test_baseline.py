@@ -62,7 +62,7 @@ def test_a_failure_that_comes_twice_is_accepted_once(write, tmp_path: Path):
 def test_an_entry_that_nothing_fails_for_is_said(write, capsys: pytest.CaptureFixture[str]):
     run("--baseline", "base.json", "--write-baseline", write(WRONG))
     capsys.readouterr()
-    assert run("--baseline", "base.json", write(WRONG.replace("axis=0", "axis=1"))) == 0
+    assert run("-v", "--baseline", "base.json", write(WRONG.replace("axis=0", "axis=1"))) == 0
     line, _ = capsys.readouterr().out.splitlines()
     assert line.startswith("base.json:0: baseline: warning: layers.py: pooled: contract: pooled, return")
     assert line.endswith("this fails no more; --write-baseline makes it anew")
@@ -93,7 +93,7 @@ def test_an_ignored_failure_is_listed_with_its_reason(write, capsys: pytest.Capt
 
 def test_a_marker_that_ignores_nothing_is_a_warning(write, capsys: pytest.CaptureFixture[str]):
     name = write(WRONG.replace("axis=0", "axis=1"), "  # weft: ignore[no reason left]")
-    assert run(name) == 0
+    assert run("-v", name) == 0
     assert capsys.readouterr().out.startswith("layers.py:4: weft: ignore: warning: the marker ignores nothing\n")
     assert run("--strict", name) == 1
 

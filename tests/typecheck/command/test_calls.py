@@ -1,4 +1,4 @@
-"""`weft check` with recorded calls; explanations."""
+"""`weft check` with recorded calls."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from weft.typecheck.command.front import main as command
 from weft.typecheck.command.linter import judge_here
-from weft.typecheck.command.recorded import joined_calls, read_calls, write_calls
+from weft.typecheck.command.recorded import calls_in, joined_calls, read_calls, write_calls
 
 SOURCE = """
     import jax.numpy as jnp
@@ -58,26 +58,25 @@ def test_what_was_skipped_gets_its_verdict_from_recorded_calls(folder: Path, cap
     write_calls(folder / ".weft" / "calls.json", called("as it is", [2, 3]))
     assert check(*arguments) == 0
     assert ": named: holds when it is called as recorded" in capsys.readouterr().out
-    write_calls(folder / "others.json", called("turned", [3, 3]))
-    assert check(*arguments, "--calls", "others.json") == 1
+    write_calls(folder / ".weft" / "calls.json", called("turned", [3, 3]))
+    assert check(*arguments) == 1
     assert "called as recorded)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (None, "No such file"),
         ("{", "this is no file of recorded calls"),
         ('{"format": 1, "calls": {"f": [3]}}', "this is no file of recorded calls"),
         ('{"format": 99, "calls": {}}', "calls of format 99, and this weft reads format 1"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_one_line(
-    folder: Path, capsys: pytest.CaptureFixture[str], content: str | None, why: str
+    folder: Path, capsys: pytest.CaptureFixture[str], content: str, why: str
 ):
-    if content is not None:
-        (folder / "calls.json").write_text(content)
-    assert check("with_calls.py", "--calls", "calls.json") == 2
+    (folder / ".weft").mkdir()
+    (folder / ".weft" / "calls.json").write_text(content)
+    assert check("with_calls.py") == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "calls.json: " in line
     assert why in line
@@ -102,6 +101,6 @@ def test_what_processes_recorded_is_joined_alike_in_any_order(folder: Path):
     one, two = called("a", [2, 3]), called("b", [2, 3])
     assert joined_calls([one, two, one]) == joined_calls([two, one])
     write_calls(folder / ".weft" / "calls.json", joined_calls([one, two]), [str(folder / "tests"), "/elsewhere"])
-    assert read_calls(folder / ".weft" / "calls.json") == joined_calls([one, two])
+    assert read_calls(*calls_in(folder))[0] == joined_calls([one, two])
     assert json.loads((folder / ".weft" / "calls.json").read_text())["paths"] == ["tests"]
     assert (folder / ".weft" / ".gitignore").read_text() == "*\n"

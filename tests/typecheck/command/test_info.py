@@ -15,7 +15,7 @@ from weft.typecheck.command.front import main
 def test_it_says_versions_devices_modes_and_caches(capsys: pytest.CaptureFixture[str]):
     assert main(["info"]) == 0
     text = capsys.readouterr().out
-    for line in (f"  jax: {jax.__version__}", "  backend: cpu", "  contracts: ", "  enable_x64: ", "  compilation: "):
+    for line in (f"  jax: {jax.__version__}", "  backend: cpu", "  contracts: ", "  enable_x64: ", "  .weft/cache: "):
         assert f"\n{line}" in text
     assert main(["info", "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -11,7 +11,6 @@ import pytest
 from weft.typecheck.command import shapes_front
 from weft.typecheck.command.front import main
 from weft.typecheck.command.linter import Steps
-from weft.typecheck.command.recorded import write_calls
 from weft.typecheck.command.shaping import shaped
 from weft.typecheck.shapes.notes import to_json
 
@@ -49,7 +48,7 @@ class Here:
         self.settings = settings
 
     def ask(self, unit, asked):
-        lines = asked["shapes"]["lines"]
+        lines = asked["shapes"]
         lines = [range(one, last + 1) for one, last in lines] if lines else None
         for one in shaped(unit, self.settings, Path(unit.file).read_text(), lines, Steps()):
             yield {"shapes": json.loads(json.dumps(to_json(one)))}
@@ -88,23 +87,6 @@ def test_one_function_alone_whoever_called_it(run):
         "    small = x[x < 3] if False else x  # <&>  # small f32[t,s]",
         "    return small                             # -> f32[t,s]",
     ]
-
-
-def test_what_annotations_leave_open_is_read_as_a_recorded_call_had_it(run, tmp_path: Path):
-    (tmp_path / "named.py").write_text(
-        "from jaxtyping import Array, Float\n\n"
-        'def named(x: Float[Array, "n m"], name) -> Float[Array, "m n"]:\n'
-        "    turned = x.T if name.startswith('t') else x\n    return turned\n"
-    )
-    code, _, err = run("named.py")
-    assert code == 2
-    assert "named: not traced: name: it has no annotation" in err
-    call = {"args": [{"array": "float32", "shape": [2, 3]}, "turned"], "kwargs": {}}
-    write_calls(tmp_path / ".weft" / "calls.json", {"named:named": [call]})
-    code, out, err = run("named.py")
-    assert (code, err) == (0, "")
-    assert "# turned f32[m,n]" in out
-    assert "called as recorded" in out
 
 
 @pytest.mark.parametrize(

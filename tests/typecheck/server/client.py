@@ -86,15 +86,17 @@ class Client:
                 return message
 
     def open(self, name: str, text: str) -> list[dict[str, Any]]:
-        """Opens a document, and waits for its diagnostics."""
+        """Writes a file and opens it, and waits for its diagnostics."""
+        (self.folder / name).write_text(text, encoding="utf-8")
         self._version += 1
         item = {"uri": self.uri(name), "languageId": "python", "version": self._version, "text": text}
         self.notify("textDocument/didOpen", {"textDocument": item})
         return self.diagnostics()
 
     def change(self, name: str, text: str) -> list[dict[str, Any]]:
-        """Edits a document, tells that it was saved, and waits for its diagnostics."""
+        """Edits a document and saves it, and waits for its diagnostics."""
         self.edit(name, text)
+        (self.folder / name).write_text(text, encoding="utf-8")
         self.notify("textDocument/didSave", {"textDocument": {"uri": self.uri(name)}})
         return self.diagnostics()
 
@@ -128,6 +130,13 @@ class Client:
         place = {"line": line - 1, "character": character}
         found = self.request("textDocument/hover", {"textDocument": {"uri": self.uri(name)}, "position": place})
         return None if found is None else found["contents"]["value"]
+
+    def actions(self, name: str, line: int) -> dict[str, str]:
+        """The code actions of a line, each with the text that it puts there."""
+        place = {"line": line - 1, "character": 0}
+        params = {"range": {"start": place, "end": place}, "context": {"diagnostics": []}}
+        found = self.request("textDocument/codeAction", {"textDocument": {"uri": self.uri(name)}, **params})
+        return {one["title"]: one["edit"]["changes"][self.uri(name)][0]["newText"] for one in found}
 
     def uri(self, name: str) -> str:
         return (self.folder / name).as_uri()

@@ -49,7 +49,6 @@ def told(diagnostics) -> list[tuple[int, int, str]]:
 
 @pytest.mark.slow
 def test_what_fails_is_an_error_at_its_line_until_what_mends_it_is_saved(client: Client):
-    (client.folder / "net.py").write_text(PROGRAM)
     ((line, severity, message),) = told(client.open("net.py", PROGRAM))
     assert (line, severity) == (7, 1)
     assert message.startswith('pooled: contract: pooled, return: expected Float[Array, "b d"], found f32[')
@@ -82,6 +81,34 @@ def test_shapes_stand_beside_names_inside_of_vmap_too(client: Client):
     assert [line for line, _ in client.hints("shapes.py")] == [8, 16, 17, 18, 19, 20]
 
 
+TURNED = """\
+from jaxtyping import Array, Float
+
+
+def turned(x: Float[Array, "n m"]) -> Float[Array, "n m"]:
+    y = x + 1
+    return y.T
+"""
+
+
+@pytest.mark.slow
+def test_a_fix_is_a_code_action_and_so_is_a_marker_that_accepts_the_finding(client: Client):
+    ((line, _, message),) = told(client.open("turned.py", TURNED))
+    fix = "its axes look transposed: x.transpose(1, 0) fits"
+    assert message.endswith(f"\nfix: {fix}")
+    head = TURNED.split("\n")[line - 1]
+    assert client.actions("turned.py", line) == {
+        fix: "return y.T.transpose(1, 0)",
+        "accept it: turned": f"{head}  # weft: ignore[reason]",
+    }
+    assert client.actions("turned.py", 1) == {}
+    mended = TURNED.replace("return y.T", "return y.T.transpose(1, 0)")
+    assert told(client.change("turned.py", mended)) == []
+    client.change("turned.py", TURNED)
+    client.edit("turned.py", TURNED.replace("return y.T", "return y"))  # the text of the fix is not there any more
+    assert client.actions("turned.py", line).keys() == {"accept it: turned"}
+
+
 @pytest.mark.slow
 def test_what_ends_the_worker_costs_one_answer(client: Client):
     ends = PROGRAM.replace("π = 1.0", "os._exit(3)")
@@ -91,7 +118,7 @@ def test_what_ends_the_worker_costs_one_answer(client: Client):
 
 
 @pytest.mark.slow
-def test_other_documents_are_read_as_they_are_in_the_editor(client: Client):
+def test_other_documents_are_read_as_they_were_saved(client: Client):
     program = PROGRAM.replace("import weft\n", "import weft\nfrom sibling import FACTOR\n").replace("axis=0", "axis=1")
     program = program.replace("return mean", "return jnp.tile(mean, FACTOR)")
     assert [one[0] for one in told(client.open("uses.py", program))] == [8]

@@ -1,0 +1,277 @@
+"""Slips: the recognisers of `fixes`' table. Each gives the words of a mismatch that is its slip, else None."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+from weft.core.definitions import same_name
+from weft.core.frames import Frame, current_frames
+from weft.core.interpreter.rides import Carry
+from weft.core.records.leaves import is_array
+from weft.core.records.successors import apart, pair_in_words
+from weft.typecheck.errors import AnnotationError
+from weft.typecheck.language.annotations import ArrayOf, Instance, RecordOf, TupleOf, members_of
+from weft.typecheck.language.dims import AnyDim, Dim, FixedDim, NamedDim, SymbolicDim, VariadicDim
+from weft.typecheck.matching.bindings import Bindings, Mismatch
+
+LOOPS = ("scan", "while_loop", "fori_loop", "associative_scan", "map")
+Words = Mapping[str, Any]
+
+# ---- what a mismatch is about ----------------------------------------------------------------------------------------
+
+
+def _frame(*names: str) -> Frame | None:
+    """The innermost open frame of one of these transforms."""
+    return next((frame for frame in reversed(current_frames()) if frame.transform in names), None)
+
+
+def _detail(frame: Frame | None, name: str) -> Any:
+    return None if frame is None else dict(frame.details).get(name)
+
+
+def _size(dim: Dim, bindings: Bindings) -> Any:
+    """The size that a dim must have, None if it is free."""
+    match dim:
+        case FixedDim(size=size):
+            return size
+        case NamedDim(name=name):
+            return bindings.sizes.get(name)
+        case SymbolicDim():
+            try:
+                return dim.evaluate(bindings.sizes, bindings.arguments())
+            except AnnotationError:
+                return None
+        case _:
+            return None
+
+
+def _fits(dims: tuple[Dim, ...], shape: tuple[Any, ...], bindings: Bindings) -> bool:
+    """Whether a shape fits dims without a variadic one, as far as sizes were known before this value was met."""
+    known = (_size(dim, bindings) for dim in dims)
+    return len(dims) == len(shape) and all(
+        size is None or size == found for size, found in zip(known, shape, strict=True)
+    )
+
+
+def _array(miss: Mismatch) -> tuple[tuple[Dim, ...], tuple[Any, ...]] | None:
+    """The dims, without a variadic one, and the shape; None where the mismatch is not of one array."""
+    if not isinstance(miss.annotation, ArrayOf) or not is_array(miss.value):
+        return None
+    return tuple(dim for dim in miss.annotation.shape.dims if not isinstance(dim, VariadicDim)), tuple(miss.value.shape)
+
+
+def _axes_more(miss: Mismatch, more: int) -> tuple[tuple[Dim, ...], tuple[Any, ...]] | None:
+    """The dims and the shape of an array that has so many axes more than its annotation, which names them all."""
+    found = _array(miss)
+    if found is None or miss.annotation.shape.variadic is not None or len(found[1]) != len(found[0]) + more:
+        return None
+    return found
+
+
+def _without_own(miss: Mismatch) -> Bindings:
+    """The scope without the sizes that this very value bound before it failed."""
+    known, origins = Bindings(miss.slot, miss.bindings.arguments), miss.bindings.origins
+    known.sizes = {
+        name: size
+        for name, size in miss.bindings.sizes.items()
+        if name not in origins or origins[name].value is not miss.value
+    }
+    return known
+
+
+# ---- rank ------------------------------------------------------------------------------------------------------------
+
+
+def trailing_one(miss: Mismatch) -> Words | None:
+    """`(b, 1)` where `(b,)` is expected, as a head with one output gives it."""
+    found = _axes_more(miss, 1)
+    return {} if found and found[1][-1] == 1 and _fits(found[0], found[1][:-1], miss.bindings) else None
+
+
+def lacks_one(miss: Mismatch) -> Words | None:
+    """`(b,)` where `(b, 1)` is expected."""
+    found = _axes_more(miss, -1)
+    is_it = found and _size(found[0][-1], miss.bindings) == 1 and _fits(found[0][:-1], found[1], miss.bindings)
+    return {} if is_it else None
+
+
+def _extra_axis(miss: Mismatch) -> Words | None:
+    """All axes but the first fit; a return value is its function's own affair."""
+    found = _axes_more(miss, 1) if miss.slot.role != "return" else None
+    return {} if found and _fits(found[0], found[1][1:], miss.bindings) else None
+
+
+def of_stack(miss: Mismatch) -> Words | None:
+    return _extra_axis(miss) if miss.slot.role in ("field", "config") else None
+
+
+def _leading(miss: Mismatch) -> Any:
+    """The size of the first of the axes that a value has too many; None if it has none too many."""
+    if miss.reason == "batched":
+        return miss.expected[0] if miss.stacked is None else None
+    return miss.value.shape[0] if _extra_axis(miss) is not None else None
+
+
+def of_loop(miss: Mismatch) -> Words | None:
+    """The extra axis is as long as the loop: a scanned argument that was passed as carry."""
+    loop, size = _frame(*LOOPS), _leading(miss)
+    return {"loop": loop.transform, "size": size} if loop and size and _detail(loop, "length") == size else None
+
+
+def of_mapped(miss: Mismatch) -> Words | None:
+    """The extra axis is as long as the mapped one: an argument that was not mapped."""
+    mapped, size = _frame("vmap", "pmap", "shard_map"), _leading(miss)
+    return {"map": mapped.transform, "size": size} if mapped and size and _detail(mapped, "size") == size else None
+
+
+def given_batch(miss: Mismatch) -> Words | None:
+    return {"dims": miss.annotation.shape} if _extra_axis(miss) is not None else None
+
+
+def lacks_first(miss: Mismatch) -> Words | None:
+    found = _axes_more(miss, -1)
+    return {"dim": repr(str(found[0][0]))} if found and _fits(found[0][1:], found[1], miss.bindings) else None
+
+
+def taken_off(miss: Mismatch) -> Words | None:
+    """The axis is missing that a transform maps over or scans."""
+    words, frame = lacks_first(miss), _frame("vmap", "pmap", "scan", "map")
+    if words is None or frame is None:
+        return None
+    size = _detail(frame, "size") or _detail(frame, "length")
+    return {**words, "by": frame.transform, "size": f" of size {size}" if size is not None else ""}
+
+
+def lacks_last(miss: Mismatch) -> Words | None:
+    found = _axes_more(miss, -1)
+    return {"dim": repr(str(found[0][-1]))} if found and _fits(found[0][:-1], found[1], miss.bindings) else None
+
+
+# ---- size ------------------------------------------------------------------------------------------------------------
+
+
+def shards(miss: Mismatch, *, whole: bool) -> Words | None:
+    """The size of a whole array where a shard's is expected, or the reverse."""
+    found, frame = _array(miss), _frame("shard_map")
+    if found is None or frame is None or miss.axis is None or miss.slot.role == "return":
+        return None
+    mesh: dict[str, int] = _detail(frame, "mesh")
+    size, expected = found[1][miss.axis], miss.expected
+    for names in (names for count in range(len(mesh), 0, -1) for names in itertools.combinations(mesh, count)):
+        shards = math.prod(mesh[name] for name in names)
+        if shards > 1 and (size == expected * shards if whole else size * shards == expected):
+            over = ", ".join(map(repr, names))
+            return {"axis": miss.axis, "shards": shards, "over": over, "size": size, "expected": expected}
+    return None
+
+
+def transposed(miss: Mismatch) -> Words | None:
+    """The axes of the value fit in another order."""
+    found, fixed = _array(miss), _without_own(miss)
+    if found is None or miss.annotation.shape.variadic is not None or not 2 <= len(found[1]) <= 4:
+        return None
+    dims, shape = found
+    if len(dims) != len(shape) or sum(_size(dim, fixed) is not None for dim in dims) < len(dims) - 1:
+        return None
+    orders = itertools.permutations(range(len(shape)))
+    order = next((order for order in orders if _fits(dims, tuple(shape[i] for i in order), fixed)), None)
+    return None if order is None else {"order": ", ".join(map(str, order))}
+
+
+def transposed_origin(miss: Mismatch) -> Words | None:
+    """The value would fit if the matrix that bound the dim were transposed."""
+    found, dim = _array(miss), miss.dim
+    if found is None or not isinstance(dim, NamedDim) or miss.axis is None:
+        return None
+    shape, origin = found[1], miss.bindings.origins.get(dim.name)
+    if origin is None or origin.axis is None or not is_array(origin.value) or origin.value is miss.value:
+        return None
+    bound, spec = tuple(origin.value.shape), origin.slot.annotation
+    inside = -len(shape) <= miss.axis < len(shape)
+    if not inside or len(bound) != 2 or bound[1 - origin.axis] != shape[miss.axis] or not isinstance(spec, ArrayOf):
+        return None
+    value, fits = f"{origin.slot.role} {origin.slot.name}", f"{str(spec.shape)!r} with {dim}={shape[miss.axis]}"
+    return {"bound": value, "shape": list(bound), "fits": fits}
+
+
+def channels_first(miss: Mismatch) -> Words | None:
+    """The size of the last axis, the only one that the annotation names, is that of another axis: images as NCHW."""
+    found = _array(miss)
+    if found is None or miss.annotation.shape.variadic != 0 or len(found[0]) != 1 or miss.slot.role != "argument":
+        return None
+    places = [axis for axis, size in enumerate(found[1][:-1]) if size == miss.expected]
+    return {"axis": places[0]} if len(places) == 1 else None
+
+
+def kept_dims(miss: Mismatch) -> Words | None:
+    """A size of 1 where a whole axis is expected."""
+    found = _array(miss)
+    if found is None or miss.axis is None or found[1][miss.axis] != 1 or isinstance(miss.dim, AnyDim | None):
+        return None
+    return {"dim": str(miss.dim).lstrip("#")}
+
+
+# ---- dtypes, classes and records -------------------------------------------------------------------------------------
+
+
+def wanted_key(miss: Mismatch) -> Words | None:
+    return {} if miss.annotation.dtype.name == "Key" else None
+
+
+def is_key(miss: Mismatch) -> Words | None:
+    is_it = "prng_key" in getattr(getattr(miss.value.dtype, "type", None), "__name__", "")
+    return {"wanted": miss.annotation.dtype.name} if is_it else None
+
+
+def number_in_use(miss: Mismatch) -> Words | None:
+    return {"name": miss.slot.name, "value": repr(miss.value)} if miss.in_use else None
+
+
+def ride(miss: Mismatch) -> Words | None:
+    """A part of a prefix in the place of an array: an axis, `Carry`, or a spec."""
+    value, specs = miss.value, jax.sharding.PartitionSpec | jax.sharding.Sharding
+    is_it = type(value) is int or value is Carry or isinstance(value, specs)
+    return {"name": miss.slot.name, "value": repr(value)} if is_it and miss.slot.role == "field" else None
+
+
+def of_numpy(miss: Mismatch) -> Words | None:
+    is_number = isinstance(miss.value, bool | int | float | complex | list | tuple)
+    return {} if is_number or type(miss.value).__module__ == "numpy" else None
+
+
+def none(miss: Mismatch) -> Words | None:
+    return {} if miss.value is None else None
+
+
+def pair(miss: Mismatch) -> Words | None:
+    """The whole return value of a stateful call, where its first part is meant."""
+    return {"apart": apart(miss.value)} if pair_in_words(miss.value) else None
+
+
+def redefined(miss: Mismatch) -> type | None:
+    """The class of a value that is an instance of an older definition of the class that is asked for."""
+    wanted = [member.cls for member in members_of(miss.annotation) if isinstance(member, RecordOf | Instance)]
+    again = miss.reason == "type" and any(same_name(one, type(miss.value)) for one in wanted)
+    return type(miss.value) if again else None
+
+
+def apart_from_stack(miss: Mismatch) -> Words | None:
+    """An array that lacks the axes of its stack, or has others."""
+    if miss.stacked is None:
+        return None
+    axes = miss.stacked[0]
+    return {} if tuple(getattr(miss.value, "shape", ()))[: len(axes)] != axes else None
+
+
+def record(miss: Mismatch) -> Words | None:
+    frame = _frame("vmap", "pmap", "scan", "map")
+    by = f"{frame.transform} " if frame else ""
+    return {"record": type(miss.value).__name__, "by": by} if miss.stacked is None else None
+
+
+def no_successor(miss: Mismatch) -> Words | None:
+    return {} if miss.slot.role == "return" and isinstance(miss.annotation, TupleOf) else None
