@@ -145,10 +145,11 @@ class JitFunction(Transformed[P, R]):
             raise
 
     def __repr__(self) -> str:
-        return f"{self._interpreted.boundary.layer}.jit({getattr(self, '__qualname__', self._interpreted.held[0])!s})"
+        name = getattr(self, "__qualname__", self._interpreted.user_functions[0])
+        return f"{self._interpreted.boundary.layer}.jit({name!s})"
 
     def _with_statics(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        function = self._interpreted.held[0]
+        function = self._interpreted.user_functions[0]
         return with_statics(function, args, kwargs, self._options.static_numbers, self._options.static_names)
 
     @cutting

@@ -115,7 +115,7 @@ class MapFunction(Transformed[P, R]):
         return self._interpreted(*self._complete(args, kwargs))
 
     def _complete(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
-        return _with_defaults(self._interpreted.held[0], self._interpreted.options.in_axes, args, kwargs)
+        return _with_defaults(self._interpreted.user_functions[0], self._interpreted.options.in_axes, args, kwargs)
 
 
 class PmapFunction(MapFunction[P, R]):
@@ -133,7 +133,7 @@ class PmapFunction(MapFunction[P, R]):
 
 
 def _check(name: str, options: MapOptions, call: Call, leaves: Sequence[Leaf], rides: Sequence[Ride]) -> None:
-    size = mapped_size(leaves, list(map(axis_of, rides)), given=options.axis_size, what=name)
+    size = mapped_size(leaves, list(map(axis_of, rides)), size=options.axis_size, name=name)
     if size is None:
         raise AxisError(
             f"{name} has nothing to map over: every argument rides on None, and there is no axis_size",

@@ -67,7 +67,7 @@ def _arrive_scan(options: ScanOptions, call: Call) -> Arrival:
 
 
 def _check_scan(options: ScanOptions, call: Call, leaves: Sequence[Leaf], rides: Sequence[Ride]) -> None:
-    if mapped_size(leaves, list(map(axis_of, rides)), given=options.length, what="scan") is None:
+    if mapped_size(leaves, list(map(axis_of, rides)), size=options.length, name="scan") is None:
         raise AxisError(
             "scan has nothing to scan over: no argument rides on an axis, and there is no length",
             fix="give an argument an axis in in_axes, or give length",

@@ -64,7 +64,7 @@ def _lift_map(lift: Lift[MapOverOptions]) -> Lifted:
 
 
 def _check_map(options: MapOverOptions, call: Call, leaves: Sequence[Leaf], rides: Sequence[Ride]) -> None:
-    if mapped_size(leaves, [axis_of(ride) for ride in rides], given=None, what="map") is None:
+    if mapped_size(leaves, [axis_of(ride) for ride in rides], size=None, name="map") is None:
         raise AxisError("map has nothing to map over", fix="pass a tree with at least one array")
 
 
@@ -137,7 +137,7 @@ def _lift_associative(lift: Lift[AssociativeOptions]) -> Lifted:
 
 
 def _check_associative(options: AssociativeOptions, call: Call, leaves: Sequence[Leaf], rides: Sequence[Ride]) -> None:
-    size = mapped_size(leaves, [options.axis] * len(leaves), given=None, what="associative_scan")
+    size = mapped_size(leaves, [options.axis] * len(leaves), size=None, name="associative_scan")
     if size is None:
         raise AxisError("associative_scan has no elements", fix="pass a tree with at least one array")
 

@@ -126,5 +126,5 @@ def _by_kind(given: Mapping[Filter, int | None] | None) -> RidesByKind | int:
 def _where_own(axes: RidesByKind | int, function: Callable[[bool, Any], Any], members: Any) -> Any:
     """The members with a function applied to each array and whether it is each member's own."""
     structure, leaves = take_apart(members)
-    rides = resolve(axes, members, leaves, read_axis, what="axes", statics=structure.static_positions)
+    rides = resolve(axes, members, leaves, read_axis, option="axes", statics=structure.static_positions)
     return structure.build([function(axis_of(ride) == 0, leaf.value) for leaf, ride in zip(leaves, rides, strict=True)])

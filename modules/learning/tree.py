@@ -319,7 +319,7 @@ def apply_updates(tree: T, updates: Any) -> T:
 
 def _length(tree: Any, axis: int) -> int:
     leaves = chosen(tree, ...)
-    length = mapped_size(leaves, [axis] * len(leaves), given=None, what="a stack")
+    length = mapped_size(leaves, [axis] * len(leaves), size=None, name="a stack")
     if length is None:
         raise AxisError("a stack without arrays has no length", fix="keep the models in a list")
     return length

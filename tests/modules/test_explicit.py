@@ -179,7 +179,7 @@ def test_layers_of_nnx_follow_the_same_rule(mesh: Any):
         (
             lambda x: weft.vmap(lambda a, b: a + b)(jnp.ones((4, 4)), x),
             weft.MeshError,
-            ["a mapped axis is divided over the mesh in some arguments", "a: float32[4,4]", "b: float32[4@data,4]"],
+            ["a mapped axis is divided over the mesh differently", "a: float32[4,4]", "b: float32[4@data,4]"],
         ),
     ],
     ids=["carry", "branches", "slices", "mapped"],

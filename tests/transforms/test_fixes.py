@@ -236,7 +236,7 @@ FORGETFUL = [
 def test_a_forgotten_successor_is_told_at_the_users_line(loss: Any, transform: Any):
     with pytest.raises(weft.SuccessorError) as caught:
         weft.vjp(loss, normed()) if transform is weft.vjp else transform(loss)(normed())
-    assert "a pair (value, successor of a Normed), as a call of a stateful record returns it" in str(caught.value)
+    assert "a pair (value, successor of a Normed), which a call of a stateful record returns" in str(caught.value)
     assert f"at: {__file__}:{loss.__code__.co_firstlineno} in <lambda>" in str(caught.value)
     assert "take it apart, y, normed = ..." in caught.value.fix
 
@@ -265,7 +265,7 @@ UNNAMED = [
 @pytest.mark.parametrize(("loss", "name"), UNNAMED)
 @pytest.mark.parametrize("transform", [weft.grad, weft.jit])
 def test_arithmetic_with_a_pair_that_has_no_name_is_told_at_the_users_line(transform: Any, loss: Any, name: str):
-    with pytest.raises(weft.SuccessorError, match=f"a call of an? {name} gave a tuple: that of a stateful") as caught:
+    with pytest.raises(weft.SuccessorError, match=f"the call of an? {name} returned a tuple: a call of a stateful") as caught:
         transform(loss)(Outer(normed()))
     assert f"at: {__file__}:" in str(caught.value)
     assert f"take it apart, y, {name.lower()} = ..." in caught.value.fix
@@ -320,7 +320,7 @@ def test_pairs_that_an_optimizer_is_given_are_told_to_be_taken_apart():
     ids=["in_axes", "out_axes", "scan"],
 )
 def test_a_function_in_the_place_of_an_axis_is_told_of_axes(transform: Any):
-    with pytest.raises(weft.AxisError, match=r"a function says how a leaf rides: if_array\(axis=0\)") as caught:
+    with pytest.raises(weft.AxisError, match=r"a function cannot stand for an axis: if_array\(axis=0\)") as caught:
         transform(eqx.if_array(0))(model(), jnp.ones((4, 3)))
     assert "weft.axes({filter: axis, ...: axis})" in caught.value.fix
     transform(None)(model(), jnp.ones((4, 3)))
