@@ -20,7 +20,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from weft.core.makeup import globals_read, names_read, values_given
+from weft.core.makeup import globals_read, names_read, closure_and_defaults
 
 _MODULES = (jnp, lax, jax.nn, jax.nn.initializers, jax.random, jax)
 # How far down texts of JAX's own are followed: far enough for `lax.dot_general` under `jnp.einsum` and its like. All
@@ -94,7 +94,7 @@ class _Reached:
     def _read(self, text: FunctionType, ours: bool) -> list[Any]:
         """What a text reads: globals, what it was given, and attributes of the modules among these."""
         names = set(names_read(_codes.get(text, text.__code__)))
-        read = [*globals_read(text).values(), *values_given(text)]
+        read = [*globals_read(text).values(), *closure_and_defaults(text)]
         # A name of any module among them counts for each: too much is watched rather than too little.
         for module in read:
             if isinstance(module, ModuleType) and module.__name__.partition(".")[0] == "jax":

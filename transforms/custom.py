@@ -25,7 +25,7 @@ from weft.core.interpreter.rules import Body, Lift, Lifted, Rule
 from weft.core.paths import format_path
 from weft.core.records.filters import All, OfValue
 from weft.core.records.leaves import NUMBERS
-from weft.core.records.statics import Static, given
+from weft.core.records.statics import Static, unwrapped
 from weft.core.threads.proxies import threaded_function
 from weft.core.tracebacks import cutting
 from weft.transforms._wrap import by_position
@@ -126,7 +126,7 @@ def with_updates(rule: Rule[CustomOptions]) -> Rule[CustomOptions]:
 
 def arguments(body: Body, groups: Groups) -> tuple[Any, ...]:
     """The live positional arguments, for a user's rule."""
-    return tuple(map(given, body.boundary.rebuild(body.crossing, body.crossing.ungroup(groups))[0][1]))
+    return tuple(map(unwrapped, body.boundary.rebuild(body.crossing, body.crossing.ungroup(groups))[0][1]))
 
 
 def nondiff_positions(argnums: Sequence[int], count: int) -> frozenset[int]:

@@ -27,9 +27,9 @@ from weft.core.records.aliases import refuse_aliases
 from weft.core.records.filters import All, Filter, Maybe, format_filter
 from weft.core.records.kinds import Buffer, Param
 from weft.core.records.leaves import Leaf, type_of
-from weft.core.records.origins import arguments_by_name, note_beside
+from weft.core.records.origins import arguments_by_name, note_rivals
 from weft.core.records.sorting import probably_meant
-from weft.core.records.successors import apart, pair_in_words
+from weft.core.records.successors import how_to_unpack, pair_in_words
 
 # What is closed over need not leave; what is differentiated leaves as part of what is differentiated with it.
 DIFFERENTIATED, CLOSED, PRIMAL = Role("differentiated"), Role("closed over", keeps=True), Role("primal")
@@ -128,7 +128,7 @@ def _note_beside(options: DiffOptions, call: Call) -> None:
     positions = {n % len(args) for n in options.positions}
     beside = [*beside, *arguments_by_name((one for i, one in enumerate(args) if i not in positions), {})]
     for position in positions:
-        note_beside(args[position], beside)
+        note_rivals(args[position], beside)
 
 
 def _refuse_aliases(options: DiffOptions, call: Call, chosen: Sequence[Any]) -> None:
@@ -182,7 +182,7 @@ def _refuse_container(options: DiffOptions, value: Any) -> None:
     if pair is not None:
         raise DifferentiationError(
             f"{options.name} needs a function that returns one scalar, but this one returned {pair}",
-            fix=f"return the successor beside the loss, with has_aux=True; or {apart(value)}",
+            fix=f"return the successor beside the loss, with has_aux=True; or {how_to_unpack(value)}",
         )
     if trees.children_of(value) is not None and len(jax.tree.leaves(value)) == 1:
         raise DifferentiationError(

@@ -24,7 +24,7 @@ from weft.core.memory import live
 from weft.core.paths import Path, format_path
 from weft.core.records.agree import Described
 from weft.core.records.aliases import Repeats
-from weft.core.records.draws import Kept
+from weft.core.records.draws import TraceDraws
 
 Function = Callable[..., PyTree]
 Call = tuple[tuple[Function, ...], tuple[PyTree, ...], Mapping[str, PyTree]]
@@ -149,7 +149,7 @@ class Crossing(Generic[S]):
         return tuple(places)
 
     @functools.cached_property
-    def draws(self) -> Kept:
+    def draws(self) -> TraceDraws:
         """The keys from outside that its traces draw from, under `debug_keys`."""
         return {}
 

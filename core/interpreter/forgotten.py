@@ -19,7 +19,7 @@ import equinox as eqx
 from weft.core.callers import owner_of
 from weft.core.edge import names
 from weft.core.errors import SuccessorError
-from weft.core.records.successors import apart, pair_in_words
+from weft.core.records.successors import how_to_unpack, pair_in_words
 
 
 def explain_forgotten(error: Exception) -> None:
@@ -43,7 +43,7 @@ def explain_forgotten(error: Exception) -> None:
         raise SuccessorError(
             f"an array is expected, but got {pair_in_words(pair)}, which a call of a stateful record returns",
             at=f"{frame.f_code.co_filename}:{line} in {frame.f_code.co_name}",
-            fix=apart(cast("tuple[Any, ...]", pair)),
+            fix=how_to_unpack(cast("tuple[Any, ...]", pair)),
         ) from error
     while innermost is not None and innermost.tb_next is not None:
         innermost = innermost.tb_next
@@ -55,7 +55,7 @@ def explain_forgotten(error: Exception) -> None:
             f"an array is expected, but the call of a {type(record).__name__} returned a tuple: a call of a stateful "
             "record returns (y, successor)",
             at=f"{frame.f_code.co_filename}:{line} in {frame.f_code.co_name}",
-            fix=apart((None, record)),
+            fix=how_to_unpack((None, record)),
         ) from error
 
 

@@ -33,7 +33,7 @@ from weft.core.memory import live
 from weft.core.records.aliases import known_as_one
 from weft.core.records.draws import noted_draws
 from weft.core.records.leaves import Leaf, is_array
-from weft.core.records.statics import given
+from weft.core.records.statics import unwrapped
 
 O = TypeVar("O")
 R = TypeVar("R")
@@ -100,7 +100,7 @@ class Body:
         functions, args, kwargs = call
         check = self.agreement(self.boundary, call, self.departure) if self.agreement is not None else None
         # Unwraps arguments that are static as a whole, or that were flattened before the call.
-        args, kwargs = map(given, args), {name: given(value) for name, value in kwargs.items()}
+        args, kwargs = map(unwrapped, args), {name: unwrapped(value) for name, value in kwargs.items()}
         try:
             carried = [isinstance(ride, Carried) for ride in self.crossing.rides]
             with (

@@ -34,10 +34,10 @@ from weft.core.records.filters import Filter, format_filter, predicate
 from weft.core.records.kinds import OptState, Param
 from weft.core.records.leaves import Leaf, iter_leaves
 from weft.core.records.module import Module, static
-from weft.core.records.origins import arguments_by_name, check_origin, closed_over_by, seen_beside
+from weft.core.records.origins import arguments_by_name, check_origin, closed_over_by, rivals_of
 from weft.core.records.partition import only_leaves, with_leaves
 from weft.core.records.sorting import sort_leaves
-from weft.core.records.successors import apart, check_successor, pair_in_words, take_successor
+from weft.core.records.successors import how_to_unpack, check_successor, pair_in_words, take_successor
 from weft.core.threads.debugging import drop
 from weft.modules.construct import ConfigError
 from weft.modules.explicit import as_given
@@ -261,7 +261,7 @@ class Optimizer(Module):  # weft: skip(of any model)
         if state_of is not None:
             new = self._with_parameters(state_of, tree)
             check_successor(model, new, "state_of")
-            check_origin(cast(Any, model), cast(Any, state_of), seen_beside(model), "state_of")
+            check_origin(cast(Any, model), cast(Any, state_of), rivals_of(model), "state_of")
         successor = self._with_parameters(new, optax.apply_updates(tree, updates))
         return successor, self.replace(state=_by_path(state), step=self.step + 1)
 
@@ -322,7 +322,7 @@ class Optimizer(Module):  # weft: skip(of any model)
             raise StructureError(
                 "the model has other parameters than the one that this optimizer was made for",
                 at=_unlike(known, found, "model", "is no parameter there", "was none there"),
-                fix=apart(model) if pair_in_words(model) else "make a new Optimizer for this model",
+                fix=how_to_unpack(model) if pair_in_words(model) else "make a new Optimizer for this model",
             )
         refuse_aliases(model, leaves, ("model",), "an optimizer")
         return [leaf.value for leaf in leaves]

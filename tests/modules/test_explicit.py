@@ -164,7 +164,7 @@ def test_layers_of_nnx_follow_the_same_rule(mesh: Any):
         (
             lambda x: weft.scan(lambda c, x: (c.replace(mean=c.mean + x), None))(weft.BatchNorm(4), x.T),
             weft.CarryError,
-            ["carry.mean: float32[4] -> float32[4@data]", "jax.sharding.reshard lays a value as the other one lies"],
+            ["carry.mean: float32[4] -> float32[4@data]", "jax.sharding.reshard gives a value another sharding"],
         ),
         (
             lambda x: weft.cond(True, lambda y: y + x, lambda y: y, jnp.zeros((4, 4))),

@@ -88,7 +88,7 @@ def test_a_traced_value_as_a_static_argument_is_told_of_the_transform_around():
 
     with pytest.raises(weft.StaticError, match=r"a traced array in a static argument: ~int32\[\]\n  at: n\n") as caught:
         weft.jit(outer)(X, 2)
-    assert caught.value.fix.endswith("or pass what is static in the transform around this call, too")
+    assert caught.value.fix.endswith("or make the value static in the transform around this call, too")
     assert "use a tuple" not in str(caught.value)
     assert weft.jit(outer, static_argnames="n")(X, 2).tolist() == [2.0] * 3
 
@@ -265,7 +265,9 @@ UNNAMED = [
 @pytest.mark.parametrize(("loss", "name"), UNNAMED)
 @pytest.mark.parametrize("transform", [weft.grad, weft.jit])
 def test_arithmetic_with_a_pair_that_has_no_name_is_told_at_the_users_line(transform: Any, loss: Any, name: str):
-    with pytest.raises(weft.SuccessorError, match=f"the call of an? {name} returned a tuple: a call of a stateful") as caught:
+    with pytest.raises(
+        weft.SuccessorError, match=f"the call of an? {name} returned a tuple: a call of a stateful"
+    ) as caught:
         transform(loss)(Outer(normed()))
     assert f"at: {__file__}:" in str(caught.value)
     assert f"take it apart, y, {name.lower()} = ..." in caught.value.fix

@@ -16,7 +16,7 @@ from weft.core.definitions import REDEFINED, same_name
 from weft.core.frames import Frame, current_frames
 from weft.core.interpreter.rides import Carry
 from weft.core.records.leaves import is_array
-from weft.core.records.successors import apart, pair_in_words
+from weft.core.records.successors import how_to_unpack, pair_in_words
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import ArrayOf, Instance, RecordOf, TupleOf, members_of
 from weft.typecheck.language.dims import AnyDim, Dim, FixedDim, NamedDim, SymbolicDim, VariadicDim
@@ -275,7 +275,7 @@ def _class(miss: Mismatch) -> str | None:
 
 def _pair(miss: Mismatch) -> str | None:
     """What a stateful call returns, whole, where its value is meant."""
-    return apart(miss.value) if miss.reason in ("class", "type") and pair_in_words(miss.value) else None
+    return how_to_unpack(miss.value) if miss.reason in ("class", "type") and pair_in_words(miss.value) else None
 
 
 def _redefined(miss: Mismatch) -> str | None:
