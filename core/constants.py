@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from weft.core.callers import owner_of
 from weft.core.edge.untyped import jax as untyped_jax
-from weft.core.makeup import globals_read, closure_and_defaults, is_all_attributes, makeup_of, named, names_read
+from weft.core.makeup import closure_and_defaults, globals_read, is_all_attributes, makeup_of, named, names_read
 
 Key = tuple[Hashable, ...]
 

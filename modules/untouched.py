@@ -20,7 +20,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from weft.core.makeup import globals_read, names_read, closure_and_defaults
+from weft.core.makeup import closure_and_defaults, globals_read, names_read
 
 _MODULES = (jnp, lax, jax.nn, jax.nn.initializers, jax.random, jax)
 # How far down texts of JAX's own are followed: far enough for `lax.dot_general` under `jnp.einsum` and its like. All

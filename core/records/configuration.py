@@ -1,8 +1,8 @@
 """Configuration: the values in a record's fields that are no arrays.
 
 A Python number, a string, a function or a dtype in a field of a `weft.Module` is *configuration*: part of the treedef,
-for weft's transforms as for plain JAX, optax and `jax.tree`. So an EMA does not average `heads`, halving a model does not
-halve `eps`, and `jax.jit(f)(model)` does not trace a flag.
+for weft's transforms as for plain JAX, optax and `jax.tree`. So an EMA does not average `heads`, halving a model does
+not halve `eps`, and `jax.jit(f)(model)` does not trace a flag.
 
 JAX flattens a record by code that equinox generates from the declared fields, before any value is known. So the *value*
 brings its own flattening: when a record has been constructed, `stored` wraps each such value into a `Static`, a pytree

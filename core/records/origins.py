@@ -1,8 +1,9 @@
 """Tells which record a successor belongs to, by the parameters that they share.
 
 A student and its teacher are records of one class. Weft takes the last record of the model's class that a loss returns
-for the model's successor, so a loss that returned the teacher's successor put the teacher's statistics into the student.
-A successor has new state, but the same parameter arrays as the record that it follows: these tell where it comes from.
+for the model's successor, so a loss that returned the teacher's successor put the teacher's statistics into the
+student. A successor has new state, but the same parameter arrays as the record that it follows: these tell where it
+comes from.
 """
 
 from __future__ import annotations

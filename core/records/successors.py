@@ -225,8 +225,8 @@ def check_successor(old: PyTree, new: PyTree, where: str) -> None:
             if again
             else how_to_unpack(new)
             if pair_in_words(new)
-            else "a stateful method returns (value, successor of its own record); call a pure method that returns a pair
-            " "with another record on the record itself: peek(t.part)(...)",
+            else "a stateful method returns (value, successor of its own record); call a pure method that returns a "
+            "pair with another record on the record itself: peek(t.part)(...)",
         )
     differing = differences(describe(old, ""), describe(new, ""), root=where)
     if differing:

@@ -37,7 +37,7 @@ from weft.core.records.module import Module, static
 from weft.core.records.origins import arguments_by_name, check_origin, closed_over_by, rivals_of
 from weft.core.records.partition import only_leaves, with_leaves
 from weft.core.records.sorting import sort_leaves
-from weft.core.records.successors import how_to_unpack, check_successor, pair_in_words, take_successor
+from weft.core.records.successors import check_successor, how_to_unpack, pair_in_words, take_successor
 from weft.core.threads.debugging import drop
 from weft.modules.construct import ConfigError
 from weft.modules.explicit import as_given
