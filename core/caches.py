@@ -46,7 +46,7 @@ def register(table: Table) -> None:
     _tables[table.name] = table
 
 
-def kept(key: str, most: int = MOST_KEPT, *, typed: bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def cached_by(key: str, most: int = MOST_KEPT, *, typed: bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Decorates a function of hashable arguments with a cache of its results, which is listed here.
 
     Args:
@@ -54,7 +54,7 @@ def kept(key: str, most: int = MOST_KEPT, *, typed: bool = False) -> Callable[[C
         most: the most results that the cache holds; those that were used last stay.
         typed: whether 1 and True are different arguments.
 
-    >>> @kept("number", most=2)
+    >>> @cached_by("number", most=2)
     ... def square(x: int) -> int:
     ...     return x * x
     >>> [square(x) for x in (1, 2, 3)], [table.size() for table in tables() if table.name.endswith("square")]

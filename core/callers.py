@@ -15,7 +15,7 @@ from typing import Literal
 
 import equinox
 import jax
-from weft.core.caches import kept
+from weft.core.caches import cached_by
 
 # `generated` is code without a file: methods of a dataclass, lines at a prompt. `frozen` is Python's code that starts a
 # program (`python -m`).
@@ -42,7 +42,7 @@ _STANDARD = tuple(os.path.join(sysconfig.get_path(name), "") for name in ("stdli
 _PACKAGES = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
 
 
-@kept("file")
+@cached_by("file")
 def owner_of(file: str) -> Owner:
     """Whose code a file holds; `file` is the name that code objects have for it.
 

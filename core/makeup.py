@@ -30,7 +30,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
-from weft.core.caches import kept
+from weft.core.caches import cached_by
 
 R = TypeVar("R")
 
@@ -142,7 +142,7 @@ _SORTS: tuple[tuple[Any, str, tuple[str, ...] | None], ...] = (
 )
 
 
-@kept("class")
+@cached_by("class")
 def _sort_of(kind: type) -> tuple[str, tuple[str, ...] | None]:
     return next(((sort, names) for kinds, sort, names in _SORTS if issubclass(kind, kinds)), ("object", None))
 
@@ -156,13 +156,13 @@ def _attributes(value: Any, compared: bool) -> dict[str, Any]:
     return slots | getattr(value, "__dict__", {})
 
 
-@kept("class")
+@cached_by("class")
 def _fields(kind: type) -> list[str] | None:
     is_dataclass = dataclasses.is_dataclass(kind)
     return [field.name for field in dataclasses.fields(kind) if field.compare] if is_dataclass else None
 
 
-@kept("class")
+@cached_by("class")
 def _slots(kind: type) -> list[str]:
     # From the descriptors, because a private slot is stored under its mangled name, and `__slots__` may be a string.
     return [
@@ -173,7 +173,7 @@ def _slots(kind: type) -> list[str]:
     ]
 
 
-@kept("class")
+@cached_by("class")
 def is_all_attributes(kind: type) -> bool:
     """Whether objects of a class are nothing but their attributes: a base that is written in C may hold more.
 

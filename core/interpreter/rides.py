@@ -25,7 +25,7 @@ from typing import Any, ClassVar, TypeGuard, cast
 
 import jax
 from jax.sharding import PartitionSpec, Sharding
-from weft.core.caches import kept
+from weft.core.caches import cached_by
 from weft.core.edge._tracers import is_mapped
 from weft.core.edge.layouts import is_format
 from weft.core.edge.trees import PyTree
@@ -103,9 +103,9 @@ class Ride:
     def refused(self) -> str | None:
         return None
 
-    def is_like(self, other: Ride) -> bool:
+    def is_like(self, ride: Ride) -> bool:
         """Whether two rides are equal; fast if they are the same object, as the common rides are."""
-        return self is other or self == other
+        return self is ride or self == ride
 
     def refuse(self, value: PyTree, path: Callable[[], str]) -> None:
         """Refuses a value that cannot leave on this ride, naming its path."""
@@ -335,12 +335,12 @@ def read_with(read: Read, node: object) -> Ride:
 
 
 # Cached, so that the rides of a thousand leaves compare by identity.
-@kept("axis")
+@cached_by("axis")
 def _axis(axis: int | None) -> Axis:
     return Axis(axis)
 
 
-@kept("axis")
+@cached_by("axis")
 def _step(axis: int | None, along: bool = False) -> Step:
     return Step(axis, along)
 

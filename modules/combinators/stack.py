@@ -11,7 +11,7 @@ from typing import Annotated, Any, Self, cast, overload
 
 import equinox as eqx
 import jax
-from weft.core.caches import kept
+from weft.core.caches import cached_by
 from weft.core.errors import AxisError
 from weft.core.interpreter.rides import Carry
 from weft.core.records.axis_names import Sharded
@@ -102,7 +102,7 @@ class Beside(Module):
     kwargs: dict[str, Any]
 
 
-@kept("option", most=64, typed=True)  # 1 and True are two things
+@cached_by("option", most=64, typed=True)  # 1 and True are two things
 def _scan(unroll: int | bool) -> Any:
     # One function for all stacks: called eagerly, a scan over a new one would be compiled again.
     return scan(_advance, in_axes=(Carry, 0, 0, None, None), out_axes=(Carry, 0), unroll=unroll)

@@ -151,7 +151,7 @@ def scaled(rule: Any) -> Any:
 
 
 def test_cotangents_of_a_wrong_shape_are_told_by_the_argument_they_belong_to():
-    with pytest.raises(weft.StructureError, match="a cotangent must be of the shape and dtype of what") as caught:
+    with pytest.raises(weft.StructureError, match="a cotangent must have the shape and dtype of its primal") as caught:
         weft.grad(scaled(lambda saved, g: ({"w": g * saved[1]}, g * saved[0]["w"])))(1.0)
     assert "at: weights.w: ~float32[], its cotangent: float32[3]" in str(caught.value)
     assert "sum it over the axes along which that was broadcast" in caught.value.fix
@@ -175,7 +175,7 @@ def doubled_jvp() -> Any:
     ids=["jvp", "linearize", "vjp", "custom_jvp"],
 )
 def test_derivatives_of_a_wrong_shape_are_told_by_the_users_path(call: Any, place: str):
-    with pytest.raises(weft.StructureError, match="must be of the shape and dtype of what it belongs to") as caught:
+    with pytest.raises(weft.StructureError, match="must have the shape and dtype of its primal") as caught:
         call()
     assert f"at: {place}: float32[5]" in str(caught.value)
 
@@ -194,7 +194,7 @@ HALF = X.astype("float16")
     ids=["jvp", "linearize", "vjp", "nnx.vjp"],
 )
 def test_derivatives_of_a_wrong_dtype_are_told_by_the_users_path(call: Any, place: str):
-    with pytest.raises(weft.StructureError, match="must be of the shape and dtype of what it belongs to") as caught:
+    with pytest.raises(weft.StructureError, match="must have the shape and dtype of its primal") as caught:
         call()
     assert f"at: {place}: float16[3]" in str(caught.value)
     assert ".astype" in caught.value.fix
@@ -291,7 +291,7 @@ def test_a_loss_that_returns_its_successor_without_has_aux_is_told_of_it(transfo
 
     with pytest.raises(weft.DifferentiationError, match=r"returned a pair \(value, successor of a Normed\)") as caught:
         transform(loss)(normed())
-    assert caught.value.fix.startswith("return the successor beside the loss, with has_aux=True")
+    assert caught.value.fix.startswith("return (loss, successor) with has_aux=True")
     transform(loss, has_aux=True)(normed())
 
 
