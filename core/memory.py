@@ -276,6 +276,7 @@ def _key_of(option: Any) -> Any:
         fields = (field for field in dataclasses.fields(option) if field.compare)
         return (kind, *(_key_of(getattr(option, field.name)) for field in fields))
     if isinstance(option, Mapping):
+        # As a set, because two dicts with the same items in another order are the same option.
         items = cast("Mapping[Any, Any]", option).items()
         return (kind, frozenset((key, _key_of(value)) for key, value in items))
     if isinstance(option, tuple | list):

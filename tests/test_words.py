@@ -1,7 +1,7 @@
 """Names say what a value is: no function uses a filler (`found`, `given`, `other`) as a name for more than a line.
 
-A name *lives longer than a line* if a function binds it (as a parameter, or by an assignment, a loop or a comprehension)
-on one line, and uses it on a later one. A comprehension on a single line may use any name, and so may attributes.
+A name *lives longer than a line* if a function binds it on one line (as a parameter, or by an assignment, a loop or a
+comprehension) and uses it on a later one. A comprehension on a single line may use any name, and so may attributes.
 """
 
 from __future__ import annotations

@@ -112,6 +112,8 @@ def interpreted_at_once(
     cached = None if key is None else _at_once.get(key)
     if cached is not None:
         return cached
+    # A function that reads values which may change is interpreted anew at each call: a cached trace would have their
+    # old values.
     constants = tuple(map(constants_of, functions))
     if None in constants:
         return interpret(rule, boundary)(functions, options)
@@ -176,6 +178,7 @@ def by_position(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], reaches: int = 0
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Moves arguments that were passed by name to their positions; adds defaults if there are fewer than `reaches`."""
+    # Python itself checks the arguments here, with its usual TypeError.
     bound = inspect.signature(function).bind(*args, **kwargs)
     if len(bound.args) < reaches:
         bound.apply_defaults()

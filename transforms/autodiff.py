@@ -64,6 +64,7 @@ def _lift_grad(lift: Lift[DiffOptions]) -> Lifted:
 
 
 def _finish_grad(out: Any, finish: Finish[DiffOptions]) -> Any:
+    # `more` is what the lift returned after the exit of its body: here the gradient of the differentiated lane.
     gradient = like_arguments(finish, finish.more[0])
     options = finish.options
     if options.with_value:
@@ -101,6 +102,7 @@ def _lift_jvp(lift: Lift[DiffOptions]) -> Lifted:
     return lifted
 
 
+# What `vjp`, `jvp` and `linearize` return differs, so that each builds its result from `finish` in a function below.
 def _finish_linear(out: Any, finish: Finish[DiffOptions]) -> Any:
     return out, finish
 
@@ -148,6 +150,7 @@ def vjp_with(run: Callable[..., Any], primals: tuple[Any, ...]) -> Any:
         # As a tree like the whole output, whose auxiliary part has no cotangent.
         of_output = (cotangent, None) if finish.options.has_aux else cotangent
         leaves = read_output(finish.outcome, of_output, _as_shapes(types), "cotangent")
+        # JAX's pullback needs a cotangent for every output of the lane, also for those that the user left out.
         (gradient,) = pull(
             tuple(_zeros(type) if leaf is None else leaf for leaf, type in zip(leaves, types, strict=True))
         )
@@ -175,6 +178,7 @@ def linearize_with(run: Callable[..., Any], primals: tuple[Any, ...]) -> Any:
     main, aux = _main_and_rest(out, finish.options)
 
     def pushforward(*tangents: Any) -> Any:
+        # Shapes in place of the primals: only their zeros are needed, and the function must not keep the primals alive.
         shapes = [jax.ShapeDtypeStruct(jnp.shape(v), jnp.result_type(v)) for v in finish.values]
         leaf_tangents = _tangents(tangents)(finish.boundary, finish.crossing, finish.call, shapes)
         return like_output(finish, finish.more[0](leaf_tangents))

@@ -69,6 +69,8 @@ def bounded_while(goes_on: Callable[[Any], Any], body: Callable[[Any], Any], ini
         new = _choose(active, body(_choose(active, state[2], init)), state[2])
         return active & goes_on(new) & (count < max_steps), count, new
 
+    # As few levels as 16 branches allow, since each level runs every step once more; then as few branches as that many
+    # levels need.
     levels = next(levels for levels in range(1, 64) if BRANCHES**levels >= max_steps)
     branches = next(branches for branches in range(1, BRANCHES + 1) if branches**levels >= max_steps)
     run = step

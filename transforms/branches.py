@@ -71,6 +71,8 @@ def _lift_branches(choose: Choose, lift: Lift[BranchOptions]) -> Lifted:
                 out, updates, outcome = body(groups)
                 # Described here, because the tracers are dead after this trace.
                 described = body.boundary.describe_outcome(body.crossing, outcome.value, (*out, *updates))
+                # Compared as soon as it is traced, before JAX compares the outputs, whose error would name places in
+                # lanes.
                 outputs.append(_Output(body.index, outcome, described, _untouched(body, groups, out)))
                 _same_output(options, outputs[0], outputs[-1])
                 return out, updates
@@ -154,6 +156,7 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -
     >>> switch(1, [lambda x: x, lambda x: x * 2], 3).item()
     6
     """
+    # Checked here, because without a branch there is no lane to lift, and JAX's error would be about those.
     if not branches:
         raise BranchError("switch needs at least one branch", fix="pass functions in `branches`")
     check_index(index)

@@ -72,6 +72,7 @@ def _not_carried(live: Call, carried: Any) -> Others:
 def _check_origins(carried: Any, returned: Any, others: Others) -> None:
     if not others:
         return
+    # By path, because the check before has found that both carries have the same structure.
     before = dict(records_in(carried))
     for path, record in records_in(returned):
         if path in before:
@@ -107,6 +108,7 @@ def carrying_along(body: Body, groups: Groups, *before: Any) -> tuple[Body, list
     An abstract evaluation learns which leaves they are. The body returns them in one update lane, in the order of their
     positions, those too that a step does not change.
     """
+    # Without such a lane nothing can be carried along, and the abstract evaluation, which costs a trace, is saved.
     if Along() not in body.departure.update_lanes:
         return body, []
     updated, crossing = body.learn_updates(groups, *before), body.crossing

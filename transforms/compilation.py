@@ -75,6 +75,7 @@ def _arrive(options: JitOptions, call: Call) -> Arrival:
 
         return jax.tree.map(place, sharding, is_leaf=lambda node: isinstance(node, RidesByKind) or is_sharding(node))
 
+    # The function's own arrays stay where they are. Arguments passed by name have no sharding here, as in `jax.jit`.
     return (
         Placement(),
         tuple(placed(by_argument.get(i), i in options.donated_numbers) for i in range(len(args))),
@@ -98,6 +99,8 @@ def _lift(lift: Lift[JitOptions]) -> Any:
     # Donated leaves have a lane of their own, which JAX donates as a whole. Argument 0 is `extra`.
     keywords["donate_argnums"] = tuple(i + 1 for i, lane in enumerate(lift.lanes) if lane.gives_away)
     arguments, out, updates = map(as_written, (lift.lanes, lift.out_lanes, lift.update_lanes))
+    # Only if the user asked for a sharding: most functions run on one device, and need none of JAX's checks of
+    # shardings.
     if any(sharding is not None for sharding in arguments):
         keywords["in_shardings"] = (None, *arguments)
     if any(sharding is not None for sharding in (*out, *updates)):
@@ -157,6 +160,7 @@ class JitFunction(Transformed[P, R]):
         from weft.transforms.stages import Stage
 
         call = (self._interpreted.functions, *self._with_statics(args, kwargs))
+        # By the same plan as a call, so that a call of the same structure afterwards does not trace again.
         plan, values, _ = self._interpreted.plan(call)
         jitted: Any = plan.lifted
         statics = self.static_arguments(args, kwargs)
@@ -259,7 +263,7 @@ class JitFunction(Transformed[P, R]):
         bound = tuple(argument if type(argument) is Static else bind(argument) for argument in fixed)
 
         def apply(*rest: Any, **kwargs: Any) -> R:
-            # `static_argnums` counts from the first of all arguments.
+            # `static_argnums` counts from the first of all arguments, the fixed ones included.
             shifted = (*args, *rest)
             rest = self._with_statics(shifted, {})[0][len(args) :]
             return self._interpreted((*bound, *rest), self._with_statics((), kwargs)[1])

@@ -94,6 +94,7 @@ def _rides(filter: Any) -> RidesByKind:
 
 def _arrive(options: CustomOptions, call: Call) -> Arrival:
     count = len(call[1])
+    # Arguments passed by name are closed over, and so is the function's own record: JAX's rules count positions.
     nondiff = nondiff_positions(options.nondiff_argnums, count)
     filters = dict(options.filters)
     return CLOSED, tuple(CLOSED if i in nondiff else _rides(filters.get(i, ...)) for i in range(count)), CLOSED
@@ -115,6 +116,8 @@ def custom_rule(name: str, lift: Callable[[Lift[CustomOptions]], Lifted]) -> Rul
 
 def with_updates(rule: Rule[CustomOptions]) -> Rule[CustomOptions]:
     """The rule for backward functions that take cotangents of updates: differentiated arguments may be mutated."""
+    # Equal to DIFFERENTIATED, because `updates_as` is not compared; its updates leave on the ride itself, and so with a
+    # cotangent.
     updated = replace(DIFFERENTIATED, updates_as=None)
 
     def read(node: Any) -> Role | None:

@@ -37,6 +37,8 @@ def _lift_jvp(lift: Lift[CustomOptions]) -> Lifted:
     def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
         outcomes: list[OutcomeNode] = []
 
+        # The outcome cannot be an output of the function that JAX differentiates, for which it would need a tangent. So
+        # it is collected here; JAX runs the function or its rule, and each of them appends its own.
         def primal(*groups: Any) -> Any:
             out, _, outcome = body(groups)
             outcomes.append(outcome)

@@ -47,6 +47,8 @@ def _lift_vjp(lift: Lift[CustomOptions]) -> Lifted:
     learned: dict[Any, _Made | None] = {}
 
     def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
+        # The outcomes of the function and of its forward function. JAX runs one or the other, or both, depending on
+        # whether the call is differentiated; they must agree, because the result is built from whichever came last.
         seen: list[_Made] = []
         if options.with_updates:
             # All leaves count as updated, so that each has an output, and with it a cotangent, whether it changes or
@@ -72,6 +74,8 @@ def _lift_vjp(lift: Lift[CustomOptions]) -> Lifted:
             _agree_with(options, forward_body, seen, outcome, (*out, *updates))
             # Set to None, so that tracers in the residuals do not outlive the trace.
             residuals, options.residuals.value = options.residuals.value, None
+            # Residuals may be any tree with static leaves, of which JAX saves only the arrays: the structure goes along
+            # as a static node.
             structure, leaves = boundary.pack(residuals)
             return (out, updates), (Static(structure), leaves, plain, outcome)
 
@@ -111,6 +115,7 @@ def _learn(learned: dict[Any, _Made | None], body: Body, groups: Groups) -> _Mad
     If an eager call is differentiated, JAX runs the forward function and never the function itself, so its outcome must
     be learned to be compared.
     """
+    # Cached by avals, because `lifted` serves calls of all shapes, and its output may depend on them.
     leaves, structure = trees.flatten(groups)
     types = (structure, *map(jax.typeof, leaves))
     if types not in learned:
@@ -196,6 +201,7 @@ class CustomVjp(CustomFunction[P, R]):
 
             return named_like(forward, keeping_residuals)
 
+        # JAX runs only the forward function if the call is differentiated, so that it has to return the successor too.
         part = threaded_function(forward)
         if part is None and isinstance(self.function, ThreadedFunction):
             raise SuccessorError(

@@ -72,6 +72,7 @@ def _arrive(options: DiffOptions, call: Call) -> Arrival:
             f"{options.name} is asked for argument {options.argnums}, but was called with {len(args)} positional ones",
             fix="pass the argument by position, or correct argnums",
         )
+    # The filter of a differentiated argument decides for each leaf; all other arguments are closed over as a whole.
     rides = tuple(
         _ByFilter(((_wanted(options, i), DIFFERENTIATED), (..., CLOSED))) if i in positions else CLOSED
         for i in range(len(args))
@@ -97,6 +98,7 @@ def _check(
     for_updates: bool, forward: bool, options: DiffOptions, call: Call, leaves: Sequence[Leaf], rides: Sequence[Ride]
 ) -> None:
     chosen = [leaf for leaf, ride in zip(leaves, rides, strict=True) if ride == DIFFERENTIATED]
+    # An error, because an empty gradient trains nothing and says so nowhere.
     if not chosen and not options.may_be_none and not isinstance(options.wrt, Maybe):
         wanted = "Param" if options.wrt is None else format_filter(options.wrt)
         raise DifferentiationError(
@@ -176,6 +178,7 @@ def _returns(options: DiffOptions, out: Any) -> Any:
 
 def _refuse_container(options: DiffOptions, value: Any) -> None:
     """Refuses a loss that is a container with one number, as JAX does, or the pair that a stateful record returns."""
+    # Before JAX, which would report a tuple of several arrays: to forget the successor of a loss is a common mistake.
     pair = pair_in_words(value)
     if pair is not None:
         raise DifferentiationError(
@@ -225,6 +228,7 @@ def read_arguments(crossing: AnyCrossing, call: Call, primals: Sequence[Any], ki
         StructureError: if a value has another shape than its argument.
     """
     positions = [i for i, ride in enumerate(crossing.rides) if ride == DIFFERENTIATED]
+    # Values at leaves that are not differentiated are ignored, as JAX's `float0` tangents of integers are.
     values = crossing.structure.read_sparse(call)
     chosen = tuple(
         jax.tree.map(jnp.zeros_like, primal) if values[i] is None else values[i]

@@ -55,6 +55,7 @@ def _layouts(program: Jaxpr, of_inputs: Sequence[Any]) -> list[Any]:
     def of(atom: Any) -> Any:
         return None if isinstance(atom, Literal) else layouts.get(atom)
 
+    # The result of any other equation is unknown: XLA decides by its operands and by what follows.
     for equation in program.eqns:
         options: Any = equation.params
         match equation.primitive.name:

@@ -69,10 +69,12 @@ def _lift_while(lift: Lift[WhileOptions]) -> Lifted:
 
         # The last outcome of the body counts, because JAX traces the body again if a weak type of the carry widens.
         most, start = lift.options.max_steps, (groups[0], tuple(values_at(groups, places) for _ in lift.update_lanes))
+        # The bounded loop costs a `cond` and a rematerialised scan for each level, so it is used only on request.
         if most is None:
             carried, updates = lax.while_loop(go_on, step, start)
         else:
             carried, updates = bounded_while(go_on, step, start, most)
+        # The lane of the predicate is empty: the condition's output is not part of the result.
         out: list[tuple[Any, ...]] = [() for _ in lift.out_lanes]
         out[carry] = carried
         return tuple(out), updates, outcomes[-1]

@@ -72,6 +72,7 @@ def _arrive(options: MapOptions, call: Call) -> Arrival:
 def _by_name(
     function: Callable[..., Any], in_axes: Mapping[str, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[Any, Any]:
+    # A misspelt name would be ignored, and its argument mapped over axis 0.
     parameters = list(inspect.signature(live(function)).parameters)
     unknown = [name for name in in_axes if name not in parameters and name not in kwargs]
     if unknown:
@@ -144,6 +145,7 @@ def _check(name: str, options: MapOptions, call: Call, leaves: Sequence[Leaf], r
 def _size(groups: Sequence[Sequence[Any]], lanes: Sequence[Ride], axis_size: int | None) -> int | None:
     pairs = ((group, axis_of(lane)) for group, lane in zip(groups, lanes, strict=True))
     mapped = ((group, axis) for group, axis in pairs if axis is not None)
+    # The first leaf decides: `_check` has compared the sizes of all of them.
     sizes = (leaf.shape[axis] for group, axis in mapped for leaf in jax.tree.leaves(group))
     return next(sizes, axis_size)
 
@@ -180,6 +182,7 @@ class _Mapped:
 
     @cutting
     def __call__(self, extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
+        # The frame is opened here and not by the interpreter (`frame=None`), because `lower` needs it too.
         size = _size(groups, self.lanes, self.options.axis_size)
         with open_frame(self.name, axis_name=self.options.axis_name, size=size):
             return self.mapped(*self.before, *groups)

@@ -76,6 +76,7 @@ def _check_scan(options: ScanOptions, call: Call, leaves: Sequence[Leaf], rides:
 
 def _lift_scan(lift: Lift[ScanOptions]) -> Lifted:
     (body,), options, lanes = lift.bodies, lift.options, lift.lanes
+    # The lane of the carry exists even if nothing is carried, since the rule lists it.
     carry = lanes.index(CARRIED)
     scanned = {i: axis for i, lane in enumerate(lanes) if (axis := axis_of(lane)) is not None}
 
@@ -235,6 +236,8 @@ def _over_stack(part: ThreadedFunction, options: ScanOptions, args: tuple[Any, .
     carried = [i for i, axis in enumerate(axes) if axis is Carry] if is_tuple(axes) else []
     if options.out_axes != DEFAULT_AXES or len(carried) != 1:
         return over_values(SCAN, options)(part)(*args)
+    # `scan` needs a pair from its function. The pairing is a transform of the part with a key, so that the second call
+    # finds the compiled loop.
     pairing = Transform(functools.partial(_with_outputs, carried[0]), ("scan", carried[0]))
     carry, outputs = over_values(SCAN, options)(part.through(pairing))(*args)
     return carry if outputs == _NO_OUTPUTS else (carry, outputs)

@@ -45,6 +45,7 @@ def _lift_map(lift: Lift[MapOverOptions]) -> Lifted:
         run, places = carrying_along(body, (first, *rest))
         if not places:
             return lax.map(on_slice, slices, batch_size=options.batch_size)
+        # With a batch each slice of it would change the record from the same value, and all changes but one be lost.
         if options.batch_size is not None:
             raise SuccessorError(
                 "map with batch_size runs several slices at once, so that one record would have several successors",

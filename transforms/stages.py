@@ -110,6 +110,7 @@ class Stage:
 
     def compile(self, compiler_options: Mapping[str, Any] | None = None, **options: Any) -> Stage:
         """Compiles a lowered function; the options are those of `jax.stages.Lowered.compile`."""
+        # Stored with the stage, because `serialize` may have to compile again with the same options.
         options = {"compiler_options": compiler_options, **options}
         return self._next(self.stage.compile(**options), options)
 
@@ -189,6 +190,7 @@ class Stage:
 
     def _changes(self, crossing: AnyCrossing, values: Sequence[Any]) -> list[str]:
         """The differences between arguments and those that this was compiled for, by path."""
+        # The avals that it was traced for are those of JAX's stage, without the arguments before the lanes.
         infos: Any = self._crossing.ungroup(self._traced.args_info[0][len(self._before) :])
         types = [untyped_jax.core.ShapedArray(info.shape, info.dtype) for info in infos]
         boundary = self._interpreted.boundary

@@ -72,6 +72,7 @@ def eval_shape(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     try:
         return interpret(EVAL_SHAPE, VALUES)((function,), NoOptions())(args, kwargs)
     except TracedValueError as error:
+        # A constructor needs its sizes as numbers, which are traced here: the usual mistake has its own advice.
         if not isinstance(function, type):
             raise
         name = cast("type[Any]", function).__name__
@@ -213,6 +214,7 @@ def remat(
 
 def static_arguments(function: Callable[..., Any], argnums: Any, transformed: Callable[..., Any]) -> Callable[..., Any]:
     """Makes a transformed function pass the arguments in `argnums` as static ones."""
+    # Without static arguments no wrapper is needed, which would cost every call a frame.
     numbers, names = numbers_and_names(function, argnums, None)
     if not numbers:
         return transformed

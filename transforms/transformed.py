@@ -115,6 +115,7 @@ def transform(*names: str, call: str = "") -> Callable[[F], F]:
                 problem = f"{function.__name__} takes only the function by position, not {len(args)} arguments"
                 raise TypeError(f"{problem}: {right_call}")
             result = function(*args, **options)
+            # The public function is in the recipe, because pickle finds it by its name in its module.
             if isinstance(result, Transformed):
                 cast(Any, result).recipe = public, args, options
                 return cast(Any, result)

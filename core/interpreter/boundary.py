@@ -140,6 +140,7 @@ class Crossing(Generic[S]):
     def places(self) -> tuple[tuple[int, int], ...]:
         """For each leaf its lane and its place in the lane."""
         sizes = [0] * len(self.lanes)
+        # The lanes are distinct, and there are only a few, so that this dict finds the lane of a ride in one step.
         index = {lane: i for i, lane in enumerate(self.lanes)}
         places: list[tuple[int, int]] = []
         for ride in self.rides:
@@ -170,6 +171,7 @@ class Crossing(Generic[S]):
         def path(place: re.Match[str]) -> str:
             return format_path(self.structure.path_of(self.places.index((int(place[1]), int(place[2])))))
 
+        # Only an error whose text is its one argument: others build their text from arguments of other types.
         if len(error.args) == 1 and isinstance(error.args[0], str):
             error.args = (_IN_A_LANE.sub(path, error.args[0]),)
 
@@ -256,6 +258,8 @@ class OutLanes:
 
     def _lane_of_output(self, ride: Ride, value: PyTree, path: Callable[[], str]) -> int:
         lanes, option = self._departure.lanes, self._departure.option
+        # A refused ride is in the lanes too: an argument on None of a scan may be returned, but only unchanged, and
+        # then it was forwarded and does not come here.
         if ride.refused is not None:
             raise AxisError(
                 f"{option} gives {ride} to an output that changes",

@@ -98,6 +98,8 @@ def _builder(
             writer.leaves[i] = writer.source.constant(statics[i])
             continue
         lane, place = next(dynamic)
+        # A call whose leaves are not all JAX arrays has no records to hand back; its NumPy arrays and numbers are
+        # converted, as JAX would have done.
         if lane != FORWARDED:
             writer.leaves[i] = f"groups[{lane}][{place}]"
         else:
@@ -151,6 +153,8 @@ class _Writer:
         order. None if there is none."""
         if self.offered is None:
             return None
+        # Static slots count as a place that is not forwarded: the extractor has compared static values, but a record
+        # with a static leaf may be mutable.
         slots = jax.tree.leaves(node)
         places = [self.sources.get(slot.index, (0, 0)) if isinstance(slot, Slot) else (0, 0) for slot in slots]
         if not places or places[0][0] != FORWARDED:
@@ -186,6 +190,7 @@ class _Writer:
             return self._packed(node) if self._packs and is_packed(node, self.statics) else self._record(node)
         if type(node) is dict:
             items = cast("dict[Any, Any]", node)
+            # In the order of the sorted keys, in which JAX flattens and rebuilds a dict.
             return f"{{{', '.join(f'{self.source.constant(k)}: {self.write(items[k])}' for k in sorted(items))}}}"
         if type(node) is tuple:
             return tuple_of([self.write(child) for child in cast("tuple[Any, ...]", node)])
@@ -206,6 +211,8 @@ class _Writer:
         records = expressions if available else self.source.constant((None,) * len(inner))
         leaves = self._selected([self.sources[slot.index] for slot in jax.tree.leaves(node)])
         names = self.source.constant((*fields_of(node), PENDING))
+        # Every field maps to the same `Pending`, so that reading any of them builds the record, and so does the key
+        # PENDING, by which `fields_of` recognises a pending record with one lookup.
         record = self.source.assign(f"new({self.source.constant(type(node))})", "r")
         self.source.lines.append(f"set_dict({record}, pending({names}, Pending({form}, {leaves}, {records})))")
         return record

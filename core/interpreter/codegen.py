@@ -63,6 +63,8 @@ class Source:
 
     def constant(self, value: Any) -> str:
         """The name by which the lines refer to a constant; the same object has the same name."""
+        # By identity: constants need not be hashable, and equal ones may differ (1 and True). The constant is stored,
+        # so that no other object gets its id while the source is written.
         name = self.names.get(id(value))
         if name is None:
             name = self.names[id(value)] = f"c{len(self.names)}"
@@ -154,6 +156,8 @@ Read = Callable[[Any], "tuple[Sequence[Any], Sequence[Any]] | None"]
 def is_packed(record: eqx.Module, statics: Container[int]) -> bool:
     """Whether a record of a skeleton is pending when a call returns it: it is large, and all its nodes are records of
     weft's or plain Python containers."""
+    # Static slots are excluded, because the extractor of a pending record compares treedefs, which leave such leaves
+    # out.
     leaves, treedef = trees.flatten(record)
     if len(leaves) < PACKED or any(slot.index in statics for slot in leaves):
         return False

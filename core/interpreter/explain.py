@@ -75,6 +75,7 @@ def explain(error: Exception, find_leaves: Callable[[], Sequence[Leaf]], layer: 
     """
     # JAX turns any exception that is raised while it compares treedefs into its own error about the comparison. So an
     # interrupt at that moment arrived here as a ValueError, and a program that catches ValueError could not be stopped.
+    # An interrupt is a BaseException and no Exception, by which it is found among the causes.
     cause = error.__cause__
     while isinstance(cause, Exception):
         cause = cause.__cause__

@@ -111,7 +111,7 @@ class Reader:
         leaves: the dynamic leaves as items of a tuple display: the local variable of each leaf, or a starred expression
             for all leaves of a packed record.
         count: the number of these leaves.
-        outside: the local variables of leaves that lie in no record, where Python numbers count as arrays too.
+        outside: the local variables of leaves outside of equinox's own records, where Python numbers are traced too.
         records: the records that a builder may hand back.
         names: the local variables of these records, or a starred expression for the inner records of a packed one.
         packed: see `Offered`; the indices count the `Offered` that comes before the records.
@@ -142,6 +142,7 @@ class Reader:
 
     def read(self, node: Any, expression: str, in_record: bool) -> bool:
         """Writes the lines that read a node; returns whether it holds no mutable object and no static leaf."""
+        # Types are compared by `is`: a subclass of a container may be another pytree node, or override its access.
         if isinstance(node, Slot):
             return self._leaf(node, expression, in_record)
         if node is None:
@@ -192,6 +193,8 @@ class Reader:
         return True
 
     def _slot(self, name: str, in_record: bool) -> None:
+        # In a record of equinox's own (`in_record`) a Python number is a static leaf, so that a dynamic leaf must be an
+        # array. Anywhere else a number is traced like an array.
         if not in_record:
             self.outside[name] = None
         self.leaves.append(name)
@@ -276,6 +279,7 @@ def _read_packed(inner: Reader, treedef: TreeDef) -> Read:
         pending = read_dict(record).get(PENDING)
         if pending is None:
             return read_fields(record)
+        # By treedef and not by form: two programs that return equal structures have forms of their own.
         if pending.form not in forms:
             if pending.form.treedef != treedef:
                 return None

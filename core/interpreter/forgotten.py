@@ -73,6 +73,8 @@ def _called(message: str, frame: FrameType, instruction: int) -> eqx.Module | No
         tree = ast.parse(b"(" + b"".join(lines)[first_column:].strip() + b")", mode="eval").body
     except SyntaxError:  # `total += m(x)` is no expression, and the file may not be readable
         return None
+    # Only a name with attributes (`self.bn(x)`) is looked up: to evaluate anything else would run the user's code
+    # again.
     operand = (tree.left if types[1] == "tuple" else tree.right) if isinstance(tree, ast.BinOp) else None
     names = ast.unparse(operand.func).split(".") if isinstance(operand, ast.Call) else [""]
     callee: Any = {**frame.f_globals, **frame.f_locals}.get(names[0])

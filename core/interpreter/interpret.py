@@ -164,6 +164,7 @@ class Interpreted(Generic[O]):
 
     def __init__(self, rule: Rule[O], boundary: AnyBoundary, functions: tuple[Function, ...], options: O):
         boundary, functions = boundary_of(boundary, functions, rule.name)
+        # When the transform is made, and not when it is called: the user's line with the wrong prefix is running now.
         for option in rule.options:
             refuse_by_kind(getattr(options, option, None), option, least=2)
         self.rule = rule
@@ -220,10 +221,12 @@ class Interpreted(Generic[O]):
         if prepare is not None:
             extra = prepare(self.boundary, plan.crossing, call, values)
 
+        # The result of a lifted function is (output lanes, update lanes, outcome, *more); see `rules.Exit`.
         def hand_over(result: tuple[Any, ...]) -> PyTree:
             return self.boundary.hand_over(entered, result[2].value, values, (*result[0], *result[1]))
 
         out, (_, _, outcome, *more) = self._run(plan, extra, call, plan.crossing.group(values), hand_over)
+        # After the call, because the first call of a plan traces its function, which is when the draws are noted.
         if self.rule.runs:
             enter_draws(plan.crossing.draws, values)
         if self.rule.finish is None:
@@ -390,6 +393,7 @@ class Interpreted(Generic[O]):
         return self._run(plan, (), call, groups, hand_over)[0]
 
     def _promote(self, plan: Plan, quick: QuickWay) -> None:
+        # The structure that was called last is tried first, since most programs call one structure in a loop.
         # The tuple is replaced as a whole, so that other threads see the old order or the new one.
         others = tuple(way for way in self.memory.quick if way[0] is not plan)
         self.memory.quick = ((plan, quick), *others[: QUICK_PLANS - 1])

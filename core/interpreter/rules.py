@@ -87,6 +87,8 @@ class Body:
 
     def __call__(self, groups: Groups, *before: PyTree) -> Exit:
         """Runs on lanes; `before` are arguments that the transform itself puts before the user's."""
+        # Outside of any looked-at program only functions that are traced to be run are looked at: an eager `vmap` also
+        # calls its function with tracers, but its results are used by Python code that weft does not see.
         if marking() or (self.traces and successors_context.value):
             from weft.core.threads.lost import look
 

@@ -122,6 +122,8 @@ class Threaded(Values):
         named = named_arguments((parts, *entered[0][1:]))
         for path, tree in [*parts.named_records(), (("<function>",), parts.functions), *named]:
             leaves += iter_leaves(tree, path, fields=fields)
+        # The places are in the treedef (see `Parts`), and the arrays of the records are leaves: a composite that opens
+        # a new block at each call hits the cache.
         structure, dynamic = assemble(CallOfParts, Make(trees.structure(entered[0]), tuple(fields)), leaves)
         return structure, dynamic, (*entered, structure)
 
@@ -158,6 +160,8 @@ class Threaded(Values):
         lanes = OutLanes(departure)
         outcome = self.outcome(crossing, values, out, departure, lanes)
         updates: list[tuple[int, int, int]] = []
+        # In the order of `enter`, where the arrays of the records are the first dynamic leaves. A successor has the
+        # structure of its record, so that the positions agree.
         after = [leaf for block in memory for leaf in trees.flatten(block.finish())[0] if is_array(leaf)]
         for position, value in enumerate(after):
             ride, changed = crossing.rides[position].update, value is not values[position]

@@ -172,6 +172,7 @@ class Values:
     def enter(self, call: Call) -> tuple[CallOfRecords, list[Leaf], Any]:
         """Flattens a call: its structure, and its dynamic leaves, whose paths start with the parameter's name."""
         fields: list[object] = []
+        # The functions first, as in the treedef of the call, which is that of (functions, args, kwargs).
         leaves = list(iter_leaves(call[0], ("<function>",), fields=fields))
         for path, argument in named_arguments(call):
             leaves += iter_leaves(argument, path, fields=fields)
@@ -248,6 +249,7 @@ class Values:
         paths = structure.paths
         hidden = ((format_path(paths[i], "output"), value) for i, _, value in structure.statics)
         refuse_hidden_tracers(hidden, self.layer)
+        # Rides are given to dynamic leaves only: a prefix such as `out_axes=0` also covers a string in the output.
         statics = structure.static_positions
         rides = resolve(departure.prefix, out, leaves, departure.read, option=departure.option, statics=statics)
         # An output that is the same tracer as an argument did not change; values cannot be compared while tracing.

@@ -56,6 +56,7 @@ def repeats_of(values: Sequence[PyTree]) -> Repeats:
 def known_as_one(repeats: Repeats, values: Sequence[PyTree]) -> Generator[None]:
     """While open, tracers whose arrays are the same count as the same; `values` are the tracers of the call, in
     order."""
+    # Added to what outer transforms know: the tracers of an outer one are visible here through closures.
     same = {id(values[i]): id(values[place]) for i, place in enumerate(repeats) if place != i}
     if not same:
         yield

@@ -163,6 +163,8 @@ def stored_in_place(value: PyTree, old: PyTree, where: str = "") -> PyTree:
     kind = cast("type[Any]", type(value))
     if not issubclass(kind, _CONTAINERS) or type(opened(old)) is not kind or type(old) is Static:
         return stored(value, where)
+    # Element by element, for containers of one type and the same keys: an axis in the place of an array deep in a tuple
+    # of layers must be a leaf too.
     before, now = _level(opened(old)), _level(value)
     if len(before[0]) != len(now[0]) or before[1] != now[1]:
         return stored(value, where)

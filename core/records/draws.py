@@ -153,6 +153,7 @@ def noted_draws(draws: TraceDraws, values: Sequence[Any], carried: Sequence[bool
         yield returned
     finally:
         _noted.reset(token)
+    # A draw from arrays that the trace itself has made is not noted: each call of the program makes new ones.
     places = {id(value): i for i, value in enumerate(values)}
     for name, key, count, where in drawn:
         sources = [places.get(id(array), _outside(array)) for array in (key, count)]

@@ -57,7 +57,7 @@ def is_array(value: object) -> bool:
 def _learn_type(value: object) -> bool:
     # Whether a value is an array follows from its type, so that each type is examined once.
     answer = isinstance(value, jax.Array | jax.ShapeDtypeStruct | jax.Ref | np.ndarray | np.number | np.bool_)
-    # Not for a record: JAX prints the value that it refuses in its message, which took seconds for a whole model.
+    # Not for a record: JAX prints the value that it refuses in its message, which would be the whole model.
     if not answer and not isinstance(value, type | eqx.Module):
         try:
             jax.typeof(value)

@@ -77,6 +77,7 @@ def check_origin(record: eqx.Module, successor: eqx.Module, others: Others, wher
     # Parameters that the record shares with a rival, such as a frozen embedding, decide nothing.
     if new & own.difference(*(parameters for _, parameters in theirs)):
         return
+    # A successor whose parameters belong to nobody may be a trained copy, which only the user knows: it is accepted.
     foreign = next((name for name, parameters in theirs if new & (parameters - own)), None)
     if foreign is None:
         return

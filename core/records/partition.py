@@ -272,6 +272,7 @@ def update(tree: T, *updates: PyTree) -> T:
     >>> update({"a": jnp.zeros(()), "b": jnp.ones(())}, {"a": jnp.array(5.0), "b": None})["a"].item()
     5.0
     """
+    # By JAX's flattening, because updates hold arrays only; paths and kinds are not needed.
     leaves, treedef = trees.flatten(tree)
     for number, sparse in enumerate(updates):
         row = _leaves_like(treedef, sparse, f"update {number}")

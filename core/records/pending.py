@@ -65,6 +65,7 @@ def fields_of(record: Any) -> dict[str, Any]:
 
 
 def _built(record: Any, fields: dict[str, Any]) -> dict[str, Any]:
+    # `make` is called without a lock: two threads may both build the fields, which costs time but changes nothing.
     pending = fields[PENDING]
     built = read_dict(pending.form.make(pending.leaves, pending.records))
     # Attributes that somebody set on the pending record with `object.__setattr__` are not lost.

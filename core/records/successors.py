@@ -186,6 +186,7 @@ def with_part(parent: PyTree, path: Path, value: PyTree, *, lenient: bool = Fals
     if isinstance(parent, dict):
         items = {**cast("dict[Any, Any]", parent), part: child}
         return items if type(cast(Any, parent)) is dict else type(cast(Any, parent))(items)
+    # The constructor of a namedtuple takes its items as arguments, that of a list or tuple takes an iterable.
     row = [*parent[:part], child, *parent[part + 1 :]]
     return type(parent)(*row) if hasattr(parent, "_fields") else type(parent)(row)
 

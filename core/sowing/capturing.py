@@ -198,6 +198,7 @@ def capture(
                 return _perturbed(tag, values, perturb)
             return _to_outer_capture(tag, values)
 
+        # Known only after the run: a name that `fun` never perturbs would have no effect, and nobody would notice.
         out = _run(fun, args, kwargs, handler)
         if extra := [name for name in perturb or () if name not in planted]:
             raise StructureError(

@@ -91,6 +91,7 @@ class Block:
         old = self.get(path)
         if successor is old:
             return
+        # `is_alike` compares most successors without describing both trees, which `check_successor` does for its error.
         successor = next_value(old, successor)
         if not is_alike(old, successor):
             check_successor(old, successor, self.format(path) + by)

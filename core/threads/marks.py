@@ -114,6 +114,7 @@ def summarise(closed: ClosedJaxpr) -> Summary:
         mark, new = eqn.params["mark"], outs[0]
         if mark is None or len(ins) == 1:
             continue
+        # A drop may be anywhere in the program, so that it is searched backwards from all drops at once.
         mark.dropped |= new in dropped
         olds = [outside[node] for node in graph.before([ins[1]]) if node in outside]
         if olds:  # otherwise the successor is fresh
