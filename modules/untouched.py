@@ -31,8 +31,8 @@ _code = attrgetter("__code__")
 
 def _text(function: Any) -> FunctionType | None:
     """The Python function under JAX's wrappers."""
-    found = inspect.unwrap(function) if callable(function) and not isinstance(function, type) else None
-    return found if isinstance(found, FunctionType) else None
+    unwrapped = inspect.unwrap(function) if callable(function) and not isinstance(function, type) else None
+    return unwrapped if isinstance(unwrapped, FunctionType) else None
 
 
 # What each module had; and the code that each of those functions had.
@@ -99,8 +99,8 @@ class _Reached:
         for module in read:
             if isinstance(module, ModuleType) and module.__name__.partition(".")[0] == "jax":
                 had = _before.get(module, vars(module))
-                found = {name for name in names if name in had and had[name] not in read}
-                read += [had[name] for name in found]
+                replaced = {name for name in names if name in had and had[name] not in read}
+                read += [had[name] for name in replaced]
                 if ours and module in _before:
-                    self.names.setdefault(module, set()).update(found)
+                    self.names.setdefault(module, set()).update(replaced)
         return read

@@ -179,8 +179,8 @@ def evaluate(
         with _equation_context(eqn):
             outs = evaluate_equation(eqn, [read(atom) for atom in eqn.invars])
         env.update(zip(eqn.outvars, outs, strict=True))
-        # Values that no later equation reads are freed at once. Outside of jit they are real buffers, and to hold them
-        # all took as much memory as a training step without donation.
+        # Values that no later equation reads are freed at once: outside of jit they are real buffers, which would all
+        # stay alive until the end of the program.
         for var in {v for v in eqn.invars if isinstance(v, Var)} - outputs:
             if last_reader[var] == i:
                 del env[var]

@@ -153,8 +153,8 @@ class _Writer:
         order. None if there is none."""
         if self.offered is None:
             return None
-        # Static slots count as a place that is not forwarded: the extractor has compared static values, but a record
-        # with a static leaf may be mutable.
+        # A static slot has no source, and gets a place that is not forwarded: a record with a static leaf is never
+        # handed back (see `extracting.Reader.read`).
         slots = jax.tree.leaves(node)
         places = [self.sources.get(slot.index, (0, 0)) if isinstance(slot, Slot) else (0, 0) for slot in slots]
         if not places or places[0][0] != FORWARDED:

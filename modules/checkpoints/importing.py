@@ -261,8 +261,8 @@ class _Filling:
             place = self.goals.places[path]
             old = like[place.leaf]
             if place.leaf not in whole:
-                kept = place.copy and not _is_abstract(old)
-                whole[place.leaf] = np.array(old) if kept else np.empty(old.shape, old.dtype)
+                keeps_old = place.copy and not _is_abstract(old)
+                whole[place.leaf] = np.array(old) if keeps_old else np.empty(old.shape, old.dtype)
             whole[place.leaf][place.copy] = piece
         return {path: _placed(array, like[path]) for path, array in whole.items()}
 

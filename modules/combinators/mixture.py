@@ -60,11 +60,11 @@ def send(
     gates = gates / jnp.sum(gates, axis=-1, keepdims=True)
     choices = jax.nn.one_hot(chosen.T, experts, dtype=jnp.int32)  # (top_k, tokens, experts)
     places = _places(choices)
-    taken = (choices == 1)[..., None] & (places[..., None] == jnp.arange(capacity)[None, None, None, :])
-    weights = jnp.sum(jnp.where(taken, gates.T[:, :, None, None], jnp.zeros((), gates.dtype)), axis=0)
+    sent = (choices == 1)[..., None] & (places[..., None] == jnp.arange(capacity)[None, None, None, :])
+    weights = jnp.sum(jnp.where(sent, gates.T[:, :, None, None], jnp.zeros((), gates.dtype)), axis=0)
     fractions = jnp.mean(jnp.sum(choices, axis=0).astype(logits.dtype), axis=0) / top_k
     loss = experts * jnp.sum(fractions * jnp.mean(probabilities, axis=0))
-    return jnp.any(taken, axis=0), weights, loss
+    return jnp.any(sent, axis=0), weights, loss
 
 
 def _places(choices: Int[Array, "top_k tokens experts"]) -> Int[Array, "top_k tokens experts"]:

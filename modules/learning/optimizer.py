@@ -42,7 +42,7 @@ from weft.core.threads.debugging import drop
 from weft.modules.construct import ConfigError
 from weft.modules.explicit import as_given
 from weft.modules.learning.choosing import chosen
-from weft.modules.learning.offered import taken
+from weft.modules.learning.offered import accepted
 from weft.modules.op import hashable
 from weft.transforms.autodiff import value_and_grad
 
@@ -317,11 +317,11 @@ class Optimizer(Module):  # weft: skip(of any model)
     def _read(self, model: Any) -> list[Any]:
         """The parameters of a model."""
         leaves = _parameters(model, self.wrt)
-        known, found = self.layout.paths, tuple(leaf.path for leaf in leaves)
-        if found != known:
+        known, paths = self.layout.paths, tuple(leaf.path for leaf in leaves)
+        if paths != known:
             raise StructureError(
                 "the model has other parameters than the one that this optimizer was made for",
-                at=_unlike(known, found, "model", "is no parameter there", "was none there"),
+                at=_unlike(known, paths, "model", "is no parameter there", "was none there"),
                 fix=how_to_unpack(model) if pair_in_words(model) else "make a new Optimizer for this model",
             )
         refuse_aliases(model, leaves, ("model",), "an optimizer")
@@ -329,13 +329,13 @@ class Optimizer(Module):  # weft: skip(of any model)
 
     def _read_gradient(self, grad: Any, parameters: Sequence[Any]) -> Any:
         """A gradient as optax sees it."""
-        found = {leaf.path: leaf.value for leaf in iter_leaves(grad) if leaf.dynamic}
+        gradients = {leaf.path: leaf.value for leaf in iter_leaves(grad) if leaf.dynamic}
         known = dict(zip(self.layout.paths, parameters, strict=True))
-        wrong = _unlike(tuple(known), tuple(found), "grad", "is missing", "is the gradient of no parameter")
+        wrong = _unlike(tuple(known), tuple(gradients), "grad", "is missing", "is the gradient of no parameter")
         wrong += [
-            f"{format_path(path, 'grad')} is of shape {jnp.shape(found[path])}, the parameter of {jnp.shape(value)}"
+            f"{format_path(path, 'grad')} is of shape {jnp.shape(gradients[path])}, the parameter of {jnp.shape(value)}"
             for path, value in known.items()
-            if path in found and jnp.shape(found[path]) != jnp.shape(value)
+            if path in gradients and jnp.shape(gradients[path]) != jnp.shape(value)
         ]
         if wrong:
             raise StructureError(
@@ -345,7 +345,7 @@ class Optimizer(Module):  # weft: skip(of any model)
                 if type(grad) is tuple
                 else "give grad and Optimizer the same wrt, and update the model that was differentiated",
             )
-        return self.layout.parameters.unflatten([found[path] for path in known])
+        return self.layout.parameters.unflatten([gradients[path] for path in known])
 
     def _with_parameters(self, model: M, tree: Any) -> M:
         values = self.layout.parameters.flatten_up_to(tree)
@@ -368,11 +368,11 @@ def _parameters(model: Any, wrt: Filter) -> list[Leaf]:
     return leaves
 
 
-def _unlike(known: Sequence[Path], found: Sequence[Path], root: str, missing: str, new: str) -> list[str]:
+def _unlike(known: Sequence[Path], paths: Sequence[Path], root: str, missing: str, new: str) -> list[str]:
     """What two lists of paths do not share, in words."""
-    here, there = set(known), set(found)
+    here, there = set(known), set(paths)
     gone = [f"{format_path(path, root)} {missing}" for path in known if path not in there]
-    return gone + [f"{format_path(path, root)} {new}" for path in found if path not in here]
+    return gone + [f"{format_path(path, root)} {new}" for path in paths if path not in here]
 
 
 def _update(transformation: Any, updates: Any, state: Any, params: Any, extra: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -381,7 +381,7 @@ def _update(transformation: Any, updates: Any, state: Any, params: Any, extra: M
     # What is no `GradientTransformation` (MultiSteps, PerFilter) takes extra arguments, and hands them on.
     if isinstance(transformation, optax.GradientTransformation):
         transformation = optax.with_extra_args_support(transformation)
-    given = extra if isinstance(transformation, PerFilter) else taken(transformation.update, extra)
+    given = extra if isinstance(transformation, PerFilter) else accepted(transformation.update, extra)
     return as_given(transformation.update, updates, state, params, like=(updates, state), **given)
 
 

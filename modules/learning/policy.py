@@ -200,7 +200,7 @@ def _cast(value: Any, dtype: Any) -> Any:
 
 
 def _floating(dtype: DTypeLike) -> Any:
-    found = jnp.dtype(dtype)
-    if not jnp.issubdtype(found, jnp.floating):
-        raise ConfigError(f"a policy is of floating-point dtypes, and {found.name} is none")
-    return found
+    floating = jnp.dtype(dtype)
+    if not jnp.issubdtype(floating, jnp.floating):
+        raise ConfigError(f"a policy is of floating-point dtypes, and {floating.name} is none")
+    return floating

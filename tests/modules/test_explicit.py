@@ -13,7 +13,7 @@ import pytest
 import weft
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from weft import nnx
-from weft.modules.explicit import beside, is_divided, laid_as, once, product_sharding, spec_of
+from weft.modules.explicit import is_divided, laid_as, laid_like, once, product_sharding, spec_of
 
 KEY = jax.random.key(0)
 # Everything is divided that can be: features as a fully sharded model's are, and hidden axes as tensor parallelism has.
@@ -196,7 +196,7 @@ def test_an_axis_of_the_mesh_stays_where_it_comes_first():
 
 def test_values_without_a_mesh_are_left_alone():
     small, y = jnp.ones(2), jnp.ones((3, 2))
-    assert beside(small, y) is small
+    assert laid_like(small, y) is small
     assert laid_as(small, small) is small
 
 
