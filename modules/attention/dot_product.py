@@ -249,7 +249,7 @@ def attended_keys(
         window: as in `fused_attention`.
 
     >>> places = jnp.arange(3)
-    >>> near(places, places, is_causal=True, window=(1, 0)).astype(int).tolist()
+    >>> attended_keys(places, places, is_causal=True, window=(1, 0)).astype(int).tolist()
     [[1, 0, 0], [1, 1, 0], [0, 1, 1]]
     """
     ahead = lax.expand_dims(key, range(query.ndim)) - jnp.expand_dims(query, -1)
