@@ -95,12 +95,12 @@ def export(
         names, notes = list(flat), {"parameters": parameters, "configuration": _configuration(arguments, flat)}
 
         def run(flat: Mapping[str, Any]) -> dict[str, Any]:
-            given = structure.build([_wrapped(flat[name], keys.get(name)) for name in names])
-            nodes = {node: i for i, node in reversed(list(enumerate(_nodes(given))))}
-            before = jax.tree.leaves(given)
-            by_position, by_name = statics.complete(*_as_passed(parameters, len(args), given))
+            arguments = structure.build([_wrapped(flat[name], keys.get(name)) for name in names])
+            nodes = {node: i for i, node in reversed(list(enumerate(_nodes(arguments))))}
+            before = jax.tree.leaves(arguments)
+            by_position, by_name = statics.complete(*_as_passed(parameters, len(args), arguments))
             out = jitted(*by_position, **by_name)
-            _refuse_writes(before, given, out)
+            _refuse_writes(before, arguments, out)
             _refuse_statics(out)
             notes["output"] = _outline(out, (), nodes)
             _, out, notes["keys"] = _flattened(out)

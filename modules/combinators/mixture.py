@@ -48,8 +48,8 @@ def send(
         Who takes which place; with what weight (those of one token add up to one, before any is passed over); and the
         load-balancing loss, `experts * sum(fraction of tokens * mean probability)`, which is one where all is even.
 
-    >>> taken, weights, loss = send(jnp.array([[9.0, 0.0], [9.0, 0.0]]), top_k=1, capacity=1)
-    >>> taken[:, 0, 0].tolist(), taken[:, 1, 0].tolist()
+    >>> sent, weights, loss = send(jnp.array([[9.0, 0.0], [9.0, 0.0]]), top_k=1, capacity=1)
+    >>> sent[:, 0, 0].tolist(), sent[:, 1, 0].tolist()
     ([True, False], [False, False])
 
     Source: Fedus et al., "Switch Transformers", 2021; Lepikhin et al., "GShard", 2020.
@@ -152,8 +152,8 @@ class MoE(Module, Generic[L_co]):  # weft: skip(of any experts)
             # Who came before is asked of all tokens, wherever they lie; what comes of it lies where they do.
             with_token, everywhere = (on_mesh_of(entries, logits) for entries in (spec_of(tokens)[:1], ()))
             choose = cast(Any, jax.sharding).auto_axes(choose, out_sharding=(with_token, with_token, everywhere))
-        taken, weights, loss = choose(logits)
-        each = einsum("tec,tf->ecf", taken.astype(x.dtype), tokens)
+        sent, weights, loss = choose(logits)
+        each = einsum("tec,tf->ecf", sent.astype(x.dtype), tokens)
         ys = vmap(_expert)(self.experts, _beside_experts(each, self.experts))
         y = einsum("tec,ecf->tf", weights.astype(ys.dtype), ys)
         return jnp.reshape(y, (*x.shape[:-1], y.shape[-1])), loss

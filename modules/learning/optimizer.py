@@ -140,13 +140,14 @@ class PerFilter:
         return treedef.unflatten([leaf if of == group else None for leaf, of in zip(leaves, self.groups, strict=True)])
 
 
-def _check_transformation(given: Any) -> None:
-    for one in cast("Mapping[Any, Any]", given).values() if isinstance(given, Mapping) else (given,):
-        if not callable(getattr(one, "init", None)) or not callable(getattr(one, "update", None)):
-            name = getattr(one, "__name__", None)
+def _check_transformation(transformations: Any) -> None:
+    by_filter = cast("Mapping[Any, Any]", transformations) if isinstance(transformations, Mapping) else None
+    for transformation in (transformations,) if by_filter is None else by_filter.values():
+        if not callable(getattr(transformation, "init", None)) or not callable(getattr(transformation, "update", None)):
+            name = getattr(transformation, "__name__", None)
             raise ConfigError(
-                f"an optimizer takes a transformation of optax, not a {type(one).__name__}",
-                at=f"transformation={f'the function {name}' if name else one!r}",
+                f"an optimizer takes a transformation of optax, not a {type(transformation).__name__}",
+                at=f"transformation={f'the function {name}' if name else transformation!r}",
                 fix=f"call it: {name}(...)" if name else "Optimizer(model, optax.adamw(1e-3)): the model comes first",
             )
 
@@ -295,13 +296,13 @@ class Optimizer(Module):  # weft: skip(of any model)
         >>> (moved.bias - model.bias).tolist()
         [-0.5]
         """
-        given = model
+        before = model
 
         def evaluate(model: Any, *args: Any, **kwargs: Any) -> Any:
             value, successor = take_successor(model, loss(model, *args, **kwargs), "the loss")
             if successor is not None:
                 others = [*arguments_by_name(args, kwargs, parameter_names(loss)[1:]), *closed_over_by(loss)]
-                check_origin(model, successor, [(name, one) for name, one in others if one is not given], "the loss")
+                check_origin(model, successor, [(name, one) for name, one in others if one is not before], "the loss")
             return value[0] if type(value) is tuple else value, (value, successor)
 
         (_, (value, new)), gradient = value_and_grad(evaluate, wrt=self.wrt, has_aux=True)(model, *args, **kwargs)
@@ -381,8 +382,8 @@ def _update(transformation: Any, updates: Any, state: Any, params: Any, extra: M
     # What is no `GradientTransformation` (MultiSteps, PerFilter) takes extra arguments, and hands them on.
     if isinstance(transformation, optax.GradientTransformation):
         transformation = optax.with_extra_args_support(transformation)
-    given = extra if isinstance(transformation, PerFilter) else accepted(transformation.update, extra)
-    return as_given(transformation.update, updates, state, params, like=(updates, state), **given)
+    arguments = extra if isinstance(transformation, PerFilter) else accepted(transformation.update, extra)
+    return as_given(transformation.update, updates, state, params, like=(updates, state), **arguments)
 
 
 def _in_terms(extra: Mapping[str, Any], whole: Callable[[Any], Any], own: Callable[[Any], Any]) -> dict[str, Any]:

@@ -204,9 +204,9 @@ def _places(
     specs = [on_mesh(one.axes or (), _complete(one.axes or (), table)) for one in arrays]
     problems: dict[str, list[str]] = {}
     for one, spec in zip(arrays, specs, strict=True):
-        found = _problem(one, spec, mesh)
-        if found is not None:
-            fix, line = found
+        problem = _problem(one, spec, mesh)
+        if problem is not None:
+            fix, line = problem
             problems.setdefault(fix, []).append(line)
     if problems:
         raise AxisError(

@@ -154,7 +154,7 @@ def test_cotangents_of_a_wrong_shape_are_told_by_the_argument_they_belong_to():
     with pytest.raises(weft.StructureError, match="a cotangent must have the shape and dtype of its primal") as caught:
         weft.grad(scaled(lambda saved, g: ({"w": g * saved[1]}, g * saved[0]["w"])))(1.0)
     assert "at: weights.w: ~float32[], its cotangent: float32[3]" in str(caught.value)
-    assert "sum it over the axes along which that was broadcast" in caught.value.fix
+    assert "sum it over the axes along which the primal was broadcast" in caught.value.fix
     assert float(weft.grad(scaled(lambda saved, g: ({"w": (g * saved[1]).sum()}, None)))(1.0)) == 3.0
 
 
