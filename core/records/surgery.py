@@ -83,12 +83,14 @@ def at(model: M, filter: Filter = None, among: Filter = ..., /) -> At[M]:
     places = _places(model, filter)
     if not places and not may_match_none(filter):
         sort_leaves(list(iter_leaves(model)), [filter], require_all=False)  # raises an error that lists the leaves
-        raise FilterError(f"nothing in this {type(model).__name__} is {filter!r}", fix="check the filter, or use Maybe")
+        raise FilterError(
+            f"no part of this {type(model).__name__} matches {filter!r}", fix="check the filter, or use Maybe"
+        )
     if places and among is not ...:
         places = _among(model, places, among)
         if not places and not (may_match_none(filter) or may_match_none(among)):
             raise FilterError(
-                f"nothing in this {type(model).__name__} is {format_filter(filter)}, with all its arrays "
+                f"no part of this {type(model).__name__} matches {format_filter(filter)} and has arrays that all match "
                 f"{format_filter(among)}",
                 fix="check the filters, or use Maybe",
             )
