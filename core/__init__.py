@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from weft.core.sowing.capturing import CaptureError, capture, perturb, perturbations, scope, sow
     from weft.core.threads.lost import debug_successors
 
-# Where each of them comes from; a test holds the two lists together.
+# The module of each name that is imported on first use; a test compares this with the imports above.
 _HOMES = {
     "weft.core.records.keys": "Keys KeyStream SeedError StreamError debug_keys",
     "weft.core.records.surgery": "at",

@@ -1,9 +1,9 @@
-"""What weft keeps from one call to the next: one list of tables, each with what it is found by and how much it holds.
+"""The list of weft's caches, each with a name, a description of its key, and its size.
 
-Two things must not happen to a process that runs for days. A table must not grow with the calls that are made: each has
-a bound. And a table must not keep alive what a user has let go of, above all arrays: what is found by a function is
-known weakly (`memory`), and what is found by a class, an annotation or a text holds no arrays. A test makes and drops
-models, functions and classes by the thousand, and counts what is left.
+A process that runs for days must not run out of memory. So no cache grows with the number of calls: each has a bound.
+And no cache keeps alive what the user has dropped, above all arrays: caches by function hold the function weakly
+(`memory`), and caches by class, annotation or string hold no arrays. A test creates and drops models, functions and
+classes by the thousand, and counts the entries that are left.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from typing import Any, ParamSpec, TypeVar, cast
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# As many as JAX keeps traces of one function.
+# The same number as JAX's own caches of traces.
 MOST_KEPT = 4096
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table: its name, what its entries are found by, how many it holds at most, how to look and how to empty it."""
+    """A cache: its name, its key in words, the most entries that it holds (None: no bound), its size, and how to clear
+    it."""
 
     name: str
     key: str
@@ -36,24 +37,24 @@ _tables: dict[str, Table] = {}
 
 
 def tables() -> list[Table]:
-    """The tables of all modules that are loaded."""
+    """The caches of all modules that are loaded."""
     return [_tables[name] for name in sorted(_tables)]
 
 
 def register(table: Table) -> None:
-    """Adds a table to the list."""
+    """Adds a cache to the list."""
     _tables[table.name] = table
 
 
-def kept(key: str, most: int = MOST_KEPT, *, typed: bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Keeps what a function of hashable arguments returned, the last `most` of them.
+def cached_by(key: str, most: int = MOST_KEPT, *, typed: bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorates a function of hashable arguments with a cache of its results, which is listed here.
 
     Args:
-        key: what the arguments are, in words: `"class"`, `"annotation"`.
-        most: how many are kept.
-        typed: whether 1 and True are two things.
+        key: the arguments, in words: `"class"`, `"annotation"`.
+        most: the most results that the cache holds; those that were used last stay.
+        typed: whether 1 and True are different arguments.
 
-    >>> @kept("number", most=2)
+    >>> @cached_by("number", most=2)
     ... def square(x: int) -> int:
     ...     return x * x
     >>> [square(x) for x in (1, 2, 3)], [table.size() for table in tables() if table.name.endswith("square")]
@@ -70,10 +71,10 @@ def kept(key: str, most: int = MOST_KEPT, *, typed: bool = False) -> Callable[[C
 
 
 def kept_with_class(function: Callable[[type[Any]], R]) -> Callable[[type[Any]], R]:
-    """Keeps what a function returned of a class for as long as the class lives.
+    """Decorates a function of a class with a cache that holds each result as long as the class lives.
 
-    For what cannot be found out again, so that `clear_caches` leaves it: annotations that are texts may name the locals
-    of a function, and can be read only while that runs.
+    `clear_caches` does not clear it, because some results cannot be computed again: a string annotation may name the
+    locals of a function, and can be resolved only while that function runs.
     """
     known: weakref.WeakKeyDictionary[type[Any], R] = weakref.WeakKeyDictionary()
 
@@ -88,11 +89,11 @@ def kept_with_class(function: Callable[[type[Any]], R]) -> Callable[[type[Any]],
 
 
 def kept_in(name: str, key: str, table: MutableMapping[Any, Any]) -> None:
-    """Registers a mapping that a module fills by itself; what is in it now is what clearing it goes back to.
+    """Lists a mapping that a module fills by itself; to clear it restores its present entries.
 
     Args:
         name: the module and the name in it.
-        key: what its entries are found by, in words.
+        key: the mapping's keys, in words.
         table: the mapping, with one entry for each key that is alive.
     """
     first: dict[Hashable, Any] = dict(table)
@@ -105,9 +106,9 @@ def kept_in(name: str, key: str, table: MutableMapping[Any, Any]) -> None:
 
 
 def clear_caches() -> None:
-    """Empties all that weft keeps: plans, generated code, what is known of classes and annotations.
+    """Clears weft's caches: plans, generated code, and facts about classes and annotations.
 
-    Nothing changes but speed: the next call of each function is traced anew. JAX keeps its own: `jax.clear_caches()`.
+    Only speed changes: the next call of each function is traced again. JAX has its own caches: `jax.clear_caches()`.
 
     >>> clear_caches()
     """

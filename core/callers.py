@@ -1,7 +1,7 @@
-"""Whose code a file holds, and a frame runs: weft's, that of what it stands on, of other packages, or the user's.
+"""Whose code a file holds and a frame runs: weft's, JAX's or equinox's, that of other packages, or the user's.
 
-There is one table. Who asks has a question of its own, for which some owners are alike: an error is told by the user's
-line, for which optax is as good as the user; a proof is about one program, for which optax is a library (see
+There is one table of owners, which callers group by their own question. An error names the line of the user, or of a
+package such as optax that calls weft; a proof is about one program, for which optax is a library (see
 `typecheck/proofs/whose.py`).
 """
 
@@ -15,16 +15,17 @@ from typing import Literal
 
 import equinox
 import jax
-from weft.core.caches import kept
+from weft.core.caches import cached_by
 
-# `generated` is what has no file: what a dataclass writes, a prompt's lines. `frozen` starts a program (`python -m`).
+# `generated` is code without a file: methods of a dataclass, lines at a prompt. `frozen` is Python's code that starts a
+# program (`python -m`).
 Owner = Literal[
     "machinery", "contracts", "nnx", "modules", "jax", "equinox", "installed", "standard", "frozen", "generated", "user"
 ]
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# Weft's own packages, not everything beside them: tests and examples are users. The first that fits decides: weft, JAX
-# and equinox are installed, and what is installed mostly lies below the standard library.
+# Weft's own packages; tests and examples next to them count as users. The first folder that fits decides, because weft,
+# JAX and equinox lie in folders of installed packages, and these mostly in the folder of the standard library.
 _FOLDERS: tuple[tuple[str, Owner], ...] = (
     (os.path.join(_ROOT, "core", ""), "machinery"),
     (os.path.join(_ROOT, "transforms", ""), "machinery"),
@@ -37,13 +38,13 @@ _FOLDERS: tuple[tuple[str, Owner], ...] = (
     *((os.path.join(sysconfig.get_path(name), ""), "installed") for name in ("purelib", "platlib")),
 )
 _STANDARD = tuple(os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "platstdlib"))
-# What folders of installed packages are called: those of other environments are installed as well.
+# The names of folders of installed packages, by which packages of other environments are recognised too.
 _PACKAGES = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
 
 
-@kept("file")
+@cached_by("file")
 def owner_of(file: str) -> Owner:
-    """Whose code a file holds, by the name that code objects have for it.
+    """Whose code a file holds; `file` is the name that code objects have for it.
 
     >>> owner_of(jax.jit.__code__.co_filename), owner_of(os.__file__), owner_of("/project/train.py")
     ('jax', 'standard', 'user')
@@ -58,20 +59,20 @@ def owner_of(file: str) -> Owner:
     return "standard" if file.startswith(_STANDARD) else "user"
 
 
-# Whoever's line an error can be told by: not what passes a call on, nor what starts a program.
+# The owners whose lines an error may name: neither code that only passes a call on nor code that starts a program.
 _OUTSIDE = frozenset[Owner](("user", "installed", "standard", "generated"))
 
 
 def is_users(code: FrameType | FunctionType) -> bool:
-    """Whether a frame runs the user's code, or a function is made of it."""
+    """Whether a frame runs, or a function consists of, the user's code (or that of a package that calls weft)."""
     owner = code.f_code if isinstance(code, FrameType) else code.__code__
     return owner_of(owner.co_filename) in _OUTSIDE
 
 
 def is_machinery(frame: FrameType) -> bool:
-    """Whether a frame runs what weft passes calls on by: the interpreter, transforms, contracts.
+    """Whether a frame runs code of weft's that only passes calls on: the interpreter, transforms, contracts.
 
-    What only passes calls on: a layer of `modules` or `nnx` has a name that the user wrote.
+    A layer of `modules` or `nnx` is none: the user wrote its name.
     """
     return owner_of(frame.f_code.co_filename) in ("machinery", "contracts")
 

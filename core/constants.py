@@ -1,8 +1,10 @@
-"""What a function finds outside of itself and cannot change: whether a trace of it may be kept.
+"""The constants that a function reads from outside of itself (closure, defaults, globals), as a cache key for its
+trace.
 
-JAX keeps the trace of a loop's body with the body, and what the body finds outside of itself is a constant of that
-trace: an object that is written to later would have its old value there. So a trace serves another call only for a
-function that finds the very same *constants*, and it outlives the function only if these outlive it anyway.
+JAX caches the trace of a loop's body by the body. Values that the body reads from outside are constants of that trace:
+if an object is mutated later, the trace still has its old value. So a cached trace serves another function only if both
+read the same *constants*, none of which can change; and it is stored beyond the function's life only if its constants
+live as long anyway.
 """
 
 from __future__ import annotations
@@ -22,53 +24,53 @@ import jax.numpy as jnp
 import numpy as np
 from weft.core.callers import owner_of
 from weft.core.edge.untyped import jax as untyped_jax
-from weft.core.makeup import globals_read, is_all_attributes, makeup_of, named, names_read, values_given
+from weft.core.makeup import closure_and_defaults, globals_read, is_all_attributes, makeup_of, named, names_read
 
 Key = tuple[Hashable, ...]
 
 _JITTED = cast("type[Any]", type(untyped_jax.jit(lambda: None)))
-# All as Any, since `isinstance` would narrow a value to types that are half unknown.
+# Declared as Any, because `isinstance` would narrow a value to types of which a strict checker knows only parts.
 _PLAIN: Any = (str, bytes, bool, int, type(None), type(...), np.dtype, np.generic)
 _GROUPS: Any = (tuple, frozenset)
-# What is told apart by identity: functions that others wrote, or that JAX keeps traces of already.
-_TEXTS: Any = (enum.Enum, BuiltinFunctionType, np.ufunc, jnp.ufunc, jax.custom_jvp, jax.custom_vjp, _JITTED)
-# A text that leads to more than this is taken for one that may change: looking on costs more than tracing it again.
+# Values that are compared by identity: functions of libraries, and those whose traces JAX caches already.
+_BY_IDENTITY: Any = (enum.Enum, BuiltinFunctionType, np.ufunc, jnp.ufunc, jax.custom_jvp, jax.custom_vjp, _JITTED)
+# A function that reads more values than this counts as one that may change: to search on costs more than a trace.
 _MOST = 1_000
-# Where descriptors and decorators keep the function that they were given.
+# The attributes in which descriptors and decorators store the function that they wrap.
 _INNER = ("__func__", "fget", "func", "method", "__wrapped__")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class _Same:
-    """One thing by its identity, which it keeps from being given to another."""
+    """A value that is compared by identity; it is stored, so that no other object gets its id."""
 
-    thing: Any
+    value: Any
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.thing is other.thing
+        return isinstance(other, _Same) and self.value is other.value
 
     def __hash__(self) -> int:
-        return id(self.thing)
+        return id(self.value)
 
 
 class _ChangesError(Exception):
-    """Something was found that may change, or that is not to be kept."""
+    """The function reads a value that may change, or that must not be kept alive."""
 
 
 def constants_of(function: Any, *, lasting: bool = False) -> Key | None:
-    """All that a function finds outside of itself, as a key, if nothing of it may change.
+    """A key of all values that a function reads from outside of itself; None if one of them may change.
 
-    Arrays, objects, lists and the like may: they can be replaced or written to where the function finds them. Numbers,
-    strings, functions, classes and frozen dataclasses of them cannot, and where another one takes the place of one of
-    them, the key differs. Two functions with one key do the same.
+    Arrays, objects, lists and the like may change: they can be mutated. Numbers, strings, functions, classes and frozen
+    dataclasses of these cannot, and if a name is bound to another value, the key differs. Two functions with equal keys
+    compute the same.
 
     Args:
-        function: the function; a partial application is one too.
-        lasting: whether to refuse what may be freed while the program runs: functions and classes that no module has
-            as its own, other than functions that are told apart by their text and constants.
+        function: the function, or a partial application.
+        lasting: whether to refuse values that may be freed while the program runs: functions and classes that are no
+            attribute of their module, unless a function is identified by its code and constants.
 
     Returns:
-        None if something may change, or does not last.
+        None if a value may change, or may be freed (if `lasting`).
 
     >>> import jax.numpy as jnp
     >>> table = jnp.ones(2)
@@ -78,16 +80,16 @@ def constants_of(function: Any, *, lasting: bool = False) -> Key | None:
     >>> constants_of(one) == constants_of(other), constants_of(one) == constants_of(third)
     (True, False)
     """
-    looking = _Constants(lasting)
+    search = _Constants(lasting)
     try:
-        looking.meet(function, frozenset())
+        search.meet(function, frozenset())
     except _ChangesError:
         return None
-    return tuple(looking.key)
+    return tuple(search.key)
 
 
 class _Constants:
-    """One walk over what functions find."""
+    """A search through the values that functions read; `key` is the key so far."""
 
     def __init__(self, lasting: bool):
         self.lasting = lasting
@@ -95,13 +97,13 @@ class _Constants:
         self._met: dict[int, int] = {}
 
     def meet(self, value: Any, names: frozenset[str]) -> None:
-        """Adds a value to the key; `names` are those that the text which found it reads."""
+        """Adds a value to the key; `names` are the names that the code which read it reads."""
         kind = cast("type[Any]", type(value))
         if isinstance(value, _PLAIN):
             self.key.append((kind, value.tobytes() if isinstance(value, np.generic) else value))
             return
         if isinstance(value, float | complex):
-            self.key.append((kind, repr(value)))  # 0.0 equals -0.0, and does not do the same
+            self.key.append((kind, repr(value)))  # by repr, because 0.0 equals -0.0 and gives other results
             return
         again = self._met.get(id(value))
         if again is not None:
@@ -120,7 +122,7 @@ class _Constants:
             self._module(value, names)
         elif isinstance(value, type):
             self._class(value, names)
-        elif isinstance(value, _TEXTS) and isinstance(getattr(value, "__self__", None), ModuleType | type | None):
+        elif isinstance(value, _BY_IDENTITY) and isinstance(getattr(value, "__self__", None), ModuleType | type | None):
             self._identity(value)
         elif _is_frozen(kind):
             self._class(kind, names)
@@ -148,14 +150,14 @@ class _Constants:
         self._identity(cls)
         if _is_of_library(cls):
             return
-        # What its methods find lasts as long as the class does.
+        # The values that its methods read live as long as the class.
         lasting, self.lasting = self.lasting, False
         for base in cls.__mro__:
             for name, value in vars(base).items() if not _is_of_library(base) else ():
                 for inner in _INNER:
                     value = getattr(value, inner, value)
                 if isinstance(value, FunctionType):
-                    # Those that a decorator of classes made are no text of the program's.
+                    # Methods that a decorator generated (`dataclass`) are no code of the program's.
                     if _is_own_file(value.__code__.co_filename) and value.__code__.co_filename != "<string>":
                         self.meet(value, names)
                 elif not name.startswith("_") and not hasattr(cast("type[Any]", type(value)), "__get__"):
@@ -166,13 +168,13 @@ class _Constants:
         code = function.__code__
         own = _is_own_file(code.co_filename)
         if self.lasting and vars(sys.modules.get(function.__module__, os)) is not function.__globals__:
-            raise _ChangesError  # its globals end with it
+            raise _ChangesError  # its globals are not those of a module, and are freed with it
         self.key.append((code, function.__module__))
         names = frozenset(names_read(code))
-        # A library's functions keep no state of the program's, but for what it gave them to close over.
+        # The globals of a library's function hold no state of the program; its closure and its defaults may.
         read = globals_read(function).values() if own else ()
-        for found in (*values_given(function), *read):
-            self.meet(found, names)
+        for value in (*closure_and_defaults(function), *read):
+            self.meet(value, names)
         if own and not is_in_its_module(function):
             self._all("annotations", [*function.__annotations__, *function.__annotations__.values()], names)
             if any(not name.startswith("__weft_") for name in vars(function)):
@@ -187,21 +189,22 @@ def _module_of(value: Any) -> ModuleType | None:
 
 
 def is_in_its_module(value: Any) -> bool:
-    """Whether a module has a function or class under its own name: then it stays as long as the program."""
+    """Whether a function or class is an attribute of its module under its own name, and so lives as long as the
+    module."""
     if isinstance(value, np.ufunc):
         return getattr(np, value.__name__, None) is value
     return named(str(getattr(value, "__module__", None)), getattr(value, "__qualname__", "<locals>")) is value
 
 
 def _is_frozen(kind: type) -> bool:
-    """Whether objects of a class are frozen, and so what their attributes are; records are for others to change."""
+    """Whether a class is a frozen dataclass whose objects are nothing but their attributes; records do not count."""
     parameters: Any = getattr(kind, "__dataclass_params__", None)
     is_frozen = parameters is not None and bool(parameters.frozen)
     return is_frozen and is_all_attributes(kind) and not issubclass(kind, eqx.Module)
 
 
 def _is_of_library(value: Any) -> bool:
-    """Whether a module, or what a module has under its own name, is of a library."""
+    """Whether a value is a library's module, or an attribute of such a module under its own name."""
     module = _module_of(value)
     if module is None or not (module is value or is_in_its_module(value)):
         return False
@@ -212,5 +215,5 @@ def _is_of_library(value: Any) -> bool:
 
 
 def _is_own_file(file: str) -> bool:
-    """Whether a file is the program's, not that of a library that is installed."""
+    """Whether a file belongs to the program, not to a library."""
     return owner_of(file) in ("user", "generated")

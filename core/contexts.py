@@ -1,10 +1,11 @@
-"""The settings of weft's that are part of the key of JAX's trace caches, as the code inside of a trace reads them.
+"""Settings of weft's that code inside of a trace reads, and that are therefore part of the key of JAX's trace caches.
 
-What was compiled while contracts were off has none in it. Called again with contracts on, it must not be what JAX finds
-in its caches. JAX has a place for such settings in its own keys (`jax.make_user_context`), which costs a call nothing.
+A function that was compiled while contracts were off checks none. When it is called again with contracts on, JAX must
+not find that program in its caches. `jax.make_user_context` adds a setting to JAX's own keys, which costs a call
+nothing.
 
-JAX forgets every trace when a setting is made: a training step would be compiled again because somebody captures a
-value elsewhere. So the settings of what loads on first use are made here, as weft is imported.
+JAX drops all traces when a setting is *created*: a training step was compiled again because the program had used
+`capture` for the first time. So the settings of modules that load on first use are created here, when weft is imported.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ _UNSET: Any = object()
 
 
 class Ambient(Generic[T]):
-    """One setting, with a default for the process.
+    """A setting of the running task, with a default for the process.
 
-    A context of JAX's is the thread's, and this one is the task's: its value stands in a context variable, and JAX is
-    told.
+    A setting of JAX's belongs to a thread, but two tasks of one thread may have different ones. So the value is stored
+    in a context variable, and JAX is told the same value for its keys.
 
     Args:
-        name: of the context variable.
-        default: its value where nobody has set another; hashable, as all of its values are.
+        name: the name of the context variable.
+        default: its value for the process; all values must be hashable.
 
     >>> import jax
     >>> loud = Ambient("loud", False)
@@ -51,7 +52,7 @@ class Ambient(Generic[T]):
 
     @property
     def value(self) -> T:
-        """The value in force: of the innermost `scope` of this task, else that of the process."""
+        """The value of the innermost `scope` of this task, or else that of the process."""
         local = self._local.get()
         return self._process if local is _UNSET else local
 
@@ -78,19 +79,21 @@ DEBUG_NONFINITE = "WEFT_DEBUG_NONFINITE"
 contract_mode = Ambient[str]("weft_contract_mode", os.environ.get("WEFT_TYPECHECK") or "on")
 # The names of the open scopes inside of a capture; None outside.
 capture_context: UserContext[tuple[str, ...] | None] = make_user_context(None)
-# Whether `debug_successors` is on; and, in a program that it looks at, that successors are marked.
+# LOOKING while `debug_successors` is on, MARKING while it traces a program to mark successors in it, else None.
 LOOKING, MARKING = "looking", "marking"
 successors_context: UserContext[str | None] = make_user_context(LOOKING if is_on(DEBUG_SUCCESSORS) else None)
-# Whether draws are entered in a ledger, for `debug_keys`.
+# Whether `debug_keys` is on.
 keys_context: UserContext[bool | None] = make_user_context(True if is_on(DEBUG_KEYS) else None)
-# Whether `debug.nonfinite` or `debug.watch` traces: calls of modules and marked values leave names in the program.
+# Whether `debug.nonfinite` or `debug.watch` is tracing: then calls of modules and marked values leave names in the
+# jaxpr.
 insight_context: UserContext[bool | None] = make_user_context(None)
-# A number for each call that `tabulate` records: what was traced for another one would not run again.
+# A number for each call that `tabulate` records, so that the call is not a cache hit: a cached trace would run no
+# layer, and the table would be empty.
 tabulate_context: UserContext[int | None] = make_user_context(None)
-# A number for each trial of a proof, so that none is answered from what JAX keeps of another.
+# A number for each trial of a proof, so that no trial is a cache hit of another one, which had other sizes.
 trial_context: UserContext[int | None] = make_user_context(None)
 
 
 def marking() -> bool:
-    """Whether the running code is a part of a program that `debug_successors` looks at."""
+    """Whether the running code is traced by `debug_successors`, so that successors are marked."""
     return successors_context.value == MARKING

@@ -1,9 +1,9 @@
-"""Where classes are defined, so that two of one name can be told apart.
+"""Where classes are defined, so that errors can distinguish two classes of the same name.
 
-In a notebook a class is defined again whenever its cell runs, and what was made before is of *another* class of the
-same name: "should be Block, and is Block" helps nobody. The source of a class that was replaced cannot be looked up any
-more (its module has the new one), so each class of records notes its place as it is made; others are found by the code
-of their methods.
+In a notebook a class is defined again whenever its cell runs, and records that were made before are of *another* class
+of the same name: "should be Block, and is Block" helps nobody. The source of the old class cannot be looked up, because
+its module has the new one. So each class of records notes its place when it is defined; other classes are located by
+the code of their methods.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from weft.core.edge import trees
 from weft.core.edge.trees import TreeDef
 from weft.core.paths import Path, key_part
 
-# By class, `file` and `line`. Weak, so that a notebook's old classes, and what they hold, may go.
+# The file and line of each class. Weak, so that a notebook's old classes, and what they hold, can be freed.
 _places: weakref.WeakKeyDictionary[type[Any], tuple[str, int]] = weakref.WeakKeyDictionary()
 
 
 def note_definition(cls: type[Any]) -> None:
-    """Notes where a class is defined: for its `__init_subclass__` to call, while the `class` statement runs."""
+    """Notes where a class is defined. Its `__init_subclass__` calls this, while the `class` statement runs."""
     here = inspect.currentframe()
     frame: FrameType | None = None if here is None or here.f_back is None else here.f_back.f_back
     while frame is not None and frame.f_globals.get("__name__") != cls.__module__:
@@ -35,7 +35,7 @@ def note_definition(cls: type[Any]) -> None:
 
 
 def defined_at(cls: type[Any]) -> str:
-    """`file:line` of a class, or the notebook's cell; empty if nobody knows.
+    """`file:line` of a class, or the notebook's cell; empty if it is unknown.
 
     >>> from weft.core.records.module import Module
     >>> class Block(Module): ...
@@ -53,12 +53,12 @@ def defined_at(cls: type[Any]) -> str:
 def _place_of_code(cls: type[Any]) -> tuple[str, int] | None:
     functions = (inspect.unwrap(value) for value in vars(cls).values() if callable(value))
     codes = (getattr(function, "__code__", None) for function in functions)
-    found = [code for code in codes if isinstance(code, CodeType) and code.co_filename != "<string>"]
-    return min(((code.co_filename, code.co_firstlineno) for code in found), default=None)
+    places = [code for code in codes if isinstance(code, CodeType) and code.co_filename != "<string>"]
+    return min(((code.co_filename, code.co_firstlineno) for code in places), default=None)
 
 
 def _cell(file: str) -> str:
-    """What IPython calls the cell that it compiled under this name, such as `cell In[3]`."""
+    """IPython's name of the cell that it compiled under this file name, such as `cell In[3]`; empty if it is none."""
     get_shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", None)
     shell: Any = get_shell() if callable(get_shell) else None
     name_of: Any = getattr(getattr(shell, "compile", None), "format_code_name", None)
@@ -66,38 +66,37 @@ def _cell(file: str) -> str:
     return " ".join(words).lower().replace("in[", "In[") if words else ""
 
 
-def same_name(one: Any, other: Any) -> bool:
-    """Whether two classes are different ones of one module and name: one was defined again.
+def same_name(a: Any, b: Any) -> bool:
+    """Whether two classes are different, but have the same module and name: the class was defined again.
 
     >>> same_name(int, int), same_name(int, bool)
     (False, False)
     """
-    if one is other or not (isinstance(one, type) and isinstance(other, type)):
+    if a is b or not (isinstance(a, type) and isinstance(b, type)):
         return False
-    return (one.__module__, one.__qualname__) == (other.__module__, other.__qualname__)
+    return (a.__module__, a.__qualname__) == (b.__module__, b.__qualname__)
 
 
 def another(cls: type[Any]) -> str:
-    """A class that has the name of the one that is expected, in words: `another Block, defined at model.py:3`."""
+    """A class that only has the name of the expected class, in words: `another Block, defined at model.py:3`."""
     place = defined_at(cls)
     return f"another {cls.__name__}, defined {f'at {place}' if place else 'again'}"
 
 
-REDEFINED = "a class that is defined again is another one: make the record again, with the class as it is now"
+REDEFINED = "the class was defined again after the record was made: make the record again, with the new class"
 
 
 def redefined_in(definition: TreeDef, tree: Any, path: Path = ()) -> tuple[Path, type[Any], type[Any]] | None:
-    """The first node of a tree whose class is another one of its definition's name: the path, and both classes."""
+    """The first node of a tree whose class only has the name of the class in the treedef: its path, the class in the
+    treedef, and its own class."""
     wanted: Any = (definition.node_data() or (None,))[0]
-    found = cast("type[Any]", type(tree))
-    if same_name(wanted, found):
-        return path, wanted, found
-    level = trees.flatten_one_level(tree) if wanted is found else None
+    actual = cast("type[Any]", type(tree))
+    if same_name(wanted, actual):
+        return path, wanted, actual
+    level = trees.flatten_one_level(tree) if wanted is actual else None
     children: Sequence[tuple[Any, Any]] = [] if level is None else list(level[0])
     if len(children) != len(definition.children()):
         return None
     pairs = zip(definition.children(), children, strict=True)
-    return next(
-        (one for child, (key, part) in pairs if (one := redefined_in(child, part, (*path, key_part(key)))) is not None),
-        None,
-    )
+    below = (redefined_in(child, part, (*path, key_part(key))) for child, (key, part) in pairs)
+    return next((answer for answer in below if answer is not None), None)

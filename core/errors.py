@@ -1,7 +1,7 @@
-"""weft's errors: one base class, and subclasses that are also the builtin that one would expect.
+"""weft's errors: one base class, and subclasses that also derive from the builtin error that a user would catch.
 
-Every message says *what* went wrong, *where* (one `at:` line a path), *what to do* (`fix:`), and inside which
-transforms it happened (`inside:`, from the frame stack at the time of raising).
+Every message says *what* went wrong, *where* (an `at:` line for each path), *what to do* (`fix:`), and inside which
+transforms it happened (`inside:`, from the frame stack when the error is raised).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ class WeftError(Exception):
     """Base of every error that weft raises on purpose.
 
     Args:
-        what: one sentence, without a full stop if it ends in a value.
-        at: the places concerned, formatted paths or `path: detail` lines.
+        what: the problem, in one sentence, without a full stop if it ends in a value.
+        at: the places, as formatted paths or `path: detail` lines.
         fix: what the user can do.
 
     Attributes:
-        of_layer: whether layers raise it about what they are given; it is told where in the model the layer is.
+        of_layer: whether layers raise it about their arguments, so that the layer's path in the model is added.
 
     >>> print(StructureError("the parts do not fit the structure", at=["model.weight"], fix="pass every part"))
     the parts do not fit the structure
@@ -40,7 +40,7 @@ class WeftError(Exception):
         self.at = (at,) if isinstance(at, str) else tuple(at)
         self.fix = None if fix is None else _with_articles(fix)
         self.inside = format_frames()
-        # Not `super()`: a subclass may be one of JAX's errors too, which are made of tracers.
+        # Not `super()`: a subclass may derive from one of JAX's errors too, whose constructors take a tracer.
         Exception.__init__(self, self._message())
 
     def _message(self) -> str:
@@ -52,15 +52,16 @@ class WeftError(Exception):
         return "\n".join(lines)
 
     def also_at(self, place: str) -> None:
-        """Adds a place to the message, before the others: where in the whole it happened, which a part did not know."""
+        """Adds a place before the others: a caller knows the layer's path in the whole model, which the layer does
+        not."""
         self.at = (place, *self.at)
         self.args = (self._message(),)
 
     def rename(self, names: Mapping[str, str]) -> None:
-        """Calls places by other names: for who knows an argument under the user's name for it.
+        """Renames places: a caller may know the user's own name for an argument.
 
         Args:
-            names: from the beginning of a place to what it shall be called.
+            names: from the beginning of a place to the text that replaces it.
         """
         places = self.at
         for old, new in names.items():
@@ -70,12 +71,13 @@ class WeftError(Exception):
             self.args = (self._message(),)
 
 
-# "a " before the name of a class, which messages are written around: Affine, Embed, Un; but a Unit, a User.
+# Messages write "a " before the name of a class. It must be "an" before Affine, Embed and Un, but not before Unit or
+# User.
 _ARTICLE = re.compile(r"\ba (?=[AEIO][a-z]|U(?!ni|se|r|til)[a-z]|(?:[AEFHILMNORSX](?=[A-Z]))[A-Z]+)")
 
 
 def _with_articles(text: str) -> str:
-    """A sentence with "an" where the class that it names begins with a vowel, as it is spoken.
+    """A sentence with "an" in place of "a" before a class whose spoken name begins with a vowel.
 
     >>> _with_articles("a Affine in a Linear, a MLP, a Un and a Unit")
     'an Affine in a Linear, an MLP, an Un and a Unit'
@@ -84,106 +86,107 @@ def _with_articles(text: str) -> str:
 
 
 class StructureError(WeftError, ValueError):
-    """Pieces that should fit together do not: parts and structure, updates and tree, prefix and arguments."""
+    """The structures of two trees differ: of parts and structure, updates and tree, prefix and arguments."""
 
 
 class FilterError(WeftError, ValueError):
-    """A filter that cannot be read, that leaves a leaf unmatched, or that matches none."""
+    """A filter cannot be read, leaves a leaf unmatched, or matches none."""
 
 
 class AliasError(WeftError, ValueError):
-    """One thing reached under two paths that ask for different treatment."""
+    """One array or object has two paths, which ask for different treatment."""
 
 
 class AxisError(WeftError, ValueError):
-    """Axes that do not fit: inconsistent sizes, out of range, or given for what is not there."""
+    """Axes do not fit: their sizes differ, they are out of range, or an argument has no such axis."""
 
     of_layer = True
 
 
 class StaticError(WeftError, TypeError, ValueError):
-    """A static value that cannot be static: an array, something unhashable, something mutable."""
+    """A value cannot be static: it is an array, unhashable, or mutable."""
 
 
 class FrozenError(WeftError, FrozenInstanceError):
-    """A record that is changed in place, or given an attribute that its class does not declare."""
+    """A program sets a field of a record, or an attribute that the record's class does not declare."""
 
 
 class SurgeryError(WeftError, AttributeError, LookupError):
-    """A place in a model that `at` was asked for, and that is not there."""
+    """There is no such field, key or index in a model that `at` edits."""
 
 
 class SuccessorError(WeftError, TypeError):
-    """A successor of the wrong type or structure, or a record used after its successor was taken."""
+    """A successor is lost, ambiguous, of the wrong type or structure, or its record is used again."""
 
 
 class CarryError(WeftError, TypeError, ValueError):
-    """A loop carry whose structure, shape, dtype or static part drifts from one iteration to the next."""
+    """The structure, shape, dtype or static part of a loop's carry changes from one iteration to the next."""
 
 
 class BranchError(WeftError, TypeError):
-    """Branches of one `cond` or `switch` that do not return the same thing."""
+    """The outputs of the branches of a `cond` or `switch` differ in structure, shape, dtype or static parts."""
 
 
 class DifferentiationError(WeftError, TypeError, ValueError):
-    """Nothing to differentiate, or what cannot be differentiated: an output, a loop without a bound."""
+    """There is nothing to differentiate, or a value that cannot be: an integer output, a loop without a bound."""
 
 
 class MissingRuleError(DifferentiationError):
-    """A function with a derivative rule of its own that is called before it was given one."""
+    """A function with a custom derivative is called before its rule is defined."""
 
 
 class PairError(DifferentiationError):
-    """An output that is not the pair that `has_aux` asks for."""
+    """The output is not the pair that `has_aux` asks for."""
 
 
 class DonatedError(WeftError, RuntimeError, ValueError):
-    """A record that was donated to an earlier call, used again. JAX raises one of the two builtins, by the call."""
+    """An argument was donated to an earlier call. JAX raises either builtin error, depending on the call."""
 
 
 class MeshError(WeftError, ValueError):
-    """Arguments that lie on an explicit mesh as a transform cannot take them, or some on one and others on none."""
+    """The shardings of arguments on an explicit mesh do not fit the transform, or some lie on no mesh."""
 
 
 class TraceLevelError(WeftError, TypeError):
-    """A tracer, or a mere shape, where a value is needed, or the reverse."""
+    """A tracer of another trace, or a `ShapeDtypeStruct`, is used where a value is needed, or the reverse."""
 
 
 class TracedValueError(WeftError, jax.errors.ConcretizationTypeError):
-    """A value that Python needs, of an argument that is traced."""
+    """Python needs the value of an argument that is traced."""
 
 
 class TracedBoolError(TracedValueError, jax.errors.TracerBoolConversionError):
-    """A traced bool in an `if` or a `while`."""
+    """A traced bool is used in an `if` or a `while`."""
 
 
 class TracedIntegerError(TracedValueError, jax.errors.TracerIntegerConversionError):
-    """A traced integer in a `range`, an index of a list, or a shape."""
+    """A traced integer is used in a `range`, as the index of a list, or as a size."""
 
 
 class TracedArrayError(TracedValueError, jax.errors.TracerArrayConversionError):
-    """A traced array given to NumPy."""
+    """A traced array is passed to NumPy."""
 
 
 class TracedMaskError(TracedValueError, jax.errors.NonConcreteBooleanIndexError):
-    """A traced mask as an index, whose result would have a shape that depends on values."""
+    """A traced mask is used as an index: the shape of the result would depend on values."""
 
 
 class CheckError(WeftError, eqx.EquinoxRuntimeError):
-    """A check of values that failed, in eager code or while a compiled program ran: of `weft.error_if`."""
+    """The condition of a `weft.error_if` was true, in eager code or while a compiled program ran."""
 
 
 class NonFiniteError(WeftError, FloatingPointError):
-    """A value that is not finite and reached an output, under `debug.nonfinite`: where it arose, and out of what."""
+    """A value that is not finite reached an output, under `debug.nonfinite`: says where it arose, and from which
+    values."""
 
 
 class KeyReuseError(WeftError, RuntimeError):
-    """A random key consumed twice, under `Keys` debugging mode."""
+    """A random key is used twice, under `debug_keys`."""
 
 
 class MissingExtraError(WeftError, ModuleNotFoundError):
-    """What needs a package that only an extra of weft installs."""
+    """A feature needs a package that only an extra of weft installs."""
 
 
 class ForeignObjectError(WeftError, TypeError):
-    """An object, or a class of objects, of the real flax.nnx where one of weft.nnx is meant."""
+    """An object, or a class of objects, of the real flax.nnx is used where one of weft.nnx is needed."""

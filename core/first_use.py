@@ -1,8 +1,8 @@
-"""Names that a package offers and imports when they are first asked for.
+"""Lazy imports: a package imports some of its names when they are first used.
 
-`import weft` is for records and the transforms over them. Layers, capture, debugging, exports and the like are there
-under the same names, and cost whoever uses them. Their imports stand in the package for type checkers alone; beside
-them is a table of where each name comes from.
+`import weft` loads records and the transforms over them. Layers, capture, debugging, exports and the like have their
+names in the same package, but only programs that use them wait for their import. The package imports them under
+`TYPE_CHECKING` for type checkers, and lists the module of each name in a table.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ def first_use(
 
     Args:
         namespace: the `globals()` of the package.
-        homes: modules, each with the names that come from it; `origin=name` where it has another name there. A name
-            that comes from the package itself is a module in it.
+        homes: from a module to the names that come from it; `origin=name` for a name that is `origin` in the module. A
+            name that comes from the package itself is a submodule.
 
     >>> namespace = {"__name__": "weft.core.first_use"}
     >>> get, names = first_use(namespace, {"math": "tau=circle pi"})
@@ -37,7 +37,7 @@ def first_use(
         module, origin = origins[name]
         if module == package:
             return importlib.import_module(f"{package}.{origin}")
-        # As the statement would do it: what is imported may be a module of another package.
+        # `__import__` with a name also imports a submodule, as `from module import name` does.
         namespace[name] = getattr(__import__(module, None, None, [origin]), origin)
         return namespace[name]
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One transform that is being traced, with what a reader of an error needs to know of it."""
+    """One transform that is being traced, with the details that errors show."""
 
     transform: str
     details: tuple[tuple[str, object], ...] = ()

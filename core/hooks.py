@@ -1,12 +1,12 @@
-"""The hook through which contracts reach the core without the core knowing of them.
+"""The hook by which the core calls the checker of contracts, without importing it.
 
-`typecheck` installs one object here; the core calls it where a contract can be checked: when a record is constructed,
-around a record's public methods, and around the functions given to transforms. With nothing installed each is a plain
-call.
+`typecheck` installs one object here. The core calls it wherever a contract can be checked: when a record is
+constructed, around a record's public methods, and around the functions that transforms call. With nothing installed
+each is a plain call.
 
-Contracts are on by default, and `import weft` does not pay for them: the hook that is there at first (`Deferred`) loads
-the checker when the first record is made or the first function is called. Which module that is, is said by the package
-that stands above both (`defer_contracts`). `WEFT_TYPECHECK=off` leaves it out.
+Contracts are on by default, but `import weft` does not load the checker: the first hook (`Deferred`) loads it when the
+first record is made or the first function is called. The top package names the checker's module (`defer_contracts`).
+With `WEFT_TYPECHECK=off` no hook is installed.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ R = TypeVar("R")
 
 
 class ContractHook(Protocol):
-    """What a checker of contracts offers to the core."""
+    """The methods of a checker of contracts that the core calls."""
 
     def constructed(self, record: object) -> None:
-        """Called once a record's `__init__` has run."""
+        """Checks a record whose `__init__` has just run."""
 
     def replaced(self, record: object) -> None:
-        """Called for a copy with other fields: of a stacked record too, and of one that lacks some of its leaves."""
+        """Checks a copy with other fields, which may be a stacked record, or a part with None in place of leaves."""
 
     def enter(
         self, function: Callable[..., R], args: tuple[PyTree, ...], kwargs: Mapping[str, PyTree], typed: bool = True
     ) -> Running:
         """Begins a call of a public method (`args[0]` is the record) or of a function given to a transform.
 
-        Where it is not `typed` code, as a program is that comes from elsewhere, a function that names no shape and no
-        dtype has no contract: its annotations may be notes that nobody ever held it to.
+        With `typed=False` (NNX programs, which were written for flax) a function whose annotations name no shape and no
+        dtype has no contract: such annotations may never have been checked, and be wrong.
 
         A transform calls this inside its trace and inside its frame, with arguments as the function sees them: one
         example, a carry and a slice, the operands of a branch. Records among them have just been rebuilt.
@@ -45,25 +45,25 @@ class ContractHook(Protocol):
 
 
 class Running(Protocol):
-    """A call whose arguments were checked. Who began it calls its function, and ends it, whatever happens."""
+    """A call whose arguments were checked. The caller of `enter` calls its function, and then `end` in any case."""
 
     function: Callable[..., Any]
     args: tuple[PyTree, ...]
     kwargs: Mapping[str, PyTree]
 
     def leave(self, result: PyTree) -> PyTree:
-        """Checks what the function returned, and gives it back."""
+        """Checks the result of the function, and returns it."""
         ...
 
     def fail(self, error: Exception) -> None:
-        """Adds to an error what is known of the call."""
+        """Adds the call's names and places to an error."""
 
     def end(self) -> None:
-        """Called once, at last."""
+        """Ends the call; it is called exactly once."""
 
 
 class Deferred:
-    """Stands in for the checker until there is something to check; the checker puts itself in this one's place."""
+    """The hook until the first check, at which it loads the checker, which replaces it."""
 
     def constructed(self, record: object) -> None:
         load_contracts().constructed(record)
@@ -82,23 +82,24 @@ def load_contracts() -> ContractHook:
     return importlib.import_module(_checker).install()
 
 
-# Base classes of mutable objects and their boxes, with the name of the module that tells the checker about them: the
-# layer that they belong to is above `typecheck`, which finds it here and imports it when it meets such a class.
+# Base classes of mutable objects (NNX Modules, Variables), with the name of the module that describes them to the
+# checker. `typecheck` cannot import `nnx`, which lies above it; it looks the module up here and imports it when it
+# meets such a class.
 _object_layers: dict[type, str] = {}
 
 
 def register_object_layer(bases: tuple[type, ...], module: str) -> None:
-    """Says which module has what the checker must know of some classes, as its `LAYER`.
+    """Registers the module that describes some classes to the checker, by its attribute `LAYER`.
 
     Args:
-        bases: the base classes of a layer's objects.
-        module: its dotted name; it is imported once such a class turns up in an annotation.
+        bases: the base classes of the objects.
+        module: the module's dotted name; the checker imports it when such a class occurs in an annotation.
     """
     _object_layers.update(dict.fromkeys(bases, module))
 
 
 def object_layer(cls: type) -> str | None:
-    """The module that knows of a class, if it is derived from a registered one."""
+    """The registered module for a class or one of its bases; None if there is none."""
     return next((_object_layers[base] for base in cls.__mro__ if base in _object_layers), None)
 
 
@@ -107,7 +108,7 @@ _installed: ContractHook | None = None
 
 
 def defer_contracts(module: str) -> None:
-    """Says which module installs the checker, by its `install()`; unless contracts are off, first use imports it."""
+    """Names the module whose `install()` installs the checker; unless contracts are off, the first check imports it."""
     global _checker
     _checker = module
     if os.environ.get("WEFT_TYPECHECK") != "off":
@@ -122,7 +123,7 @@ def install_contracts(hook: ContractHook | None) -> ContractHook | None:
 
 
 def installed_contracts() -> ContractHook | None:
-    """The hook in force, if any."""
+    """The installed hook, or None."""
     return _installed
 
 

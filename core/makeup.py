@@ -1,18 +1,18 @@
-"""What a value is made of: one level of it, and a fold over all levels.
+"""The parts of a value that is no array: one level of it (`makeup_of`), and a fold over all levels (`fold`).
 
-Weft asks several questions of values that are no arrays, and each is a use of what stands here:
+Several modules search through values that are no arrays:
 
-| question | asked by |
+| question | module |
 |---|---|
-| May a kept trace of this function serve another one? | `core/constants.py` |
-| Does what it returns hide a tracer? | `core/interpreter/hidden.py` |
-| Is it the one that a checkpoint was saved, or a function exported with? | `modules/checkpoints/configuration.py` |
-| Has it changed since a plan was made? | `nnx/objects/stability.py` |
-| Does it reach something of JAX's that somebody replaced? | `modules/untouched.py` |
+| May a cached trace of this function serve another function? | `core/constants.py` |
+| Does an object that a function returns hide a tracer? | `core/interpreter/hidden.py` |
+| Is this configuration the one that a checkpoint was saved with? | `modules/checkpoints/configuration.py` |
+| Has this value changed since a plan was made? | `nnx/objects/stability.py` |
+| Does this function use something of JAX's that somebody replaced? | `modules/untouched.py` |
 
-So all of them see a function's defaults and keyword defaults, a partial application's arguments, a method's owner and
-an object's slots. They differ in what they say of a value by itself, and in how they put the answers for its parts
-together.
+As they all use `makeup_of`, none forgets a function's defaults and keyword defaults, a partial application's arguments,
+a method's owner or an object's slots. They differ in the answer for a single value (`look`), and in how they combine
+the answers for its parts (`combine`).
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from typing import Any, NamedTuple, TypeVar, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
-from weft.core.caches import kept
+from weft.core.caches import cached_by
 
 R = TypeVar("R")
 
 NOTHING = object()
-# The flag of types that a program makes, by a class statement.
+# CPython's flag of types that a class statement creates.
 _HEAP_TYPE = 1 << 9
-# What an object takes that has a `__dict__`, may be referred to weakly, and nothing else; and what a slot adds.
+# The size of an object with a `__dict__` and weak references but nothing else, and the size that each slot adds.
 _PLAIN = type("_Plain", (), {}).__basicsize__
 _SLOT = type("_Slotted", (), {"__slots__": ("slot",)}).__basicsize__ - object.__basicsize__
 
@@ -47,7 +47,7 @@ class Makeup(NamedTuple):
 
     Args:
         sort: "function", "method", "partial", "mapping", "sequence", "set", "wrapped" or "object".
-        names: of its parts: keys, numbers, names of attributes and of what a function closes over.
+        names: the names of its parts: keys, indices, and names of attributes and of variables in a closure.
         values: the parts.
     """
 
@@ -57,12 +57,11 @@ class Makeup(NamedTuple):
 
 
 def makeup_of(value: Any, *, compared: bool = True) -> Makeup:
-    """What a value is made of, one level deep.
+    """The parts of a value, one level deep.
 
     Args:
         value: anything but an array.
-        compared: whether of a dataclass only those fields count that are compared, and of a function not its
-            attributes.
+        compared: whether to leave out fields of a dataclass that are not compared, and attributes of a function.
 
     >>> makeup_of(functools.partial(min, 1))
     Makeup(sort='partial', names=('func', 'args', 'keywords'), values=[<built-in function min>, (1,), {}])
@@ -77,15 +76,15 @@ def makeup_of(value: Any, *, compared: bool = True) -> Makeup:
         return Makeup(sort, value, value.values())
     if attributes is not None:
         return Makeup(sort, attributes, [getattr(value, name) for name in attributes])
-    found: dict[str, Any]
+    parts: dict[str, Any]
     if sort == "function":
-        given = {name: part for name in _GIVEN if (part := getattr(value, name))}
-        found = {**given, **closed_over(value), **({} if compared else cast("dict[str, Any]", vars(value)))}
+        defaults = {name: part for name in _DEFAULTS if (part := getattr(value, name))}
+        parts = {**defaults, **closed_over(value), **({} if compared else cast("dict[str, Any]", vars(value)))}
     elif hasattr(value, "__wrapped__"):
-        sort, found = "wrapped", {"__wrapped__": value.__wrapped__}
+        sort, parts = "wrapped", {"__wrapped__": value.__wrapped__}
     else:
-        found = _attributes(value, compared)
-    return Makeup(sort, found, found.values())
+        parts = _attributes(value, compared)
+    return Makeup(sort, parts, parts.values())
 
 
 def fold(
@@ -95,26 +94,26 @@ def fold(
     again: Callable[[int], R],
     deepest: int = 100,
 ) -> R:
-    """An answer about a value, from the answers about its parts.
+    """An answer about a value, combined from the answers about its parts.
 
     Args:
         value: anything.
-        look: answers about a value by itself, or says what it is made of, to be asked further.
-        combine: makes the answer about a value, given its makeup and the answers about its parts.
-        again: the answer about a value that holds itself, given how many levels further out it is; 0 for what lies
-            too deep.
-        deepest: how many levels are looked into.
+        look: the answer about a value, or its makeup if its parts decide.
+        combine: the answer about a value, from the value, its makeup and the answers about its parts.
+        again: the answer about a value inside of itself, from the number of levels between; from 0 for a value that
+            lies too deep.
+        deepest: the number of levels that are searched.
 
     >>> fold([1, [2, 3]], lambda x: makeup_of(x) if type(x) is list else x, lambda *x: sum(x[-1]), lambda level: 0)
     6
     """
 
-    found = look(value)
-    return _inside(value, found, (look, combine, again, deepest), ()) if type(found) is Makeup else cast("R", found)
+    answer = look(value)
+    return _inside(value, answer, (look, combine, again, deepest), ()) if type(answer) is Makeup else cast("R", answer)
 
 
-def _inside(value: Any, makeup: Makeup, asked: Any, around: tuple[int, ...]) -> Any:
-    look, combine, again, deepest = asked
+def _inside(value: Any, makeup: Makeup, options: Any, around: tuple[int, ...]) -> Any:
+    look, combine, again, deepest = options
     if id(value) in around:
         return again(len(around) - around.index(id(value)))
     if len(around) >= deepest:
@@ -122,15 +121,15 @@ def _inside(value: Any, makeup: Makeup, asked: Any, around: tuple[int, ...]) -> 
     within = (*around, id(value))
     answers: list[Any] = []
     for part in makeup.values:
-        found = look(part)
-        answers.append(_inside(part, found, asked, within) if type(found) is Makeup else found)
+        answer = look(part)
+        answers.append(_inside(part, answer, options, within) if type(answer) is Makeup else answer)
     return combine(value, makeup, answers)
 
 
 # --- the sorts --------------------------------------------------------------------------------------------------------
 
-_GIVEN = ("__defaults__", "__kwdefaults__")
-# The classes of each sort, and the attributes that are the parts of its values where these are always the same.
+_DEFAULTS = ("__defaults__", "__kwdefaults__")
+# The classes of each sort, and the attributes that are the parts of their values, if these are always the same.
 _SORTS: tuple[tuple[Any, str, tuple[str, ...] | None], ...] = (
     (FunctionType, "function", None),
     ((list, tuple), "sequence", None),
@@ -143,7 +142,7 @@ _SORTS: tuple[tuple[Any, str, tuple[str, ...] | None], ...] = (
 )
 
 
-@kept("class")
+@cached_by("class")
 def _sort_of(kind: type) -> tuple[str, tuple[str, ...] | None]:
     return next(((sort, names) for kinds, sort, names in _SORTS if issubclass(kind, kinds)), ("object", None))
 
@@ -157,15 +156,15 @@ def _attributes(value: Any, compared: bool) -> dict[str, Any]:
     return slots | getattr(value, "__dict__", {})
 
 
-@kept("class")
+@cached_by("class")
 def _fields(kind: type) -> list[str] | None:
     is_dataclass = dataclasses.is_dataclass(kind)
     return [field.name for field in dataclasses.fields(kind) if field.compare] if is_dataclass else None
 
 
-@kept("class")
+@cached_by("class")
 def _slots(kind: type) -> list[str]:
-    # Their descriptors have the names under which private ones are kept, and `__slots__` may be one text.
+    # From the descriptors, because a private slot is stored under its mangled name, and `__slots__` may be a string.
     return [
         name
         for cls in reversed(kind.__mro__)
@@ -174,9 +173,9 @@ def _slots(kind: type) -> list[str]:
     ]
 
 
-@kept("class")
+@cached_by("class")
 def is_all_attributes(kind: type) -> bool:
-    """Whether objects of a class are nothing but their attributes: no base of it is written in C, and holds more.
+    """Whether objects of a class are nothing but their attributes: a base that is written in C may hold more.
 
     >>> class Log(list):
     ...     pass
@@ -184,19 +183,19 @@ def is_all_attributes(kind: type) -> bool:
     (True, False, False)
     """
     is_python = all(base.__flags__ & _HEAP_TYPE or base in (object, types.SimpleNamespace) for base in kind.__mro__)
-    # Some classes that are written in C have the flag, too: they take more room than their slots.
+    # Some classes that are written in C have the flag too; their objects are larger than their slots.
     room = _PLAIN + _SLOT * len(_slots(kind))
     return is_python and kind is not object and kind.__basicsize__ <= room and not kind.__itemsize__
 
 
 def compares_by_identity(kind: type) -> bool:
-    """Whether values of a type equal nothing but themselves."""
+    """Whether a value of this type equals only itself."""
     return kind.__eq__ is object.__eq__
 
 
 def has_hash(value: Any) -> bool:
-    """Whether a value can be a key."""
-    if type(value).__hash__ is None:  # an error that is caught costs more than all else here
+    """Whether a value is hashable."""
+    if type(value).__hash__ is None:  # first, because to raise and catch an error takes longer than all else here
         return False
     try:
         hash(value)
@@ -209,22 +208,22 @@ def has_hash(value: Any) -> bool:
 
 
 def closed_over(function: FunctionType) -> dict[str, Any]:
-    """What a function closes over, by name.
+    """The values in a function's closure, by name.
 
     >>> def outer(n):
     ...     return lambda x: x + n
     >>> closed_over(outer(2))
     {'n': 2}
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        with contextlib.suppress(ValueError):  # not assigned yet
-            found[name] = cell.cell_contents
-    return found
+        with contextlib.suppress(ValueError):  # the variable is not assigned yet
+            values[name] = cell.cell_contents
+    return values
 
 
-def values_given(function: FunctionType) -> list[Any]:
-    """What a function closes over, its defaults and its keyword defaults."""
+def closure_and_defaults(function: FunctionType) -> list[Any]:
+    """The values in a function's closure, its defaults and its keyword defaults."""
     keywords = function.__kwdefaults__ or {}
     return [*closed_over(function).values(), *(function.__defaults__ or ()), *keywords.values()]
 
@@ -236,7 +235,7 @@ def globals_read(function: FunctionType) -> dict[str, Any]:
 
 
 def names_read(code: CodeType) -> Iterator[str]:
-    """The names of globals and attributes that a text reads, and those inside of it."""
+    """The names of globals and attributes that code reads, in functions inside of it too."""
     yield from code.co_names
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
@@ -247,22 +246,22 @@ def names_read(code: CodeType) -> Iterator[str]:
 
 
 def named(module: str, qualname: str) -> Any:
-    """What a name leads to in this process, without importing anything; `NOTHING` if it leads nowhere.
+    """The object that a module has under a qualified name, without importing anything; `NOTHING` if there is none.
 
     >>> named("builtins", "str.join") is str.join, named("builtins", "unknown") is NOTHING
     (True, True)
     """
-    if "<" in qualname:  # a lambda, or what a function made
+    if "<" in qualname:  # a lambda, or a local of a function
         return NOTHING
     first, *rest = qualname.split(".")
     try:
-        # Not by `getattr`: a package's `__getattr__` may import.
+        # Not by `getattr` of the module, whose `__getattr__` may import.
         return functools.reduce(getattr, rest, vars(sys.modules[module])[first])
     except (AttributeError, KeyError):
         return NOTHING
 
 
 def digest_of(array: Any) -> str:
-    """A hash of an array's numbers; of keys, that of their data."""
+    """A hash of an array's values; for typed keys, of their data."""
     data = jax.random.key_data(array) if jnp.issubdtype(array.dtype, jax.dtypes.prng_key) else array
     return hashlib.sha256(np.ascontiguousarray(data).tobytes()).hexdigest()

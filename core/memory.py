@@ -1,12 +1,12 @@
-"""What is kept of functions from one call to the next, and for how long.
+"""Memories: the plans of transformed functions, which are found again when the same functions are transformed again.
 
-`weft.jit(f)`, made twice, is compiled once: what was learned of functions under a rule and its options, their *memory*,
-is found again by the functions themselves. It must not keep them alive, because a function may close over a model's
-arrays, or over tracers. So a crossing holds a *handle* in place of a function, which knows it weakly; a call, which has
-the function in hand, is what keeps it alive while it is traced; and a memory ends with the first of its functions.
+`weft.jit(f)`, written twice, is compiled once: a cache by rule, options and functions returns the same *memory* of
+plans. It must not keep the functions alive, because a function may close over a model's arrays, or over tracers. So a
+crossing holds a *handle* in place of a function, which is a weak reference; the call itself holds the function while it
+is traced; and a memory is dropped when the first of its functions is freed.
 
-A record that is the function (or whose method is) crosses as a tree, its arrays among the arguments. Its memory is that
-of its class, so that `weft.jit(model)` of a successor is compiled no more than that of the model was.
+A record that is called (or whose method is the function) crosses as a tree, with its arrays among the arguments. Its
+memory belongs to its class, so that `weft.jit(successor)` does not compile again.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _ticks = itertools.count()
 
 
 class Recent(Generic[K, V]):
-    """A dict of the entries that were used last, for many threads at once.
+    """A dict with the entries that were used last, for several threads.
 
-    It takes no lock: each step is one operation of a dict, and an interrupt between two of them loses at most the
-    memory of a use.
+    It takes no lock: each step is one operation of a dict, and an interrupt between two of them loses at most the time
+    of a use.
 
     >>> kept = Recent[str, int](most=2)
     >>> [kept.add(name, i) for i, name in enumerate("ab")], kept.get("a"), kept.add("c", 2)
@@ -52,36 +52,36 @@ class Recent(Generic[K, V]):
         self.most = most
         self._entries: dict[K, V] = {}
         self._used: dict[K, int] = {}
-        if listed is not None:  # as name and key, among the tables that last as long as the process
+        if listed is not None:  # a name and a key in words, for a cache that lives as long as the process
             caches.register(caches.Table(*listed, most, self.__len__, self.clear))
 
     def get(self, key: K) -> V | None:
-        """The entry of a key, used now; or None."""
-        found = self._entries.get(key)
-        if found is not None:
+        """The entry of a key, which counts as used now; or None."""
+        entry = self._entries.get(key)
+        if entry is not None:
             self._used[key] = next(_ticks)
-        return found
+        return entry
 
     def add(self, key: K, value: V) -> V:
-        """Keeps an entry, unless another thread was first; gives the one that is kept."""
+        """Adds an entry, unless another thread has just done so; returns the entry that is stored."""
         self._used[key] = next(_ticks)
-        kept = self._entries.setdefault(key, value)
+        entry = self._entries.setdefault(key, value)
         while len(self._entries) > self.most:
             self.forget(min(list(self._used), key=lambda key: self._used.get(key, 0)))
-        return kept
+        return entry
 
     def forget(self, key: K) -> None:
-        """Lets go of an entry, if it is there."""
+        """Removes an entry, if there is one."""
         self._entries.pop(key, None)
         self._used.pop(key, None)
 
     def clear(self) -> None:
-        """Lets go of all entries."""
+        """Removes all entries."""
         self._entries.clear()
         self._used.clear()
 
     def values(self) -> list[V]:
-        """The entries as they are now, in the order in which they came."""
+        """The entries, in the order in which they were added."""
         return list(self._entries.values())
 
     def __len__(self) -> int:
@@ -89,13 +89,13 @@ class Recent(Generic[K, V]):
 
 
 class Handle(weakref.ref[Any]):
-    """A function in a crossing: equal for one function, which it does not keep alive."""
+    """A weak reference to a function, which stands for it in a crossing. Each function has one handle."""
 
     __slots__ = ("identity", "keys")
     identity: int
-    keys: set[Key]  # the memories that end with this function
+    keys: set[Key]  # the memories that are dropped with this function
 
-    # By identity: two records, or two methods, may be equal while they are not one.
+    # By identity, because `weakref.ref` compares the functions, and two methods may be equal that are not the same.
     def __eq__(self, other: object) -> bool:
         return self is other
 
@@ -108,10 +108,10 @@ _memories: Recent[Key, Any] = Recent(listed=("weft.core.memory", "rule, options 
 
 
 class Made:
-    """A handle of what a transform made of a function: equal for all that it made in one way of one function.
+    """The handle of a transformed function: equal for all results of one transform, its options and one function.
 
-    `weft.jit(weft.grad(f))` that is written anew in each call is compiled once. The function in it is made again where
-    it is traced, since the one that was first known may be gone.
+    So `weft.jit(weft.grad(f))` that is written in a loop is compiled once. When it is traced, the transform is applied
+    again, because the first result may have been freed.
     """
 
     __slots__ = ("_args", "_function", "_key", "_options", "_transform")
@@ -122,7 +122,7 @@ class Made:
 
     @property
     def keys(self) -> set[Key]:
-        """The memories that end with the function."""
+        """The memories that are dropped with the function."""
         return self._function.keys
 
     def __call__(self) -> Any:
@@ -140,60 +140,63 @@ _SMALL = {type(None), bool, int, float, complex, str}
 
 
 def _recipe(function: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
-    """The transform that made a function, and what it was given, the function that it was made of first."""
+    """The transform that made a function, its arguments (the inner function first) and its options; None if unknown."""
     if type(function) is functools.partial:
-        # With what is small and never changes: all else would be kept as long as the function is.
+        # Only with small immutable arguments: a handle holds them, and would keep others alive as long as the function.
         is_small = all(type(value) in _SMALL for value in (*function.args, *function.keywords.values()))
         return (functools.partial, (function.func, *function.args), function.keywords) if is_small else None
-    # What a transform made says so; not asked of other objects, which may be proxies.
-    made = hasattr(cast("type[Any]", type(function)), "__weft_method__") and not function.definitions
-    return function.recipe if made else None
+    # The class is asked and not the object, which may be a proxy that answers for any attribute.
+    is_transformed = hasattr(cast("type[Any]", type(function)), "__weft_method__") and not function.definitions
+    return function.recipe if is_transformed else None
 
 
 def handle_of(function: Any) -> Handle | Made:
-    """The one handle of a function (or of a class).
+    """The handle of a function (or of a class).
 
     Raises:
-        TypeError: if it cannot be known weakly.
+        TypeError: if it cannot have weak references.
     """
     recipe = _recipe(function)
     if recipe is not None and recipe[1]:
         transform, (inner, *args), options = recipe
-        with contextlib.suppress(TypeError):  # options that cannot be told apart
+        with contextlib.suppress(TypeError):  # options that cannot be hashed
             return Made(handle_of(inner), transform, tuple(args), options)
-    found = _handles.get(id(function))
-    # One whose function has died may still be here while its callback waits.
-    if found is None or found() is not function:
-        found = Handle(function, _end)
-        found.identity, found.keys = id(function), set()
-        _handles[id(function)] = found
-    return found
+    handle = _handles.get(id(function))
+    # The table may still have the handle of a freed function with the same id, whose callback has not run yet.
+    if handle is None or handle() is not function:
+        handle = Handle(function, _end)
+        handle.identity, handle.keys = id(function), set()
+        _handles[id(function)] = handle
+    return handle
 
 
 def _end(handle: Handle, handles: dict[int, Handle] = _handles, memories: Recent[Key, Any] = _memories) -> None:
-    # The tables are its own arguments: functions go on dying while Python shuts down and empties its modules.
+    """Drops the memories of a function that was freed."""
+    # The tables are defaults of its parameters, because functions are freed while Python shuts down too, when the
+    # globals of this module are None already.
     if handles.get(handle.identity) is handle:
         del handles[handle.identity]
     for key in list(handle.keys):
         memories.forget(key)
-        for other in key[-1]:
-            if other is not handle:
-                other.keys.discard(key)
+        for partner in key[-1]:
+            if partner is not handle:
+                partner.keys.discard(key)
 
 
 def live(function: Any) -> Any:
-    """The function that a handle stands for; anything else as it is."""
+    """The function of a handle; any other value as it is."""
     return function() if isinstance(function, Handle | Made) else function
 
 
 def remembered(
     rule: Any, functions: Sequence[Function], options: Any, make: Callable[[], V]
 ) -> tuple[tuple[Any, ...], V] | None:
-    """What stands for functions in a crossing, and their memory under a rule and options; made at first.
+    """The handles of functions, for crossings, and their memory under a rule and options, which is made if need be.
 
     Returns:
-        None where nothing can be shared: a function or an option that cannot be told apart, or one that closes over
-        values and is used inside a trace: those may be its tracers.
+        None if no memory can be shared: a function or an option cannot be hashed, or a function inside of a trace
+            closes
+        over values, which may be tracers of that trace.
     """
     if rule.shares == "never":
         return None
@@ -202,27 +205,28 @@ def remembered(
     try:
         handles = tuple(handle_of(_identity(function)) for function in functions)
         key = (rule, _key_of(options), handles)
-        found = _memories.get(key)
+        memory = _memories.get(key)
     except TypeError:
         return None
-    if found is None:
-        found = _memories.add(key, make())
+    if memory is None:
+        memory = _memories.add(key, make())
         for handle in handles:
             handle.keys.add(key)
-    standing = tuple(
+    # A tree crosses itself, with its arrays as arguments.
+    in_crossing = tuple(
         function if _is_tree(function) else handle for function, handle in zip(functions, handles, strict=True)
     )
-    return standing, found
+    return in_crossing, memory
 
 
 def text_key(rule: Any, boundary: Any, functions: Sequence[Function], options: Any) -> Key | None:
-    """A key that functions share with others that do the same, under a rule, a boundary and options.
+    """A cache key for functions by their code and constants, under a rule, a boundary and options.
 
-    It is for functions that are given together with their arguments, as to `cond`: a lambda that is written there is
-    another one in each call, and what was learned of it would end with it.
+    It is for transforms that take functions and arguments in one call, such as `cond`: a lambda that is written there
+    is a new function at each call, whose memory would be dropped after the call.
 
     Returns:
-        None if a function does more than its text says: it finds what may change, or what does not last.
+        None if a function reads a value that may change, or that may be freed.
     """
     texts = tuple(constants_of(function, lasting=True) for function in functions)
     try:
@@ -236,41 +240,43 @@ def _is_tree(function: Any) -> bool:
 
 
 def _identity(function: Any) -> Any:
-    """What a function's memory ends with: of a record its class, of another tree the function that it holds."""
+    """The object with which a function's memory is dropped: the class of a record, the function inside of a
+    `Partial`."""
     if isinstance(function, jax.tree_util.Partial):
         return _identity(function.func)
     owner = _owner(function)
     if owner is not None:
         return _identity(owner)
     if isinstance(function, eqx.Module):
-        # Equinox's bound methods are records themselves, all of one class.
+        # Equinox's bound methods are records themselves, all of the same class: their function identifies them.
         return getattr(function, "__func__", cast("type[Any]", type(function)))
     return function
 
 
 def _owner(function: Any) -> Any:
-    # What a part of a threaded record is remembered with; not asked of the function itself, which may be a proxy.
+    # The record of a threaded part. The class is asked and not the object, which may be a proxy.
     return function.remembered_by if hasattr(cast("type[Any]", type(function)), "remembered_by") else None
 
 
 def _holds_values(function: Any) -> bool:
     if isinstance(function, types.FunctionType):
-        given = function.__closure__ or function.__defaults__ or function.__kwdefaults__
-        return bool(given) and constants_of(function) is None
+        may_hold = function.__closure__ or function.__defaults__ or function.__kwdefaults__
+        return bool(may_hold) and constants_of(function) is None
     return not isinstance(function, types.BuiltinFunctionType | type)
 
 
 def _key_of(option: Any) -> Any:
-    """An option as part of a key, its type with it: 1, 1.0 and True are equal, and mean different things.
+    """An option as part of a cache key, with its type: 1, 1.0 and True are equal, and mean different things.
 
     Raises:
-        TypeError: if it cannot be hashed, or would be kept alive with what it closes over.
+        TypeError: if it cannot be hashed, or if the key would keep arrays alive (a record, a function with a closure).
     """
     kind = cast("type[Any]", type(option))
     if dataclasses.is_dataclass(option) and not isinstance(option, type | eqx.Module):
         fields = (field for field in dataclasses.fields(option) if field.compare)
         return (kind, *(_key_of(getattr(option, field.name)) for field in fields))
     if isinstance(option, Mapping):
+        # As a set, because two dicts with the same items in another order are the same option.
         items = cast("Mapping[Any, Any]", option).items()
         return (kind, frozenset((key, _key_of(value)) for key, value in items))
     if isinstance(option, tuple | list):

@@ -1,7 +1,7 @@
-"""Paths: where a leaf sits in a tree.
+"""Paths: the place of a leaf in a tree.
 
-A *path* is a tuple of attribute names, mapping keys and sequence indices: `("layers", 0, "weight")`. Both layers of
-weft use the same form, and every error prints it the way one would write it in Python: `model.layers[0].weight`.
+A *path* is a tuple of attribute names, mapping keys and sequence indices: `("layers", 0, "weight")`. `weft` and `nnx`
+use the same form, and every error prints it as Python source: `model.layers[0].weight`.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ def format_path(path: Path, root: str = "") -> str:
 
 
 def parse_path(text: str) -> Path:
-    """The path that a text in the form of `format_path` stands for.
+    """The inverse of `format_path`: the path that a string spells.
 
     Raises:
-        ValueError: if it is no such text.
+        ValueError: if it spells none.
 
     >>> parse_path("layers[0]['a b'].weight")
     ('layers', 0, 'a b', 'weight')

@@ -6,5 +6,5 @@ import os
 
 
 def is_on(variable: str) -> bool:
-    """Whether a variable of the environment is set to something other than nothing or 0."""
+    """Whether an environment variable is set, and neither empty nor 0."""
     return os.environ.get(variable, "0") not in ("", "0")

@@ -1,12 +1,16 @@
 """Tracebacks, cut to the user's frames.
 
 The frames of weft, JAX and equinox between the user's functions say nothing about a mistake, and there are ten of them
-to each of the user's. They are unlinked as an error passes through a method or a transformed call. Of weft's own errors
-only the user's frames stay; an error of anybody else's keeps its end too, from the user's last frame on, because where
-it was raised may be all that it says; of what an error was raised from, the user's frames and the last stay.
-`WEFT_TYPECHECK_VERBOSE=1` keeps all frames, as does JAX's switch, `JAX_TRACEBACK_FILTERING=off`. What is left of the
-libraries is the way to the outermost call, a frame or two, and `__tracebackhide__` hides those from pytest and IPython.
-The process's own hook for uncaught errors stays what it is.
+for each of the user's. Weft removes them when an error passes through a method or a transformed call:
+
+- of weft's own errors only the user's frames stay;
+- of any other error the frames below the user's last one stay too, because the place where it was raised may be all
+  that it says;
+- of the errors that an error was raised from, the user's frames and the last one stay.
+
+`WEFT_TYPECHECK_VERBOSE=1` keeps all frames, as does JAX's switch, `JAX_TRACEBACK_FILTERING=off`. A frame or two of the
+outermost call always stay; `__tracebackhide__` hides them from pytest and IPython. The process's hook for uncaught
+errors is not changed.
 """
 
 from __future__ import annotations
@@ -35,7 +39,7 @@ _whole: ContextVar[bool] = ContextVar("weft_whole_tracebacks", default=False)
 
 @contextlib.contextmanager
 def whole_tracebacks() -> Generator[None]:
-    """Keeps all frames, for who looks where an error was raised."""
+    """While open, errors keep all frames, for code that examines where an error was raised."""
     token = _whole.set(True)
     try:
         yield
@@ -44,12 +48,13 @@ def whole_tracebacks() -> Generator[None]:
 
 
 def cut(error: E) -> E:
-    """The same error with a traceback of the user's frames, and, if it is weft's, without JAX's note that it cut."""
+    """Cuts the traceback of an error to the user's frames, and returns the error. Weft's errors also lose JAX's note
+    about filtered tracebacks."""
     if _whole.get() or is_on(VERBOSE) or _config.jax_traceback_filtering == "off":
         return error
-    for one in _causes(error):
-        entries = _entries(one.__traceback__)
-        one.__traceback__ = _linked([entry for entry in entries[:-1] if is_users(entry.tb_frame)] + entries[-1:])
+    for cause in _causes(error):
+        entries = _entries(cause.__traceback__)
+        cause.__traceback__ = _linked([entry for entry in entries[:-1] if is_users(entry.tb_frame)] + entries[-1:])
     if not isinstance(error, WeftError):
         error.__traceback__ = _linked(_users_and_end(_entries(error.__traceback__)))
         return error
@@ -60,7 +65,7 @@ def cut(error: E) -> E:
 
 
 def cutting(function: Callable[P, R]) -> Callable[P, R]:
-    """A function whose errors have their tracebacks cut: for public functions that no transform calls."""
+    """Decorates a public function that is no transform, so that the tracebacks of its errors are cut."""
 
     @functools.wraps(function)
     def cut_function(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -75,12 +80,13 @@ def cutting(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _causes(error: BaseException) -> list[BaseException]:
-    """What an error was raised from. JAX puts there, too, where an operation was written that it has transformed."""
-    found: list[BaseException] = []
-    while error.__cause__ is not None and error.__cause__ not in found:
+    """The errors that an error was raised from. JAX raises from an error whose traceback shows where a transformed
+    operation was written."""
+    causes: list[BaseException] = []
+    while error.__cause__ is not None and error.__cause__ not in causes:
         error = error.__cause__
-        found.append(error)
-    return found
+        causes.append(error)
+    return causes
 
 
 def users_frames(traceback: TracebackType | None) -> TracebackType | None:
@@ -89,13 +95,13 @@ def users_frames(traceback: TracebackType | None) -> TracebackType | None:
 
 
 def _users_and_end(entries: list[TracebackType]) -> list[TracebackType]:
-    """The user's entries, and what comes after the last of them, less what only leads there."""
+    """The user's entries and those after the last of them, without frames of weft's that only pass a call on."""
     last = max((n for n, entry in enumerate(entries) if is_users(entry.tb_frame)), default=-1)
-    end = [entry for entry in entries[last + 1 : -1] if not _leads_there(entry.tb_frame)]
+    end = [entry for entry in entries[last + 1 : -1] if not _passes_on(entry.tb_frame)]
     return [entry for entry in entries[: last + 1] if is_users(entry.tb_frame)] + end + entries[last + 1 :][-1:]
 
 
-def _leads_there(frame: FrameType) -> bool:
+def _passes_on(frame: FrameType) -> bool:
     return is_machinery(frame) or "__tracebackhide__" in frame.f_code.co_varnames
 
 
@@ -109,6 +115,6 @@ def _entries(traceback: TracebackType | None) -> list[TracebackType]:
 
 def _linked(entries: list[TracebackType]) -> TracebackType | None:
     result: TracebackType | None = None
-    for one in reversed(entries):
-        result = TracebackType(result, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    for entry in reversed(entries):
+        result = TracebackType(result, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
     return result

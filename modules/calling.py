@@ -163,8 +163,8 @@ def as_layers(layers: tuple[Layer | Sequence[Layer], ...]) -> tuple[Layer, ...]:
     >>> len(as_layers(([jax.nn.relu, jax.nn.tanh],))), len(as_layers((jax.nn.relu,)))
     (2, 1)
     """
-    given: Any = layers[0] if len(layers) == 1 else None
-    return tuple(given) if isinstance(given, list | tuple) and not callable(given) else cast(Any, layers)
+    container: Any = layers[0] if len(layers) == 1 else None
+    return tuple(container) if isinstance(container, list | tuple) and not callable(container) else cast(Any, layers)
 
 
 def call_layer(layer: Layer, where: str, /, *args: Any, **kwargs: Any) -> tuple[Any, Any]:

@@ -91,7 +91,7 @@ def option_dtype(dtype: Any) -> np.dtype | None:
     return None if dtype is None else jnp.dtype(dtype)
 
 
-def per_axis(value: int | Sequence[int], rank: int, what: str) -> tuple[int, ...]:
+def per_axis(value: int | Sequence[int], rank: int, option: str) -> tuple[int, ...]:
     """One number for each spatial axis.
 
     Raises:
@@ -102,9 +102,9 @@ def per_axis(value: int | Sequence[int], rank: int, what: str) -> tuple[int, ...
     """
     numbers = (value,) * rank if isinstance(value, int | np.integer) else tuple(value)
     if len(numbers) != rank:
-        raise ConfigError(f"{what} has {len(numbers)} numbers for {rank} spatial axes: {numbers}")
+        raise ConfigError(f"{option} has {len(numbers)} numbers for {rank} spatial axes: {numbers}")
     if not all(is_count(number) and number > 0 for number in numbers):
-        raise ConfigError(f"{what} must be positive integers, not {value}")
+        raise ConfigError(f"{option} must be positive integers, not {value}")
     return numbers
 
 
@@ -165,9 +165,9 @@ def check_features(layer: object, x: Any, features: int) -> None:
     refuse_pair(x, type(layer).__qualname__)
     shape = np.shape(x)
     if not shape or shape[-1] != features:
-        found = shape[-1] if shape else "none"
+        actual = shape[-1] if shape else "none"
         raise AxisError(
-            f"{type(layer).__qualname__} takes {features} features on the last axis, not {found}",
+            f"{type(layer).__qualname__} takes {features} features on the last axis, not {actual}",
             at=f"x: {jax.typeof(x)}",
             fix="check what comes before it, or the layer's size; a missing or extra axis shows here too",
         )

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 from jax.nn.initializers import ones, variance_scaling, zeros
-from weft.core.caches import kept
+from weft.core.caches import cached_by
 from weft.core.edge.untyped import INLINED
 from weft.core.makeup import closed_over, has_hash
 from weft.modules.construct import Initializer, KeyLike, check_key
@@ -127,12 +127,12 @@ def _untouched() -> Callable[[], bool]:
     return watch(_of_makes)  # which reaches all of them: one look for whatever is compiled here
 
 
-@kept("initialisers, shapes and dtypes", most=512)
+@cached_by("initialisers, shapes and dtypes", most=512)
 def _compiled(makes: tuple[Any, ...]) -> Callable[[Any], list[Any]]:
     # Inline: in a trace that a key from outside is used in, the equations stand as if they were written there.
     return jax.jit(functools.partial(_of_makes, makes=makes), inline=INLINED)
 
 
-@kept("number of keys")
+@cached_by("number of keys")
 def _compiled_split(count: int) -> Callable[[Any], list[Any]]:
     return jax.jit(functools.partial(_split, count=count), inline=INLINED)

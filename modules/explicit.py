@@ -50,13 +50,13 @@ def once(entries: Iterable[Any]) -> tuple[Any, ...]:
     ('data', None, 'model')
     """
     used: set[Any] = set()
-    kept: list[Any] = []
+    unique: list[Any] = []
     for entry in entries:
         axes = () if entry is None else entry if isinstance(entry, tuple) else (entry,)
         free = tuple(axis for axis in axes if axis not in used)
         used.update(free)
-        kept.append(None if not free else free[0] if len(free) == 1 else free)
-    return tuple(kept)
+        unique.append(None if not free else free[0] if len(free) == 1 else free)
+    return tuple(unique)
 
 
 def on_mesh_of(entries: Iterable[Any], *values: Any) -> NamedSharding:
@@ -130,7 +130,7 @@ def _names(letters: str, rank: int) -> list[Any]:
     return [*before, *range(len(before) + len(after) - rank, 0), *after]
 
 
-def beside(small: Array, y: Array) -> Array:
+def laid_like(small: Array, y: Array) -> Array:
     """What broadcasts against `y`, laid so that it can be added to it."""
     if not is_divided(small, y):
         return small

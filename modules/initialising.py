@@ -85,7 +85,7 @@ def init(
     if _is_function_of_model(shardings):
         shardings = shardings(init(make, *args, key=key, abstract=True, **kwargs))
     texts: list[Any] = [_by_text(make)]
-    given = tuple(_bound(argument, ("args", i), texts) for i, argument in enumerate(args))
+    arguments = tuple(_bound(argument, ("args", i), texts) for i, argument in enumerate(args))
     named = {name: _bound(argument, (name,), texts) for name, argument in kwargs.items()}
     if key is not None:
         named["key"] = key
@@ -93,7 +93,7 @@ def init(
     # may hold arrays, the function is one that ends with this call.
     function = texts[0] if None not in texts else lambda *args, **kwargs: make(*args, **kwargs)
     compiled = jit(function, out_shardings=shardings)
-    return compiled.eval_shape(*given, **named) if abstract else compiled(*given, **named)
+    return compiled.eval_shape(*arguments, **named) if abstract else compiled(*arguments, **named)
 
 
 def _key_for(make: Callable[..., Any], key: Any, abstract: bool) -> Any:

@@ -21,7 +21,7 @@ from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar, cast
 
 import jax
-from weft.core.caches import kept
+from weft.core.caches import cached_by
 from weft.core.edge.untyped import INLINED
 from weft.core.switches import is_on
 from weft.modules.untouched import watch
@@ -108,7 +108,7 @@ def kept_options(layer: Any, function: Callable[..., Any]) -> dict[str, Any]:
     return {name: getattr(layer, name) for name in _names_kept(type(layer), function)}
 
 
-@kept("class of layers and op")
+@cached_by("class of layers and op")
 def _names_kept(cls: Any, function: Any) -> list[str]:
     # A field that a class of the user's adds has a meaning of its own, whatever its name.
     ours = next(base for base in cls.__mro__ if base.__module__.startswith("weft."))

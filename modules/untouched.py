@@ -20,7 +20,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from weft.core.makeup import globals_read, names_read, values_given
+from weft.core.makeup import closure_and_defaults, globals_read, names_read
 
 _MODULES = (jnp, lax, jax.nn, jax.nn.initializers, jax.random, jax)
 # How far down texts of JAX's own are followed: far enough for `lax.dot_general` under `jnp.einsum` and its like. All
@@ -31,8 +31,8 @@ _code = attrgetter("__code__")
 
 def _text(function: Any) -> FunctionType | None:
     """The Python function under JAX's wrappers."""
-    found = inspect.unwrap(function) if callable(function) and not isinstance(function, type) else None
-    return found if isinstance(found, FunctionType) else None
+    unwrapped = inspect.unwrap(function) if callable(function) and not isinstance(function, type) else None
+    return unwrapped if isinstance(unwrapped, FunctionType) else None
 
 
 # What each module had; and the code that each of those functions had.
@@ -94,13 +94,13 @@ class _Reached:
     def _read(self, text: FunctionType, ours: bool) -> list[Any]:
         """What a text reads: globals, what it was given, and attributes of the modules among these."""
         names = set(names_read(_codes.get(text, text.__code__)))
-        read = [*globals_read(text).values(), *values_given(text)]
+        read = [*globals_read(text).values(), *closure_and_defaults(text)]
         # A name of any module among them counts for each: too much is watched rather than too little.
         for module in read:
             if isinstance(module, ModuleType) and module.__name__.partition(".")[0] == "jax":
                 had = _before.get(module, vars(module))
-                found = {name for name in names if name in had and had[name] not in read}
-                read += [had[name] for name in found]
+                replaced = {name for name in names if name in had and had[name] not in read}
+                read += [had[name] for name in replaced]
                 if ours and module in _before:
-                    self.names.setdefault(module, set()).update(found)
+                    self.names.setdefault(module, set()).update(replaced)
         return read

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from weft.transforms.shards import shard_map
     from weft.transforms.tracing import checkify, eval_shape, make_jaxpr, remat, transform_metadata
 
-# Where each of them comes from; a test holds the two lists together.
+# The module of each name that is imported on first use; a test compares this with the imports above.
 _HOMES = {
     "weft.transforms.autodiff": "jvp linearize vjp",
     "weft.transforms.checks": "error_if",

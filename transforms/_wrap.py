@@ -1,4 +1,5 @@
-"""What the public functions of every transform share: use as a decorator with or without arguments, and names."""
+"""Code that the public functions of all transforms share: decorators with and without options, static arguments, and
+the caches of transforms that take functions and arguments in one call."""
 
 from __future__ import annotations
 
@@ -33,11 +34,11 @@ def decorate(function: Callable[..., Any] | None, wrap: Callable[[Callable[..., 
 
     Args:
         function: the user's function, or a part of a threaded record; or None.
-        wrap: what the transform does to a function.
-        key: what tells this transform of a part from others, if parts go through it: its rule and options.
+        wrap: applies the transform to a function.
+        key: the rule and the options, by which transforms of parts are compared; empty if parts have no such transform.
 
     Raises:
-        TypeError: if what was given is not callable.
+        TypeError: if the function is not callable.
     """
 
     def transform(function: Callable[..., Any]) -> Any:
@@ -52,7 +53,7 @@ def decorate(function: Callable[..., Any] | None, wrap: Callable[[Callable[..., 
 
 
 def over_values(rule: Rule[O], options: O) -> Callable[[Callable[..., Any]], Any]:
-    """The decorator that a rule and its options make over records."""
+    """The decorator of a rule with its options, over records."""
 
     return lambda function: Transformed(function, interpret(rule, VALUES)((function,), options))
 
@@ -65,7 +66,8 @@ def call_over_values(
 
 
 class _SameAgain(Generic[O]):
-    """Interpreted functions that serve while their functions find what they found after the first call."""
+    """Interpreted functions that may be used again while their functions read the same constants as at the first
+    call."""
 
     def __init__(self, interpreted: Interpreted[O], functions: tuple[Callable[..., Any], ...], constants: Any):
         self._interpreted, self._functions, self._is_new = interpreted, functions, True
@@ -74,21 +76,22 @@ class _SameAgain(Generic[O]):
     def __call__(self, args: Any, kwargs: Mapping[str, Any], *, extra: Any = ()) -> Any:
         out = self._interpreted(args, kwargs, extra=extra)
         if self._is_new:
-            # What the trace itself has changed, such as a count of traces, makes it no older.
+            # Read after the first call: the trace itself may have changed a constant, such as a counter of traces,
+            # which must not count as a change later.
             self.constants, self._is_new = tuple(map(constants_of, self._functions)), False
         return out
 
 
-# What was made of functions that are given with their arguments. It holds such as their text says all about, and as no
-# array hangs on; those of them that were used last.
+# For transforms that take functions and arguments in one call (`cond`), by the code and constants of the functions,
+# which hold no arrays.
 _at_once: Recent[Any, Interpreted[Any]] = Recent(256)
 caches.register(
     caches.Table("weft.transforms._wrap", "rule, mode, options and texts", 256, lambda: len(_at_once), _at_once.clear)
 )
 
 
-# The same of functions that are no more than the very ones of an earlier call: their text finds what ends with them, or
-# they count their own traces. It holds the functions, which hold no arrays, or they would not be here.
+# The same by the identity of the functions, for functions whose constants may be freed with them, or that change a
+# constant while they are traced. The cache holds the functions, but only those that hold no arrays.
 _same_again: Recent[Any, _SameAgain[Any]] = Recent(64)
 caches.register(
     caches.Table(
@@ -100,34 +103,38 @@ caches.register(
 def interpreted_at_once(
     rule: Rule[O], boundary: AnyBoundary, functions: tuple[Callable[..., Any], ...], options: O
 ) -> Interpreted[O] | _SameAgain[O]:
-    """What interprets functions that are given together with their arguments, of an earlier call where that may be.
+    """The interpreted functions for a transform that takes functions and arguments in one call, from a cache if
+    possible.
 
-    `boundary` is part of what it is found by, so it must be one for each mode.
+    `boundary` is part of the cache key, so that there must be one object for each mode.
     """
     key = text_key(rule, boundary, functions, options)
-    found = None if key is None else _at_once.get(key)
-    if found is not None:
-        return found
+    cached = None if key is None else _at_once.get(key)
+    if cached is not None:
+        return cached
+    # A function that reads values which may change is interpreted anew at each call: a cached trace would have their
+    # old values.
     constants = tuple(map(constants_of, functions))
     if None in constants:
         return interpret(rule, boundary)(functions, options)
     by_identity = (rule, boundary, options, tuple(map(id, functions)))
     try:
         again = _same_again.get(by_identity)
-    except TypeError:  # an option that has no hash
+    except TypeError:  # an option cannot be hashed
         return interpret(rule, boundary)(functions, options)
     if again is not None and again.constants == constants:
         return again
-    made = interpret(rule, boundary)(functions, options)
+    interpreted = interpret(rule, boundary)(functions, options)
     if key is not None:
-        # Two threads may both make one; the table keeps the first, and both go on with it.
-        made = _at_once.add(key, made)
+        # Two threads may come here at once; `add` returns the first of the two to both.
+        interpreted = _at_once.add(key, interpreted)
     _same_again.forget(by_identity)
-    return _same_again.add(by_identity, _SameAgain(made, functions, constants))
+    return _same_again.add(by_identity, _SameAgain(interpreted, functions, constants))
 
 
 def titled(name: str, lifted: Callable[..., Any]) -> Callable[..., Any]:
-    """The lifted function with the user's function's name, for jaxprs and profiles; its signature stays its own."""
+    """Gives a lifted function the name of the user's function, for jaxprs and profiles; the signature does not
+    change."""
     lifted.__name__ = lifted.__qualname__ = name
     return lifted
 
@@ -139,10 +146,10 @@ def with_statics(
     numbers: frozenset[int],
     names: frozenset[str],
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments of a function with those that are static as a whole wrapped as such.
+    """Wraps the static arguments of a call into `Static`.
 
     Raises:
-        StaticError: if one cannot be hashed.
+        StaticError: if a static argument cannot be hashed.
     """
 
     def static(value: Any, name: str | int) -> Static:
@@ -156,12 +163,12 @@ def with_statics(
 
 
 def _name_of_argument(function: Callable[..., Any], name: str | int) -> str:
-    known = parameter_names(function)
-    return name if isinstance(name, str) else known[name] if name < len(known) else f"args[{name}]"
+    parameters = parameter_names(function)
+    return name if isinstance(name, str) else parameters[name] if name < len(parameters) else f"args[{name}]"
 
 
 def as_tuple(value: int | str | Sequence[Any] | None) -> tuple[Any, ...]:
-    """One number or name, or several, or none, as a tuple."""
+    """A number or name, a sequence of them, or None, as a tuple."""
     if value is None:
         return ()
     return (value,) if isinstance(value, int | str) else tuple(value)
@@ -170,7 +177,8 @@ def as_tuple(value: int | str | Sequence[Any] | None) -> tuple[Any, ...]:
 def by_position(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], reaches: int = 0
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments passed by name, in their positions by the signature; defaults if fewer than `reaches`."""
+    """Moves arguments that were passed by name to their positions; adds defaults if there are fewer than `reaches`."""
+    # Python itself checks the arguments here, with its usual TypeError.
     bound = inspect.signature(function).bind(*args, **kwargs)
     if len(bound.args) < reaches:
         bound.apply_defaults()
@@ -180,11 +188,11 @@ def by_position(
 def numbers_and_names(
     function: Callable[..., Any], numbers: int | Sequence[int] | None, names: str | Sequence[str] | None
 ) -> tuple[frozenset[int], frozenset[str]]:
-    """Arguments chosen by number or by name, each completed from the other through the signature, as in `jax.jit`.
+    """The numbers and the names of arguments that are chosen by either, as in `jax.jit`.
 
     Raises:
         ValueError: if a name is not a parameter, or a number is out of range.
-        TypeError: if a number is none.
+        TypeError: if a number is no integer.
     """
     chosen, named = {operator.index(number) for number in as_tuple(numbers)}, set(as_tuple(names))
     try:
@@ -199,30 +207,30 @@ def numbers_and_names(
     takes_any_number = any(p.kind is p.VAR_POSITIONAL for p in parameters)
     if not takes_any_number and any(not -len(positional) <= n < len(positional) for n in chosen):
         raise ValueError(f"argument numbers {sorted(chosen)} are out of range: {name_of(function)} takes {positional}")
-    # Each way to name an argument is completed by the other, since a call may pass it either way.
+    # A call may pass an argument by position or by name, so both sets must contain it.
     chosen = {n if n >= 0 else n + len(positional) for n in chosen}
     named |= {positional[n] for n in chosen if n < len(positional)}
     chosen |= {positional.index(name) for name in named if name in positional}
     return frozenset(chosen), frozenset(named)
 
 
-def check_scalar(value: object, what: str, error: type[WeftError], fix: str, *, integer: bool = False) -> None:
-    """Refuses what is no number for a transform to go by, in the words of its argument.
+def check_scalar(value: object, argument: str, error: type[WeftError], fix: str, *, integer: bool = False) -> None:
+    """Refuses an argument of a transform that is no scalar (a predicate, an index, a bound of a loop).
 
     Args:
-        value: what was given: a number, an array, or what JAX makes one of.
-        what: the argument, and of which transform.
-        error: the class to raise.
-        fix: what to do instead.
-        integer: whether it has to be an integer.
+        value: the argument.
+        argument: its name in the error, with the transform.
+        error: the class of the error.
+        fix: the fix of the error.
+        integer: whether it must be an integer.
     """
-    # What JAX makes of a Python number, which NumPy would call float64.
+    # JAX's dtype of a Python number; NumPy's would be float64.
     dtype = jnp.result_type(value) if isinstance(value, bool | int | float) else getattr(value, "dtype", None)
     shape = getattr(value, "shape", ())
     if dtype is None:
-        found = "None" if value is None else f"{type(value).__name__} {value!r}"[:80]
+        actual = "None" if value is None else f"{type(value).__name__} {value!r}"[:80]
     elif shape or (integer and not jnp.issubdtype(dtype, jnp.integer)):
-        found = f"{dtype}[{','.join(map(str, shape))}]"
+        actual = f"{dtype}[{','.join(map(str, shape))}]"
     else:
         return
-    raise error(f"{what} must be {'an integer' if integer else 'a'} scalar, not {found}", fix=fix)
+    raise error(f"{argument} must be {'an integer' if integer else 'a'} scalar, not {actual}", fix=fix)

@@ -50,20 +50,21 @@ def _lift_grad(lift: Lift[DiffOptions]) -> Lifted:
             )
         return outputs[0], everything
 
-    # With respect to the first of the lanes, and has_aux for the rest of what leaves, which is not differentiated.
+    # By the first lane. `has_aux` for the other lanes of the output and for updates, which are not differentiated.
     differentiate = untyped_jax.value_and_grad(
         scalar, has_aux=True, holomorphic=options.holomorphic, allow_int=options.allow_int
     )
 
     def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
-        # The value is also in what left: the whole exit of the body is auxiliary output to JAX.
-        (_, left), gradient = differentiate(*groups)
-        return *left, gradient
+        # The whole exit of the body is auxiliary output to JAX; the value is in it too.
+        (_, everything), gradient = differentiate(*groups)
+        return *everything, gradient
 
     return lifted
 
 
 def _finish_grad(out: Any, finish: Finish[DiffOptions]) -> Any:
+    # `more` is what the lift returned after the exit of its body: here the gradient of the differentiated lane.
     gradient = like_arguments(finish, finish.more[0])
     options = finish.options
     if options.with_value:
@@ -75,14 +76,14 @@ GRAD = differentiation("grad", _lift_grad, _finish_grad, for_updates=True)
 
 
 def _lift_linear(transform: Callable[..., Any]) -> Callable[[Lift[DiffOptions]], Lifted]:
-    """Lifts what gives the derivative at one point as a function: with it goes the type of each output."""
+    """Lifts `jax.vjp` or `jax.linearize`; the result has the derivative as a function, and the aval of each output."""
 
     def lift_linear(lift: Lift[DiffOptions]) -> Lifted:
         primal = primal_of(lift)
 
         def lifted(extra: Any, differentiated: Any, closed: Any) -> tuple[Any, ...]:
-            primals, linear, left = transform(closed_over(primal, closed), differentiated, has_aux=True)
-            return *left, linear, jax.tree.map(jax.typeof, primals)
+            primals, linear, everything = transform(closed_over(primal, closed), differentiated, has_aux=True)
+            return *everything, linear, jax.tree.map(jax.typeof, primals)
 
         return lifted
 
@@ -93,14 +94,15 @@ def _lift_jvp(lift: Lift[DiffOptions]) -> Lifted:
     primal = primal_of(lift)
 
     def lifted(tangents: Any, differentiated: Any, closed: Any) -> tuple[Any, ...]:
-        _, out_tangents, left = untyped_jax.jvp(
+        _, out_tangents, everything = untyped_jax.jvp(
             closed_over(primal, closed), (differentiated,), (tangents,), has_aux=True
         )
-        return *left, out_tangents
+        return *everything, out_tangents
 
     return lifted
 
 
+# What `vjp`, `jvp` and `linearize` return differs, so that each builds its result from `finish` in a function below.
 def _finish_linear(out: Any, finish: Finish[DiffOptions]) -> Any:
     return out, finish
 
@@ -111,7 +113,7 @@ LINEARIZE = differentiation("linearize", _lift_linear(untyped_jax.linearize), _f
 
 
 def _tangents(tangents: Any) -> Callable[[AnyBoundary, AnyCrossing, Call, Sequence[Any]], tuple[Any, ...]]:
-    """Reads tangents given for all arguments: those of the differentiated leaves, zeros where there is none."""
+    """Reads the user's tangents of all arguments: returns those of the differentiated leaves, with zeros for None."""
 
     def read(boundary: AnyBoundary, crossing: AnyCrossing, call: Call, values: Sequence[Any]) -> tuple[Any, ...]:
         primals = [value for value, ride in zip(values, crossing.rides, strict=True) if ride == DIFFERENTIATED]
@@ -139,15 +141,16 @@ def _zeros(types: Any) -> Any:
 
 
 def vjp_with(run: Callable[..., Any], primals: tuple[Any, ...]) -> Any:
-    """`vjp`, given the interpreted rule: `(out, pullback)` or `(out, pullback, aux)`."""
+    """`vjp` by an interpreted rule: `(out, pullback)` or `(out, pullback, aux)`."""
     out, finish = run(primals, {})
     main, aux = _main_and_rest(out, finish.options)
     pull, types = finish.more
 
     def pullback(cotangent: Any) -> tuple[Any, ...]:
-        # A tree like the whole output; what is auxiliary has no cotangent.
-        given = (cotangent, None) if finish.options.has_aux else cotangent
-        leaves = read_output(finish.outcome, given, _as_shapes(types), "cotangent")
+        # As a tree like the whole output, whose auxiliary part has no cotangent.
+        of_output = (cotangent, None) if finish.options.has_aux else cotangent
+        leaves = read_output(finish.outcome, of_output, _as_shapes(types), "cotangent")
+        # JAX's pullback needs a cotangent for every output of the lane, also for those that the user left out.
         (gradient,) = pull(
             tuple(_zeros(type) if leaf is None else leaf for leaf, type in zip(leaves, types, strict=True))
         )
@@ -157,8 +160,8 @@ def vjp_with(run: Callable[..., Any], primals: tuple[Any, ...]) -> Any:
 
 
 def jvp_with(run: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
-    """`jvp`, given the interpreted rule: `(out, out_tangent)` or `(out, out_tangent, aux)`."""
-    # Before JAX counts them: to it they are leaves, and a mismatch would be about those.
+    """`jvp` by an interpreted rule: `(out, out_tangent)` or `(out, out_tangent, aux)`."""
+    # Checked here, because JAX would count leaves and not arguments in its error.
     if len(primals) != len(tangents):
         raise StructureError(
             f"jvp got {len(primals)} primals but {len(tangents)} tangents",
@@ -170,14 +173,15 @@ def jvp_with(run: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[
 
 
 def linearize_with(run: Callable[..., Any], primals: tuple[Any, ...]) -> Any:
-    """`linearize`, given the interpreted rule: `(out, pushforward)` or `(out, pushforward, aux)`."""
+    """`linearize` by an interpreted rule: `(out, pushforward)` or `(out, pushforward, aux)`."""
     out, finish = run(primals, {})
     main, aux = _main_and_rest(out, finish.options)
 
     def pushforward(*tangents: Any) -> Any:
+        # Shapes in place of the primals: only their zeros are needed, and the function must not keep the primals alive.
         shapes = [jax.ShapeDtypeStruct(jnp.shape(v), jnp.result_type(v)) for v in finish.values]
-        given = _tangents(tangents)(finish.boundary, finish.crossing, finish.call, shapes)
-        return like_output(finish, finish.more[0](given))
+        leaf_tangents = _tangents(tangents)(finish.boundary, finish.crossing, finish.call, shapes)
+        return like_output(finish, finish.more[0](leaf_tangents))
 
     return main, cutting(pushforward), *aux
 
@@ -201,15 +205,15 @@ def grad(
 
     Args:
         function: returns a scalar, or `(scalar, aux)` with `has_aux`.
-        wrt: a filter for the leaves to differentiate; `Param` by default (un-kinded inexact arrays are Params).
-        argnums: the argument, or arguments, whose leaves these are.
+        wrt: a filter for the leaves to differentiate; `Param` by default (inexact arrays without a kind are Params).
+        argnums: the positions of the arguments with these leaves.
         has_aux: whether the function returns auxiliary output, such as a successor.
         holomorphic: whether it is holomorphic; inputs and outputs are complex then.
         allow_int: whether integer leaves may be differentiated (to `float0` zeros).
 
     Returns:
-        A function to the gradient, or `(gradient, aux)`. The gradient of an argument is of the argument's structure,
-        with `None` where a leaf was not differentiated; for several argnums it is a tuple.
+        A function that returns the gradient, or `(gradient, aux)`. The gradient of an argument has the argument's
+        structure, with `None` at leaves that were not differentiated; for several argnums it is a tuple.
 
     Raises:
         DifferentiationError: if nothing is differentiable, or the output is not a scalar.
@@ -263,7 +267,7 @@ def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False, wrt:
     """The output of a function and its pullback.
 
     Args:
-        function: of the primals.
+        function: a function of the primals.
         primals: arrays, records, containers of them.
         has_aux: whether the function returns `(output, aux)`.
         wrt: a filter for the leaves to differentiate; `Param` by default.
@@ -298,9 +302,9 @@ def jvp(
     """The output of a function and its tangent, in forward mode.
 
     Args:
-        function: of the primals.
+        function: a function of the primals.
         primals: a sequence of arguments.
-        tangents: one tree for each primal, of its structure; `None` for zero, of a leaf or of a whole primal.
+        tangents: for each primal a tree of its structure; `None` is zero, for a leaf or for a whole primal.
         has_aux: whether the function returns `(output, aux)`.
         wrt: a filter for the leaves that have tangents; `Param` by default.
 
@@ -308,7 +312,7 @@ def jvp(
         `(output, tangent)`, or `(output, tangent, aux)`.
 
     Raises:
-        StructureError: for another number of tangents than of primals.
+        StructureError: if there are more or fewer tangents than primals.
 
     Source: `jax.jvp`.
 

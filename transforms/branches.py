@@ -1,7 +1,7 @@
 """cond and switch: one of several functions, chosen by a traced value.
 
-Every branch is a body over the same lanes. Branches must return the same thing, static leaves included; the first that
-differs is reported with every path.
+Every branch is a body over the same lanes. Branches must return the same structure, avals and static leaves; the error
+names the first branch that differs, with every path.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from weft.transforms._wrap import call_over_values, check_scalar
 
 @dataclass(frozen=True)
 class BranchOptions:
-    """The options of one choice: what it is called, and what its branches are called in errors."""
+    """The name of the transform, and the names of its branches in errors."""
 
     name: str
     branches: tuple[str, ...]
@@ -31,31 +31,32 @@ class BranchOptions:
 
 @dataclass(frozen=True)
 class _Output:
-    """What one branch returned, without its tracers: these must not outlive the branch's trace."""
+    """What one branch returned, without its tracers, which are dead after the branch's trace."""
 
     index: int
     outcome: OutcomeNode
     described: Described
-    # Of which operand an array of the output is the very one: the operand's position, by the array's place.
+    # The outputs that are operands: the output's place, and the operand's position.
     untouched: frozenset[tuple[Place, int]]
 
 
 def _same_output(options: BranchOptions, first: _Output, latest: _Output) -> None:
     """Refuses branches whose outputs differ, once each has been traced."""
-    found = differences(first.described, latest.described)
-    if found:
+    differing = differences(first.described, latest.described)
+    if differing:
         raise BranchError(
             f"{options.branches[first.index]} and {options.branches[latest.index]} of {options.name} "
             "do not return the same",
-            at=found,
-            fix="return the same structure, shapes, dtypes and static leaves from every branch, and change the same"
-            + how_to_lie_alike(found),
+            at=differing,
+            fix="return the same structure, shapes, dtypes and static leaves from every branch, and change the same "
+            "leaves" + how_to_lie_alike(differing),
         )
 
 
-# From what is chosen by, the branches and their operands to what one returned.
+# Calls JAX: takes the predicate or index, the branches and their operands, and returns the result of one branch.
 Choose = Callable[[Any, Sequence[Callable[[Groups], tuple[Groups, Groups]]], Groups], tuple[Groups, Groups]]
-# Not forwarded by a branch on its own: JAX wants the same arrays of each. What all of them hand through is told after.
+# A single branch must not forward an operand, because JAX needs the same outputs from each. Operands that all branches
+# return are forwarded afterwards.
 OPERAND = Role("operand")
 
 
@@ -68,25 +69,26 @@ def _lift_branches(choose: Choose, lift: Lift[BranchOptions]) -> Lifted:
         def branch(body: Body) -> Callable[[Groups], tuple[Groups, Groups]]:
             def run(groups: Groups) -> tuple[Groups, Groups]:
                 out, updates, outcome = body(groups)
-                # In words at once, as tracers go with the trace; the comparison is by structure, and words are made if
-                # it fails.
+                # Described here, because the tracers are dead after this trace.
                 described = body.boundary.describe_outcome(body.crossing, outcome.value, (*out, *updates))
+                # Compared as soon as it is traced, before JAX compares the outputs, whose error would name places in
+                # lanes.
                 outputs.append(_Output(body.index, outcome, described, _untouched(body, groups, out)))
                 _same_output(options, outputs[0], outputs[-1])
                 return out, updates
 
             return run
 
-        # What one branch updates or replaces, every branch must return.
+        # Every branch must return all leaves that any branch updates or replaces, since JAX needs the same outputs.
         distinct = [body for body in lift.bodies if body.same_as == body.index]
-        learned = [found for body in distinct if (found := body.learn_outcome(groups)) is not None]
-        updated = frozenset[int]().union(*(found.updated for found in learned))
-        replaced = frozenset[int]().union(*(found.replaced for found in learned))
-        # JAX traces a function that stands in two places once.
-        made = {body.index: branch(body.departing(updated=updated, replaced=replaced)) for body in distinct}
-        out, updates = choose(chosen, [made[body.same_as] for body in lift.bodies], groups)
-        # An operand that every branch returns in one place is the caller's own there. JAX would give a copy of it, or
-        # another tracer, in which a loop around the choice cannot tell that it is the same at every step.
+        outcomes = [outcome for body in distinct if (outcome := body.learn_outcome(groups)) is not None]
+        updated = frozenset[int]().union(*(outcome.updated for outcome in outcomes))
+        replaced = frozenset[int]().union(*(outcome.replaced for outcome in outcomes))
+        # One function object for branches that are the same function, so that JAX traces it once.
+        branches = {body.index: branch(body.departing(updated=updated, replaced=replaced)) for body in distinct}
+        out, updates = choose(chosen, [branches[body.same_as] for body in lift.bodies], groups)
+        # An operand that every branch returns in the same place is forwarded. JAX would return a copy or another
+        # tracer, by which a loop around this could not see that the value is the same at every step.
         untouched = outputs[0].untouched.intersection(*(output.untouched for output in outputs))
         return out, updates, OutcomeNode(value=outputs[0].outcome.value.forwarding(dict(untouched)))
 
@@ -94,9 +96,9 @@ def _lift_branches(choose: Choose, lift: Lift[BranchOptions]) -> Lifted:
 
 
 def _untouched(body: Body, groups: Groups, out: Groups) -> frozenset[tuple[Place, int]]:
-    given = {id(value): position for position, value in enumerate(body.crossing.ungroup(groups))}
+    positions = {id(value): position for position, value in enumerate(body.crossing.ungroup(groups))}
     leaves = (((lane, place), leaf) for lane, group in enumerate(out) for place, leaf in enumerate(group))
-    return frozenset((place, given[id(leaf)]) for place, leaf in leaves if id(leaf) in given)
+    return frozenset((place, positions[id(leaf)]) for place, leaf in leaves if id(leaf) in positions)
 
 
 def _rule(name: str, choose: Choose) -> Rule[BranchOptions]:
@@ -154,6 +156,7 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -
     >>> switch(1, [lambda x: x, lambda x: x * 2], 3).item()
     6
     """
+    # Checked here, because without a branch there is no lane to lift, and JAX's error would be about those.
     if not branches:
         raise BranchError("switch needs at least one branch", fix="pass functions in `branches`")
     check_index(index)
@@ -161,12 +164,12 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -
 
 
 def check_predicate(pred: object) -> None:
-    """Refuses what no branch of a `cond` can be chosen by."""
+    """Refuses a predicate of `cond` that is no scalar."""
     check_scalar(pred, "the predicate of cond", BranchError, "one boolean; jnp.where chooses for each element")
 
 
 def check_index(index: object) -> None:
-    """Refuses what no branch of a `switch` can be chosen by."""
+    """Refuses an index of `switch` that is no integer scalar."""
     check_scalar(index, "the index of switch", BranchError, "one integer, from 0 on", integer=True)
 
 

@@ -1,7 +1,7 @@
-"""What loops carry: some leaves go from one iteration to the next, and must stay made as they are.
+"""The carry of a loop: leaves that go from one iteration to the next.
 
-They keep their structure, shapes, dtypes and static parts. `agreement_of_carries` checks it before JAX does, and says
-where they drift.
+A carry must keep its structure, shapes, dtypes and static parts. `agreement_of_carries` checks this before JAX does,
+and names the paths that change.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ O = TypeVar("O")
 
 
 def agreement_of_carries(name: str, arrives: Callable[[Call], Arrival], *, shapes: bool = True) -> Agreement:
-    """The agreement of a loop: what is carried out is made like what was carried in."""
+    """The agreement of a loop: the carry that a step returns must have the structure of the carry that it got."""
 
     def agreement(boundary: AnyBoundary, live: Call, departure: Departure) -> Callable[[Any], None]:
         carried = _alone(subtrees(arrives(live), live, departure.read, CARRIED))
@@ -37,20 +37,20 @@ def agreement_of_carries(name: str, arrives: Callable[[Call], Arrival], *, shape
             _check_arity(name, departure.prefix, out)
             returned = _alone(subtrees(departure.prefix, out, departure.read, CARRIED))
             after = boundary.describe(returned, "carry")
-            # Before JAX compares types: it would name places in a flat tuple.
-            found = differences(before, after, shapes=shapes, promotes=shapes)
-            if found:
-                # What users of NNX search for; of values there is no other one.
-                moved = boundary.has_identity and any(" -> another " in place for place in found)
+            # Before JAX compares avals, whose error would name places in a flat tuple.
+            differing = differences(before, after, shapes=shapes, promotes=shapes)
+            if differing:
+                # Flax's words for an NNX object in place of another, which its users search for.
+                moved = boundary.has_identity and any(" -> another " in place for place in differing)
                 rule = (
                     ": Carry references must be the same between iterations, and "
                     f"{name} Variable identity must be preserved across iterations"
                 )
                 raise CarryError(
                     f"the carry of {name} changes from one iteration to the next{rule if moved else ''}",
-                    at=found,
+                    at=differing,
                     fix="return a carry of the same structure, shapes and dtypes; make a changing number an array"
-                    + how_to_lie_alike(found),
+                    + how_to_lie_alike(differing),
                 )
             _check_origins(carried, returned, others)
 
@@ -60,18 +60,19 @@ def agreement_of_carries(name: str, arrives: Callable[[Call], Arrival], *, shape
 
 
 def _not_carried(live: Call, carried: Any) -> Others:
-    """What a step is given or closes over beside its carry."""
+    """The records among a step's arguments and in its closure that are not part of its carry."""
     function, args, kwargs = live[0][-1], live[1], live[2]
-    # A carry may be handed from one place to another: a target that is set to what follows it.
-    known = {id(record) for _, record in records_in(carried)}
-    beside = [*arguments_by_name(args, kwargs, parameter_names(function)), *closed_over_by(of_handle(function))]
-    rows = ((name, record) for name, value in beside for _, record in records_in(value))
-    return [(name, record) for name, record in rows if id(record) not in known]
+    # A record of the carry may move to another place in it: a target network is set to the online network.
+    carried_ids = {id(record) for _, record in records_in(carried)}
+    trees = [*arguments_by_name(args, kwargs, parameter_names(function)), *closed_over_by(of_handle(function))]
+    rows = ((name, record) for name, value in trees for _, record in records_in(value))
+    return [(name, record) for name, record in rows if id(record) not in carried_ids]
 
 
 def _check_origins(carried: Any, returned: Any, others: Others) -> None:
     if not others:
         return
+    # By path, because the check before has found that both carries have the same structure.
     before = dict(records_in(carried))
     for path, record in records_in(returned):
         if path in before:
@@ -79,7 +80,8 @@ def _check_origins(carried: Any, returned: Any, others: Others) -> None:
 
 
 def _check_arity(name: str, prefix: Any, out: Any) -> None:
-    """That a step returned as many values as its prefix has entries, which is what is most often forgotten."""
+    """Checks that a step returned as many values as `out_axes` has entries; most often the `y` of the pair is
+    missing."""
     if type(prefix) is not tuple:
         return
     entries = cast("tuple[object, ...]", prefix)
@@ -96,16 +98,17 @@ def _check_arity(name: str, prefix: Any, out: Any) -> None:
 
 
 def _alone(parts: list[Any]) -> Any:
-    # A single carry is described as itself, so that its paths start at `carry`.
+    # Not in a tuple if there is only one, so that paths read `carry.x` and not `carry[0].x`.
     return parts[0] if len(parts) == 1 else tuple(parts)
 
 
 def carrying_along(body: Body, groups: Groups, *before: Any) -> tuple[Body, list[Place]]:
-    """A body that returns what is carried along each time, and where these leaves lie: one abstract evaluation tells.
+    """A body that returns all leaves that weft carries in addition to the user's carry, and the places of these leaves.
 
-    It has them in one lane of updates, in the order of their positions. What it took out of its arguments is there too,
-    as it was given.
+    An abstract evaluation learns which leaves they are. The body returns them in one update lane, in the order of their
+    positions, those too that a step does not change.
     """
+    # Without such a lane nothing can be carried along, and the abstract evaluation, which costs a trace, is saved.
     if Along() not in body.departure.update_lanes:
         return body, []
     updated, crossing = body.learn_updates(groups, *before), body.crossing
@@ -120,10 +123,10 @@ def values_at(groups: Groups, places: Sequence[Place]) -> tuple[Any, ...]:
 
 def with_values(groups: Groups, places: Sequence[Place], values: Sequence[Any]) -> Groups:
     """Lanes with other leaves at some places."""
-    given = list(groups)
+    lanes = list(groups)
     for (lane, place), value in zip(places, values, strict=True):
-        given[lane] = (*given[lane][:place], value, *given[lane][place + 1 :])
-    return tuple(given)
+        lanes[lane] = (*lanes[lane][:place], value, *lanes[lane][place + 1 :])
+    return tuple(lanes)
 
 
 def everything_carried(call: Call) -> Arrival:
@@ -145,9 +148,10 @@ def rule_of_a_carry(
     """The rule of a loop whose whole argument is carried.
 
     Args:
-        name: as users call it.
+        name: the transform's name, as users write it.
         lift: the JAX call.
-        depart: for each of the user's functions where its output rides; what is `Carry` must agree with the argument.
+        depart: for each of the user's functions the rides of its output; an output on `Carry` must agree with the
+            carry.
         read: as in `Rule`.
         check: as in `Rule`.
         options: as in `Rule`.

@@ -17,15 +17,16 @@ T = TypeVar("T")
 
 
 def error_if(x: T, condition: Any, message: str) -> T:
-    """Gives back `x`, or raises an error if a condition on values holds: under `jit`, `vmap`, `scan` and `grad` too.
+    """Returns `x`, or raises an error if a condition on values holds: under `jit`, `vmap`, `scan` and `grad` too.
 
-    A compiled program makes the check when it computes what is returned here, so that has to be used:
-    `x = weft.error_if(x, x < 0, "x is negative")`. It is a callback where the condition holds, and a branch elsewhere.
+    A compiled program makes the check when it computes the returned arrays, so the result has to be used:
+    `x = weft.error_if(x, x < 0, "x is negative")`. The check costs a branch; only if the condition holds it calls back
+    to Python.
 
     Args:
-        x: any tree, whose arrays the check is tied to.
-        condition: booleans of any shape; one that holds is enough.
-        message: what the error says.
+        x: any tree with arrays, to which the check is tied.
+        condition: booleans of any shape; the error is raised if one of them is true.
+        message: the text of the error.
 
     Raises:
         CheckError: if the condition holds. In a program that plain `jax.jit` has compiled, JAX raises a
@@ -46,20 +47,25 @@ def error_if(x: T, condition: Any, message: str) -> T:
     Source: `equinox.error_if`.
     """
     if not isinstance(condition, Tracer):
-        if jnp.any(condition):
+        # A condition on static numbers is known inside of a trace too (`eqx.filter_jit` passes Python numbers as they
+        # are), but there `jnp.any` of a constant returns a tracer.
+        with jax.ensure_compile_time_eval():
+            failed = bool(jnp.any(condition))
+        if failed:
             raise CheckError(message)
         return x
     leaves, structure = flatten(x)
     places = [i for i, leaf in enumerate(leaves) if is_array(leaf)]
     if not places:
-        raise TypeError("weft.error_if ties a check to arrays, and there is none in what it was given")
+        raise TypeError(f"weft.error_if ties its check to the arrays of x, and there is none in {type(x).__name__}")
     checked = _checked([leaves[i] for i in places], condition, message=names.OF_ERROR_IF + message)
     for i, leaf in zip(places, checked, strict=True):
         leaves[i] = leaf
     return structure.unflatten(leaves)
 
 
-# Compiled where it stands in eager code under `vmap` or `grad`, where equinox's error has another form.
+# Compiled, because in eager code under `vmap` or `grad` equinox's error has another form, which `explain` does not
+# know.
 @functools.partial(jax.jit, static_argnames="message", inline=INLINED)
 def _checked(arrays: list[Any], condition: Any, *, message: str) -> list[Any]:
     return cast(Any, eqx).error_if(arrays, condition, message)

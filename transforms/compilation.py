@@ -1,7 +1,7 @@
-"""jit: compile, with records in and successors out.
+"""jit: compiles functions of records.
 
-Static leaves are static by themselves; leaves that did not change do not leave the trace; dispatch is asynchronous and
-goes through generated code (see `core.interpreter.codegen`). Arguments ride by their sharding and by whether they are
+Static leaves need no `static_argnums`; leaves that did not change do not leave the trace; dispatch is asynchronous and
+uses generated code (see `core.interpreter.codegen`). The ride of an argument is its sharding, and whether it is
 donated.
 """
 
@@ -41,7 +41,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class JitOptions:
-    """The options of one `jit`, completed by the function's signature."""
+    """The options of one `jit`; arguments are listed both by number and by name."""
 
     static_numbers: frozenset[int]
     static_names: frozenset[str]
@@ -55,7 +55,7 @@ class JitOptions:
 def _arrive(options: JitOptions, call: Call) -> Arrival:
     _, args, kwargs = call
     shardings = options.in_shardings
-    # `in_shardings` counts only these, as in `jax.jit`.
+    # As in `jax.jit`, `in_shardings` has entries for these only.
     traced = [i for i in range(len(args)) if i not in options.static_numbers]
     by_argument = dict.fromkeys(traced, shardings)
     if is_tuple(shardings) and not is_sharding(shardings):
@@ -75,6 +75,7 @@ def _arrive(options: JitOptions, call: Call) -> Arrival:
 
         return jax.tree.map(place, sharding, is_leaf=lambda node: isinstance(node, RidesByKind) or is_sharding(node))
 
+    # The function's own arrays stay where they are. Arguments passed by name have no sharding here, as in `jax.jit`.
     return (
         Placement(),
         tuple(placed(by_argument.get(i), i in options.donated_numbers) for i in range(len(args))),
@@ -85,22 +86,23 @@ def _arrive(options: JitOptions, call: Call) -> Arrival:
 def _lift(lift: Lift[JitOptions]) -> Any:
     (body,) = lift.bodies
 
-    # JAX's errors call its arguments so; see `Crossing.name_lanes`.
+    # The name `weft_lanes` appears in JAX's errors, where `Crossing.name_lanes` looks for it.
     def traced(extra: Any, *weft_lanes: tuple[Any, ...]) -> Exit:
-        # Runs when JAX traces, and not when it has compiled the call before: each run is a trace to be explained.
+        # This line runs once for each trace, since JAX does not run it when it has compiled the call before.
         lift.traces.record(body.name, body.boundary, lift.crossing, lift.crossing.ungroup(weft_lanes))
         with open_frame("jit"):
-            # Here too, as a call of a known make is traced again for arguments of other shapes.
+            # With room here too, because a call whose plan exists is traced again for arguments of other shapes.
             return call_with_room(body, weft_lanes)
 
     options = lift.options
     keywords = dict(options.jax_options)
-    # `extra` is the first argument, before the lanes.
-    # A lane is given away as a whole: leaves that are and leaves that are not ride apart.
+    # Donated leaves have a lane of their own, which JAX donates as a whole. Argument 0 is `extra`.
     keywords["donate_argnums"] = tuple(i + 1 for i, lane in enumerate(lift.lanes) if lane.gives_away)
-    given, out, updates = map(as_written, (lift.lanes, lift.out_lanes, lift.update_lanes))
-    if any(sharding is not None for sharding in given):
-        keywords["in_shardings"] = (None, *given)
+    arguments, out, updates = map(as_written, (lift.lanes, lift.out_lanes, lift.update_lanes))
+    # Only if the user asked for a sharding: most functions run on one device, and need none of JAX's checks of
+    # shardings.
+    if any(sharding is not None for sharding in arguments):
+        keywords["in_shardings"] = (None, *arguments)
     if any(sharding is not None for sharding in (*out, *updates)):
         keywords["out_shardings"] = (out, updates, None)
     return untyped_jax.jit(titled(body.name, traced), **keywords)
@@ -128,14 +130,14 @@ class JitFunction(Transformed[P, R]):
     def __init__(self, function: Callable[P, R], options: JitOptions, boundary: AnyBoundary = VALUES):
         self._options = options
         self._interpreted: Interpreted[JitOptions] = interpret(JIT, boundary)((function,), options)
-        # The bound method: Python calls it without leaving its own loop, as it would for the object.
+        # The bound method, which Python calls faster than the object.
         self._call = self._interpreted.__call__
-        # Asked once and not in each call, where there mostly are none.
+        # Computed once, because most functions have none and each call tests it.
         self._has_statics = bool(options.static_numbers or options.static_names)
         super().__init__(function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        # Not by `cutting`, which would be one more call for each.
+        # The body of `cutting`, because the decorator would add a Python call to every call.
         try:
             if self._has_statics:
                 return self._interpreted(*self._with_statics(args, kwargs))
@@ -145,10 +147,11 @@ class JitFunction(Transformed[P, R]):
             raise
 
     def __repr__(self) -> str:
-        return f"{self._interpreted.boundary.layer}.jit({getattr(self, '__qualname__', self._interpreted.held[0])!s})"
+        name = getattr(self, "__qualname__", self._interpreted.user_functions[0])
+        return f"{self._interpreted.boundary.layer}.jit({name!s})"
 
     def _with_statics(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        function = self._interpreted.held[0]
+        function = self._interpreted.user_functions[0]
         return with_statics(function, args, kwargs, self._options.static_numbers, self._options.static_names)
 
     @cutting
@@ -157,6 +160,7 @@ class JitFunction(Transformed[P, R]):
         from weft.transforms.stages import Stage
 
         call = (self._interpreted.functions, *self._with_statics(args, kwargs))
+        # By the same plan as a call, so that a call of the same structure afterwards does not trace again.
         plan, values, _ = self._interpreted.plan(call)
         jitted: Any = plan.lifted
         statics = self.static_arguments(args, kwargs)
@@ -172,9 +176,9 @@ class JitFunction(Transformed[P, R]):
         return Stage(traced, self._interpreted, plan.crossing, complete)
 
     def static_arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> StaticArguments:
-        """Those of these arguments that are static as a whole.
+        """The static arguments of a call.
 
-        As values: a compiled function is called without them, and they go back into its calls to find the same
+        Their values are stored, because a compiled function is called without them, but its calls need the same
         crossing.
         """
         from weft.transforms.stages import StaticArguments
@@ -185,7 +189,7 @@ class JitFunction(Transformed[P, R]):
 
     @property
     def writes_into_arguments(self) -> bool:
-        """Whether the function changes the objects that it is given, as those of NNX do."""
+        """Whether the function mutates its arguments, as functions of NNX objects do."""
         return self._interpreted.boundary.has_updates
 
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> Stage:
@@ -193,18 +197,20 @@ class JitFunction(Transformed[P, R]):
         return self.trace(*args, **kwargs).lower()
 
     def load(self, data: bytes, /, *args: P.args, **kwargs: P.kwargs) -> Stage:
-        """What `lower(...).compile().serialize()` gave in another process: it is traced here, and not compiled.
+        """Loads a compiled function that `lower(...).compile().serialize()` wrote in another process.
+
+        The function is traced here, to compare the programs, and not compiled.
 
         Args:
-            data: as it was given. It holds machine code: load only what you trust.
-            args: of the function, or `ShapeDtypeStruct`s, as for `lower`.
-            kwargs: likewise.
+            data: the bytes of `serialize`. They contain machine code: load only data that you trust.
+            args: the arguments of the function, or `ShapeDtypeStruct`s, as for `lower`.
+            kwargs: the same by name.
 
         Returns:
-            A compiled function, as `lower(...).compile()` gives it.
+            A compiled function, as `lower(...).compile()` returns it.
 
         Raises:
-            StructureError: if it was made from another program, or by other versions.
+            StructureError: if it was compiled from another program, or by other versions.
 
         >>> import jax.numpy as jnp
         >>> double = jit(lambda model: {**model, "w": model["w"] * 2})
@@ -221,19 +227,18 @@ class JitFunction(Transformed[P, R]):
         call = (self._interpreted.functions, *self._with_statics(args, kwargs))
         plan, values, entered = self._interpreted.plan(call)
         jitted: Any = plan.lifted
-        with successors_context(None):  # nothing runs, and so nothing is lost
+        with successors_context(None):  # nothing is computed, so no successor can be lost
             out, updates, outcome = jitted.eval_shape((), *plan.crossing.group(values))
-        # What is forwarded has to come out as a shape too, and not as the caller's array; in one trace, as there may be
-        # thousands.
-        shapes = untyped_jax.eval_shape(_itself, values)
+        # Forwarded arguments must come out as shapes too. One trace for all of them, since there may be thousands.
+        shapes = untyped_jax.eval_shape(lambda values: values, values)
         return self._interpreted.boundary.hand_over(entered, outcome.value, shapes, (*out, *updates))
 
     def _cache_size(self) -> int:
-        """How many programs are compiled and kept, as the functions of `jax.jit` say it."""
+        """The number of compiled programs in the cache, under the name that the functions of `jax.jit` have for it."""
         return sum(cast(Any, plan.lifted)._cache_size() for plan in self._interpreted.memory.plans.values())
 
     def clear_cache(self) -> None:
-        """Forgets what was compiled for this function.
+        """Drops the compiled programs of this function.
 
         >>> double = jit(lambda x: 2 * x)
         >>> double(1.0).item(), double._cache_size()
@@ -245,7 +250,7 @@ class JitFunction(Transformed[P, R]):
         self._interpreted.memory.clear()
 
     def partial(self, *args: Any) -> Callable[..., R]:
-        """The function with its first arguments given now, and taken apart only once.
+        """The function with its first arguments fixed. They are flattened only once, so that calls are faster.
 
         >>> import jax.numpy as jnp
         >>> scale = jit(lambda model, x: model["w"] * x)
@@ -253,12 +258,12 @@ class JitFunction(Transformed[P, R]):
         >>> float(apply(2.0))
         6.0
         """
-        given = self._with_statics(args, {})[0]
-        # Taken apart for good: later calls compare one structure by identity, and look at no record.
-        bound = tuple(argument if type(argument) is Static else bind(argument) for argument in given)
+        fixed = self._with_statics(args, {})[0]
+        # Later calls compare the structure by identity, and read no record.
+        bound = tuple(argument if type(argument) is Static else bind(argument) for argument in fixed)
 
         def apply(*rest: Any, **kwargs: Any) -> R:
-            # Numbers count from the first argument, given now or before.
+            # `static_argnums` counts from the first of all arguments, the fixed ones included.
             shifted = (*args, *rest)
             rest = self._with_statics(shifted, {})[0][len(args) :]
             return self._interpreted((*bound, *rest), self._with_statics((), kwargs)[1])
@@ -266,12 +271,8 @@ class JitFunction(Transformed[P, R]):
         return cutting(apply)
 
 
-def _itself(value: Any) -> Any:
-    return value
-
-
 def bind(argument: Any) -> Bound:
-    """An argument taken apart beforehand."""
+    """Flattens an argument, for calls to come."""
     structure, leaves = take_apart(argument)
     return Bound(structure, tuple(leaf.value for leaf in leaves))
 
@@ -296,20 +297,20 @@ def jit(
     """Compiles a function of records, arrays and anything hashable.
 
     Args:
-        function: what to compile. If it is a record (or a method of one), its arrays are arguments, not constants.
+        function: the function. If it is a record (or a method of one), its arrays are arguments, not constants.
         in_shardings: a sharding for all arguments, or a tuple with one prefix for each; `axes({kind: sharding})` gives
             one for each kind.
         out_shardings: likewise for the output.
-        static_argnums: arguments that are static as a whole, numbers in them too. Other non-array leaves, and the
-            numbers in a record's fields, are static by themselves.
+        static_argnums: arguments that are static as a whole, numbers in them too. Leaves that are no arrays or numbers,
+            and the numbers in a record's fields, are static anyway.
         static_argnames: the same by name.
-        donate_argnums: arguments whose buffers the output may take over; using them afterwards is a `DonatedError`.
+        donate_argnums: arguments whose buffers the output may reuse; using them afterwards is a `DonatedError`.
         donate_argnames: the same by name.
         jax_options: `keep_unused`, `inline`, `compiler_options`, ..., for `jax.jit`.
 
     Returns:
-        A function with the same signature, with `trace`, `lower`, `eval_shape` and `partial`; `weft.export` makes
-        a program of it.
+        A function with the same signature, and with `trace`, `lower`, `eval_shape` and `partial`; `weft.export` exports
+        it.
 
     Raises:
         StaticError: if a static leaf cannot be hashed.

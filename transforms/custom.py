@@ -1,8 +1,8 @@
-"""What `custom_vjp` and `custom_jvp` share: functions of records that bring their own derivative.
+"""Code that `custom_vjp` and `custom_jvp` share: functions of records with a custom derivative.
 
-The differentiated lane holds the inexact leaves of the arguments that are differentiated; all else (integers, keys, and
-the arguments named in `nondiff_argnums`) is closed over, and has no cotangent. User rules see trees: a cotangent or
-tangent of an argument has its structure, with `None` at the leaves that have none.
+The differentiated lane holds the inexact leaves of the differentiated arguments; all other leaves (integers, keys, and
+the arguments in `nondiff_argnums`) are closed over, and have no cotangent. The user's rules get trees: a cotangent or
+tangent of an argument has the argument's structure, with `None` at the leaves that have none.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from weft.core.interpreter.rules import Body, Lift, Lifted, Rule
 from weft.core.paths import format_path
 from weft.core.records.filters import All, OfValue
 from weft.core.records.leaves import NUMBERS
-from weft.core.records.statics import Static, given
+from weft.core.records.statics import Static, unwrapped
 from weft.core.threads.proxies import threaded_function
 from weft.core.tracebacks import cutting
 from weft.transforms._wrap import by_position
@@ -35,35 +35,34 @@ from weft.transforms.transformed import Transformed
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Updates leave as outputs of their own, whose cotangents are ignored. That of an argument that is differentiated would
-# be lost, unless the backward function takes it (`with_updates`).
+# Updates leave as further outputs, whose cotangents are ignored. The derivative by an updated argument would be wrong,
+# so that this is refused, unless the backward function takes the cotangents of updates (`with_updates`).
 _UPDATES = Role(
     "'updates of differentiated leaves'",
-    instead="an argument that is differentiated cannot be mutated: pass what changes through an argument that is not "
-    "(nondiff_argnums)",
+    instead="a differentiated argument cannot be mutated: pass changing state as an argument in nondiff_argnums",
 )
 DIFFERENTIATED = Role("differentiated", updates_as=_UPDATES)
 
 
 class Residuals(threading.local):
-    """Where a forward function leaves its residuals for the lines after its call, in each thread its own."""
+    """Passes the residuals from the forward function to the code that called it, in each thread separately."""
 
     value: Any = None
 
 
 @dataclass(frozen=True)
 class CustomOptions:
-    """What a custom rule consists of.
+    """The options of a custom derivative.
 
     Attributes:
         name: `custom_vjp` or `custom_jvp`.
         nondiff_argnums: the arguments that are not differentiated.
         rule: the user's backward function, or jvp.
-        symbolic_zeros: whether the user's rule wants to be told of zeros.
-        residuals: what the forward function saved, from its call to the flattening of it.
-        filters: for arguments that are differentiated in part, which leaves.
-        with_updates: whether the backward function is given the cotangents of updates, beside the output's.
-        updates_as: the name of the argument that it is given those as, if it takes them by name.
+        symbolic_zeros: whether the user's rule gets symbolic zeros.
+        residuals: holds the forward function's residuals until they are flattened.
+        filters: for arguments of which only some leaves are differentiated, a filter for these.
+        with_updates: whether the backward function takes the cotangents of updates too.
+        updates_as: the name of the parameter for these cotangents, if it takes them by name.
     """
 
     name: str
@@ -84,7 +83,7 @@ class _Inexact(RidesByKind):
 
 
 def _is_inexact(value: Any) -> bool:
-    # A dtype is all that is asked for: under symbolic_zeros JAX wraps each primal. A graph's Variable may hold a tree.
+    # Under symbolic_zeros JAX wraps each primal, with the array in `value`. An NNX Variable may hold a tree of arrays.
     leaves = jax.tree.leaves(getattr(value, "value", value))
     return bool(leaves) and all(jnp.issubdtype(jnp.result_type(leaf), jnp.inexact) for leaf in leaves)
 
@@ -95,13 +94,14 @@ def _rides(filter: Any) -> RidesByKind:
 
 def _arrive(options: CustomOptions, call: Call) -> Arrival:
     count = len(call[1])
+    # Arguments passed by name are closed over, and so is the function's own record: JAX's rules count positions.
     nondiff = nondiff_positions(options.nondiff_argnums, count)
     filters = dict(options.filters)
     return CLOSED, tuple(CLOSED if i in nondiff else _rides(filters.get(i, ...)) for i in range(count)), CLOSED
 
 
 def custom_rule(name: str, lift: Callable[[Lift[CustomOptions]], Lifted]) -> Rule[CustomOptions]:
-    """The rule of either transform: they differ in what they lift alone."""
+    """The rule of either transform, which differ only in their lifts."""
     return Rule(
         name,
         lift,
@@ -115,7 +115,9 @@ def custom_rule(name: str, lift: Callable[[Lift[CustomOptions]], Lifted]) -> Rul
 
 
 def with_updates(rule: Rule[CustomOptions]) -> Rule[CustomOptions]:
-    """The rule for backward functions that take cotangents of updates: what is differentiated may be mutated."""
+    """The rule for backward functions that take cotangents of updates: differentiated arguments may be mutated."""
+    # Equal to DIFFERENTIATED, because `updates_as` is not compared; its updates leave on the ride itself, and so with a
+    # cotangent.
     updated = replace(DIFFERENTIATED, updates_as=None)
 
     def read(node: Any) -> Role | None:
@@ -125,17 +127,17 @@ def with_updates(rule: Rule[CustomOptions]) -> Rule[CustomOptions]:
 
 
 def arguments(body: Body, groups: Groups) -> tuple[Any, ...]:
-    """The live positional arguments, for a user's rule."""
-    return tuple(map(given, body.boundary.rebuild(body.crossing, body.crossing.ungroup(groups))[0][1]))
+    """Builds the live positional arguments, for a user's rule."""
+    return tuple(map(unwrapped, body.boundary.rebuild(body.crossing, body.crossing.ungroup(groups))[0][1]))
 
 
 def nondiff_positions(argnums: Sequence[int], count: int) -> frozenset[int]:
-    """The positions, among `count` arguments, of those that are not differentiated."""
+    """The positions of the arguments that are not differentiated, of `count` arguments."""
     return frozenset(n + count if n < 0 else n for n in argnums)
 
 
 def part(argnums: Sequence[int], args: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Arguments that are not differentiated, and those that are."""
+    """Divides arguments into those that are not differentiated, and those that are."""
     nondiff = nondiff_positions(argnums, len(args))
     return (
         tuple(arg for i, arg in enumerate(args) if i in nondiff),
@@ -151,8 +153,9 @@ def interleave(argnums: Sequence[int], nondiff: Sequence[Any], rest: Sequence[An
 
 
 def guarded(body: Body, groups: Groups, name: str) -> Groups:
-    """The lanes, where a derivative in what is closed over is an error: it would be lost, for the rule has none."""
-    if body.boundary.has_identity:  # NNX's rule: parts of an object that are not differentiated have none
+    """The lanes, changed so that a derivative by a closed-over leaf is an error: the user's rule has none, and it would
+    silently be zero."""
+    if body.boundary.has_identity:  # in NNX such derivatives are zero, as in flax
         return groups
     values = body.crossing.ungroup(groups)
     for i, (ride, value) in enumerate(zip(body.crossing.rides, values, strict=True)):
@@ -167,25 +170,22 @@ def _not_differentiated(name: str, path: str) -> Callable[[Any], Any]:
     def refuse(primals: Any, tangents: Any) -> Any:
         if not isinstance(tangents[0], SymbolicZero):
             raise DifferentiationError(
-                f"a derivative is asked for in an argument that this {name} does not differentiate",
+                f"this {name} does not differentiate an argument by which a derivative is needed",
                 at=path,
                 fix="leave it out of nondiff_argnums and give it a derivative, pass it by position, or pass "
                 "jax.lax.stop_gradient of it",
             )
         return primals[0], tangents[0]
 
-    def itself(value: Any) -> Any:
-        return value
-
-    # With symbolic zeros, because JAX asks for the derivative of everything that is traced under one: only a tangent
-    # that is no zero is one that would be lost.
-    identity: Any = untyped_jax.custom_jvp(itself)
+    # With symbolic zeros, because under a derivative JAX calls the rule for every traced value: only a tangent that is
+    # not zero would be lost.
+    identity: Any = untyped_jax.custom_jvp(lambda value: value)
     identity.defjvp(refuse, symbolic_zeros=True)
     return identity
 
 
 class CustomFunction(Transformed[P, R]):
-    """What `custom_vjp` and `custom_jvp` functions share."""
+    """The base class of the functions that `custom_vjp` and `custom_jvp` return."""
 
     __weft_method__ = False
 
@@ -201,10 +201,10 @@ class CustomFunction(Transformed[P, R]):
                 f"{getattr(self, '__name__', 'this function')} has no derivative rule yet",
                 fix=f"give it one with {self._definer} before it is called",
             )
-        # `nondiff_argnums` counts positions, so that an argument passed by name has to be in its own.
+        # `nondiff_argnums` counts positions, so arguments that were passed by name are moved to theirs.
         positional, named = by_position(self.function, args, kwargs)
         nondiff = nondiff_positions(self.nondiff_argnums, len(positional))
-        # As in JAX, a number that is not differentiated is a number inside.
+        # As in JAX, a Python number that is not differentiated stays a Python number inside.
         fixed = (
             Static(value) if i in nondiff and type(value) in NUMBERS else value for i, value in enumerate(positional)
         )

@@ -37,6 +37,8 @@ def _lift_jvp(lift: Lift[CustomOptions]) -> Lifted:
     def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
         outcomes: list[OutcomeNode] = []
 
+        # The outcome cannot be an output of the function that JAX differentiates, for which it would need a tangent. So
+        # it is collected here; JAX runs the function or its rule, and each of them appends its own.
         def primal(*groups: Any) -> Any:
             out, _, outcome = body(groups)
             outcomes.append(outcome)
@@ -44,12 +46,12 @@ def _lift_jvp(lift: Lift[CustomOptions]) -> Lifted:
 
         def rule(groups: Any, tangents: Any) -> tuple[Any, Any]:
             nondiff, primals = part(options.nondiff_argnums, arguments(body, groups))
-            _, given = part(options.nondiff_argnums, sparse_arguments(body.crossing, tangents[0]))
+            _, primal_tangents = part(options.nondiff_argnums, sparse_arguments(body.crossing, tangents[0]))
             with open_frame("custom_jvp rule"):
-                out, tangent = options.rule(*nondiff, primals, given)
+                out, tangent = options.rule(*nondiff, primals, primal_tangents)
             # The rule's primal output crosses as the function's own output does.
             values = body.crossing.ungroup(groups)
-            # Of a call of its own: the user's rule had another one in hand, and may have changed its objects.
+            # The call is built again, because the user's rule may have mutated the objects of the first one.
             live, memory = body.boundary.rebuild(body.crossing, values)
             (primals,), _, outcome = body.boundary.leave(body.crossing, values, live, memory, out, body.departure)
             outcomes.append(OutcomeNode(value=outcome))
@@ -98,7 +100,7 @@ class CustomJvp(CustomFunction[P, R]):
         """Defines the derivative for each differentiated argument on its own: `rule(tangent, output, *primals)`.
 
         Args:
-            rules: one for each differentiated argument, None where the derivative is zero.
+            rules: a function for each differentiated argument, or None if the derivative is zero.
         """
 
         def rule(*args: Any) -> tuple[Any, Any]:
@@ -120,11 +122,11 @@ def custom_jvp(function: Callable[P, R], /, *, nondiff_argnums: int | Sequence[i
 def custom_jvp(*, nondiff_argnums: int | Sequence[int] = ()) -> Callable[[Callable[P, R]], CustomJvp[P, R]]: ...
 @transform()
 def custom_jvp(function: Callable[..., Any] | None = None, /, *, nondiff_argnums: int | Sequence[int] = ()) -> Any:
-    """A function with its own forward-mode derivative, given by `defjvp`.
+    """A function with a custom forward-mode derivative, which `defjvp` defines.
 
     Args:
-        function: of records and arrays.
-        nondiff_argnums: arguments that are not differentiated, at all.
+        function: a function of records and arrays.
+        nondiff_argnums: the arguments that are not differentiated.
 
     Source: `jax.custom_jvp`.
 
@@ -141,9 +143,7 @@ def custom_jvp(function: Callable[..., Any] | None = None, /, *, nondiff_argnums
     """
 
     def wrap(function: Callable[..., Any]) -> CustomJvp[Any, Any]:
-        refuse_threaded(
-            (function,), "custom_jvp", "JAX asks for a tangent of all that leaves, and a successor has none"
-        )
+        refuse_threaded((function,), "custom_jvp", "JAX needs a tangent of every output, and a successor has none")
         return CustomJvp(function, as_tuple(nondiff_argnums))
 
     return decorate(function, wrap)

@@ -43,14 +43,16 @@ _Made = tuple[OutcomeNode, Described]
 
 def _lift_vjp(lift: Lift[CustomOptions]) -> Lifted:
     (primal_body, forward_body), options = lift.bodies, lift.options
-    # By the types of the leaves, what the function itself returns, or None where it needs their values to say.
+    # The function's own outcome by the avals of its leaves; None if its control flow needs their values.
     learned: dict[Any, _Made | None] = {}
 
     def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
+        # The outcomes of the function and of its forward function. JAX runs one or the other, or both, depending on
+        # whether the call is differentiated; they must agree, because the result is built from whichever came last.
         seen: list[_Made] = []
         if options.with_updates:
-            # All of them: each has a place among the outputs then, and so a cotangent, whichever of them the function
-            # changes.
+            # All leaves count as updated, so that each has an output, and with it a cotangent, whether it changes or
+            # not.
             updated = frozenset(range(len(primal_body.crossing.rides)))
         else:
             updated = primal_body.learn_updates(groups)
@@ -63,15 +65,17 @@ def _lift_vjp(lift: Lift[CustomOptions]) -> Lifted:
             return out, updates
 
         def forward(*groups: Any) -> Any:
-            # Under symbolic_zeros JAX gives each primal in a wrapper that says whether it is perturbed; the backward
-            # function and the abstract evaluation want arrays.
+            # Under symbolic_zeros JAX wraps each primal with a flag that says whether it is perturbed; the backward
+            # function and the abstract evaluation need the arrays.
             plain = tuple(tuple(getattr(v, "value", v) for v in group) for group in groups)
             if not seen and (made := _learn(learned, primal_run, plain)) is not None:
                 seen.append(made)
             out, updates, outcome = forward_run.run(groups)  # the residuals are of this trace
             _agree_with(options, forward_body, seen, outcome, (*out, *updates))
-            # Taken, so that what they hold does not outlive the trace.
+            # Set to None, so that tracers in the residuals do not outlive the trace.
             residuals, options.residuals.value = options.residuals.value, None
+            # Residuals may be any tree with static leaves, of which JAX saves only the arrays: the structure goes along
+            # as a static node.
             structure, leaves = boundary.pack(residuals)
             return (out, updates), (Static(structure), leaves, plain, outcome)
 
@@ -86,8 +90,8 @@ def _lift_vjp(lift: Lift[CustomOptions]) -> Lifted:
             if options.updates_as is not None:
                 keywords[options.updates_as] = _update_cotangents(options, forward_body, outcome.value, updates)
             with open_frame("custom_vjp backward"):
-                given = options.rule(*nondiff, structure.value.build(leaves), cotangent, **keywords)
-            return _gradients(options, forward_body, groups, given), None
+                gradients = options.rule(*nondiff, structure.value.build(leaves), cotangent, **keywords)
+            return _gradients(options, forward_body, groups, gradients), None
 
         function = untyped_jax.custom_vjp(titled(primal_body.name, primal))
         function.defvjp(forward, backward, symbolic_zeros=options.symbolic_zeros)
@@ -98,7 +102,7 @@ def _lift_vjp(lift: Lift[CustomOptions]) -> Lifted:
 
 
 def _update_cotangents(options: CustomOptions, body: Body, outcome: Outcome, cotangents: Groups) -> tuple[Any, ...]:
-    """The cotangents of the updates, as trees like the arguments that are differentiated."""
+    """The cotangents of the updates, as trees like the differentiated arguments."""
     outputs = len(body.departure.lanes)
     values = {i: cotangents[lane - outputs][place] for i, lane, place in outcome.updates}
     sparse = body.crossing.structure.sparse(values)[1]
@@ -106,53 +110,57 @@ def _update_cotangents(options: CustomOptions, body: Body, outcome: Outcome, cot
 
 
 def _learn(learned: dict[Any, _Made | None], body: Body, groups: Groups) -> _Made | None:
-    """What a function returns, by one abstract evaluation: JAX runs the forward function instead of it where it is
-    differentiated without being staged."""
+    """The outcome of the function, by one abstract evaluation; None if that fails.
+
+    If an eager call is differentiated, JAX runs the forward function and never the function itself, so its outcome must
+    be learned to be compared.
+    """
+    # Cached by avals, because `lifted` serves calls of all shapes, and its output may depend on them.
     leaves, structure = trees.flatten(groups)
     types = (structure, *map(jax.typeof, leaves))
     if types not in learned:
-        found: list[_Made] = []
+        outcomes: list[_Made] = []
 
         def run(*groups: Any) -> Groups:
             out, updates, outcome = body(groups)
             groups = (*out, *updates)
-            found.append((outcome, body.boundary.describe_outcome(body.crossing, outcome.value, groups)))
+            outcomes.append((outcome, body.boundary.describe_outcome(body.crossing, outcome.value, groups)))
             return groups
 
-        # Not where it goes by the values of arrays.
+        # An eager function may branch on the values of arrays, which cannot be traced.
         with suppress(jax.errors.JAXTypeError, jax.errors.JAXIndexError):
             untyped_jax.eval_shape(run, *groups)
-        learned[types] = found[0] if found else None
+        learned[types] = outcomes[0] if outcomes else None
     return learned[types]
 
 
 def _agree_with(options: CustomOptions, body: Body, seen: list[_Made], outcome: OutcomeNode, out: Groups) -> None:
     seen.append((outcome, body.boundary.describe_outcome(body.crossing, outcome.value, out)))
     (first, before), (latest, after) = seen[0], seen[-1]
-    found = differences(before, after)
-    if first != latest or found:
+    differing = differences(before, after)
+    if first != latest or differing:
         raise StructureError(
             f"the forward function of {options.name} does not return what the function returns",
-            at=found or ["output"],
+            at=differing or ["output"],
             fix="return (output, residuals) with the same output",
         )
 
 
-def _gradients(options: CustomOptions, body: Body, groups: Groups, given: Any) -> tuple[Any, ...]:
-    """What the user's backward function returned, as cotangents of the differentiated lane."""
+def _gradients(options: CustomOptions, body: Body, groups: Groups, returned: Any) -> tuple[Any, ...]:
+    """The result of the user's backward function, as cotangents of the differentiated lane."""
     nondiff, differentiated = part(options.nondiff_argnums, arguments(body, groups))
     expected = len(differentiated)
-    cotangents = tuple(cast("Sequence[Any]", given)) if isinstance(given, tuple | list) else None
+    cotangents = tuple(cast("Sequence[Any]", returned)) if isinstance(returned, tuple | list) else None
     if cotangents is None or len(cotangents) != expected:
         raise DifferentiationError(
             f"the backward function of custom_vjp must return a tuple of {expected} cotangents, one for each "
-            f"differentiated argument; it returned {type(cast(Any, given)).__name__}"
+            f"differentiated argument; it returned {type(cast(Any, returned)).__name__}"
             + ("" if cotangents is None else f" of {len(cotangents)}"),
             fix="return one for each, None where it is zero",
         )
-    # Read like a call, in which arguments without a derivative are there too.
-    given = interleave(options.nondiff_argnums, [None] * len(nondiff), cotangents)
-    return read_arguments(body.crossing, ((), given, {}), groups[0], "cotangent")
+    # As the arguments of a call, with None for those that are not differentiated.
+    args = interleave(options.nondiff_argnums, [None] * len(nondiff), cotangents)
+    return read_arguments(body.crossing, ((), args, {}), groups[0], "cotangent")
 
 
 CUSTOM_VJP = custom_rule("custom_vjp", _lift_vjp)
@@ -170,9 +178,9 @@ class CustomVjp(CustomFunction[P, R]):
         Args:
             forward: takes the function's arguments; returns `(output, residuals)`, any pytrees of records.
             backward: takes the arguments that are not differentiated, the residuals, and the output's cotangent;
-                returns a tuple of cotangents, one for each differentiated argument: of the argument's structure (what
-                its non-differentiated leaves hold is ignored), or None for zero.
-            symbolic_zeros: whether leaves given to `forward` are `CustomVJPPrimal`s and zero cotangents are
+                returns a tuple with a cotangent for each differentiated argument: a tree of the argument's structure
+                (values at leaves that are not differentiated are ignored), or None for zero.
+            symbolic_zeros: whether the leaves that `forward` gets are `CustomVJPPrimal`s and zero cotangents are
                 `SymbolicZero`s, as in `jax.custom_vjp`.
         """
         self.definitions = (("defvjp", (forward, backward), {"symbolic_zeros": symbolic_zeros}),)
@@ -184,7 +192,7 @@ class CustomVjp(CustomFunction[P, R]):
                 result = forward(*args, **kwargs)
                 if not is_tuple(result) or len(result) != 2:
                     raise DifferentiationError(
-                        "the forward function of custom_vjp must return (output, residuals), not "
+                        "the forward function of custom_vjp must return (output, residuals), not a "
                         f"{type(result).__name__}",
                         fix="return a tuple of two",
                     )
@@ -193,6 +201,7 @@ class CustomVjp(CustomFunction[P, R]):
 
             return named_like(forward, keeping_residuals)
 
+        # JAX runs only the forward function if the call is differentiated, so that it has to return the successor too.
         part = threaded_function(forward)
         if part is None and isinstance(self.function, ThreadedFunction):
             raise SuccessorError(
@@ -200,8 +209,8 @@ class CustomVjp(CustomFunction[P, R]):
                 at=self.function.describe(),
                 fix="give a method of the part as the forward function: it returns (output, residuals, successor)",
             )
-        kept = keeping(forward) if part is None else part.through(Transform(keeping, (residuals,)))
-        self._run = self._interpret((self.function, kept), options)
+        wrapped = keeping(forward) if part is None else part.through(Transform(keeping, (residuals,)))
+        self._run = self._interpret((self.function, wrapped), options)
 
     def _interpret(self, functions: tuple[Callable[..., Any], ...], options: CustomOptions) -> Callable[..., Any]:
         return interpret(CUSTOM_VJP, VALUES)(functions, options)
@@ -213,11 +222,11 @@ def custom_vjp(function: Callable[P, R], /, *, nondiff_argnums: int | Sequence[i
 def custom_vjp(*, nondiff_argnums: int | Sequence[int] = ()) -> Callable[[Callable[P, R]], CustomVjp[P, R]]: ...
 @transform()
 def custom_vjp(function: Callable[..., Any] | None = None, /, *, nondiff_argnums: int | Sequence[int] = ()) -> Any:
-    """A function with its own reverse-mode derivative, given by `defvjp`.
+    """A function with a custom reverse-mode derivative, which `defvjp` defines.
 
     Args:
-        function: of records and arrays.
-        nondiff_argnums: arguments that are not differentiated, at all.
+        function: a function of records and arrays.
+        nondiff_argnums: the arguments that are not differentiated.
 
     Source: `jax.custom_vjp`.
 

@@ -1,9 +1,8 @@
-"""What every transform that differentiates shares: which leaves, and how what belongs to them is given and returned.
+"""Code that all transforms with derivatives share: the choice of leaves, and how tangents and cotangents become trees.
 
-All of these transforms differentiate some leaves of some arguments, and close over the rest; that is the one thing
-their rule says (`_arrive`). A filter chooses the leaves: `wrt=Param`, unless you say otherwise. What is returned for an
-argument (a gradient, a tangent) is sparse: of the argument's own structure, with `None` where a leaf was not
-differentiated.
+All of these transforms differentiate some leaves of some arguments, and close over the rest (`_arrive`). A filter
+chooses the leaves, `wrt=Param` by default. The gradient or tangent of an argument is sparse: it has the argument's
+structure, with `None` at leaves that were not differentiated.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from weft.core.records.aliases import refuse_aliases
 from weft.core.records.filters import All, Filter, Maybe, format_filter
 from weft.core.records.kinds import Buffer, Param
 from weft.core.records.leaves import Leaf, type_of
-from weft.core.records.origins import arguments_by_name, note_beside
+from weft.core.records.origins import arguments_by_name, note_rivals
 from weft.core.records.sorting import probably_meant
-from weft.core.records.successors import apart, pair_in_words
+from weft.core.records.successors import how_to_unpack, pair_in_words
 
-# What is closed over need not leave; what is differentiated leaves as part of what is differentiated with it.
+# A closed-over leaf may be forwarded. A differentiated leaf in the output must not: its derivative would be missing.
 DIFFERENTIATED, CLOSED, PRIMAL = Role("differentiated"), Role("closed over", keeps=True), Role("primal")
 
 
@@ -47,8 +46,8 @@ class DiffOptions:
     allow_int: bool = False
     with_value: bool = False
     filters: tuple[tuple[int, Any], ...] = ()
-    chooses: str = "wrt="  # what says which leaves, as users write it
-    may_be_none: bool = False  # whether there may be nothing to differentiate, and the gradient is empty
+    chooses: str = "wrt="  # the option that chooses the leaves, for errors
+    may_be_none: bool = False  # whether no leaf need be differentiated; the gradient is empty then
 
     @property
     def positions(self) -> tuple[int, ...]:
@@ -73,6 +72,7 @@ def _arrive(options: DiffOptions, call: Call) -> Arrival:
             f"{options.name} is asked for argument {options.argnums}, but was called with {len(args)} positional ones",
             fix="pass the argument by position, or correct argnums",
         )
+    # The filter of a differentiated argument decides for each leaf; all other arguments are closed over as a whole.
     rides = tuple(
         _ByFilter(((_wanted(options, i), DIFFERENTIATED), (..., CLOSED))) if i in positions else CLOSED
         for i in range(len(args))
@@ -90,7 +90,7 @@ def _wanted(options: DiffOptions, position: int) -> Filter:
 
 
 def _is_integer(path: Any, kind: Any, value: Any) -> bool:
-    # A leaf that is no Param is a Buffer: an integer, or a boolean, which has no gradient even with allow_int.
+    # Of Buffers, integers have a gradient with allow_int, and booleans never.
     return not jnp.issubdtype(jnp.result_type(value), jnp.bool_)
 
 
@@ -98,6 +98,7 @@ def _check(
     for_updates: bool, forward: bool, options: DiffOptions, call: Call, leaves: Sequence[Leaf], rides: Sequence[Ride]
 ) -> None:
     chosen = [leaf for leaf, ride in zip(leaves, rides, strict=True) if ride == DIFFERENTIATED]
+    # An error, because an empty gradient trains nothing and says so nowhere.
     if not chosen and not options.may_be_none and not isinstance(options.wrt, Maybe):
         wanted = "Param" if options.wrt is None else format_filter(options.wrt)
         raise DifferentiationError(
@@ -106,13 +107,14 @@ def _check(
             fix=f"{probably_meant((options.wrt,), leaves)}choose the leaves with {options.chooses}, or the argument "
             "with argnums=; integers have no gradient",
         )
-    _note_beside(options, call)
-    # Where what comes out is applied as an update. A vjp may well be asked for an array in two places: its cotangents
-    # are two.
+    _note_rivals(options, call)
+    # Only for gradients, which are applied as updates. The two cotangents that a vjp returns for an array in two places
+    # are right.
     if for_updates:
         _refuse_aliases(options, call, chosen)
-    # A leaf's value may be a tree of arrays itself, in a graph's Variable.
-    for leaf in (replace(one, value=value) for one in chosen for value in jax.tree.leaves(one.value)):
+    # The value of an NNX Variable may be a tree of arrays.
+    arrays = [replace(leaf, value=value) for leaf in chosen for value in jax.tree.leaves(leaf.value)]
+    for leaf in arrays:
         dtype = jnp.result_type(leaf.value)
         complex_, inexact = jnp.issubdtype(dtype, jnp.complexfloating), jnp.issubdtype(dtype, jnp.inexact)
         if not (inexact or options.allow_int):
@@ -123,23 +125,24 @@ def _check(
             _refuse(options, leaf, "is complex", "pass holomorphic=True, or use jacrev or jvp")
 
 
-def _note_beside(options: DiffOptions, call: Call) -> None:
-    args, beside = call[1], arguments_by_name((), call[2])
+def _note_rivals(options: DiffOptions, call: Call) -> None:
+    """Remembers the other arguments of the call, for `Optimizer.update`, which checks whose successor it gets."""
+    args, kwargs = call[1], call[2]
     positions = {n % len(args) for n in options.positions}
-    beside = [*beside, *arguments_by_name((one for i, one in enumerate(args) if i not in positions), {})]
+    others = arguments_by_name((value for i, value in enumerate(args) if i not in positions), kwargs)
     for position in positions:
-        note_beside(args[position], beside)
+        note_rivals(args[position], others)
 
 
 def _refuse_aliases(options: DiffOptions, call: Call, chosen: Sequence[Any]) -> None:
-    # The leaves of objects are other ones, and objects may be shared. Two arguments may be one array: it is updated in
-    # the caller's hands, where it has two names.
+    # Not for NNX objects, which may be shared, and whose leaves are no `Leaf`s. One array may be two arguments, because
+    # the caller applies the updates of the two arguments separately.
     args = call[1]
     of_records = [leaf for leaf in chosen if isinstance(leaf, Leaf)]
     for root in dict.fromkeys(leaf.path[: leaf.root] for leaf in of_records):
         own = [leaf for leaf in of_records if leaf.path[: leaf.root] == root]
         argument = args[_position(root, call)]
-        refuse_aliases(argument, own, root, f"an update with what {options.name} gives")
+        refuse_aliases(argument, own, root, f"an update with the gradient of {options.name}")
 
 
 def _position(root: Path, call: Call) -> int:
@@ -148,21 +151,21 @@ def _position(root: Path, call: Call) -> int:
     return parameter_names(call[0][0]).index(cast(str, root[0]))
 
 
-def _refuse(options: DiffOptions, leaf: Leaf, what: str, fix: str) -> None:
+def _refuse(options: DiffOptions, leaf: Leaf, problem: str, fix: str) -> None:
     raise DifferentiationError(
-        f"{options.name} cannot differentiate a leaf that {what}",
+        f"{options.name} cannot differentiate a leaf that {problem}",
         at=f"{format_path(leaf.path)}: {types_of(leaf.value)}",
         fix=fix,
     )
 
 
 def types_of(value: Any) -> str:
-    """The types of a leaf's arrays: in a graph's Variable there may be a tree of them."""
+    """The types of a leaf's arrays: the value of an NNX Variable may be a tree of them."""
     return ", ".join(map(type_of, jax.tree.leaves(value))) or "no array"
 
 
 def _depart(options: DiffOptions, index: int) -> Any:
-    # The auxiliary output rides with what was closed over, so that it may be forwarded from there.
+    # The auxiliary output rides as closed-over leaves do, so that such leaves in it are forwarded.
     return (PRIMAL, CLOSED) if options.has_aux else PRIMAL
 
 
@@ -174,15 +177,13 @@ def _returns(options: DiffOptions, out: Any) -> Any:
 
 
 def _refuse_container(options: DiffOptions, value: Any) -> None:
-    """Refuses one number in a container as what is differentiated: JAX refuses it, and so would who reads the value.
-
-    It refuses what a call of a stateful record returns, too: there are several arrays in it.
-    """
+    """Refuses a loss that is a container with one number, as JAX does, or the pair that a stateful record returns."""
+    # Before JAX, which would report a tuple of several arrays: to forget the successor of a loss is a common mistake.
     pair = pair_in_words(value)
     if pair is not None:
         raise DifferentiationError(
             f"{options.name} needs a function that returns one scalar, but this one returned {pair}",
-            fix=f"return the successor beside the loss, with has_aux=True; or {apart(value)}",
+            fix=f"return (loss, successor) with has_aux=True; or {how_to_unpack(value)}",
         )
     if trees.children_of(value) is not None and len(jax.tree.leaves(value)) == 1:
         raise DifferentiationError(
@@ -197,12 +198,12 @@ Primal = Callable[[Any, Any], tuple[tuple[Any, ...], Exit]]
 
 
 def primal_of(lift: Lift[DiffOptions]) -> Primal:
-    """The body as a function (differentiated, closed over) -> (primal outputs, everything)."""
+    """The body as a function of (differentiated, closed over), which returns (primal outputs, its whole exit)."""
     (body,) = lift.bodies
 
     def primal(differentiated: Any, closed: Any) -> tuple[tuple[Any, ...], Exit]:
         out, updates, outcome = body((differentiated, closed))
-        # The primal output is the first lane: the rules below depart on PRIMAL, or on (PRIMAL, CLOSED).
+        # The first lane is PRIMAL, since rules depart on PRIMAL or on (PRIMAL, CLOSED).
         return out[0], (out, updates, outcome)
 
     return primal
@@ -214,62 +215,67 @@ def sparse_arguments(crossing: AnyCrossing, values: Sequence[Any]) -> tuple[Any,
     return crossing.structure.sparse(dict(zip(positions, values, strict=True)))[1]
 
 
-def read_arguments(
-    crossing: AnyCrossing, given: Call, primals: Sequence[Any], what: str = "tangent"
-) -> tuple[Any, ...]:
-    """The inverse of `sparse_arguments`, with zeros like the primals where nothing is given.
+def read_arguments(crossing: AnyCrossing, call: Call, primals: Sequence[Any], kind: str = "tangent") -> tuple[Any, ...]:
+    """The inverse of `sparse_arguments`, with zeros for None.
+
+    Args:
+        crossing: the crossing of the call.
+        call: a call with tangents or cotangents in the places of its arguments.
+        primals: the differentiated leaves.
+        kind: `tangent` or `cotangent`, for errors.
 
     Raises:
-        StructureError: if `what` is given is of another shape than the argument that it belongs to.
+        StructureError: if a value has another shape than its argument.
     """
     positions = [i for i, ride in enumerate(crossing.rides) if ride == DIFFERENTIATED]
-    values = crossing.structure.read_sparse(given)
+    # Values at leaves that are not differentiated are ignored, as JAX's `float0` tangents of integers are.
+    values = crossing.structure.read_sparse(call)
     chosen = tuple(
         jax.tree.map(jnp.zeros_like, primal) if values[i] is None else values[i]
         for i, primal in zip(positions, primals, strict=True)
     )
-    # JAX takes cotangents of another precision from the rule of a custom_vjp.
-    any_dtype = what == "cotangent"
-    refuse_misshapen(what, chosen, primals, lambda i: format_path(crossing.structure.path_of(positions[i])), any_dtype)
+    # JAX accepts cotangents of another precision from the rule of a custom_vjp.
+    any_dtype = kind == "cotangent"
+    refuse_misshapen(kind, chosen, primals, lambda i: format_path(crossing.structure.path_of(positions[i])), any_dtype)
     return chosen
 
 
-def read_output(outcome: Outcome, given: Any, primals: Sequence[Any], what: str) -> tuple[Any, ...]:
-    """What is given for the leaves of the primal output, None where there is nothing.
+def read_output(outcome: Outcome, tree: Any, primals: Sequence[Any], kind: str) -> tuple[Any, ...]:
+    """The leaves, or None, of a tree of tangents or cotangents (`kind`) like the primal output.
 
     Raises:
-        StructureError: if it is of another shape than the output that it belongs to.
+        StructureError: if a value has another shape than its output.
     """
-    values = outcome.read_sparse(given)
+    values = outcome.read_sparse(tree)
 
     def path_of(position: int) -> str:
         places = trees.flatten_with_path(outcome.sparse(range(len(primals))))[0]
         keys = next(keys for keys, value in places if value == position)
         return format_path(tuple(map(key_part, keys)), "output")
 
-    refuse_misshapen(what, values, primals, path_of)
+    refuse_misshapen(kind, values, primals, path_of)
     return tuple(values)
 
 
 def _fits(value: Any, primal: Any, any_dtype: bool) -> bool:
-    """Whether JAX takes this as a tangent. What integers have for one is left to JAX."""
+    """Whether JAX accepts a value as the tangent of a primal; the dtype of an integer's tangent is left to JAX."""
     if jax.tree_util.all_leaves([value]) != jax.tree_util.all_leaves([primal]):
         return False
     leaves: list[Any] = jax.tree.leaves(value)
-    others: list[Any] = jax.tree.leaves(primal)
-    return len(leaves) == len(others) and all(
-        one.shape == other.shape
-        and (any_dtype or one.dtype in (other.dtype, jax.dtypes.float0) or not jnp.issubdtype(other.dtype, jnp.inexact))
-        for one, other in zip(map(jax.typeof, leaves), map(jax.typeof, others), strict=True)
+    primals: list[Any] = jax.tree.leaves(primal)
+    return len(leaves) == len(primals) and all(
+        leaf.shape == aval.shape
+        and (any_dtype or leaf.dtype in (aval.dtype, jax.dtypes.float0) or not jnp.issubdtype(aval.dtype, jnp.inexact))
+        for leaf, aval in zip(map(jax.typeof, leaves), map(jax.typeof, primals), strict=True)
     )
 
 
 def refuse_misshapen(
-    what: str, values: Sequence[Any], primals: Sequence[Any], path_of: Callable[[int], str], any_dtype: bool = False
+    kind: str, values: Sequence[Any], primals: Sequence[Any], path_of: Callable[[int], str], any_dtype: bool = False
 ) -> None:
-    """Refuses tangents or cotangents by the user's name for what they belong to: JAX counts them from 0."""
+    """Refuses tangents or cotangents (`kind`) that do not fit, naming the paths of their primals; JAX names numbers."""
     wrong = [
-        f"{path_of(i)}: {types_of(primal)}, its {what}: "
+        f"{path_of(i)}: {types_of(primal)}, its {kind}: "
         + (
             types_of(value)
             if jax.tree_util.all_leaves([value]) == jax.tree_util.all_leaves([primal])
@@ -280,14 +286,14 @@ def refuse_misshapen(
     ]
     if wrong:
         raise StructureError(
-            f"a {what} must be of the shape and dtype of what it belongs to",
+            f"a {kind} must have the shape and dtype of its primal",
             at=wrong,
-            fix="sum it over the axes along which that was broadcast; .astype gives it the dtype; None is zero",
+            fix="sum it over the axes along which the primal was broadcast; .astype gives it the dtype; None is zero",
         )
 
 
 def like_arguments(finish: Finish[DiffOptions], values: Sequence[Any]) -> Any:
-    """Values of the differentiated leaves as the arguments that they belong to: one, or a tuple as in `argnums`."""
+    """Values of the differentiated leaves as trees like their arguments: one tree, or a tuple as in `argnums`."""
     args = sparse_arguments(finish.crossing, values)
     argnums = finish.options.argnums
     return args[argnums] if isinstance(argnums, int) else tuple(args[n] for n in argnums)
@@ -304,12 +310,11 @@ def differentiation(
     """The rule of a derivative.
 
     Args:
-        name: as users call it.
+        name: the transform's name, as users write it.
         lift: the JAX call.
         finish: makes the result.
-        for_updates: whether what it gives is made to update what it belongs to, so that this may not take apart what is
-            one array.
-        forward: whether it is computed forward from real tangents, so that nothing complex is differentiated by it.
+        for_updates: whether users update the arguments by the result, so that an array in two places is refused.
+        forward: whether real tangents are pushed forward, so that complex leaves are refused.
     """
     return Rule(
         name,
@@ -333,15 +338,15 @@ def like_output(finish: Finish[DiffOptions], values: Sequence[Any]) -> Any:
 
 
 def closed_over(primal: Callable[[Any, Any], Any], closed: Any) -> Callable[[Any], Any]:
-    """The primal as a function of what is differentiated."""
+    """The primal as a function of the differentiated lane alone."""
     return lambda differentiated: primal(differentiated, closed)
 
 
 def numbers_of_arguments(argnums: Iterable[Any], instead: str) -> tuple[int, ...]:
-    """The arguments that are differentiated, by number.
+    """The numbers of the differentiated arguments.
 
     Raises:
-        DifferentiationError: if one is no number; `instead` says how leaves are chosen.
+        DifferentiationError: if one is no integer; `instead` is the advice on how to choose leaves.
     """
     try:
         return tuple(map(operator.index, argnums))

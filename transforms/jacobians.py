@@ -31,8 +31,8 @@ def _lift_jacobian(transform: Callable[..., Any]) -> Callable[[Lift[DiffOptions]
         differentiate = transform(primal, **keywords)
 
         def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
-            jacobian, left = differentiate(*groups)
-            return *left, jacobian
+            jacobian, everything = differentiate(*groups)
+            return *everything, jacobian
 
         return lifted
 
@@ -62,11 +62,12 @@ def jacfwd(
     has_aux: bool = False,
     holomorphic: bool = False,
 ) -> Any:
-    """The Jacobian of a function, by forward mode: best where there are few inputs.
+    """The Jacobian of a function, by forward mode: the faster way if there are fewer inputs than outputs.
 
     Returns:
-        A function to the Jacobian (or `(jacobian, aux)`): of the output's structure, each leaf replaced by a sparse
-        tree of the argument's structure whose leaves have the shape of the output leaf, then that of the input leaf.
+        A function that returns the Jacobian (or `(jacobian, aux)`): a tree of the output's structure, in which each
+        leaf is a sparse tree of the argument's structure. The shape of a leaf there is that of the output leaf,
+        followed by that of the input leaf.
 
     Raises:
         DifferentiationError: if nothing is differentiable.
@@ -96,7 +97,7 @@ def jacrev(
     holomorphic: bool = False,
     allow_int: bool = False,
 ) -> Any:
-    """The Jacobian of a function, by reverse mode: best where there are few outputs. See `jacfwd`.
+    """The Jacobian of a function, by reverse mode: the faster way if there are fewer outputs than inputs. See `jacfwd`.
 
     Raises:
         DifferentiationError: if nothing is differentiable.
@@ -141,5 +142,4 @@ def hessian(
         options: dict[str, Any] = {"wrt": wrt, "argnums": argnums, "has_aux": has_aux, "holomorphic": holomorphic}
         return jacfwd(jacrev(function, **options), **options)
 
-    # As keywords are: what is written in a call is the key.
     return decorate(function, wrap, "hessian", wrt, argnums, has_aux, holomorphic)

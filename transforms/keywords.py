@@ -1,7 +1,7 @@
-"""The options of the transforms, for static checkers: what a function keeps its signature beside.
+"""The options of the transforms as TypedDicts, for the overloads that type checkers read.
 
 Each transform has two forms, `weft.vmap(f, **options)` and `@weft.vmap(**options)`, which take the same options. They
-are written once here, and `nnx/transforms/keywords.py` adds its own; the transform itself says what they mean.
+are written once here, and `nnx/transforms/keywords.py` adds its own; the docstring of a transform explains them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Names = str | Sequence[str]
 
 
 class JitKeywords(TypedDict, total=False):
-    """The options of `jit`, those among them that go on to `jax.jit`."""
+    """The options of `jit`, including those that it passes on to `jax.jit`."""
 
     in_shardings: Any
     out_shardings: Any
@@ -31,7 +31,7 @@ class JitKeywords(TypedDict, total=False):
 
 
 class CompilerKeywords(JitKeywords, total=False):
-    """`jit`'s, and those of the compiler."""
+    """The options of `jit`, and those of the compiler."""
 
     compiler_options: Mapping[str, Any] | None
 
@@ -59,7 +59,7 @@ class PmapKeywords(MapKeywords, total=False):
 
 
 class ShardMapKeywords(TypedDict, total=False):
-    """The options of `shard_map` that go on to `jax.shard_map`."""
+    """The options of `shard_map` that it passes on to `jax.shard_map`."""
 
     axis_names: Any
     check_vma: bool
@@ -76,7 +76,7 @@ class ScanKeywords(TypedDict, total=False):
 
 
 class DiffKeywords(TypedDict, total=False):
-    """The options that whole derivatives share."""
+    """The options that all derivatives share."""
 
     wrt: Any
     argnums: Numbers
@@ -85,7 +85,7 @@ class DiffKeywords(TypedDict, total=False):
 
 
 class ReverseKeywords(DiffKeywords, total=False):
-    """Those of reverse mode, which integers may pass."""
+    """The options of reverse mode, which has one for integers."""
 
     allow_int: bool
 

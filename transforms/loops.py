@@ -1,7 +1,7 @@
 """while_loop and fori_loop: a function of a carry, repeated.
 
-Each loop is staged: inside another trace that disappears, and a loop called again from Python is not compiled again. A
-`while_loop` of bounded length has a reverse mode (`bounded.py`).
+Each loop is staged by an inlined `jax.jit`: it leaves no call in a trace around it, and a loop that is called again
+from Python is a cache hit. A `while_loop` of bounded length has a reverse mode (`bounded.py`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def _lift_while(lift: Lift[WhileOptions]) -> Lifted:
     def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
         outcomes: list[OutcomeNode] = []
         run, places = carrying_along(body, groups)
-        # What changes in a carry is the carry; what it would change beside it would be lost.
+        # The condition has no update lanes, since JAX drops everything that it returns but the boolean. A record that
+        # changes there is refused.
         ask = condition.departing(updated=frozenset[int]()) if lift.update_lanes else condition
 
         def go_on(carried: Any) -> Any:
@@ -61,18 +62,19 @@ def _lift_while(lift: Lift[WhileOptions]) -> Lifted:
             outcomes.append(outcome)
             return out[carry], updates
 
-        def _with_carry(carried: Any, beside: Groups) -> Groups:
-            # Arrays of a record that is the function are the same at every step, and not part of the carry, but what
-            # changes of a threaded one.
-            return with_values((carried, *groups[1:]), places, beside[0] if beside else ())
+        def _with_carry(carried: Any, along: Groups) -> Groups:
+            # The arrays of a record that is the function are the same at every step, and no part of the carry, except
+            # for the leaves of a threaded record that change.
+            return with_values((carried, *groups[1:]), places, along[0] if along else ())
 
-        # The condition is traced for the same crossing, but what it returns is no part of the outcome: the body's is,
-        # last traced, for JAX may trace it again where weak types widen.
+        # The last outcome of the body counts, because JAX traces the body again if a weak type of the carry widens.
         most, start = lift.options.max_steps, (groups[0], tuple(values_at(groups, places) for _ in lift.update_lanes))
+        # The bounded loop costs a `cond` and a rematerialised scan for each level, so it is used only on request.
         if most is None:
             carried, updates = lax.while_loop(go_on, step, start)
         else:
             carried, updates = bounded_while(go_on, step, start, most)
+        # The lane of the predicate is empty: the condition's output is not part of the result.
         out: list[tuple[Any, ...]] = [() for _ in lift.out_lanes]
         out[carry] = carried
         return tuple(out), updates, outcomes[-1]
@@ -97,12 +99,13 @@ def while_loop(
     Args:
         cond_fun: from the carry to one boolean scalar.
         body_fun: from the carry to the next one.
-        init: the first carry: any pytree of records; its static leaves must stay as they are.
-        max_steps: the most steps that are made, whatever the condition says. With it the loop can be differentiated in
-            reverse; its memory grows with the logarithm of this number. See `transforms/bounded.py`.
+        init: the first carry: any pytree of records; its static leaves must stay the same.
+        max_steps: the most steps that run, whatever the condition. With it the loop has a reverse derivative, whose
+            memory grows with the logarithm of this number. See `transforms/bounded.py`.
 
     Raises:
-        CarryError: if the carry changes its make, with each path, before and after; or `max_steps` is no positive int.
+        CarryError: if the structure of the carry changes, with each path, before and after; or `max_steps` is no
+            positive int.
 
     Source: `jax.lax.while_loop`.
 
@@ -111,11 +114,11 @@ def while_loop(
     >>> jax.grad(lambda x: while_loop(lambda c: c < 10, lambda c: c * c, x, max_steps=8))(3.0).item()
     108.0
     """
-    # Known now, for a bound that is traced is a condition; and not True, which is an int.
+    # A Python int, because the depth of the tree must be known while tracing; and not True, which is an int.
     if max_steps is not None and (type(max_steps) is not int or max_steps < 1):
         raise CarryError(
             f"max_steps of while_loop is a positive int, not {max_steps!r}"[:200],
-            fix="count steps in the carry, and ask for their number in cond_fun, if the bound is an array",
+            fix="if the bound is an array, count the steps in the carry and test their number in cond_fun",
         )
     return call_over_values(WHILE, (cond_fun, body_fun), WhileOptions(max_steps), init)
 
@@ -134,20 +137,19 @@ def _lift_fori(lift: Lift[ForiOptions]) -> Lifted:
 
     def lifted(bounds: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
         outcomes: list[OutcomeNode] = []
-        # As Python numbers where they are known, since JAX differentiates only a loop whose trip count it can read.
+        # As Python numbers if they are known, because JAX differentiates in reverse only a loop of known length.
         lower, upper = options.bounds or bounds
         run, places = carrying_along(body, groups, jnp.asarray(lower))
 
         def step(i: Any, state: Any) -> Any:
-            carried, beside = state
-            given = with_values((carried, *groups[1:]), places, beside[0] if beside else ())
-            out, updates, outcome = run(given, i)
+            carried, along = state
+            out, updates, outcome = run(with_values((carried, *groups[1:]), places, along[0] if along else ()), i)
             outcomes.append(outcome)
             return out[carry], updates
 
         start = (groups[0], tuple(values_at(groups, places) for _ in lift.update_lanes))
         carried, updates = lax.fori_loop(lower, upper, step, start, unroll=options.unroll)
-        if not outcomes:  # no iteration, and known not to be one: the carry is what it was, made as it would be
+        if not outcomes:  # JAX traces no step of a loop of known length 0, but an outcome is needed to build the result
             step(jnp.asarray(lower), start)
         out: list[tuple[Any, ...]] = [() for _ in lift.out_lanes]
         out[carry] = carried
@@ -157,8 +159,8 @@ def _lift_fori(lift: Lift[ForiOptions]) -> Lifted:
 
 
 def _trips(lift: Lift[ForiOptions], bounds: Any, groups: Groups) -> dict[str, object]:
-    known = lift.options.bounds
-    return {"length": known[1] - known[0]} if known else {}
+    fixed = lift.options.bounds
+    return {"length": fixed[1] - fixed[0]} if fixed else {}
 
 
 FORI: Rule[ForiOptions] = rule_of_a_carry("fori_loop", _lift_fori, frame=_trips)
@@ -178,7 +180,7 @@ def fori_loop(
         unroll: as in `jax.lax.fori_loop`.
 
     Raises:
-        CarryError: if the carry changes its make, with each path, before and after.
+        CarryError: if the structure of the carry changes, with each path, before and after.
 
     Source: `jax.lax.fori_loop`.
 
@@ -193,9 +195,9 @@ def fori_options(lower: object, upper: object, unroll: int | bool | None) -> tup
     """The options of a `fori_loop`, and its bounds if they may be traced.
 
     Raises:
-        CarryError: for a bound that is no scalar; a counter is carried like the rest.
+        CarryError: if a bound is no scalar; the counter is part of the carry.
     """
-    # A bool is traced, so that JAX refuses it.
+    # A bool is passed on as a traced bound, which JAX refuses.
     if isinstance(lower, int) and isinstance(upper, int) and bool not in (type(lower), type(upper)):
         return ForiOptions((lower, upper), unroll), ()
     for bound in (lower, upper):

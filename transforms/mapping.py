@@ -1,7 +1,7 @@
 """vmap and pmap: functions over one example, mapped over many.
 
-The two are one rule with two JAX calls: a leaf rides on its axis, and the transform takes the rides of the lanes as its
-`in_axes` and `out_axes` as they are.
+The two have the same rule with different JAX calls: the ride of a leaf is its axis, and the axes of the lanes are the
+`in_axes` and `out_axes` of the JAX transform.
 """
 
 from __future__ import annotations
@@ -57,21 +57,22 @@ def _arrive(options: MapOptions, call: Call) -> Arrival:
         return (None, *_by_name(functions[0], cast("dict[str, Any]", in_axes), args, kwargs))
     if isinstance(in_axes, list):
         in_axes = tuple(cast("list[Any]", in_axes))
-    # Before JAX, to which the arguments are lanes.
+    # Checked here, because JAX would count lanes and not arguments in its error.
     if is_tuple(in_axes) and len(in_axes) != len(args):
         raise AxisError(
             f"in_axes has {len(in_axes)} entries for {len(args)} positional arguments",
             at=f"in_axes={in_axes!r}",
-            fix="give one for each positional argument, or one for all; arguments passed by name ride on axis 0, "
-            "unless in_axes is a dict by name",
+            fix="give one for each positional argument, or one for all; arguments passed by name are mapped over axis "
+            "0, unless in_axes is a dict by name",
         )
-    # The function's own arrays are not mapped; what is passed by name rides on axis 0, as in `jax.vmap`.
+    # The function's own arrays are not mapped; arguments passed by name are mapped over axis 0, as in `jax.vmap`.
     return None, in_axes, 0
 
 
 def _by_name(
     function: Callable[..., Any], in_axes: Mapping[str, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[Any, Any]:
+    # A misspelt name would be ignored, and its argument mapped over axis 0.
     parameters = list(inspect.signature(live(function)).parameters)
     unknown = [name for name in in_axes if name not in parameters and name not in kwargs]
     if unknown:
@@ -89,20 +90,20 @@ def _by_name(
 def _with_defaults(
     function: Callable[..., Any], in_axes: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Arguments:
-    """Arguments with those that were left to their defaults, where `in_axes` names them: they ride on what it says."""
+    """Adds the defaults of parameters that `in_axes` names and the call leaves out, so that they are mapped too."""
     if not isinstance(in_axes, dict):
         return args, kwargs
     named = cast("dict[str, Any]", in_axes)
     bound = inspect.signature(function).bind_partial(*args, **kwargs)
-    left = ((name, p.default) for name, p in bound.signature.parameters.items() if name not in bound.arguments)
-    return args, {**kwargs, **{name: value for name, value in left if name in named and value is not _NO_DEFAULT}}
+    omitted = ((name, p.default) for name, p in bound.signature.parameters.items() if name not in bound.arguments)
+    return args, {**kwargs, **{name: value for name, value in omitted if name in named and value is not _NO_DEFAULT}}
 
 
 _NO_DEFAULT = inspect.Parameter.empty
 
 
 class MapFunction(Transformed[P, R]):
-    """A function over many examples, or many devices. Made by `vmap` and `pmap`."""
+    """The result of `vmap`, and the base of that of `pmap`."""
 
     __weft_method__ = False
 
@@ -115,11 +116,11 @@ class MapFunction(Transformed[P, R]):
         return self._interpreted(*self._complete(args, kwargs))
 
     def _complete(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
-        return _with_defaults(self._interpreted.held[0], self._interpreted.options.in_axes, args, kwargs)
+        return _with_defaults(self._interpreted.user_functions[0], self._interpreted.options.in_axes, args, kwargs)
 
 
 class PmapFunction(MapFunction[P, R]):
-    """A function over many devices. Made by `pmap`."""
+    """The result of `pmap`."""
 
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> Stage:
         """Lowers the function for these arguments; see `jax.stages.Lowered`."""
@@ -133,19 +134,20 @@ class PmapFunction(MapFunction[P, R]):
 
 
 def _check(name: str, options: MapOptions, call: Call, leaves: Sequence[Leaf], rides: Sequence[Ride]) -> None:
-    size = mapped_size(leaves, list(map(axis_of, rides)), given=options.axis_size, what=name)
+    size = mapped_size(leaves, list(map(axis_of, rides)), size=options.axis_size, name=name)
     if size is None:
         raise AxisError(
-            f"{name} has nothing to map over: every argument rides on None, and there is no axis_size",
+            f"{name} has nothing to map over: in_axes is None for every argument, and there is no axis_size",
             fix="map an argument over an axis, or give axis_size",
         )
 
 
-def _size(groups: Sequence[Sequence[Any]], lanes: Sequence[Ride], given: int | None) -> int | None:
+def _size(groups: Sequence[Sequence[Any]], lanes: Sequence[Ride], axis_size: int | None) -> int | None:
     pairs = ((group, axis_of(lane)) for group, lane in zip(groups, lanes, strict=True))
     mapped = ((group, axis) for group, axis in pairs if axis is not None)
+    # The first leaf decides: `_check` has compared the sizes of all of them.
     sizes = (leaf.shape[axis] for group, axis in mapped for leaf in jax.tree.leaves(group))
-    return next(sizes, given)
+    return next(sizes, axis_size)
 
 
 class _Mapped:
@@ -156,14 +158,14 @@ class _Mapped:
         self.name, self.options, self.lanes = name, options, lift.lanes
         self.rides = frozenset(lift.crossing.rides)
 
-        # pmap wants something that is mapped, whatever is said of the size.
-        beside = needs_mapped and all(axis_of(lane) is None for lane in lift.lanes)
-        self.before: tuple[Any, ...] = (np.zeros(options.axis_size or 0),) if beside else ()
+        # `jax.pmap` needs a mapped argument even with an axis_size, so it gets an array that nobody reads.
+        needs_array = needs_mapped and all(axis_of(lane) is None for lane in lift.lanes)
+        self.before: tuple[Any, ...] = (np.zeros(options.axis_size or 0),) if needs_array else ()
 
-        def run(*given: Any) -> Any:
-            return body(given[len(self.before) :])
+        def run(*before_and_groups: Any) -> Any:
+            return body(before_and_groups[len(self.before) :])
 
-        # The outcome has no leaves, so that any axis does for it.
+        # The last of `out_axes` is for the outcome, which has no leaves.
         self.mapped = transform(
             titled(body.name, run),
             in_axes=(*(0 for _ in self.before), *map(self._axis, lift.lanes)),
@@ -174,11 +176,13 @@ class _Mapped:
         )
 
     def _axis(self, lane: Ride) -> Any:
-        # JAX's pmap counts None as a leaf, also where it stands for nothing, and mistakes the axes of what follows.
+        # An empty lane gets axis 0: `jax.pmap` counts a None for an empty lane as a leaf, and then gives the following
+        # lanes wrong axes.
         return lane.as_written if lane in self.rides else 0
 
     @cutting
     def __call__(self, extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
+        # The frame is opened here and not by the interpreter (`frame=None`), because `lower` needs it too.
         size = _size(groups, self.lanes, self.options.axis_size)
         with open_frame(self.name, axis_name=self.options.axis_name, size=size):
             return self.mapped(*self.before, *groups)
@@ -225,10 +229,10 @@ def vmap(
     """Maps a function of one example over a batch.
 
     Args:
-        function: of one example. If it is a record, its own arrays are not mapped.
+        function: a function of one example. If it is a record, its own arrays are not mapped.
         in_axes: an axis (int, negative from the end) or None for all arguments, a tuple with one prefix for each
-            positional argument, or a dict by name (of parameters that are left to their defaults too). A prefix may
-            hold `axes({kind: axis})`.
+            positional argument, or a dict by name (also of parameters that have their defaults). A prefix may contain
+            `axes({kind: axis})`.
         out_axes: an axis, or a prefix of the output.
         axis_name: a name for the axis, for collectives.
         axis_size: needed only if nothing is mapped.
@@ -238,7 +242,7 @@ def vmap(
         A function with the same signature, over a batch.
 
     Raises:
-        AxisError: for axes that are not there, a kind that is not there, or sizes that differ, with all paths.
+        AxisError: if an argument lacks an axis or a kind, or sizes differ; with all paths.
 
     Source: `jax.vmap`.
 
@@ -271,13 +275,13 @@ def pmap(
     """Maps a function over devices, one shard each. `shard_map` is the newer way.
 
     Args:
-        function: of one device's shard.
+        function: a function of one device's shard.
         in_axes: as in `vmap`.
         out_axes: as in `vmap`.
         axis_name: a name for the axis, for collectives.
-        axis_size: the number of devices, where it cannot be read off the arguments.
-        devices: which, if not all.
-        backend: `cpu`, `gpu` or `tpu`, if not JAX's own choice.
+        axis_size: the number of devices, if no argument is mapped.
+        devices: the devices; by default all.
+        backend: `cpu`, `gpu` or `tpu`; by default JAX's choice.
 
     Returns:
         A function with the same signature, over all shards, with `lower`.
@@ -291,7 +295,8 @@ def pmap(
 
     Source: `jax.pmap`.
     """
-    # JAX's others number its own arguments, which are lanes here: a buffer that no one named would be donated.
+    # No other options of `jax.pmap`: its argument numbers count lanes, so that `donate_argnums` would donate the wrong
+    # buffers.
     more: dict[str, Any] = {"devices": devices, "backend": backend}
     options = MapOptions(in_axes, out_axes, axis_name, axis_size, more)
     return decorate(function, lambda f: PmapFunction(PMAP, f, options), PMAP, options)

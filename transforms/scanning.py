@@ -1,9 +1,9 @@
 """scan: a function of one step, run over a sequence.
 
-Its arguments are carried, scanned on an axis, or the same at each step. What changes in them leaves as they came: what
-changes in a slice is stacked; what is carried comes back as the carry; and what is *carried along*, though the function
-does not return it, goes from step to step in the carry beside it. Which leaves these are has to be known before the
-loop begins, since JAX wants the same carry at each step: one abstract evaluation of a step tells.
+Its arguments are carried, scanned on an axis, or the same at each step. Updates leave accordingly: an updated leaf of a
+slice is stacked, a carry is returned, and a leaf that is *carried along* (the function updates it but does not return
+it) is added to JAX's carry by weft. JAX needs the same carry at each step, so an abstract evaluation of one step learns
+before the loop which leaves these are.
 
 The loop is staged, like those of `loops`.
 """
@@ -48,7 +48,7 @@ class ScanOptions:
     length: int | None = None
     reverse: bool = False
     unroll: int | bool = 1
-    # The ride of the function's own arrays: they are the same at every step, unless it is a stack of records.
+    # The ride of the function's own arrays: None, the same at every step, or 0 for a stack of records.
     function: int | None = None
 
 
@@ -67,78 +67,81 @@ def _arrive_scan(options: ScanOptions, call: Call) -> Arrival:
 
 
 def _check_scan(options: ScanOptions, call: Call, leaves: Sequence[Leaf], rides: Sequence[Ride]) -> None:
-    if mapped_size(leaves, list(map(axis_of, rides)), given=options.length, what="scan") is None:
+    if mapped_size(leaves, list(map(axis_of, rides)), size=options.length, name="scan") is None:
         raise AxisError(
-            "scan has nothing to scan over: no argument rides on an axis, and there is no length",
+            "scan has nothing to scan over: no argument has an axis in in_axes, and there is no length",
             fix="give an argument an axis in in_axes, or give length",
         )
 
 
 def _lift_scan(lift: Lift[ScanOptions]) -> Lifted:
     (body,), options, lanes = lift.bodies, lift.options, lift.lanes
+    # The lane of the carry exists even if nothing is carried, since the rule lists it.
     carry = lanes.index(CARRIED)
     scanned = {i: axis for i, lane in enumerate(lanes) if (axis := axis_of(lane)) is not None}
 
     def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
-        # JAX scans leading axes alone, so slices are moved there, and what is stacked is moved from there afterwards.
+        # `lax.scan` scans leading axes only, so scanned axes are moved to the front, and stacked ones back afterwards.
         slices = {i: _moved(groups[i], axis, 0) for i, axis in scanned.items()}
         first = {i: jax.tree.map(_slice_type, leaves) for i, leaves in slices.items()}
         run, places = carrying_along(body, tuple(first.get(i, group) for i, group in enumerate(groups)))
 
         def step(carry_: tuple[Groups, Groups], slices: dict[int, Any]) -> tuple[tuple[Groups, Groups], Exit]:
-            (carried, beside), given = carry_, [slices.get(i, group) for i, group in enumerate(groups)]
-            # Where nothing returns to the carry there is none: what rode there would have been refused as a carry that
-            # changes.
-            given[carry] = carried[0] if carried else ()
-            # The last step's values in place of the arguments': each goes where it came from, so the function cannot
-            # tell.
-            out, updates, outcome = run(with_values(tuple(given), places, beside[0] if beside else ()))
-            on = _going_on(lift.out_lanes, out), _going_on(lift.update_lanes, updates)
-            # The outcome is stacked beside them: it has no leaves, and comes out of the loop as it is.
-            return on, (_stacked(lift.out_lanes, out), _stacked(lift.update_lanes, updates), outcome)
+            (carried, along), lanes = carry_, [slices.get(i, group) for i, group in enumerate(groups)]
+            # If no output is a carry, no argument is: the check of carries has refused it.
+            lanes[carry] = carried[0] if carried else ()
+            # The function finds the values of the last step in its arguments, in the places of the first values.
+            out, updates, outcome = run(with_values(tuple(lanes), places, along[0] if along else ()))
+            next_carry = _carried_lanes(lift.out_lanes, out), _carried_lanes(lift.update_lanes, updates)
+            # The outcome has no leaves, so that it passes through the stacking of `lax.scan` unchanged.
+            return next_carry, (
+                _stacked_lanes(lift.out_lanes, out),
+                _stacked_lanes(lift.update_lanes, updates),
+                outcome,
+            )
 
-        beside = values_at(groups, places)
-        # As JAX sees it, the carry is what the function returns as such, and beside it what is carried along.
+        along = values_at(groups, places)
+        # JAX's carry: the user's carry, and the leaves that are carried along.
         start = (
-            tuple(groups[carry] for lane in lift.out_lanes if _goes_on(lane)),
-            tuple(beside for lane in lift.update_lanes if _goes_on(lane)),
+            tuple(groups[carry] for lane in lift.out_lanes if _is_carried(lane)),
+            tuple(along for lane in lift.update_lanes if _is_carried(lane)),
         )
-        (carried, beside), (ys, changes, outcome) = lax.scan(
+        (carried, along), (ys, changes, outcome) = lax.scan(
             step, start, slices, length=_length(lift, groups), reverse=options.reverse, unroll=options.unroll
         )
-        return _joined(lift.out_lanes, carried, ys), _joined(lift.update_lanes, beside, changes), outcome
+        return _joined(lift.out_lanes, carried, ys), _joined(lift.update_lanes, along, changes), outcome
 
     return lifted
 
 
 def _length(lift: Lift[ScanOptions], groups: Groups) -> int | None:
-    """How many steps there are."""
+    """The number of steps."""
     scanned = ((axis_of(lane), group) for lane, group in zip(lift.lanes, groups, strict=True))
     sizes = (leaf.shape[axis] for axis, group in scanned if axis is not None for leaf in jax.tree.leaves(group))
     return next(sizes, lift.options.length)
 
 
-def _goes_on(lane: Ride) -> TypeGuard[Carried | Along]:
-    """Whether what leaves so is given to the next step; the rest is stacked."""
+def _is_carried(lane: Ride) -> TypeGuard[Carried | Along]:
+    """Whether leaves on this ride go to the next step; others are stacked."""
     return isinstance(lane, Carried | Along)
 
 
-def _going_on(lanes: Sequence[Ride], groups: Groups) -> Groups:
-    return tuple(group for lane, group in zip(lanes, groups, strict=True) if _goes_on(lane))
+def _carried_lanes(lanes: Sequence[Ride], groups: Groups) -> Groups:
+    return tuple(group for lane, group in zip(lanes, groups, strict=True) if _is_carried(lane))
 
 
-def _stacked(lanes: Sequence[Ride], groups: Groups) -> Groups:
-    return tuple(group for lane, group in zip(lanes, groups, strict=True) if not _goes_on(lane))
+def _stacked_lanes(lanes: Sequence[Ride], groups: Groups) -> Groups:
+    return tuple(group for lane, group in zip(lanes, groups, strict=True) if not _is_carried(lane))
 
 
-def _joined(lanes: Sequence[Ride], last: Groups, stacked: Groups) -> Groups:
-    """The lanes again: what the last step gave, and what was stacked, on the axis that was asked for."""
-    lasts, stacks = iter(last), iter(stacked)
-    return tuple(next(lasts) if _goes_on(lane) else _moved(next(stacks), 0, axis_of(lane)) for lane in lanes)
+def _joined(lanes: Sequence[Ride], carried: Groups, stacked: Groups) -> Groups:
+    """All lanes in order, from those that were carried and those that were stacked; stacked axes are moved in place."""
+    carries, stacks = iter(carried), iter(stacked)
+    return tuple(next(carries) if _is_carried(lane) else _moved(next(stacks), 0, axis_of(lane)) for lane in lanes)
 
 
 def _moved(leaves: tuple[Any, ...], source: int, target: int | None) -> tuple[Any, ...]:
-    if target is None:  # nothing leaves on None: it is forwarded, or refused
+    if target is None:  # a lane on None is empty: its leaves were forwarded or refused
         return leaves
 
     def move(leaf: Any) -> Any:
@@ -148,7 +151,7 @@ def _moved(leaves: tuple[Any, ...], source: int, target: int | None) -> tuple[An
 
 
 def _slice_type(leaf: Any) -> jax.ShapeDtypeStruct:
-    # Not of `leaf[0]`: there may be no slice.
+    # Computed from the shape, because `leaf[0]` does not exist in a sequence of length 0.
     return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
 
 
@@ -164,7 +167,7 @@ SCAN: Rule[ScanOptions] = Rule(
     check=_check_scan,
     agree=lambda options, index: agreement_of_carries("scan", lambda live: _arrive_scan(options, live)),
 )
-# For arguments that change in place: what is the same at every step is carried along once it changes.
+# For NNX, whose functions mutate arguments: a Variable under None that changes is carried along.
 SCAN_ALONG: Rule[ScanOptions] = replace(SCAN, read=read_step_along)
 
 
@@ -186,21 +189,21 @@ def scan(
     """Runs a function of one step over a sequence, carrying state from step to step.
 
     Args:
-        function: of one step.
+        function: a function of one step.
         in_axes: for each argument `Carry`, the axis that it is scanned over, or None (the same at every step); a
-            prefix, so `Carry` may stand anywhere, and `axes({kind: axis})` too.
-        out_axes: likewise for the output: `Carry`, or the axis that it is stacked on. None is for a leaf that is
-            returned as it was given.
+            prefix, which may contain `Carry` and `axes({kind: axis})` at any place.
+        out_axes: likewise for the output: `Carry`, or the axis that it is stacked on. None is for an argument that is
+            returned unchanged.
         length: the number of steps, needed only if nothing is scanned.
         reverse: whether to run from the last slice to the first.
-        unroll: how many steps to lay out in one iteration of the compiled loop; True for all.
+        unroll: the number of steps in one iteration of the compiled loop; True for all.
 
     Returns:
         A function from the first carry and whole sequences to the last carry and stacked outputs.
 
     Raises:
         CarryError: if the carry's structure, shapes, dtypes or static leaves change, with each path, before and after.
-        AxisError: if axes are not there, or sizes differ.
+        AxisError: if an argument lacks an axis, or sizes differ.
 
     Source: `jax.lax.scan`.
 
@@ -226,13 +229,15 @@ def scan(
 
 
 def _over_stack(part: ThreadedFunction, options: ScanOptions, args: tuple[Any, ...]) -> Any:
-    """Calls a part, whose record is scanned over; what it returns alone is the carry."""
+    """Scans a part over its record, which is a stack; a part that returns one value returns the carry."""
     if options.in_axes == DEFAULT_AXES and len(args) == 1:
         options = replace(options, in_axes=(Carry,))
     axes = options.in_axes
     carried = [i for i, axis in enumerate(axes) if axis is Carry] if is_tuple(axes) else []
     if options.out_axes != DEFAULT_AXES or len(carried) != 1:
         return over_values(SCAN, options)(part)(*args)
+    # `scan` needs a pair from its function. The pairing is a transform of the part with a key, so that the second call
+    # finds the compiled loop.
     pairing = Transform(functools.partial(_with_outputs, carried[0]), ("scan", carried[0]))
     carry, outputs = over_values(SCAN, options)(part.through(pairing))(*args)
     return carry if outputs == _NO_OUTPUTS else (carry, outputs)
@@ -244,7 +249,7 @@ _NO_OUTPUTS = Static("no outputs beside the carry")
 def _with_outputs(carried: int, part: Callable[..., Any]) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
         value = part(*args, **kwargs)
-        # A carry may be a pair itself; what tells it from (carry, outputs) is that it is made like the first carry.
+        # A carry may be a pair itself, which differs from (carry, outputs) by having the structure of the first carry.
         alone = not (is_tuple(value) and len(value) == 2) or trees.structure(value) == trees.structure(args[carried])
         return (value, _NO_OUTPUTS) if alone else value
 

@@ -1,4 +1,4 @@
-"""map and associative_scan: what to do with the slices of a sequence, one by one or pair by pair.
+"""map and associative_scan: functions of the slices of a sequence, applied to each slice, or combining pairs of slices.
 
 Both are staged, like the loops of `loops`.
 """
@@ -38,22 +38,24 @@ def _lift_map(lift: Lift[MapOverOptions]) -> Lifted:
     def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
         slices, rest = groups[0], groups[1:]
 
-        def on_one(one: Any) -> Any:
-            return body((one, *rest))
+        def on_slice(leaves: Any) -> Any:
+            return body((leaves, *rest))
 
         first = tuple(jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for leaf in jax.tree.leaves(slices))
         run, places = carrying_along(body, (first, *rest))
         if not places:
-            return lax.map(on_one, slices, batch_size=options.batch_size)
+            return lax.map(on_slice, slices, batch_size=options.batch_size)
+        # With a batch each slice of it would change the record from the same value, and all changes but one be lost.
         if options.batch_size is not None:
             raise SuccessorError(
-                "map with batch_size runs several slices at once, and one record cannot follow all of them",
+                "map with batch_size runs several slices at once, so that one record would have several successors",
                 at=format_path(body.crossing.structure.path_of(0)),
-                fix="leave out batch_size; or use vmap, inside of which what changes is reduced over a named axis",
+                fix="leave out batch_size; or use vmap, in which the record reduces its changes over a named axis",
             )
 
-        def step(beside: tuple[Any, ...], one: Any) -> tuple[Any, Any]:
-            out, updates, outcome = run(with_values((one, *rest), places, beside))
+        # A threaded record changes from slice to slice, so that its leaves are the carry of a scan.
+        def step(carried: tuple[Any, ...], leaves: Any) -> tuple[Any, Any]:
+            out, updates, outcome = run(with_values((leaves, *rest), places, carried))
             return updates[along], (out, outcome)
 
         along = lift.update_lanes.index(Along())
@@ -64,7 +66,7 @@ def _lift_map(lift: Lift[MapOverOptions]) -> Lifted:
 
 
 def _check_map(options: MapOverOptions, call: Call, leaves: Sequence[Leaf], rides: Sequence[Ride]) -> None:
-    if mapped_size(leaves, [axis_of(ride) for ride in rides], given=None, what="map") is None:
+    if mapped_size(leaves, [axis_of(ride) for ride in rides], size=None, name="map") is None:
         raise AxisError("map has nothing to map over", fix="pass a tree with at least one array")
 
 
@@ -87,12 +89,12 @@ def map(function: Callable[[Any], Any], xs: Any, *, batch_size: int | None = Non
     """Applies a function to one slice after another, along the leading axis, and stacks the results.
 
     Args:
-        function: of one slice.
-        xs: a pytree of records whose arrays share their leading axis.
-        batch_size: how many slices to run at once, by vmap.
+        function: a function of one slice.
+        xs: a pytree of records whose arrays have leading axes of one size.
+        batch_size: the number of slices that run at once, by vmap.
 
     Raises:
-        AxisError: if an array has no leading axis, or its size is not that of the others.
+        AxisError: if an array has no axes, or the sizes of the leading axes differ.
 
     Source: `jax.lax.map`.
 
@@ -119,17 +121,17 @@ def _lift_associative(lift: Lift[AssociativeOptions]) -> Lifted:
         outcomes: list[OutcomeNode] = []
 
         def combine(a: Any, b: Any) -> Any:
-            # JAX gives two elements; the body takes one call, whose lane is the second. The first is put together on
-            # its own, and handed in ahead as the user's first argument.
+            # JAX passes two elements, but the lanes of the body hold one call. So the first element is built here and
+            # put before the user's arguments, and the second is the call.
             first = body.boundary.rebuild(body.crossing, body.crossing.ungroup((a, *rest)))[0][1][0]
             out, _, outcome = body((b, *rest), first)
             outcomes.append(outcome)
             return out[0]
 
-        # JAX cannot reverse along an axis counted from the end.
+        # `lax.associative_scan` does not accept a negative axis together with `reverse`.
         axis = options.axis % elements[0].ndim
         out = lax.associative_scan(combine, elements, reverse=options.reverse, axis=axis)
-        if not outcomes:  # a single element is combined with nothing; learn the output's make all the same
+        if not outcomes:  # a single element is not combined, but an outcome is needed to build the result
             untyped_jax.eval_shape(combine, elements, elements)
         return (out, *(() for _ in lift.out_lanes[1:])), (), outcomes[-1]
 
@@ -137,7 +139,7 @@ def _lift_associative(lift: Lift[AssociativeOptions]) -> Lifted:
 
 
 def _check_associative(options: AssociativeOptions, call: Call, leaves: Sequence[Leaf], rides: Sequence[Ride]) -> None:
-    size = mapped_size(leaves, [options.axis] * len(leaves), given=None, what="associative_scan")
+    size = mapped_size(leaves, [options.axis] * len(leaves), size=None, name="associative_scan")
     if size is None:
         raise AxisError("associative_scan has no elements", fix="pass a tree with at least one array")
 
@@ -157,13 +159,13 @@ def associative_scan(function: Callable[[Any, Any], Any], elems: Any, *, reverse
     """All prefixes of an associative operation, in logarithmic depth.
 
     Args:
-        function: combines two slices (several at once, along `axis`) into one of the same make.
-        elems: a pytree of records whose arrays share their size on `axis`.
+        function: combines two slices (several pairs at once, along `axis`) into one of the same structure.
+        elems: a pytree of records whose arrays have the same size on `axis`.
         reverse: whether to combine from the end.
         axis: the axis to scan along.
 
     Raises:
-        CarryError: if the function returns something of another make than its arguments.
+        CarryError: if the structure of the function's output differs from that of its arguments.
 
     Source: `jax.lax.associative_scan`.
 

@@ -1,4 +1,4 @@
-"""shard_map: a function over one shard, mapped over the shards of a mesh. A leaf rides by its spec."""
+"""shard_map: a function of one shard, mapped over the shards of a mesh. The ride of a leaf is its spec."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _arrive_specs(options: ShardMapOptions, call: Call) -> Arrival:
             at=f"in_specs={in_specs!r}",
             fix="give one for each positional argument, or one for all",
         )
-    # The function's own arrays, and what is passed by name, are replicated.
+    # The function's own arrays, and arguments passed by name, are replicated.
     return PartitionSpec(), in_specs, PartitionSpec()
 
 
@@ -64,7 +64,7 @@ def _lift_shard_map(lift: Lift[ShardMapOptions]) -> Lifted:
 
 
 def _mesh(lift: Lift[ShardMapOptions], extra: Any, groups: Groups) -> dict[str, object]:
-    # None: the mesh that is in context, of which JAX knows.
+    # None: JAX uses the mesh of `jax.set_mesh`.
     mesh: Mesh | None = lift.options.mesh
     return {"mesh": None if mesh is None else dict(mesh.shape)}
 
@@ -107,10 +107,10 @@ def shard_map(
     """Maps a function over the shards of its arguments on a mesh.
 
     Args:
-        function: of one shard.
-        mesh: a `jax.sharding.Mesh`, or None for the one in context.
+        function: a function of one shard.
+        mesh: a `jax.sharding.Mesh`, or None for the mesh of `jax.set_mesh`.
         in_specs: a `PartitionSpec` (or None: replicated) for all arguments, or a tuple with one prefix for each; a
-            prefix may hold `axes({kind: spec})`.
+            prefix may contain `axes({kind: spec})`.
         out_specs: likewise, a prefix of the output.
         jax_options: `axis_names`, `check_vma`, for `jax.shard_map`.
 

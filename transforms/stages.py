@@ -1,6 +1,6 @@
-"""Stages of compilation that take and give records: traced, lowered, compiled.
+"""Stages of compilation over records: traced, lowered, compiled.
 
-A stage is that of JAX, of the function over lanes, with what turns a call into lanes and an outcome into a result.
+A stage wraps a `jax.stages` object of the function over lanes; it turns calls into lanes, and outcomes into results.
 """
 
 from __future__ import annotations
@@ -27,16 +27,15 @@ Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
 
 _MAGIC = b"weft compiled 2\n"
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-# Partly untyped.
 
 
 @dataclass(frozen=True)
 class StaticArguments:
-    """The arguments that were static as a whole when a function was lowered; a compiled one is called without them.
+    """The static arguments with which a function was lowered; the compiled function is called without them.
 
     Attributes:
-        count: how many arguments there were by position.
-        by_number, by_name: the static ones among them, and by name.
+        count: the number of positional arguments.
+        by_number, by_name: the static arguments by position, and by name.
     """
 
     count: int
@@ -44,7 +43,7 @@ class StaticArguments:
     by_name: Mapping[str, Any]
 
     def complete(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Arguments with the static ones in their places, if they are not there."""
+        """Adds the static arguments to the arguments of a compiled function, unless they are there already."""
         if len(args) == self.count - len(self.by_number):
             rest = iter(args)
             args = tuple(self.by_number[i] if i in self.by_number else next(rest) for i in range(self.count))
@@ -57,19 +56,19 @@ class StaticArguments:
 
 
 class Stage:
-    """A traced, lowered or compiled function of records: a `jax.stages` object that takes and gives records.
+    """A traced, lowered or compiled function of records: a `jax.stages` object whose arguments and results are records.
 
-    Whatever is not listed here (`as_text`, `cost_analysis`, `memory_analysis`, ...) is that of the JAX object. As in
-    JAX, a compiled function is called without the arguments that were static when it was lowered.
+    All other attributes (`as_text`, `cost_analysis`, `memory_analysis`, ...) are those of the JAX object. As in JAX, a
+    compiled function is called without the arguments that were static when it was lowered.
 
     Args:
-        stage: of JAX.
+        stage: the JAX object.
         interpreted: the function.
-        crossing: how the arguments crossed that it is for.
-        complete: from the arguments that a compiled function is called with to those of the function.
-        before: what the lifted function takes before lanes.
-        traced: the stage of JAX that this one was made from.
-        options: what it was compiled with.
+        crossing: the crossing of the arguments that it was traced for.
+        complete: adds static arguments to the arguments of a compiled function.
+        before: the arguments of the lifted function before its lanes.
+        traced: the traced JAX object that this stage comes from.
+        options: the options of `compile`.
     """
 
     def __init__(
@@ -98,10 +97,10 @@ class Stage:
         return Stage(stage, self._interpreted, crossing, complete, self._before, traced=self._traced, options=options)
 
     def lower(self, **options: Any) -> Stage:
-        """Lowers what was traced; the options are those of `jax.stages.Traced.lower`.
+        """Lowers a traced function; the options are those of `jax.stages.Traced.lower`.
 
         Raises:
-            StructureError: if it is `jax.export` that asks: it would export a function of lanes.
+            StructureError: if `jax.export` calls this: it would export a function of lanes.
         """
         if "_private_parameters" in options:
             raise StructureError(
@@ -110,54 +109,55 @@ class Stage:
         return self._next(call_with_room(self.stage.lower, **options))
 
     def compile(self, compiler_options: Mapping[str, Any] | None = None, **options: Any) -> Stage:
-        """Compiles what was lowered; the options are those of `jax.stages.Lowered.compile`."""
+        """Compiles a lowered function; the options are those of `jax.stages.Lowered.compile`."""
+        # Stored with the stage, because `serialize` may have to compile again with the same options.
         options = {"compiler_options": compiler_options, **options}
         return self._next(self.stage.compile(**options), options)
 
-    def _told_again(self) -> dict[str, Any]:
-        # JAX keeps what it has lowered with its executable, and compiles again where options are given: this is off.
-        return {"xla_embed_ir_in_executable": False, **(self._options.get("compiler_options") or {})}
-
     def serialize(self) -> bytes:
-        """What was compiled, for `weft.jit(f).load` in another process, of the same versions and on like devices.
+        """The compiled function as bytes, for `weft.jit(f).load` in another process of the same versions and devices.
 
         Raises:
-            StructureError: if it was not compiled yet.
+            StructureError: if the function is not compiled yet.
         """
         if not isinstance(self.stage, jax.stages.Compiled):
-            raise StructureError("only what was compiled can be serialized", fix=".lower(...).compile().serialize()")
+            raise StructureError("only a compiled function can be serialized", fix=".lower(...).compile().serialize()")
         stage: Any = self.stage
         if keeps_executables():
-            # What JAX has read from its cache on disk XLA writes again without its code, at least on the CPU.
+            # XLA (at least on the CPU) serializes an executable that JAX has read from its cache on disk without its
+            # code, so the function is compiled again, without the cache. A lowered function has its executable cached
+            # in memory too, which an option makes JAX ignore: this one has the default value.
+            options = {"xla_embed_ir_in_executable": False, **(self._options.get("compiler_options") or {})}
             with compiling_anew():
-                stage = self._traced.lower().compile(**{**self._options, "compiler_options": self._told_again()})
-        # JAX would load it for all the devices that there are.
+                stage = self._traced.lower().compile(**{**self._options, "compiler_options": options})
+        # The devices are stored, because JAX would load the function for all devices of the process.
         numbers = [device.id for device in stage.runtime_executable().local_devices()]
         devices = struct.pack(f"<{1 + len(numbers)}q", len(numbers), *numbers)
         body = devices + serialization.serialize(stage)[0]
         return b"".join((_MAGIC, _digest(self._traced), hashlib.sha256(body).digest(), body))
 
     def load(self, data: bytes) -> Stage:
-        """What `serialize` has given, for what was traced here.
+        """Loads the bytes of `serialize`, if they come from the program that was traced here.
 
         Raises:
-            StructureError: if it is something else, is damaged, or was made from another program.
+            StructureError: if the bytes are no compiled function, are damaged, or come from another program.
         """
         size = hashlib.sha256().digest_size
         program, whole, start = (len(_MAGIC) + i * size for i in range(3))
         if not data.startswith(_MAGIC):
-            raise StructureError("this is no compiled function of weft's", fix="pass what .serialize() has given")
+            raise StructureError(
+                "this is no compiled function of weft's", fix="pass the bytes that .serialize() returned"
+            )
+        # Checked before JAX loads it, because damaged machine code may still run.
         if data[whole:start] != hashlib.sha256(data[start:]).digest():
-            # What is damaged may still be machine code.
-            raise StructureError("this compiled function is damaged or cut", fix="write it anew, or copy it again")
+            raise StructureError("this compiled function is damaged or cut", fix="serialize it again, or copy it again")
         if data[program:whole] != _digest(self._traced):
             raise StructureError(
                 "this was compiled from another program: the function, the structure or shapes of its arguments, or a "
                 "version differ",
-                fix="compile it anew: .lower(...).compile().serialize()",
+                fix="compile it again: .lower(...).compile().serialize()",
             )
-        # JAX gives the two definitions back to be kept; those of this trace are the same, and nothing of a record's is
-        # read from a file.
+        # The treedefs are those of this trace, which are equal, so that no treedef is unpickled from the data.
         shapes = (trees.structure(info) for info in (self._traced.args_info, self._traced.out_info))
         (count,) = struct.unpack_from("<q", data, start)
         by_number = {device.id: device for device in untyped_jax.devices()}
@@ -167,17 +167,17 @@ class Stage:
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs what was compiled.
+        """Runs a compiled function.
 
         Raises:
-            StructureError: if the arguments are of another make than those it was compiled for.
+            StructureError: if the structure of the arguments differs from that which it was compiled for.
         """
         interpreted = self._interpreted
         plan, values, entered = interpreted.plan((interpreted.functions, *self._complete(args, kwargs)))
-        # JAX would compare lanes alone, which may agree in number and shapes while something static differs.
+        # JAX would compare lanes only, whose shapes may agree although static values differ.
         if plan.crossing != self._crossing:
             raise StructureError(
-                "the arguments are of another structure than those that this was compiled for",
+                "the structure of the arguments differs from that which this was compiled for",
                 at=self._changes(plan.crossing, values),
                 fix="compile it for these arguments, or pass arguments of the same structure",
             )
@@ -189,7 +189,8 @@ class Stage:
         return interpreted.boundary.hand_over(entered, outcome.value, values, (*out, *updates))
 
     def _changes(self, crossing: AnyCrossing, values: Sequence[Any]) -> list[str]:
-        """What differs between arguments and those that this was compiled for, by path."""
+        """The differences between arguments and those that this was compiled for, by path."""
+        # The avals that it was traced for are those of JAX's stage, without the arguments before the lanes.
         infos: Any = self._crossing.ungroup(self._traced.args_info[0][len(self._before) :])
         types = [untyped_jax.core.ShapedArray(info.shape, info.dtype) for info in infos]
         boundary = self._interpreted.boundary
@@ -198,10 +199,9 @@ class Stage:
 
 
 def _digest(traced: Any) -> bytes:
-    """What tells one program from another, in every process: its text, and what it was compiled with."""
-    # A jaxpr's text names the functions of custom derivatives with their addresses, which differ from process to
-    # process.
+    """A hash of a program that is the same in every process: of its jaxpr, its donations, versions and devices."""
+    # The text of a jaxpr contains the addresses of functions with custom derivatives, which differ between processes.
     text = _ADDRESS.sub("", str(traced.jaxpr))
     donated = [info.donated for info in trees.flatten(traced.args_info)[0]]
-    made_with = (jax.__version__, version("jaxlib"), jax.default_backend(), untyped_jax.device_count())
-    return hashlib.sha256(repr((text, donated, made_with)).encode()).digest()
+    environment = (jax.__version__, version("jaxlib"), jax.default_backend(), untyped_jax.device_count())
+    return hashlib.sha256(repr((text, donated, environment)).encode()).digest()

@@ -1,4 +1,4 @@
-"""eval_shape, make_jaxpr, remat, checkify, transform_metadata: they trace a function and leave its rides be."""
+"""eval_shape, make_jaxpr, remat, checkify, transform_metadata: transforms that treat all leaves alike."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class NoOptions:
-    """For rules that have none."""
+    """The options of a rule without options."""
 
 
 def _lift_eval_shape(lift: Lift[NoOptions]) -> Lifted:
@@ -42,7 +42,7 @@ def _lift_eval_shape(lift: Lift[NoOptions]) -> Lifted:
     return lifted
 
 
-# Updates of what is only looked at do not come back; and where nothing is computed, nothing leaves.
+# Updates do not come back from a function that is only traced; from an abstract evaluation no leaf leaves at all.
 ABSTRACT, STAGED = Role("abstract", returns=False, is_abstract=True), Role("staged", returns=False)
 
 EVAL_SHAPE: Rule[NoOptions] = Rule(
@@ -54,13 +54,14 @@ EVAL_SHAPE: Rule[NoOptions] = Rule(
 def eval_shape(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """The output of a function as `ShapeDtypeStruct`s, without computing anything.
 
-    They say where they lie on a mesh if the function does: by types, constraints, `out_shardings`, or as arguments.
+    They have shardings if the function determines them: by explicit meshes, sharding constraints, `out_shardings`, or
+    because they are arguments.
 
     Args:
-        function: what to evaluate; it may construct records.
+        function: the function; it may construct records.
         args: arrays or `ShapeDtypeStruct`s, in records and containers.
-        kwargs: the same by name. Numbers are traced like arrays: of what a constructor is given as sizes,
-            `weft.init(Model, ..., abstract=True)` knows that they are none.
+        kwargs: the same by name. Numbers are traced like arrays; for a constructor that takes numbers as sizes use
+            `weft.init(Model, ..., abstract=True)`.
 
     Source: `jax.eval_shape`.
 
@@ -71,6 +72,7 @@ def eval_shape(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     try:
         return interpret(EVAL_SHAPE, VALUES)((function,), NoOptions())(args, kwargs)
     except TracedValueError as error:
+        # A constructor needs its sizes as numbers, which are traced here: the usual mistake has its own advice.
         if not isinstance(function, type):
             raise
         name = cast("type[Any]", function).__name__
@@ -92,9 +94,9 @@ def _lift_jaxpr(lift: Lift[JaxprOptions]) -> Lifted:
     (body,) = lift.bodies
 
     def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
-        # Over lanes, so that the jaxpr has arrays alone, in the order of the arguments' leaves.
-        jaxpr, left = untyped_jax.make_jaxpr(body, return_shape=True)(groups)
-        return *left, jaxpr
+        # Of the body over lanes, so that the inputs of the jaxpr are the arguments' arrays, in order.
+        jaxpr, exit_shapes = untyped_jax.make_jaxpr(body, return_shape=True)(groups)
+        return *exit_shapes, jaxpr
 
     return lifted
 
@@ -128,15 +130,15 @@ def make_jaxpr(
     static_argnums: int | Sequence[int] | None = None,
     return_shape: bool = False,
 ) -> Any:
-    """A function's jaxpr, for given arguments.
+    """The jaxpr of a function for some arguments.
 
     Args:
-        function: of records; their static leaves do not appear in the jaxpr.
+        function: a function of records, whose static leaves do not appear in the jaxpr.
         static_argnums: arguments that are static as a whole.
         return_shape: whether to return the output's shapes too.
 
     Returns:
-        A function to the `ClosedJaxpr`, or to `(jaxpr, shapes)`.
+        A function that returns the `ClosedJaxpr`, or `(jaxpr, shapes)`.
 
     Source: `jax.make_jaxpr`.
 
@@ -164,7 +166,7 @@ def _lift_remat(lift: Lift[RematOptions]) -> Lifted:
     checkpointed = untyped_jax.checkpoint(body, policy=options.policy, prevent_cse=options.prevent_cse)
 
     def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
-        # Called eagerly, `jax.checkpoint` of JAX 0.12 gives constants back as the literals of its jaxpr, no arrays.
+        # An eager `jax.checkpoint` of JAX 0.12 returns constants as literals of its jaxpr, which are no arrays.
         return untyped_jax.tree.map(as_array, checkpointed(groups))
 
     return lifted
@@ -186,12 +188,13 @@ def remat(
     prevent_cse: bool = True,
     static_argnums: int | Sequence[int] | None = None,
 ) -> Any:
-    """Computes a function's intermediate values again in the backward pass, instead of keeping them.
+    """Computes a function's intermediate values again in the backward pass, instead of storing them.
 
     Args:
-        function: of records.
-        policy: which values to keep after all; one of `jax.checkpoint_policies`.
-        prevent_cse: whether to stop the compiler from undoing it; not needed inside `scan`.
+        function: a function of records.
+        policy: the intermediate values to store; one of `jax.checkpoint_policies`.
+        prevent_cse: whether to stop the compiler from merging the second computation with the first; not needed inside
+            `scan`.
         static_argnums: arguments that are static as a whole, numbers in them too.
 
     Source: `jax.checkpoint`.
@@ -210,7 +213,8 @@ def remat(
 
 
 def static_arguments(function: Callable[..., Any], argnums: Any, transformed: Callable[..., Any]) -> Callable[..., Any]:
-    """Passes the chosen arguments as `Static`."""
+    """Makes a transformed function pass the arguments in `argnums` as static ones."""
+    # Without static arguments no wrapper is needed, which would cost every call a frame.
     numbers, names = numbers_and_names(function, argnums, None)
     if not numbers:
         return transformed
@@ -233,8 +237,8 @@ def _lift_checkify(lift: Lift[CheckifyOptions]) -> Lifted:
     checked = jax_checkify.checkify(lift.bodies[0], errors=lift.options.errors)
 
     def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
-        error, left = checked(groups)
-        return *left, error
+        error, everything = checked(groups)
+        return *everything, error
 
     return lifted
 
@@ -251,11 +255,11 @@ def checkify(function: Callable[..., Any] | None = None, /, *, errors: Any = jax
     """Makes the checks inside a function part of its output.
 
     Args:
-        function: calls `jax.experimental.checkify.check`.
-        errors: which checks to make, as there (`user_checks`, `float_checks`, ...).
+        function: a function that calls `jax.experimental.checkify.check`.
+        errors: the checks to make, as in `jax.experimental.checkify` (`user_checks`, `float_checks`, ...).
 
     Returns:
-        A function to `(error, output)`; `error.throw()` raises what failed.
+        A function that returns `(error, output)`; `error.throw()` raises the error of a check that failed.
 
     Source: `jax.experimental.checkify.checkify`.
 
@@ -271,7 +275,7 @@ def checkify(function: Callable[..., Any] | None = None, /, *, errors: Any = jax
 
 @runtime_checkable
 class HasAxisMetadata(Protocol):
-    """A record that says something of its arrays' axes (names, partitions) in its static fields."""
+    """A record whose static fields describe the axes of its arrays (names, partitions)."""
 
     def add_axis(self, axis: int, metadata: dict[str, Any], /) -> Any:
         """The record for arrays with one more axis, at `axis`."""
@@ -299,17 +303,17 @@ def transform_metadata(
     out_axes: Any = 0,
     **metadata: Any,
 ) -> Any:
-    """Keeps what records say of their axes in step with a vmap or scan around it.
+    """Adapts records that describe their axes to a vmap or scan around the function.
 
-    It goes inside the transform, with the same axes. Records with methods `remove_axis(axis, metadata)` and
-    `add_axis(axis, metadata)` are replaced by what these return: the first on the way in, the second on the way out,
-    where the axis is an int.
+    It is applied inside the transform, with the same axes. Of an argument that is mapped over an int axis, records with
+    a method `remove_axis(axis, metadata)` are replaced by its result; of an output, records with `add_axis(axis,
+    metadata)`.
 
     Args:
-        function: of one example.
-        in_axes: as given to the transform around it.
-        out_axes: likewise.
-        metadata: passed to the methods, for instance `partition="layers"`.
+        function: a function of one example.
+        in_axes: the `in_axes` of the transform around it.
+        out_axes: the `out_axes` of the transform around it.
+        metadata: keywords that are passed to the methods, for instance `partition="layers"`.
 
     >>> import jax.numpy as jnp
     >>> from weft import Module, static, vmap
@@ -339,7 +343,7 @@ def _with_axis(method: str, axes: Any, tree: Any, metadata: dict[str, Any]) -> A
     def stops(node: Any) -> bool:
         return isinstance(node, HasAxisMetadata) and isinstance(node, eqx.Module)
 
-    # Records are stopped at: their own method knows which axes of theirs are meant.
+    # Such records are leaves here: their own method knows the axes of the arrays inside.
     nodes, definition = trees.flatten(tree, stops)
     rides = map(axis_of, resolve_nodes(axes, tree, stops, read_axis))
     return definition.unflatten(

@@ -1,7 +1,7 @@
-"""What a transform makes of a function: it is called like it, bound like a method, and pickled as what made it.
+"""`Transformed`: the result of a transform. It is called like the function, bound like a method, and can be pickled.
 
-A wrapper holds what was compiled and learned of its function, which is about this process. So what is sent to another
-is the public transform, the function and the options that it was given; there the transform is called again.
+A transformed function holds plans and compiled programs, which belong to this process. So pickle stores the public
+transform, the function and the options, and unpickling calls the transform again.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 Run = Callable[[tuple[Any, ...], Mapping[str, Any]], Any]
 # The public transform, its arguments by position and by name.
 Recipe = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
-# Methods that were called on what it made, with their arguments: derivative rules.
+# Methods that were called on the result, with their arguments: they define derivative rules.
 Definitions = tuple[tuple[str, tuple[Any, ...], dict[str, Any]], ...]
 
 
 def named_like(function: Callable[..., Any], wrapper: Any) -> Any:
-    """The wrapper with the function's name, docstring and signature, also where the function is a record.
+    """Gives a wrapper the function's name, docstring and signature, also if the function is a record.
 
-    Of a function that wraps it, errors have no frame.
+    If the wrapper is a function, its frames are cut from errors.
     """
     wrapper = cutting(wrapper) if isinstance(wrapper, types.FunctionType) else wrapper
     assigned = set(functools.WRAPPER_ASSIGNMENTS) - {"__type_params__"}
@@ -38,14 +38,14 @@ def named_like(function: Callable[..., Any], wrapper: Any) -> Any:
 
 
 class Transformed(Generic[P, R]):
-    """A function that a transform made.
+    """A function that a transform returned.
 
     Attributes:
-        recipe: how it is made again, once the transform has returned it.
-        definitions: what was defined on it since.
+        recipe: the transform and its arguments, which make it again; None until the transform has returned it.
+        definitions: the derivative rules that were defined on it.
     """
 
-    # Whether a record's class that has it as a method looks after it as after functions.
+    # Whether a class of records treats it as a method, with contracts, if it is assigned in the class's body.
     __weft_method__: ClassVar[bool] = True
     recipe: Recipe | None = None
     definitions: Definitions = ()
@@ -56,7 +56,7 @@ class Transformed(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         __tracebackhide__ = True
-        # Not by `cutting`, which would be one more call for each.
+        # The body of `cutting`, because the decorator would add a Python call to every call.
         try:
             return self._run(args, kwargs)
         except Exception as error:
@@ -66,7 +66,7 @@ class Transformed(Generic[P, R]):
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
 
-    # As a function, which copies share.
+    # A copy is the same object, as for Python functions.
     def __copy__(self) -> Self:
         return self
 
@@ -74,8 +74,8 @@ class Transformed(Generic[P, R]):
         return self
 
     def __reduce__(self) -> Any:
-        # What decorates a function has its name in the module, and the function is reached through it alone. What the
-        # program itself defines is sent by value to other processes, whose program is another one.
+        # A decorated function has its name in its module, by which pickle finds it, while the function inside has none.
+        # Not in `__main__`, which is another program in another process.
         if self.__module__ != "__main__" and is_in_its_module(self):
             return cast(Any, self).__qualname__
         if self.recipe is None:
@@ -90,36 +90,37 @@ class Transformed(Generic[P, R]):
 def _made_again(
     transform: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any], definitions: Definitions
 ) -> PyTree:
-    made = transform(*args, **options)
-    for name, given, named in definitions:
-        getattr(made, name)(*given, **named)
-    return made
+    transformed = transform(*args, **options)
+    for name, positional, named in definitions:
+        getattr(transformed, name)(*positional, **named)
+    return transformed
 
 
 def transform(*names: str, call: str = "") -> Callable[[F], F]:
-    """Declares a public transform of functions: what it makes knows how it is made again.
+    """Decorates a public transform of functions: its results get a `recipe`, by which they can be pickled.
 
-    It also says how the transform is called to who gives it more than a function by position, as JAX's own take it.
+    If options are passed by position, which JAX's transforms allow, the error shows the call with keywords.
 
     Args:
-        names: the options that JAX takes by position, in its order.
-        call: how it is called, if more than options were given.
+        names: the options that JAX takes by position, in JAX's order.
+        call: the text of the right call, for transforms whose other arguments are no options.
     """
 
     def decorate(function: F) -> F:
         @functools.wraps(function)
         def public(*args: Any, **options: Any) -> Any:
             if len(args) > 1 and (names or call):
-                known = [f"{name}={value!r}"[:60] for name, value in zip(names, args[1:], strict=False)]
-                way = call or f"{function.__name__}(function, {', '.join(known)})"
-                taken = f"{function.__name__} takes only the function by position, not {len(args)} arguments"
-                raise TypeError(f"{taken}: {way}")
-            made = function(*args, **options)
-            if isinstance(made, Transformed):
-                cast(Any, made).recipe = public, args, options
-                return cast(Any, made)
-            # As a decorator, with options alone.
-            return functools.partial(public, **options) if not args or args[0] is None else made
+                keywords = [f"{name}={value!r}"[:60] for name, value in zip(names, args[1:], strict=False)]
+                right_call = call or f"{function.__name__}(function, {', '.join(keywords)})"
+                problem = f"{function.__name__} takes only the function by position, not {len(args)} arguments"
+                raise TypeError(f"{problem}: {right_call}")
+            result = function(*args, **options)
+            # The public function is in the recipe, because pickle finds it by its name in its module.
+            if isinstance(result, Transformed):
+                cast(Any, result).recipe = public, args, options
+                return cast(Any, result)
+            # Without a function it is a decorator.
+            return functools.partial(public, **options) if not args or args[0] is None else result
 
         return cast("F", public)
 

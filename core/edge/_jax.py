@@ -1,8 +1,8 @@
-"""The edge to JAX: what weft needs of it that has no stable public way, each use with its reason.
+"""The edge to JAX: functions that weft needs and for which JAX has no stable public API, each with its reason.
 
-Nothing but this, `_tracers.py` and `_nodes.py` imports `jax._src`. What these functions take and give has JAX's own
-types (`ClosedJaxpr`, `JaxprEqn`, `jax.Array`: a tracer is one too), though much of what JAX keeps inside has none. The
-tests of the modules that use a name fail loudly when JAX changes under it.
+Only this file, `_tracers.py` and `_nodes.py` import `jax._src`. Arguments and results of the functions here have JAX's
+own types (`ClosedJaxpr`, `JaxprEqn`, `jax.Array`: a tracer is one too), though much of JAX's inside is untyped. The
+tests of the modules that use a name fail loudly when JAX changes it.
 """
 
 # JAX annotates in part, and what it leaves out is unknown to a strict checker; here, and nowhere else, that is taken.
@@ -43,7 +43,7 @@ T = TypeVar("T")
 V = TypeVar("V")
 C = TypeVar("C", covariant=True)
 
-# A jaxpr with its constants. Since JAX 0.11 it is another name for `Jaxpr`, which its types know no more.
+# A jaxpr with its constants. Since JAX 0.11 it is another name for `Jaxpr`, and JAX's type stubs no longer have it.
 if TYPE_CHECKING:
     ClosedJaxpr = Jaxpr
 else:
@@ -52,7 +52,7 @@ else:
 Atom = Var | Literal
 AnyJaxpr = Jaxpr | ClosedJaxpr
 J = TypeVar("J", bound=AnyJaxpr)
-# An equation's parameters: what they are, its primitive alone knows.
+# An equation's parameters, which are different for each primitive.
 Params = dict[str, Any]
 Tangent = Any  # an array, or JAX's symbolic zero
 # How a primitive is batched: (axis, values, their mapped axes, **params) -> (values, their mapped axes).
@@ -60,7 +60,7 @@ Batch = Callable[..., tuple[Sequence[jax.Array], Sequence[int | None]]]
 
 
 class Primitive(Protocol):
-    """What weft uses of a `jax.extend.core.Primitive`, whose own methods have no types."""
+    """The methods of a `jax.extend.core.Primitive` that weft uses; JAX does not annotate them."""
 
     multiple_results: bool
 
@@ -70,7 +70,7 @@ class Primitive(Protocol):
 
 
 class Axis(Protocol):
-    """What JAX tells a batching rule of the axis that is mapped."""
+    """The mapped axis, as JAX passes it to a batching rule."""
 
     @property
     def size(self) -> int: ...
@@ -86,7 +86,7 @@ def new_primitive(name: str, *, multiple_results: bool = False) -> Primitive:
     return primitive
 
 
-# JAX's own, under the types that its documentation gives them.
+# JAX's own functions and primitives, with the types that its documentation gives them.
 make_jaxpr: Callable[[Callable[..., PyTree]], Callable[..., ClosedJaxpr]] = jax.make_jaxpr
 asarray: Callable[[object], jax.Array] = jnp.asarray
 
@@ -113,9 +113,9 @@ def call_primitives() -> list[Primitive]:
 
 
 def trace(fun: Callable[..., Sequence[jax.Array]], avals: Sequence[Any], *, like: ClosedJaxpr) -> ClosedJaxpr:
-    """The closed jaxpr of a function of flat arguments, called in errors what the closed jaxpr `like` is called.
+    """The closed jaxpr of a function of flat arguments; errors call it by the name of the closed jaxpr `like`.
 
-    Unlike `jax.make_jaxpr` it takes types as they are, with their weakness and mesh axes.
+    Unlike `jax.make_jaxpr` it takes avals, and keeps their weak types and mesh axes.
     """
     debug_info = like.jaxpr.debug_info.with_unknown_names()
     jaxpr, _, consts = _partial_eval.trace_to_jaxpr_dynamic(_lu.wrap_init(fun, debug_info=debug_info), avals)
@@ -123,7 +123,7 @@ def trace(fun: Callable[..., Sequence[jax.Array]], avals: Sequence[Any], *, like
 
 
 def close(jaxpr: AnyJaxpr) -> ClosedJaxpr:
-    """A closed jaxpr, from one that is or from one without constants."""
+    """A closed jaxpr, from a closed one or from an open one without constants."""
     return jaxpr if is_closed(jaxpr) else ClosedJaxpr(jaxpr, ())
 
 
@@ -167,10 +167,10 @@ def evaluate(
     args: Sequence[jax.Array],
     evaluate_equation: Callable[[JaxprEqn, list[jax.Array]], Sequence[jax.Array]],
 ) -> list[jax.Array]:
-    """Runs a jaxpr, each equation by the given function; `jax.core.eval_jaxpr` can only bind them."""
+    """Runs a jaxpr, each equation by `evaluate_equation`; `jax.core.eval_jaxpr` can only bind equations."""
     env: dict[Var, jax.Array] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *args], strict=True))
     last_reader = {v: i for i, eqn in enumerate(jaxpr.eqns) for v in eqn.invars if not is_literal(v)}
-    kept = {v for v in jaxpr.outvars if not is_literal(v)}
+    outputs = {v for v in jaxpr.outvars if not is_literal(v)}
 
     def read(atom: Atom) -> jax.Array:
         return atom.val if isinstance(atom, Literal) else env[atom]
@@ -179,8 +179,9 @@ def evaluate(
         with _equation_context(eqn):
             outs = evaluate_equation(eqn, [read(atom) for atom in eqn.invars])
         env.update(zip(eqn.outvars, outs, strict=True))
-        # Free what is not read again: outside jit, the values are real buffers.
-        for var in {v for v in eqn.invars if isinstance(v, Var)} - kept:
+        # Values that no later equation reads are freed at once: outside of jit they are real buffers, which would all
+        # stay alive until the end of the program.
+        for var in {v for v in eqn.invars if isinstance(v, Var)} - outputs:
             if last_reader[var] == i:
                 del env[var]
     return [read(atom) for atom in jaxpr.outvars]
@@ -198,12 +199,11 @@ def lines_of(eqn: JaxprEqn) -> list[tuple[str, str, int, int, int]]:
     if traceback is None:
         return []
     codes, instructions = traceback.raw_frames()
-    places = [traceback.code_addr2location(*one) for one in zip(codes, instructions, strict=True)]
-    found: list[Any] = [
-        (code.co_filename, code.co_name, line, *((column, end) if last == line else (0, 0)))
+    places = [traceback.code_addr2location(*frame) for frame in zip(codes, instructions, strict=True)]
+    return [
+        (code.co_filename, code.co_name, line, *cast("tuple[int, int]", (column, end) if last == line else (0, 0)))
         for code, (line, column, last, end) in zip(codes, places, strict=True)
     ]
-    return found
 
 
 def scopes_of(eqn: JaxprEqn) -> list[tuple[bool, str]]:
@@ -212,45 +212,47 @@ def scopes_of(eqn: JaxprEqn) -> list[tuple[bool, str]]:
 
 
 def is_literal(atom: Atom) -> TypeGuard[Literal]:
-    """Whether what an equation reads is a constant written into it, and no variable."""
+    """Whether an operand of an equation is a constant that is written into it, and no variable."""
     return isinstance(atom, core.Literal)
 
 
 @contextlib.contextmanager
 def _equation_context(eqn: JaxprEqn) -> Generator[None]:
-    # The name scopes, source location and settings that the equation was traced under.
+    # The equation runs under the name scopes, source location and settings that it was traced under: otherwise a
+    # profile and an error would show the line of the interpreter here.
     names = _source_info.current_name_stack() + eqn.source_info.name_stack
     with _source_info.user_context(eqn.source_info.traceback, name_stack=names), eqn.ctx.manager:
         yield
 
 
 def strong_type_of(value: object) -> ShapedArray:
-    """The type of a value, without weakness."""
+    """The aval of a value, without a weak type."""
     return jax.typeof(value).update(weak_type=False)
 
 
 def zeros(aval: ShapedArray, length: int | None = None) -> jax.Array:
-    """Zeros of a type, with a leading axis if there is a length; unlike `jnp.zeros`, varying over its mesh axes."""
-    # The zero of a key's type is, to JAX, its tangent's.
+    """Zeros of an aval, with a leading axis if there is a length; unlike `jnp.zeros`, varying over its mesh axes."""
+    # `zeros_like_aval` of a key's aval returns the zero of its tangent, which is no key.
     extended = jnp.issubdtype(aval.dtype, jax.dtypes.extended)
     value = jax.lax.full(aval.shape, 0, aval.dtype) if extended else _ad.zeros_like_aval(aval)
     return value if length is None else _batching.broadcast(value, length, 0, None)
 
 
 def remember_per_jaxpr(compute: Callable[[J], V]) -> Callable[[J], V]:
-    """Caches a function of a jaxpr, open or closed, for as long as the jaxpr lives: JAX never mutates one."""
-    known: weakref.WeakKeyDictionary[AnyJaxpr, V] = weakref.WeakKeyDictionary()
+    """Caches a function of a jaxpr, open or closed, as long as the jaxpr lives: JAX never mutates a jaxpr."""
+    answers: weakref.WeakKeyDictionary[AnyJaxpr, V] = weakref.WeakKeyDictionary()
     lock = threading.Lock()
 
     def remembered(jaxpr: J) -> V:
-        # An open jaxpr, such as remat's, is closed anew each time; constants belong to one closed jaxpr.
+        # An open jaxpr, such as remat's, is wrapped into a new closed one at each use, so the open one is the key. Not
+        # if it has constants, which belong to the closed jaxpr.
         key = jaxpr.jaxpr if is_closed(jaxpr) and not jaxpr.consts else jaxpr
         with lock:
-            answer = known.get(key)
+            answer = answers.get(key)
         if answer is None:
             answer = compute(jaxpr)
             with lock:
-                known[key] = answer
+                answers[key] = answer
         return answer
 
     return remembered
@@ -264,8 +266,8 @@ def define_identity(
 ) -> None:
     """Gives a primitive of several operands the rules of the identity.
 
-    Tangents and cotangents pass it by, unless `on_tangents(tangents, **params)` has something to do with either; what
-    is zero is `None` there.
+    Tangents and cotangents do not pass through it, unless `on_tangents(tangents, **params)` replaces some of either; a
+    symbolic zero is `None` there.
     """
 
     def identity(*values: V, **_: object) -> list[V]:
@@ -279,8 +281,8 @@ def define_identity(
     def passed(tangents: Sequence[Tangent], params: Params) -> Sequence[Tangent]:
         if on_tangents is None:
             return tangents
-        known = [None if type(tangent) is _ad.Zero else tangent for tangent in tangents]
-        changed = on_tangents(known, **params)
+        without_zeros = [None if type(tangent) is _ad.Zero else tangent for tangent in tangents]
+        changed = on_tangents(without_zeros, **params)
         return [old if new is None else new for old, new in zip(tangents, changed, strict=True)]
 
     def transpose(cotangents: Sequence[Tangent], *_: object, **params: object) -> Sequence[Tangent]:
@@ -296,17 +298,18 @@ def define_identity(
         _ad.primitive_jvps[ours] = jvp
         _ad.primitive_transposes[ours] = transpose
         _mlir.register_lowering(ours, lower)
-        # The "fancy" table, because its rules are also called when nothing is mapped, and learn the size of the axis.
+        # The "fancy" table, because JAX calls its rules even if no operand is batched, and passes the size of the axis.
         _batching.fancy_primitive_batchers[ours] = batch
 
 
 @contextlib.contextmanager
 def _refused_when_bound(primitive: core.Primitive) -> Generator[None]:
-    """Has a primitive that JAX lacks a name for say so when it is bound: it is defined when weft is imported."""
+    """If this JAX lacks a name that defines a primitive, the primitive raises when it is bound. To raise here would
+    make `import weft` fail for programs that never bind it."""
     try:
         yield
     except MissingNameError as error:
-        missing = error  # the name of an `except` ends with it
+        missing = error  # Python deletes the name `error` when the `except` block ends
 
         def refuse(*_: object, **__: object) -> Any:
             raise missing
@@ -320,10 +323,10 @@ def batched_at_front(axis: Axis, value: jax.Array, dim: int | None) -> jax.Array
 
 
 def rewrite_binds(primitive: Primitive, bind: Callable[..., Sequence[jax.Array]]) -> None:
-    """Puts `bind(original, *args, **params)` before a primitive's `bind`.
+    """Replaces a primitive's `bind` by `bind(original, *args, **params)`.
 
-    JAX has no hook at which an equation can be seen before `grad` and `vmap` take it apart. It assigns to `bind` in the
-    same way itself, for remat.
+    JAX has no hook that sees an equation before `grad` and `vmap` transform it. JAX assigns to `bind` in the same way
+    itself, for remat.
     """
     original = primitive.bind
 
@@ -334,5 +337,5 @@ def rewrite_binds(primitive: Primitive, bind: Callable[..., Sequence[jax.Array]]
 
 
 def key_impl_of(dtype: object) -> str:
-    """The name of the implementation of keys of a dtype; JAX tells it of arrays only, and not of their shapes."""
+    """The name of the implementation of a key dtype; JAX has a public function for arrays only."""
     return cast(Any, dtype)._impl.name

@@ -1,6 +1,6 @@
-"""The edge to JAX's registries of pytree nodes: nodes for compiled calls alone.
+"""The edge to JAX's registries of pytree nodes: another flattening of a node for calls that `jit` has compiled.
 
-As in `_jax.py`, each use of what JAX keeps to itself says why.
+As in `_jax.py`, each use of a private name says why.
 """
 
 # JAX annotates in part; see `_jax.py`.
@@ -16,7 +16,8 @@ import jax
 from weft.core.edge.moved import Names
 from weft.core.edge.trees import PyTree
 
-# How `jit` takes calls apart that it has compiled before; JAX registers its own keys there, apart from everywhere else.
+# The registry by which `jit` flattens calls that it has compiled before. JAX itself registers its key arrays
+# differently there than in its other registries.
 _trees = Names(
     "jax._src.tree_util", "the speed of plain `jax.jit` over NNX objects",
     "_all_registries", "dispatch_registry", "_registry", "_RegistryEntry",
@@ -32,10 +33,10 @@ def register_dispatched_node(
     pack: Callable[[N], tuple[Iterable[PyTree], object]],
     unpack: Callable[[Any, Any], N],
 ) -> None:
-    """`jax.tree_util.register_pytree_with_keys` with another pair of functions for calls that `jit` has compiled.
+    """`jax.tree_util.register_pytree_with_keys`, with `pack` and `unpack` for calls that `jit` has compiled.
 
-    Such a call asks only for the leaves in order, for something to compare, and for its output made of the leaves that
-    come back. So `pack` may give the leaves of a whole tree at once, where `flatten` gives a level.
+    Such a call needs only the leaves in order, auxiliary data to compare, and an output that is built from the leaves
+    that come back. So `pack` may return the leaves of a whole graph at once, where `flatten` returns one level.
     """
     if not has_dispatch_registry():
         jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
@@ -49,5 +50,5 @@ def register_dispatched_node(
 
 
 def has_dispatch_registry() -> bool:
-    """Whether this JAX takes calls that are compiled apart by a registry of its own; without it they are slower."""
+    """Whether this JAX flattens compiled calls by a registry of its own; without it such calls are slower."""
     return not _trees.missing()

@@ -1,6 +1,6 @@
-"""The edge to JAX's running traces: what a tracer belongs to and was computed from, and whose functions are traced.
+"""The edge to JAX's running traces: which trace a tracer belongs to, and from which values it was computed.
 
-As in `_jax.py`, each use of what JAX keeps to itself says why.
+As in `_jax.py`, each use of a private name says why.
 """
 
 # JAX annotates in part; see `_jax.py`.
@@ -26,17 +26,17 @@ from jax.core import Tracer
 from weft.core.edge import names
 from weft.core.edge.moved import Names
 
-# The innermost running trace; JAX exports nothing that tells whether a tracer is still alive.
+# The innermost running trace. JAX has no public function that says whether a tracer is still alive.
 trace_ctx: Any = Names("jax._src.core", "weft", "trace_ctx").trace_ctx
 
 # Sets how tracebacks are filtered in one thread; JAX exports the setting of the whole process only.
 _SPEED = "the speed of `weft check`"
 _config = Names("jax._src.config", _SPEED, "traceback_filtering")
 
-# What a batched program does not say: which axis of a value is the mapped one.
+# A jaxpr under `vmap` does not show which axis of a value is the mapped one; the trace knows it.
 _batching = Names("jax._src.interpreters.batching", "the examples in errors of `weft.debug.nonfinite`", "BatchTrace")
 
-# Where JAX traces its own functions, and where it makes one jaxpr of another.
+# The functions by which JAX traces its own compiled functions, and those that derive one jaxpr from another.
 _calls = Names("jax._src.pjit", _SPEED, "_infer_params")
 _derivations = (
     Names("jax._src.pjit", _SPEED, "_dce_jaxpr_pjit", "_transpose_jaxpr_fancy"),
@@ -53,7 +53,7 @@ _derivations = (
 def is_mapped(value: object) -> bool:
     """Whether an array differs along the axis of the `vmap` that is being traced; False inside other transforms.
 
-    JAX's own error about a mapped output under None says where that is in the output as JAX sees it.
+    JAX's own error about a mapped output under None names a position among weft's lanes, not the path of a leaf.
     """
     batch_info = getattr(trace_ctx.trace, "to_batch_info", None)
     return batch_info is not None and batch_info(value)[1] is not None
@@ -62,7 +62,8 @@ def is_mapped(value: object) -> bool:
 def is_dead_tracer(tracer: Tracer[Any]) -> bool:
     """Whether a tracer belongs to no trace that the running code is inside of.
 
-    JAX has no public way to ask; it only raises, often, once the tracer is used. Traces know the one around them.
+    JAX has no public function for it; it raises, in most cases, when the tracer is used. A trace refers to the trace
+    around it, so this walks outwards.
     """
     trace = trace_ctx.trace
     while trace is not None:
@@ -73,7 +74,7 @@ def is_dead_tracer(tracer: Tracer[Any]) -> bool:
 
 
 def is_of_running_trace(tracer: Tracer[Any]) -> bool:
-    """Whether a tracer is dead as soon as the innermost running trace ends."""
+    """Whether a tracer belongs to the innermost running trace, and so is dead when that ends."""
     return trace_ctx.trace is tracer._trace
 
 
@@ -88,32 +89,32 @@ def is_of_program(tracer: Tracer[Any]) -> bool:
 def running_trace() -> object:
     """A token of the innermost running trace: the same object as long as that runs.
 
-    What JAX exports, `get_opaque_trace_state`, wraps it anew each time, which takes three times as long to make and to
-    compare; every Variable that is made asks.
+    JAX's public `get_opaque_trace_state` returns a new wrapper at each call, which takes three times as long to create
+    and compare, and this is called for every Variable that is constructed.
     """
     return trace_ctx.trace._weakref
 
 
 def is_outermost_trace() -> bool:
-    """Whether the running trace is staged, and inside of no other one: what runs in it would run on arrays, too."""
+    """Whether the running trace stages a program, and lies inside of no other trace."""
     outer = getattr(trace_ctx.trace, "parent_trace", None)
     return outer is not None and getattr(outer, "parent_trace", None) is None and not hasattr(outer, "frame")
 
 
 @contextlib.contextmanager
 def truth_of_tracers(decide: Callable[[FrameType], bool | None]) -> Generator[None]:
-    """Asks `decide`, with the frame that wants to know, whether a traced number of this thread is true.
+    """While open, `decide` decides the truth of traced numbers in this thread; it gets the frame that asks.
 
-    None leaves it to JAX, which raises; it has no hook there. Everybody's tracers are asked while this lasts, so what
-    other threads trace goes by JAX alone.
+    If it returns None, JAX decides, which raises. JAX has no hook for this, so `Tracer.__bool__` is replaced for all
+    threads; in other threads it does what JAX does.
     """
     cls, thread = cast(Any, Tracer), threading.get_ident()
     original = cls.__bool__
 
     def truth(tracer: Tracer[Any]) -> bool:
         ours = threading.get_ident() == thread and tracer.size == 1
-        found = decide(sys._getframe(1)) if ours else None
-        return original(tracer) if found is None else found
+        decided = decide(sys._getframe(1)) if ours else None
+        return original(tracer) if decided is None else decided
 
     cls.__bool__ = truth
     try:
@@ -124,17 +125,18 @@ def truth_of_tracers(decide: Callable[[FrameType], bool | None]) -> Generator[No
 
 @contextlib.contextmanager
 def own_functions_traced(within: Callable[[], AbstractContextManager[Any]]) -> Generator[None]:
-    """While this lasts, this thread traces JAX's own compiled functions (`jnp.add`, `jax.random.normal`) in a context.
+    """While open, this thread traces JAX's own compiled functions (`jnp.add`, `jax.random.normal`) in another context.
 
-    Who gives each trace a context of its own, so that none is answered from another's, pays for these again each time,
-    which is most of the time; and there is nothing of the user's in them, but for functions that they are given. JAX
-    roots the metadata of what it traces in the function, so that nothing of the first caller is in it.
+    A proof gives each of its trials a context of its own, so that no trial is a cache hit of another one. Then JAX's
+    own functions were traced again in each trial, which took most of the time. They contain nothing of the user's,
+    unless they take a function; and JAX attributes their equations to the function, so that nothing of the first caller
+    is in them.
 
-    What `vmap` and derivatives make of such a trace (a jaxpr from a jaxpr, with no call of anybody's) is made in that
-    context, too: under a `vmap` of `grad` that is most of the time that is left.
+    Jaxprs that `vmap` and derivatives derive from such a trace, which calls no code of the user's, are made in that
+    context too: under a `vmap` of `grad` that took most of the remaining time.
 
     Args:
-        within: makes the context, of those that are part of the key of a trace.
+        within: opens a context that is part of JAX's cache keys.
     """
     from weft.core.edge._jax import ClosedJaxpr
 
@@ -146,9 +148,9 @@ def own_functions_traced(within: Callable[[], AbstractContextManager[Any]]) -> G
             if not ours or not all(map(_is_plain, (*args, *kwargs.values()))):
                 return infer(fun, info, args, kwargs)
             with within():
-                found = infer(fun, info, args, kwargs)
-            _own_jaxprs.add(found[0].params["jaxpr"])
-            return found
+                inferred_params = infer(fun, info, args, kwargs)
+            _own_jaxprs.add(inferred_params[0].params["jaxpr"])
+            return inferred_params
 
         return inferred
 
@@ -157,15 +159,15 @@ def own_functions_traced(within: Callable[[], AbstractContextManager[Any]]) -> G
             if threading.get_ident() != thread or jaxpr not in _own_jaxprs:
                 return derive(jaxpr, *how)
             with within():
-                found = derive(jaxpr, *how)
-            several = found if isinstance(found, tuple) else (found,)
-            _own_jaxprs.update(one for one in several if isinstance(one, ClosedJaxpr))
-            return found
+                result = derive(jaxpr, *how)
+            results = result if isinstance(result, tuple) else (result,)
+            _own_jaxprs.update(part for part in results if isinstance(part, ClosedJaxpr))
+            return result
 
         return derived
 
     with contextlib.ExitStack() as stack:
-        # Without a name, what it makes is made again each time: slower, and the same.
+        # If this JAX lacks a name, the functions are traced again each time: slower, with the same result.
         for name in _calls.present:
             stack.callback(_calls.wrap(name, inferring))
         for module in _derivations:
@@ -174,7 +176,7 @@ def own_functions_traced(within: Callable[[], AbstractContextManager[Any]]) -> G
         yield
 
 
-# The traces of JAX's own functions, and what was derived from them; each lives as long as JAX's caches keep it.
+# The jaxprs of JAX's own functions, and those derived from them; each lives as long as JAX's caches hold it.
 _own_jaxprs: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -182,14 +184,14 @@ _FOLDER = f"{Path(jax.__file__).parent}/"
 
 
 def _is_own(function: object) -> bool:
-    """Whether a function is one of JAX's own, at the top of a module: it closes over nothing, and wraps nothing."""
+    """Whether a function is defined at the top level of one of JAX's modules: it has no closure, and wraps nothing."""
     if not isinstance(function, FunctionType) or function.__closure__ is not None or hasattr(function, "__wrapped__"):
         return False
     return function.__code__.co_filename.startswith(_FOLDER)
 
 
 def _is_plain(value: object) -> bool:
-    """Whether an argument is no function, or holds none, of somebody else's."""
+    """Whether an argument neither is nor holds a function that is not JAX's own."""
     if isinstance(value, functools.partial | MethodType) or (callable(value) and not isinstance(value, type)):
         return isinstance(value, BuiltinFunctionType) or _is_own(value)
     return not isinstance(value, tuple | list | dict) or all(map(_is_plain, jax.tree.leaves(value)))
@@ -197,9 +199,11 @@ def _is_plain(value: object) -> bool:
 
 @contextlib.contextmanager
 def mapped_axes(note: Callable[[Any, int, int], None]) -> Generator[None]:
-    """Tells `note` of what `vmap` traces in this thread: a variable of the program, the size of its axis, and where.
+    """While open, `note` is called for each value that `vmap` traces in this thread: with the jaxpr's variable, the
+    size of the mapped axis, and the axis.
 
-    Nothing of a batched program says which of its axes is the mapped one. Nested maps are told from the outermost on.
+    A jaxpr under `vmap` does not show which axis of a value is the mapped one. Of nested maps the outermost is noted
+    first.
     """
     cls, thread = _batching.BatchTrace, threading.get_ident()
     original = cls.process_primitive
@@ -227,27 +231,29 @@ def mapped_axes(note: Callable[[Any, int, int], None]) -> Generator[None]:
 
 
 def asks_for_one_integer(error: Exception) -> bool:
-    """Whether JAX wanted an integer, such as a number of segments, of an array that has axes: no numbers would do.
+    """Whether JAX needed an integer (a number of segments, say) and got an array with axes, which no value would make
+    one.
 
-    The error says only that it was traced. What was asked for, the frame that raised it knows.
+    The text of the error says only that the array is traced; the locals of the frame that raised it say what JAX
+    needed.
     """
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     if trace is None or trace.tb_frame.f_code.co_name != names.ASKS_FOR_VALUES:
         return False
-    given = trace.tb_frame.f_locals
-    return given.get(names.ASKED_BY) is operator.index and getattr(given.get(names.ASKED_OF), "shape", ()) != ()
+    scope = trace.tb_frame.f_locals
+    return scope.get(names.ASKED_BY) is operator.index and getattr(scope.get(names.ASKED_OF), "shape", ()) != ()
 
 
 def traced_from(tracer: Tracer[Any], values: Sequence[object]) -> list[int]:
-    """The positions of the values that a tracer was computed from, among arguments of the trace that it belongs to.
+    """The positions, in `values`, of the arguments of a trace that a tracer was computed from.
 
-    JAX tells it in the text of its errors alone, by the names that its own caller's arguments have.
+    JAX says it only in the text of its errors, by the names of the arguments of weft's own function.
     """
-    found = [i for i, value in enumerate(values) if value is tracer]
-    if found:
-        return found
+    same = [i for i, value in enumerate(values) if value is tracer]
+    if same:
+        return same
     innermost, inner = _innermost(tracer), [_innermost(value) for value in values]
     frame = getattr(getattr(innermost, "_trace", None), "frame", None)
     if frame is None:
@@ -255,20 +261,20 @@ def traced_from(tracer: Tracer[Any], values: Sequence[object]) -> list[int]:
     positions, _ = frame.find_progenitors(innermost)
     variables = [frame.invars[position] for position in positions or ()]
     of_trace = {i: v.val for i, v in enumerate(inner) if getattr(v, "_trace", None) is innermost._trace}
-    return [i for i, variable in of_trace.items() if any(variable is other for other in variables)]
+    return [i for i, variable in of_trace.items() if any(variable is progenitor for progenitor in variables)]
 
 
 def _innermost(value: object) -> Any:
-    """What a tracer of `vmap` or of a derivative stands for in the trace that is being staged, if there is one."""
+    """The tracer of the staged trace inside of a tracer of `vmap` or of a derivative; other values as they are."""
     while (trace := getattr(value, "_trace", None)) is not None and not hasattr(trace, "frame"):
         value = getattr(value, "val", getattr(value, "primal", None))
     return value
 
 
 def whole_tracebacks() -> AbstractContextManager[None]:
-    """JAX's errors keep their tracebacks as they are, in this thread.
+    """While open, JAX does not filter the tracebacks of its errors in this thread.
 
-    JAX takes its own frames out, with a look at the file system for each one. Who raises thousands of errors and shows
-    none of them spends half of the time there.
+    JAX removes its own frames, for which it reads the file system. A proof, which raises thousands of errors and shows
+    none of them, spent half of its time there.
     """
     return _config.traceback_filtering("off") if _config.present else contextlib.nullcontext()

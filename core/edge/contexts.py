@@ -14,7 +14,7 @@ C = TypeVar("C", covariant=True)
 
 
 class UserContext(Protocol[C]):
-    """What `jax.make_user_context` makes: a setting that is part of the key of JAX's trace caches."""
+    """The type of `jax.make_user_context(...)`: a setting that is part of the key of JAX's trace caches."""
 
     @property
     def value(self) -> C: ...
@@ -25,7 +25,7 @@ class UserContext(Protocol[C]):
 
 
 class _NoContext(UserContext[T]):
-    """A context that keeps its default, and says why when it is entered."""
+    """Replaces a context in a JAX without `make_user_context`: it has its default, and raises when it is entered."""
 
     def __init__(self, default: T, error: MissingNameError):
         self._default = default
@@ -43,7 +43,7 @@ class _NoContext(UserContext[T]):
 
 
 def make_user_context(default: T) -> UserContext[T]:
-    """`jax.make_user_context`, typed; a missing name is told at use."""
+    """`jax.make_user_context`, typed; if this JAX lacks it, the context raises when it is entered."""
     try:
         return _context.make_user_context(default)
     except MissingNameError as error:

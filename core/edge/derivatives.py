@@ -1,6 +1,7 @@
-"""Derivatives of one's own, where JAX's custom rules are met from outside.
+"""Functions with custom derivatives, for `capture`.
 
-The context that a forward rule runs in, a derivative that is taken on demand, and one that is another function's.
+The context in which a forward rule runs, a function that is differentiated only on demand, and a function with the
+derivative of another one.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ _lu = Names("jax.extend.linear_util", "`capture` of functions with derivatives o
 
 
 def without_context(bind_params: Params, context: Callable[[], AbstractContextManager[None]]) -> Params:
-    """Bind parameters of a function with a custom derivative, whose forward rule runs inside a context."""
+    """The bind parameters of a function with a custom derivative, changed so that its forward rule runs in a
+    context."""
 
     def enter(fun: Callable[..., T], *args: object) -> T:
         with context():
@@ -33,7 +35,8 @@ def without_context(bind_params: Params, context: Callable[[], AbstractContextMa
 def differentiated_on_demand(
     fun: Callable[[list[jax.Array]], list[jax.Array]],
 ) -> Callable[[list[jax.Array]], list[jax.Array]]:
-    """A function whose derivative is taken only if a cotangent asks for it: a callback or a kernel in it has none."""
+    """A function that is differentiated only in the backward pass. Under plain JAX the forward pass would fail for a
+    callback or a kernel in it, which has no derivative, even if nobody needs one."""
     call: Any = untyped_jax.custom_vjp(fun)
 
     def forward(args: list[jax.Array]) -> tuple[list[Any], list[Any]]:
@@ -61,27 +64,28 @@ def graft(
     def of_offsets_jvp(
         primals: tuple[list[jax.Array], list[jax.Array]], tangents: tuple[list[jax.Array], list[jax.Array]]
     ) -> tuple[list[jax.Array], list[jax.Array]]:
-        # The arguments are not stopped: the derivative in the offsets has itself a derivative in the arguments.
+        # Without `stop_gradient` of the arguments, so that second derivatives by them are right.
         (args, offsets), (_, offsets_dot) = primals, tangents
 
-        def given(offsets: list[jax.Array]) -> list[jax.Array]:
+        def at_args(offsets: list[jax.Array]) -> list[jax.Array]:
             return body([*args, *offsets])
 
-        return untyped_jax.jvp(given, (offsets,), (offsets_dot,))
+        return untyped_jax.jvp(at_args, (offsets,), (offsets_dot,))
 
     of_offsets.defjvp(of_offsets_jvp)
     return list(map(_second_with_both_tangents, custom(*args), of_offsets(args, offsets)))
 
 
 @jax.custom_jvp
-def _second_with_both_tangents(one: jax.Array, other: jax.Array) -> jax.Array:
-    del one
-    return other
+def _second_with_both_tangents(first: jax.Array, second: jax.Array) -> jax.Array:
+    """The second value, whose tangent is the sum of both tangents."""
+    del first
+    return second
 
 
 @_second_with_both_tangents.defjvp
 def _second_with_both_tangents_jvp(
     primals: tuple[jax.Array, jax.Array], tangents: tuple[jax.Array, jax.Array]
 ) -> tuple[jax.Array, jax.Array]:
-    one, other = tangents
-    return primals[1], one if one.dtype == jax.dtypes.float0 else jnp.add(one, other)
+    first, second = tangents
+    return primals[1], first if first.dtype == jax.dtypes.float0 else jnp.add(first, second)

@@ -1,6 +1,6 @@
-"""The parameters of JAX's equations that hold jaxprs: which jaxprs, how many operands are what, and with more of them.
+"""Parameters of equations with inner jaxprs (`scan`, `jit`, `remat`): reads them, and adds inputs and outputs to them.
 
-JAX documents none of these parameters, and renames them; see the table in `moved`.
+JAX does not document these parameters, and renames them; see the table in `moved`.
 """
 
 # JAX annotates in part; see `_jax.py`.
@@ -16,7 +16,7 @@ from weft.core.edge._jax import AnyJaxpr, ClosedJaxpr, Params, is_closed
 from weft.core.edge.moved import Names
 
 _SOWING = "`capture`"
-# jit's parameters say "no sharding asked for" with this value, and JAX exports it nowhere.
+# The value in jit's parameters for "no sharding requested", which JAX does not export.
 _shardings = Names("jax._src.named_sharding", _SOWING, "UNSPECIFIED")
 _flat_trees = Names("jax._src.flattree", _SOWING, "nones", "pack", optional=True)
 
@@ -41,7 +41,7 @@ def opened(jaxpr: AnyJaxpr) -> Jaxpr:
 
 
 def scan_counts(params: Params) -> tuple[int, int]:
-    """How many of a scan's operands are constants, and how many are carried; the others are scanned."""
+    """The number of a scan's operands that are constants, and that are carried; the others are scanned."""
     if "ft_in" not in params:  # JAX 0.10
         return params["num_consts"], params["num_carry"]
     consts, carry, _ = params["ft_in"].unpack()
@@ -49,7 +49,7 @@ def scan_counts(params: Params) -> tuple[int, int]:
 
 
 def extend_scan(params: Params, closed: ClosedJaxpr, num_inputs: int, num_outputs: int) -> Params:
-    """scan's parameters for a jaxpr with more scanned inputs, and more stacked outputs, behind those that it had."""
+    """scan's parameters for a jaxpr to which scanned inputs and stacked outputs were added at the end."""
     extended = {**params, "jaxpr": closed}
     if "ft_in" in params:
         consts, carry, scanned = params["ft_in"].unpack()
@@ -61,7 +61,7 @@ def extend_scan(params: Params, closed: ClosedJaxpr, num_inputs: int, num_output
 
 
 def extend_jit(params: Params, closed: ClosedJaxpr, num_inputs: int, num_outputs: int) -> Params:
-    """jit's parameters for a jaxpr with more inputs and outputs, which are neither donated nor sharded on request."""
+    """jit's parameters for a jaxpr to which inputs and outputs were added at the end, without donation or shardings."""
     return {
         **params,
         "jaxpr": closed,
@@ -74,7 +74,7 @@ def extend_jit(params: Params, closed: ClosedJaxpr, num_inputs: int, num_outputs
 
 
 def extend_remat(params: Params, jaxpr: Jaxpr, num_before: int, num_after: int) -> Params:
-    """remat's parameters for a jaxpr with more inputs."""
+    """remat's parameters for a jaxpr to which inputs were added before and after its own."""
     prevent_cse: bool | tuple[bool, ...] = params["prevent_cse"]
     if not isinstance(prevent_cse, bool):
         prevent_cse = (*[True] * num_before, *prevent_cse, *[True] * num_after)

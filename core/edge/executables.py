@@ -1,4 +1,4 @@
-"""JAX's cache of executables on disk, and how to compile beside it."""
+"""JAX's cache of executables on disk: compiles without it, saves an executable, and compiles for absent devices."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def keeps_executables() -> bool:
 
 @contextlib.contextmanager
 def compiling_anew() -> Generator[None]:
-    """Compiles within it, in any thread, without that cache."""
-    # JAX asks once for a process whether there is one, so it has to be told to ask again.
+    """While open, JAX compiles without that cache, in any thread."""
+    # JAX reads the setting once in a process, so its cache has to be reset for the change to count.
     _config.update("jax_enable_compilation_cache", False)
     _cache.reset_cache()
     try:
@@ -38,14 +38,14 @@ _xla = Names("jaxlib.xla_client", "`weft.plan`", "CompileOptions", "DeviceAssign
 
 
 def compile_module(module: bytes, count: int, open_outputs: list[bool]) -> tuple[str, dict[str, int]]:
-    """Compiles a StableHLO module for as many devices of this process; its HLO text, and XLA's count of its memory.
+    """Compiles a StableHLO module for some devices of this process; returns its HLO text, and XLA's memory statistics.
 
-    JAX has no public way to compile for devices what another process, which does not have them, lowered.
+    JAX has no public way to compile a module here that was lowered in another process, without these devices.
 
     Args:
-        module: as MLIR bytecode.
-        count: of devices; partition i of the program is the i-th.
-        open_outputs: for each output, whether XLA chooses where it lies, as JAX has it do where nobody said.
+        module: the module as MLIR bytecode.
+        count: the number of devices; partition i of the program runs on device i.
+        open_outputs: for each output, whether XLA chooses its sharding, as JAX lets it for outputs without one.
     """
     options: Any = _xla.CompileOptions()
     build = options.executable_build_options

@@ -1,4 +1,4 @@
-"""JAX's hijax: values and primitives of one's own. Only hijax Variables import this file.
+"""JAX's hijax, by which programs define types of values and primitives. Only hijax Variables import this file.
 
 | name here | JAX until 0.10 | JAX 0.12 |
 | --- | --- | --- |
@@ -25,7 +25,7 @@ _hijax = Names(
 )
 _calls = Names("jax.experimental.hijax", _FEATURE, "HiPrim", "VJPHiPrimitive", optional=True)
 _now = Names("jax.experimental", _FEATURE, "cur_qdd", optional=True)
-# What only a JAX has whose values may change.
+# Names of a JAX whose hijax values may change in a trace.
 changing = Names(
     "jax.experimental.hijax",
     _FEATURE,
@@ -37,7 +37,7 @@ changing = Names(
     optional=True,
 )
 
-# Whether JAX tracks while it traces what a value holds (its "quasi-dynamic data"), so that it may change there.
+# Whether JAX tracks the content of a value (its "quasi-dynamic data") while it traces, so that it may change there.
 CHANGING = _now.has("cur_qdd") and changing.has("MutableHiType")
 
 HiType: Any = _hijax.HiType
@@ -49,17 +49,17 @@ register_hitype: Any = _hijax.register_hitype
 
 
 def zeros_of(aval: object) -> Any:
-    """A zero of a type, as an array or whatever values of it are."""
+    """The zero of an aval, as an array or as a hijax value."""
     return instantiate_zeros(_hijax.Zero(aval))
 
 
 def accumulate(accumulator: object, cotangent: object) -> None:
-    """Adds a cotangent to what a transpose rule collects of an input; an input that is not linear collects none."""
+    """Adds a cotangent to the accumulator of an input in a transpose rule; a non-linear input has no accumulator."""
     add = getattr(accumulator, "accum", None)
     if add is not None:
         add(cotangent)
 
 
 def held_now(value: object) -> Any:
-    """What a value that may change holds at this point of a trace; for a JAX that is `CHANGING`."""
+    """The present content of a value that may change in a trace; only in a JAX that is `CHANGING`."""
     return _now.cur_qdd(value)

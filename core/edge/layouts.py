@@ -1,4 +1,4 @@
-"""JAX's formats: where an array lies, with the order of its axes in memory."""
+"""JAX's formats: the sharding of an array together with its layout in memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _layouts = Names("jax.experimental.layout", "an array with a layout of its own",
 
 
 def is_format(value: object) -> bool:
-    """Whether a value is a `Format`; where this JAX has none, no value is."""
+    """Whether a value is a `Format`; False for all values in a JAX without formats."""
     return _layouts.has("Format") and isinstance(value, _layouts.Format)
 
 

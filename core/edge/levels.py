@@ -1,8 +1,8 @@
 """Trace levels: which trace the running code is in.
 
 JAX traces one function inside another (`jit` of `vmap` of `grad`); each such trace is a *level*, and outside all of
-them is the eager level. Two levels are equal if they are the same trace. What is made at one level must not be kept
-by something that lives at another.
+them is the eager level. Two levels are equal if they are the same trace. An object of one level must not store tracers
+of another: they are dead after their trace.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Names of JAX that may move, and what moved between the releases that weft supports.
 
-JAX promises to keep what its documentation lists. What weft needs beyond that is declared here, once a module of JAX's,
-with the feature that needs it. A name that a release no longer has turns off that feature alone: whoever uses it gets
-a `MissingNameError`, one line that says which name, which JAX and which feature. `missing()` tells
-the declared names that the installed JAX lacks; a weekly job asks it under JAX's nightly build.
+JAX promises to keep the names in its documentation. Weft declares every other name that it needs, for each module of
+JAX's, with the feature that needs it. If a release no longer has a name, only that feature fails: with a
+`MissingNameError`, a line that says which name is missing in which JAX, and for which feature. `missing()` lists the
+declared names that the installed JAX lacks; a weekly job runs it under JAX's nightly build.
 
-What moved, and where weft looks at it (each by what is there, never by a version):
+The changes so far, and where weft handles them (by testing for a name, never for a version):
 
 | since | what moved | where weft follows |
 | --- | --- | --- |
@@ -30,7 +30,7 @@ import jax
 
 
 class MissingNameError(ImportError):
-    """A name that a feature of weft needs, and that the installed JAX does not have."""
+    """A feature of weft needs a name that the installed JAX does not have."""
 
 
 class Names:
@@ -38,9 +38,9 @@ class Names:
 
     Args:
         module: its full name.
-        feature: what does not work without it, as the subject of "needs".
-        names: those that weft uses.
-        optional: whether weft does without them, or needs them in some releases only; `missing` leaves them out.
+        feature: the feature that needs it, as the subject of "needs" in the error.
+        names: the names that weft uses.
+        optional: whether weft works without them, or needs them in some releases only; `missing` leaves them out.
 
     >>> Names("jax.numpy", "this example", "sin", "gone").gone
     Traceback (most recent call last):
@@ -78,15 +78,15 @@ class Names:
         return [name for name in self._names if self.has(name)]
 
     def wrap(self, name: str, wrap: Callable[[Any], Any]) -> Callable[[], None]:
-        """JAX itself uses `wrap(original)` under this name from now on; the function that is returned undoes it."""
-        getattr(self, name)  # an error if the name is gone
+        """Replaces the name in JAX's module by `wrap(original)`; returns a function that restores it."""
+        getattr(self, name)  # raises if the name is missing
         module = importlib.import_module(self._module)
-        original = getattr(module, name)  # as it is now: somebody else may have wrapped it, too
+        original = getattr(module, name)  # read from the module, because other code may have wrapped it too
         setattr(module, name, wrap(original))
         return lambda: setattr(module, name, original)
 
     def missing(self) -> list[str]:
-        """What the installed JAX does not have, one line a name."""
+        """The errors for the names that the installed JAX does not have, one line for each."""
         return [str(error) for name in self._names if (error := self._error_of(name)) is not None]
 
     def _error_of(self, name: str) -> MissingNameError | None:
@@ -101,12 +101,12 @@ DECLARED: list[Names] = []
 
 
 def declared() -> list[Names]:
-    """All that is declared in this room, by what has not been used yet too."""
+    """All declarations in this room, including those of modules that are not imported yet."""
     for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
         importlib.import_module(f"{__package__}.{module.name}")
     return DECLARED
 
 
 def missing() -> list[str]:
-    """The names that the installed JAX lacks and what each turns off, one line a name."""
+    """The names that the installed JAX lacks, and the features that need them, one line for each name."""
     return [line for names in declared() for line in names.missing()]

@@ -1,6 +1,7 @@
-"""JAX's own names and words, where weft goes by them: what looks for one falls silent when JAX changes it.
+"""JAX's own names and texts that weft looks for in jaxprs, tracebacks and errors.
 
-`tests/core/edge/test_names.py` traces a program for each name, and provokes an error for each word.
+If JAX changes one, code that looks for it silently finds nothing. So `tests/core/edge/test_names.py` traces a program
+for each name, and provokes an error for each text.
 """
 
 # Primitives of several operands that work element by element.
@@ -24,56 +25,56 @@ ASKING = frozenset((
 ))  # fmt: skip
 # Functions by which a user asks for another shape.
 RESHAPING = frozenset(("reshape", "_reshape"))
-# Parts of the names of the files that hold reductions, and indexing.
+# Parts of the names of JAX's files for reductions and for indexing.
 REDUCTIONS_FILE, INDEXING_FILE = "reductions.py", "indexing"
-# The file of JAX's initialisers. Since 0.11 they ask whether a product of sizes is 0 before they divide by it.
+# The file of JAX's initialisers. Since 0.11 these test whether a product of sizes is 0 before they divide by it.
 INITIALISERS_FILE = "jax/_src/nn/initializers.py"
-# How the functions begin that only pass a method of a tracer on.
+# The beginning of the names of functions that only forward a method of a tracer.
 FORWARDING = "_forward_"
-# The function in which JAX asks a value for numbers, and its locals that say by what, and of what.
+# The function by which JAX needs the numbers of a value, and its local variables: the conversion, and the value.
 ASKS_FOR_VALUES, ASKED_BY, ASKED_OF = "concrete_or_error", "force", "val"
 
-# The module of the class in which `eqx.tree_at` wraps leaves while it looks for those to replace.
+# The module of the class in which `eqx.tree_at` wraps leaves while it searches those to replace.
 TREE_AT = "equinox._tree"
 
-# ---- the words of errors -------------------------------------------------------------------------------------------
+# ---- the texts of errors -------------------------------------------------------------------------------------------
 
-# A tracer where none can be: JAX says the name of its class, in lower case here.
+# A tracer where none is allowed: the text has the name of its class, compared in lower case.
 A_TRACER = "tracer"
-# An array whose buffer is gone, and one that would be given away twice.
+# An array whose buffer is deleted, and one that would be donated twice.
 DELETED, DONATED_TWICE = "delete", "same buffer twice"
-# The class of errors about shardings that are types, which is private.
+# The class, private to JAX, of errors about shardings on explicit meshes.
 CLASS_OF_SHARDINGS = "ShardingTypeError"
-# Axes of arguments that a transform takes apart, divided over a mesh as it cannot: in `vmap`, and in `scan`.
+# A mapped axis of `vmap`, and a scanned axis of `scan`, whose sharding the transform refuses.
 MAPPED_APART, SLICED_APART = "Mapped away dimension of inputs", "0th dimension of all xs should be replicated"
-# A shape that is traced: a plain TypeError.
+# A traced shape, for which JAX raises a plain TypeError.
 TRACED_SHAPE = "Shapes must be 1D sequences of concrete values"
-# A tracer for an argument of a `custom_vjp` that its rules are built with: a plain call takes an array there.
+# A tracer for a `nondiff_argnums` argument of a `custom_vjp`; outside of transforms an array is accepted there.
 NOT_DIFFERENTIATED = "indicated by nondiff_argnums"
-# What a program can only do outside of a trace, such as setting a mesh.
+# An operation that is refused while tracing, such as `jax.set_mesh`.
 OUTSIDE_ONLY = "can only be used outside of `jax.jit`"
-# What the keys of a cache raise that are compared, and the class whose instances they hold.
+# The error if two cache keys cannot be compared, and the class of weft's that the keys contain.
 NOT_COMPARED, OUTCOME = "Cache keys should be comparable using __eq__", "weft.core.interpreter.rules.OutcomeNode"
 # A leaf that cannot be traced: as an argument of a compiled call, and where a call is eager.
 NOT_ABSTRACT, NOT_OF_JAX = "as an abstract array", "is not a valid JAX array type"
-# An array that cannot lie as it shall; what comes after says why.
+# An array that does not fit the requested sharding; the text after it says why.
 UNFIT_SHARDING = "is incompatible with its sharding annotation "
-# A mere shape where a value is needed.
+# A `ShapeDtypeStruct` where a value is needed.
 NO_VALUE = "is not a valid JAX type"
-# A tuple where an array is needed: what Python says, NumPy, and JAX.
+# A tuple where an array is needed: the texts of Python, NumPy and JAX.
 A_TUPLE = "'tuple'", "tuple indices", "fixed-type tuple", "is not a valid JAX array type"
-# A loop whose number of steps is traced, differentiated in reverse.
+# The reverse derivative of a loop whose number of steps is traced.
 NO_REVERSE = "Reverse-mode differentiation does not work for lax.while_loop"
-# An axis by a number that none of an array's has.
+# An axis number that an array does not have.
 NO_SUCH_AXIS = "out of bounds for array of dimension"
-# Operands of unlike numbers of axes.
+# Operands with different numbers of axes.
 UNLIKE_RANKS = "ndim to be equal, got "
-# An axis by name, outside of what maps over it; the name follows.
+# An axis name that no transform around has; the name follows.
 UNBOUND_AXIS = "unbound axis name: "
-# How the message of `eqx.error_if` stands in the text of XLA's error: from, and to.
+# The texts before and after the message of `eqx.error_if` in XLA's error.
 CLASS_OF_EQUINOX = "_EquinoxRuntimeError"
 OF_EQUINOX, END_OF_EQUINOX = f"{CLASS_OF_EQUINOX}: ", "\n--------------------"
-# How a message of `weft.error_if` begins in it.
+# The beginning of a message of `weft.error_if` there.
 OF_ERROR_IF = "weft.error_if: "
-# What JAX logs, with a traceback, where a callback fails.
+# The logger and the text by which JAX reports a callback that raised.
 LOGGER, LOGGED = "jax._src.callback", "jax.pure_callback failed"

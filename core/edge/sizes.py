@@ -1,7 +1,7 @@
-"""The edge to JAX's symbolic dimensions: what JAX has to know to take sizes of weft's own for them.
+"""The edge to JAX's symbolic dimensions: registers weft's class of sizes with JAX.
 
-JAX takes any object with `dimension_as_value` for a symbolic dimension. What it keeps by class (its abstract value, its
-dtype, how an einsum over it is planned) is told here, once.
+JAX treats any object with `dimension_as_value` as a symbolic dimension. Its tables by class (abstract values, dtypes,
+plans of einsums) need an entry for weft's class, which `register` adds.
 """
 
 # JAX annotates in part; see `_jax.py`.
@@ -34,22 +34,22 @@ _dtypes = Names(
 )  # fmt: skip
 _einsum = Names("jax._src.numpy.einsum", _FEATURE, "_poly_einsum_handlers")
 
-_LIBRARIES = tuple(f"{Path(one.__file__ or '').parent}{os.sep}" for one in (jax, np)) + (
+_LIBRARIES = tuple(f"{Path(package.__file__ or '').parent}{os.sep}" for package in (jax, np)) + (
     "<frozen",
     "<__array_function__",
 )
 _PYTHON, _PACKAGES = f"{Path(os.__file__).parent}{os.sep}", f"{os.sep}site-packages{os.sep}"
-# The modules in which JAX finds out whether a size is a number, by whether `operator.index` takes it; and its function
-# there that asks for a number whatever comes.
-_TRYING = tuple(os.path.join("jax", "_src", *one) for one in (("core.py",), ("numpy", "indexing.py")))
+# The modules in which JAX tests whether a size is a number, by whether `operator.index` accepts it; and the function
+# there that needs a number and does not only test.
+_TRYING = tuple(os.path.join("jax", "_src", *parts) for parts in (("core.py",), ("numpy", "indexing.py")))
 _ASKS_FOR_NUMBER = "concrete_or_error"
-# Where it finds out whether a size is an integer, and would say that a symbolic one is no index at all, or would not
+# The functions that test whether a size is an integer: they would refuse a symbolic size as an index, and would not
 # compare the numbers of elements of a reshape.
 _TAKES_INTEGERS = ("_is_integer_index", "to_gather", "_compute_newshape")
 
 
 def caller(frame: FrameType) -> FrameType:
-    """The frame itself, or what called it where it runs Python's own library, or methods that this wrote."""
+    """The nearest frame, from `frame` outwards, that runs neither Python's own library nor generated methods."""
     while frame.f_back is not None and _is_pythons(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
@@ -65,20 +65,21 @@ def is_library(file: str) -> bool:
 
 
 def takes_for_integer(frame: FrameType) -> bool:
-    """Whether JAX finds out in a frame what an index is, or a size of a reshape."""
+    """Whether JAX tests in a frame whether an index, or a size of a reshape, is an integer."""
     if frame.f_code.co_name == "<genexpr>" and frame.f_back is not None:
         frame = frame.f_back
     return frame.f_code.co_name in _TAKES_INTEGERS and is_library(caller(frame).f_code.co_filename)
 
 
 def looks_for_symbols(frame: FrameType) -> bool:
-    """Whether what calls `__index__` only finds out whether a size is a number."""
+    """Whether the caller of `__index__` only tests whether a size is a number."""
     code = frame.f_code
     return code.co_filename.endswith(_TRYING) and code.co_name != _ASKS_FOR_NUMBER
 
 
 def value_of(number: int | float) -> Any:
-    """A number as an array that the running trace knows nothing of: who looks at it meets a tracer."""
+    """A number as a traced array: `* 1` makes it a tracer of the running trace, so that Python cannot read its
+    value."""
     return jnp.asarray(number) * 1
 
 
@@ -87,11 +88,11 @@ def _aval(_: Any) -> Any:
 
 
 def register(of_int: type, of_float: type, number: Callable[[Any], int]) -> None:
-    """Tells JAX of a class of sizes, and of a class of the floats that are computed from them.
+    """Registers a class of sizes with JAX, and a class of the floats that are computed from them.
 
     Args:
         of_int, of_float: the classes.
-        number: the number that a size has where one is needed, to plan an einsum.
+        number: a size's value as a number, which the plan of an einsum needs.
     """
     _core.pytype_aval_mappings[of_int] = _aval
     _core.pytype_aval_mappings[of_float] = _core.pytype_aval_mappings[float]
@@ -105,7 +106,8 @@ def register(of_int: type, of_float: type, number: Callable[[Any], int]) -> None
 
 
 def _planned(number: Callable[[Any], int], *operands: Any, **options: Any) -> Any:
-    """The plan of an einsum at the numbers that sizes have: arrays of no memory stand in for the operands."""
+    """The plan of an einsum for the values of its sizes. opt_einsum gets arrays of these shapes, which take no
+    memory."""
     opt_einsum: Any = importlib.import_module("opt_einsum")
 
     def stand_in(operand: Any) -> Any:
@@ -113,12 +115,13 @@ def _planned(number: Callable[[Any], int], *operands: Any, **options: Any) -> An
             return operand
         return np.broadcast_to(np.float32(0), tuple(map(number, operand.shape)))
 
-    stand_ins = [stand_in(one) for one in operands]
-    given = {id(other): one for other, one in zip(stand_ins, operands, strict=True)}
+    stand_ins = list(map(stand_in, operands))
+    operand_of = {id(planned): operand for planned, operand in zip(stand_ins, operands, strict=True)}
     subscripts, _, arrays = opt_einsum.parser.parse_einsum_input(stand_ins)
     sizes: dict[str, Any] = {}
     for labels, array in zip(subscripts.split(","), arrays, strict=True):
-        for label, size in zip(labels, given[id(array)].shape, strict=True):
-            bool(sizes.setdefault(label, size) == size)  # asked here, for opt_einsum sees numbers alone
+        for label, size in zip(labels, operand_of[id(array)].shape, strict=True):
+            # The proof notes that the sizes must be equal. opt_einsum compares numbers, which notes nothing.
+            bool(sizes.setdefault(label, size) == size)
     planned, contractions = opt_einsum.contract_path(*stand_ins, **options)
-    return [given[id(one)] for one in planned], contractions
+    return [operand_of[id(array)] for array in planned], contractions

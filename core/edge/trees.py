@@ -1,8 +1,8 @@
 """JAX's tree functions, typed.
 
-JAX's tree definitions come from a compiled module without stubs, so that a strict checker sees `Unknown` wherever one
-passes. The names here are JAX's own functions under the types that their documentation gives them, unchanged but for
-one (`flatten_one_level`).
+JAX's treedefs come from a compiled module without stubs, so that a strict checker sees `Unknown` wherever a treedef
+passes. The names here are JAX's own functions with the types that their documentation gives them; only
+`flatten_one_level` does something else than JAX's.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import jax.tree_util
 from weft.core.edge.moved import Names
 
 if TYPE_CHECKING:
-    # A tree of containers, records and leaves, of which no checker knows more. jaxtyping says the same in a way that a
-    # strict checker does not follow.
+    # A tree of containers, records and leaves. jaxtyping's `PyTree` is the same at run time, but strict checkers reject
+    # it.
     PyTree = Any
 else:
     from jaxtyping import PyTree as PyTree
@@ -26,7 +26,7 @@ KeyPath = tuple[Any, ...]
 
 
 class TreeDef(Protocol):
-    """What a `jax.tree_util.PyTreeDef` offers. It is hashable, and equal for trees of equal make."""
+    """The methods of a `jax.tree_util.PyTreeDef`, which is hashable, and equal for trees of equal structure."""
 
     @property
     def num_leaves(self) -> int: ...

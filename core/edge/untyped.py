@@ -1,7 +1,7 @@
 """JAX as `Any`, for strict checking.
 
 Many of JAX's public functions are annotated in part (`fun: Callable`, `device=None`), and a strict checker reports
-every use of them. Where that happens, call them through here: it says that the value is unchecked, which is the truth.
+every use of them. Such functions are called through the names here, which say openly that nothing is checked.
 Types (`jax.Array`, `jax.ShapeDtypeStruct`) still come from `jax` itself.
 """
 
@@ -16,7 +16,8 @@ jax: Any = _jax
 jnp: Any = _jnp
 lax: Any = _jax.lax
 
-# How `jit(inline=)` leaves a function's equations in the outer jaxpr; since JAX 0.11 `True` means as MLIR is made.
+# The value of `jit(inline=)` by which a function's equations are put into the outer jaxpr. Since JAX 0.11 `True`
+# inlines only in MLIR, so that jaxprs had an additional call.
 INLINED: Any = _jax.Inline.JAX_EARLY if hasattr(_jax, "Inline") else True
 
 

@@ -1,8 +1,9 @@
 """Boundaries: how values cross into a transform and out again.
 
-A call is taken apart into a structure and dynamic leaves, and the rule says where each leaf *rides*. Leaves that ride
-alike form a *lane*, and lanes are all that JAX sees: a flat tuple of arrays each. A `Crossing` is how a call goes in, a
-`Departure` where what the function returns may go, and a `Boundary` does both for one semantics of objects.
+A call is flattened into a structure and dynamic leaves, and the rule says how each leaf *rides*. Leaves that ride alike
+form a *lane*, and lanes are all that JAX sees: a flat tuple of arrays each. A `Crossing` says how a call's leaves enter
+the transform, a `Departure` how the function's outputs and updates may leave it, and a `Boundary` does both for one
+semantics of objects.
 """
 
 from __future__ import annotations
@@ -23,22 +24,23 @@ from weft.core.memory import live
 from weft.core.paths import Path, format_path
 from weft.core.records.agree import Described
 from weft.core.records.aliases import Repeats
-from weft.core.records.draws import Kept
+from weft.core.records.draws import TraceDraws
 
 Function = Callable[..., PyTree]
 Call = tuple[tuple[Function, ...], tuple[PyTree, ...], Mapping[str, PyTree]]
 Groups = tuple[tuple[PyTree, ...], ...]
-# Where a leaf left: its lane (those of the output, then those of updates), and its place there.
+# Where a leaf left: the index of its lane (lanes of the output come first, then lanes of updates), and its index there.
 Place = tuple[int, int]
-# How a call rides, as a prefix of it; None: all alike, as the rule reads None.
+# The rides of a call, as a tree prefix of it. None: every leaf rides as the rule reads None.
 Arrival = tuple[PyTree, PyTree, PyTree] | None
 _IN_A_LANE = re.compile(r"\bweft_lanes\[(\d+)\]\[(\d+)\]")
 
 
 def parameter_names(function: Function) -> tuple[str, ...]:
-    """The names of a function's positional parameters, as far as they can be told."""
+    """The names of a function's positional parameters; empty if Python cannot inspect the function."""
     function = live(function)
-    # Read off the code where there is some: `inspect.signature` is slow, and a cache would keep closures alive.
+    # Read from the code object where there is one: `inspect.signature` is slow, and a cache of signatures by function
+    # would keep closures, and the arrays in them, alive.
     plain = inspect.unwrap(function) if isinstance(function, types.FunctionType) else function
     if isinstance(plain, types.FunctionType):
         return plain.__code__.co_varnames[: plain.__code__.co_argcount]
@@ -50,22 +52,22 @@ def parameter_names(function: Function) -> tuple[str, ...]:
 
 
 class CallStructure(Protocol):
-    """What a call was taken apart into, without its arrays: hashable, and equal for calls of equal make."""
+    """The structure of a call, without its arrays: hashable, and equal for calls of equal structure."""
 
     def path_of(self, position: int) -> Path:
-        """Where a dynamic leaf of the arguments is, from the parameter's name on, for errors."""
+        """The path of a dynamic leaf, which starts with the parameter's name; for errors."""
         ...
 
     def described(self) -> Described:
-        """What a trace is told apart by, beside the types of arrays: its static values are the leaves."""
+        """What a trace is keyed on except the avals of arrays; the leaves of the description are static values."""
         ...
 
     def meant(self) -> frozenset[Path]:
-        """The arguments that the user has said to be static as a whole."""
+        """The paths of the arguments that the user declared static, with `static_argnums` or `static_argnames`."""
         ...
 
     def sparse(self, values: Mapping[int, PyTree]) -> Call:
-        """The call's trees with values at some leaves and nothing elsewhere: how (co)tangents are given."""
+        """The call's trees with values at some leaves and None at the others: users pass (co)tangents like this."""
         ...
 
     def read_sparse(self, call: Call) -> list[PyTree]:
@@ -74,7 +76,7 @@ class CallStructure(Protocol):
 
 
 class Outcome(Protocol):
-    """What a function returned and did, without the arrays. Hashable: it rides in a tree definition."""
+    """What a function returned and updated, without the arrays. It is hashable because a treedef carries it."""
 
     @property
     def updates(self) -> Sequence[tuple[int, int, int]]:
@@ -88,39 +90,40 @@ class Outcome(Protocol):
 
     @property
     def replaced(self) -> frozenset[int]:
-        """The positions of the arguments' leaves that are arrays of their own, and in whose places others are now."""
+        """The positions of leaves of the arguments that are arrays themselves and that the function has replaced."""
         ...
 
     def forwarding(self, untouched: Mapping[Place, int]) -> Self:
-        """The outcome in which arrays of the output are the arguments' own: the positions of these, by place."""
+        """This outcome with some outputs forwarded from the arguments: `untouched` maps a place to the argument's
+        position."""
         ...
 
     def sparse(self, values: Sequence[PyTree]) -> PyTree:
-        """A tree like the output, with values at what rides in its first lane: how output (co)tangents are given."""
+        """A tree like the output, with values at the leaves of its first lane: users pass output (co)tangents so."""
         ...
 
     def read_sparse(self, tree: PyTree) -> list[PyTree]:
-        """The inverse of `sparse`: for each leaf of that lane its value, or None."""
+        """The inverse of `sparse`: for each leaf of the first lane its value, or None."""
         ...
 
 
-# What a call was taken apart into, and what is known of a return, under one boundary.
+# The structure of a call, and the outcome of one, under a boundary.
 S = TypeVar("S", bound=CallStructure)
 R = TypeVar("R", bound=Outcome)
-# What a boundary keeps of a call: of the caller's own objects for `hand_over`, and of the live call for `leave`.
+# What a boundary remembers during a call: of the caller's objects for `hand_over`, and of the live call for `leave`.
 E = TypeVar("E")
 M = TypeVar("M")
 
 
 @dataclass(frozen=True)
 class Crossing(Generic[S]):
-    """How a call crosses into a transform, without its arrays.
+    """How a call enters a transform, without its arrays: the cache key of the lifted function.
 
     Attributes:
-        structure: what the boundary took the call apart into.
+        structure: the structure of the call.
         rides: the ride of each dynamic leaf.
         lanes: the distinct rides, in the order in which the transform sees them.
-        repeats: which leaves are one array; see `records.aliases`.
+        repeats: which leaves are the same array; see `records.aliases`.
     """
 
     structure: S
@@ -129,13 +132,15 @@ class Crossing(Generic[S]):
     repeats: Repeats = ()
 
     def __hash__(self) -> int:
-        # The rides of a thousand leaves are compared, which mostly is by identity, but not hashed.
+        # Without the rides: to hash a thousand of them at each call is slow, to compare them is mostly a test of
+        # identity.
         return hash((self.structure, self.lanes))
 
     @functools.cached_property
     def places(self) -> tuple[tuple[int, int], ...]:
         """For each leaf its lane and its place in the lane."""
         sizes = [0] * len(self.lanes)
+        # The lanes are distinct, and there are only a few, so that this dict finds the lane of a ride in one step.
         index = {lane: i for i, lane in enumerate(self.lanes)}
         places: list[tuple[int, int]] = []
         for ride in self.rides:
@@ -145,8 +150,8 @@ class Crossing(Generic[S]):
         return tuple(places)
 
     @functools.cached_property
-    def draws(self) -> Kept:
-        """What its traces draw from outside, under `debug_keys`."""
+    def draws(self) -> TraceDraws:
+        """The keys from outside that its traces draw from, under `debug_keys`."""
         return {}
 
     def group(self, values: Sequence[PyTree]) -> Groups:
@@ -161,29 +166,32 @@ class Crossing(Generic[S]):
         return [groups[lane][place] for lane, place in self.places]
 
     def name_lanes(self, error: Exception) -> None:
-        """Puts the paths of arguments into an error of JAX's, which knows them by their places in lanes."""
+        """Replaces `weft_lanes[0][3]` in the text of a JAX error by the path of the argument that lies there."""
 
         def path(place: re.Match[str]) -> str:
             return format_path(self.structure.path_of(self.places.index((int(place[1]), int(place[2])))))
 
+        # Only an error whose text is its one argument: others build their text from arguments of other types.
         if len(error.args) == 1 and isinstance(error.args[0], str):
             error.args = (_IN_A_LANE.sub(path, error.args[0]),)
 
 
 @dataclass(frozen=True)
 class Departure:
-    """Where what a function returns may go, and what it changed in its arguments.
+    """How the outputs of a function, and the updates of its arguments, may leave the transform.
 
     Attributes:
-        prefix: how the output rides, as a prefix of it.
+        prefix: the rides of the output, as a tree prefix of it.
         lanes: the distinct rides that an output leaf can have.
-        update_lanes: the distinct rides that something changed can have.
-        read: what a node of the prefix means.
-        option: what the prefix is called in the user's call, for errors.
-        arrive: how a call rides, as a prefix of it, for what is new in an argument.
-        updated: the positions of the leaves that count as updated, where that was learned beforehand; None: those that
-            changed.
-        replaced: likewise of the arrays in whose places there are others: they leave with the arguments' structure.
+        update_lanes: the distinct rides that an updated leaf can have.
+        read: turns a node of the prefix into a ride.
+        option: the name of the prefix in the user's call (`out_axes`), for errors.
+        arrive: gives the rides of a call, as a prefix of it; a value that is new in an argument leaves on the ride
+            there.
+        updated: the positions of the leaves that leave as updates, if an abstract evaluation has learned them before;
+            None: the leaves that changed.
+        replaced: the positions of array arguments that the function replaces, learned in the same way; they leave with
+            the arguments' structure.
     """
 
     prefix: PyTree
@@ -197,41 +205,41 @@ class Departure:
 
 
 class OutLanes:
-    """The lanes of one end of a function, under construction: those of its output, then those of updates."""
+    """Collects the leaves that leave a function into lanes: the lanes of its output, then those of updates."""
 
     def __init__(self, departure: Departure):
         self._departure = departure
         self._groups: list[list[PyTree]] = [[] for _ in (*departure.lanes, *departure.update_lanes)]
-        # Found by identity once a ride has been looked up: a thousand leaves may leave on one. The ride is kept with
-        # its lane, so that its identity stays its own.
+        # The lane of each ride, by the ride's id: a thousand leaves may share one ride, which need not be hashed for
+        # each of them. The ride is stored too, so that no other object gets its id while this is alive.
         self._outputs: dict[int, tuple[int, Ride]] = {}
         self._updates: dict[int, tuple[int, Ride]] = {}
 
     def output(self, ride: Ride, value: PyTree, path: Callable[[], str]) -> Place:
-        """Puts a leaf of the output into the lane of its ride, and says where it is.
+        """Puts a leaf of the output into the lane of its ride, and returns its place.
 
         Raises:
-            AxisError: if it cannot leave so.
+            AxisError: if it cannot leave on this ride.
         """
-        found = self._outputs.get(id(ride))
-        if found is None:
-            found = self._outputs[id(ride)] = self._lane_of_output(ride, value, path), ride
-        return self._put(*found, value, path)
+        lane_and_ride = self._outputs.get(id(ride))
+        if lane_and_ride is None:
+            lane_and_ride = self._outputs[id(ride)] = self._lane_of_output(ride, value, path), ride
+        return self._put(*lane_and_ride, value, path)
 
     def update(self, ride: Ride | None, value: PyTree, path: Callable[[], str]) -> Place:
-        """Puts something changed, or new in an argument, into the lane of its ride, and says where it is.
+        """Puts a changed leaf, or one that is new in an argument, into the lane of its ride, and returns its place.
 
         Raises:
-            AxisError: if it cannot leave so.
+            AxisError: if it cannot leave on this ride.
         """
-        found = self._updates.get(id(ride))
-        if found is None:
-            found = self._lane_of_update(ride, path)
-            self._updates[id(ride)] = found
-        return self._put(*found, value, path)
+        lane_and_ride = self._updates.get(id(ride))
+        if lane_and_ride is None:
+            lane_and_ride = self._lane_of_update(ride, path)
+            self._updates[id(ride)] = lane_and_ride
+        return self._put(*lane_and_ride, value, path)
 
     def replace(self, place: Place, value: PyTree) -> Place:
-        """Puts another value where one is."""
+        """Replaces the value at a place."""
         lane, index = place
         self._groups[lane][index] = value
         return place
@@ -242,7 +250,7 @@ class OutLanes:
         return groups[:outputs], groups[outputs:]
 
     def _put(self, lane: int, ride: Ride, value: PyTree, path: Callable[[], str]) -> Place:
-        # Of each value, not once for the lane: only a value shows whether it is mapped.
+        # For each value, not once for the lane: whether a tracer is batched shows in the tracer alone.
         ride.refuse(value, path)
         group = self._groups[lane]
         group.append(value)
@@ -250,6 +258,8 @@ class OutLanes:
 
     def _lane_of_output(self, ride: Ride, value: PyTree, path: Callable[[], str]) -> int:
         lanes, option = self._departure.lanes, self._departure.option
+        # A refused ride is in the lanes too: an argument on None of a scan may be returned, but only unchanged, and
+        # then it was forwarded and does not come here.
         if ride.refused is not None:
             raise AxisError(
                 f"{option} gives {ride} to an output that changes",
@@ -258,7 +268,7 @@ class OutLanes:
             )
         if ride not in lanes:
             raise AxisError(
-                f"{option} gives {ride} to an array, which can ride on no such thing",
+                f"{option} gives {ride} to an array, which {option} does not accept",
                 at=f"{path()}: {_type_of(value)}",
                 fix=f"give it what {option} takes, or a prefix of the output's own structure",
             )
@@ -267,10 +277,10 @@ class OutLanes:
     def _lane_of_update(self, ride: Ride | None, path: Callable[[], str]) -> tuple[int, Ride]:
         lanes, option = self._departure.update_lanes, self._departure.option
         if ride is not None and ride.refused is not None:
-            raise AxisError(f"something changes that cannot leave on {option} {ride}", at=path(), fix=ride.refused)
+            raise AxisError(f"a leaf changes that cannot leave on {option} {ride}", at=path(), fix=ride.refused)
         if ride is None or ride not in lanes:
             raise AxisError(
-                "something new in an argument cannot leave, because updates of that argument do not come back",
+                "a value that is new in an argument cannot leave, because updates of that argument do not come back",
                 at=path(),
                 fix="carry the argument or give it an axis, or return what is new",
             )
@@ -278,24 +288,24 @@ class OutLanes:
 
 
 def _type_of(value: PyTree) -> str:
-    # In a graph's Variable one leaf may be a tree.
+    # The value of an NNX Variable may be a tree of arrays, which counts as one leaf.
     return ", ".join(str(jax.typeof(leaf)) for leaf in jax.tree.leaves(value))
 
 
 class Packed(Hashable, Protocol):
-    """The structure of a tree that was taken apart by itself."""
+    """The structure of a tree that was flattened on its own, outside of a call."""
 
     def build(self, leaves: Sequence[PyTree], /) -> PyTree:
-        """The tree again, of fresh objects around these leaves."""
+        """Builds the tree of new objects around these leaves."""
         ...
 
 
 class QuickWay(NamedTuple):
-    """The quick way in and out, for calls of one make that was seen before.
+    """Generated functions that flatten a call and build its result, for a call structure that was seen before.
 
     Attributes:
-        extract: from a call to (what `hand_over` needs, leaf values, lanes), or to None if it is of another make.
-        hand_over: as `Boundary.hand_over`, for an outcome that is expected again.
+        extract: from a call to (what `hand_over` needs, leaf values, lanes), or to None if its structure differs.
+        hand_over: as `Boundary.hand_over`; it caches the code that it generates for an outcome.
     """
 
     extract: Callable[[Call], tuple[Any, Sequence[PyTree], Groups] | None]
@@ -303,10 +313,11 @@ class QuickWay(NamedTuple):
 
 
 class Boundary(Protocol[S, R, E, M]):
-    """How values cross into a transform and out again. There are three: values, threaded parts, references."""
+    """How values cross into a transform and out again. There are three boundaries: values, threaded parts,
+    references."""
 
     name: str
-    # The package whose transform the user called, in whose words errors speak: `weft`, or `nnx`.
+    # The package whose transform the user called, `weft` or `nnx`: errors use its words.
     layer: str
     # Whether arguments can be updated at all.
     has_updates: bool
@@ -314,24 +325,25 @@ class Boundary(Protocol[S, R, E, M]):
     has_identity: bool
     # Whether annotations are contracts even where they name no shape; see `hooks.ContractHook.call`.
     typed: bool
-    # Whether what is learned of a function in one transformed form serves in another; see `memory`.
+    # Whether plans are shared between transformed forms of one function, as `jax.jit` does; see `memory`.
     shares: bool
     # Whether a function may put new things into its arguments.
     restructures: bool
 
     def enter(self, call: Call) -> tuple[S, Sequence[Any], E]:
-        """Takes a call apart: its structure, its dynamic leaves (with `path` and `value`), and what `hand_over` needs
-        of the caller's own objects."""
+        """Flattens a call: its structure, its dynamic leaves (with `path` and `value`), and what `hand_over` needs of
+        the caller's objects."""
         ...
 
     def rides(
-        self, prefix: Arrival, call: Call, entered: E, leaves: Sequence[Any], read: Read, what: str
+        self, prefix: Arrival, call: Call, entered: E, leaves: Sequence[Any], read: Read, option: str, /
     ) -> list[Ride]:
-        """The ride of each leaf, by a prefix of the call; `entered` is what `enter` gave for `hand_over`."""
+        """The ride of each leaf, by a prefix of the call; `entered` is what `enter` returned for `hand_over`, and
+        `option` the prefix's name in the user's call."""
         ...
 
     def rebuild(self, crossing: Crossing[S], values: Sequence[PyTree]) -> tuple[Call, M]:
-        """The live call, with the values that the transform gives, and what `leave` needs to remember of it."""
+        """Builds the live call from the values inside the trace; also returns what `leave` needs of it."""
         ...
 
     def may_update(self, crossing: Crossing[S]) -> bool:
@@ -339,32 +351,32 @@ class Boundary(Protocol[S, R, E, M]):
         ...
 
     def describe(self, tree: PyTree, root: str) -> Described:
-        """What must not change of a tree that is carried; `root` is what it is called."""
+        """Describes what must stay the same in a carry (treedef, avals, statics); paths in it start with `root`."""
         ...
 
     def describe_outcome(self, crossing: Crossing[S], outcome: R, groups: Groups) -> Described:
-        """What must not differ between the outputs of branches."""
+        """Describes what must be the same in the outputs of all branches."""
         ...
 
     def pack(self, tree: PyTree) -> tuple[Packed, tuple[PyTree, ...]]:
-        """Any tree as a structure and arrays, to be carried through JAX as it is."""
+        """Flattens any tree into a structure and arrays, which JAX can carry."""
         ...
 
     def leave(
         self, crossing: Crossing[S], values: Sequence[PyTree], live: Call, memory: M, out: PyTree, departure: Departure
     ) -> tuple[Groups, Groups, R]:
-        """Takes an output apart into lanes, and what changed in the arguments; and gives the outcome."""
+        """Flattens the output, and the arguments' updates, into lanes; also returns the outcome."""
         ...
 
     def hand_over(self, entered: E, outcome: R, values: Sequence[PyTree], groups: Groups) -> PyTree:
-        """Gives the caller the output, and writes updates if there are any; `groups` are the lanes of both."""
+        """Builds the output for the caller, and writes the updates; `groups` are the lanes of both."""
         ...
 
     def quick_way(self, crossing: Crossing[S], entered: E, call: Call) -> QuickWay | None:
-        """The quick way for calls of the make of this one; None if it would not pay."""
+        """Generated code for calls of this structure; None if generating it would cost more than it saves."""
         ...
 
 
-# Either of them, for what works with both.
+# Any boundary, for code that works with all of them.
 AnyBoundary = Boundary[Any, Any, Any, Any]
 AnyCrossing = Crossing[Any]

@@ -33,8 +33,8 @@ FORWARDED = -1
 
 
 def as_array(value: Any) -> Any:
-    """A forwarded argument as the array that JAX would have returned for it."""
-    # A leaf is a tree itself where a graph's Variable holds one.
+    """Converts a forwarded argument (a number, a NumPy array) to the array that JAX would have returned for it."""
+    # The value of an NNX Variable may be a tree of arrays, which counts as one leaf.
     return value if isinstance(value, _ARRAYS) else jax.tree.map(_leaf_as_array, value)
 
 
@@ -47,28 +47,29 @@ Builder = Callable[..., Any]
 
 
 def make_builder(structure: Structure, sources: Sequence[tuple[int, int]]) -> Builder:
-    """Code that builds a tree of this structure.
+    """Generates a function that builds a tree of this structure.
 
     Args:
-        structure: of the tree to build.
+        structure: the structure of the tree to build.
         sources: for each dynamic leaf, (lane, place), or (FORWARDED, position among the arguments).
 
     Returns:
-        A function from `(values, groups, records)`, the arguments' leaves, the lanes that came out and the extractor's
-        records, to the tree.
+        A function from `(values, groups, records)` to the tree: `values` are the arguments' leaves, `groups` the lanes
+        that came out of the transform, and `records` what the extractor returned.
     """
     skeleton = skeleton_of(structure)
     if skeleton is MISSING:
         return functools.partial(through_registry, structure, sources)
-    # Written when first needed: nearly always there is only one of the two.
+    # One builder for calls whose records may be handed back, and one for calls whose may not. Each is generated when
+    # it is first needed, since nearly every program needs only one of the two.
     written: dict[bool, Builder] = {}
 
     def build(values: Sequence[Any], groups: Sequence[Sequence[Any]], records: Sequence[Any] | None = None) -> Any:
-        known = written.get(records is None)
-        if known is None:
+        builder = written.get(records is None)
+        if builder is None:
             offered = None if records is None else records[0]
-            known = written[records is None] = _builder(structure, sources, skeleton, offered)
-        return known(values, groups, records)
+            builder = written[records is None] = _builder(structure, sources, skeleton, offered)
+        return builder(values, groups, records)
 
     return build
 
@@ -80,7 +81,7 @@ def through_registry(
     groups: Sequence[Sequence[Any]],
     records: object = None,
 ) -> Any:
-    """What a builder makes, without generated code."""
+    """Builds the same tree as a generated builder does, through JAX's pytree registry."""
     return structure.build(
         [as_array(values[place]) if lane == FORWARDED else groups[lane][place] for lane, place in sources]
     )
@@ -97,6 +98,8 @@ def _builder(
             writer.leaves[i] = writer.source.constant(statics[i])
             continue
         lane, place = next(dynamic)
+        # A call whose leaves are not all JAX arrays has no records to hand back; its NumPy arrays and numbers are
+        # converted, as JAX would have done.
         if lane != FORWARDED:
             writer.leaves[i] = f"groups[{lane}][{place}]"
         else:
@@ -111,9 +114,9 @@ class _Writer:
 
     Attributes:
         leaves: the expression of each leaf.
-        sources: of the dynamic ones: (lane, place), or (FORWARDED, position).
+        sources: for each dynamic leaf, (lane, place), or (FORWARDED, position).
         offered: the records that may be handed back; None if none may.
-        kept: the records of the skeleton that are there already, by their identities, and their places.
+        available: the index in `records` of each record of the skeleton that need not be built, by the record's id.
     """
 
     def __init__(self, offered: Offered | None, statics: Container[int] = ()):
@@ -129,23 +132,29 @@ class _Writer:
         self.sources: dict[int, tuple[int, int]] = {}
         self.offered, self.statics = offered, statics
         records = () if offered is None else offered.records
-        self._by_places = {(one.start, one.stop, type(one.node)): i for i, one in enumerate(records) if one is not None}
-        self._looked_for: dict[int, None] = {}
-        self.kept: Mapping[int, int] = {}
+        self._by_places = {(r.start, r.stop, type(r.node)): i for i, r in enumerate(records) if r is not None}
+        self._handed_back_places: dict[int, None] = {}
+        self.available: Mapping[int, int] = {}
         self._packs = offered is not None
 
     def function(self, arguments: str) -> Builder:
-        """The builder. Records that it hands back may be in a packed one that nobody has looked at."""
+        """Compiles the lines into the builder."""
         packed = () if self.offered is None else self.offered.packed
-        absent = [f"records[{i}] is None" for i in self._looked_for if any(start <= i < at for start, at, _ in packed)]
+        # A pending record does not have its inner records until somebody looks at it (their entries are None), so the
+        # builder makes it build them before it hands one of them back.
+        places = [i for i in self._handed_back_places if any(start <= i < at for start, at, _ in packed)]
+        absent = [f"records[{i}] is None" for i in places]
         if absent:
             self.source.lines.insert(0, f"if {' or '.join(absent)}: records = filled(records)")
         return self.source.function(arguments)
 
     def _handed_back(self, node: eqx.Module) -> str | None:
-        """The record that a node of the output is equal to, if all its leaves are forwarded in order."""
+        """The argument's record that equals a node of the output: all leaves of the node are forwarded from it, in
+        order. None if there is none."""
         if self.offered is None:
             return None
+        # A static slot has no source, and gets a place that is not forwarded: a record with a static leaf is never
+        # handed back (see `extracting.Reader.read`).
         slots = jax.tree.leaves(node)
         places = [self.sources.get(slot.index, (0, 0)) if isinstance(slot, Slot) else (0, 0) for slot in slots]
         if not places or places[0][0] != FORWARDED:
@@ -153,17 +162,19 @@ class _Writer:
         first = places[0][1]
         if places != [(FORWARDED, first + i) for i in range(len(places))]:
             return None
-        found = self._by_places.get((first, first + len(places), type(node)))
-        if found is None:
+        index = self._by_places.get((first, first + len(places), type(node)))
+        if index is None:
             return None
-        record = self.offered.records[found]
+        record = self.offered.records[index]
+        # The configuration of the output's record may differ though all its arrays are forwarded.
         if record is None or trees.structure(record.node) != trees.structure(node):
             return None
-        self._looked_for[found + 1] = None
-        return f"records[{found + 1}]"
+        # At run time `records[0]` is `offered`, so that the records start at 1.
+        self._handed_back_places[index + 1] = None
+        return f"records[{index + 1}]"
 
     def write(self, node: Any) -> str:
-        """Lines for a node's children, and the expression for the node."""
+        """Writes the lines that build a node's children, and returns the expression for the node."""
         if isinstance(node, Slot):
             return self.leaves[node.index]
         if node is None:
@@ -171,14 +182,15 @@ class _Writer:
         if type(node) is Static:
             return self.source.constant(node)
         if isinstance(node, eqx.Module):
-            if id(node) in self.kept:
-                return f"records[{self.kept[id(node)]}]"
-            known = self._handed_back(node)
-            if known is not None:
-                return known
+            if id(node) in self.available:
+                return f"records[{self.available[id(node)]}]"
+            handed_back = self._handed_back(node)
+            if handed_back is not None:
+                return handed_back
             return self._packed(node) if self._packs and is_packed(node, self.statics) else self._record(node)
         if type(node) is dict:
             items = cast("dict[Any, Any]", node)
+            # In the order of the sorted keys, in which JAX flattens and rebuilds a dict.
             return f"{{{', '.join(f'{self.source.constant(k)}: {self.write(items[k])}' for k in sorted(items))}}}"
         if type(node) is tuple:
             return tuple_of([self.write(child) for child in cast("tuple[Any, ...]", node)])
@@ -186,25 +198,31 @@ class _Writer:
             return f"[{', '.join(self.write(child) for child in cast('list[Any]', node))}]"
         if is_namedtuple(node):
             return f"{self.source.constant(type(node))}({', '.join(map(self.write, node))})"
-        return self._other(node)
+        return self._registered_node(node)
 
     def _packed(self, node: eqx.Module) -> str:
-        within = read_inside(node).records[:-1]
-        handed_back = [self._handed_back(one.node) if one else None for one in within]
-        kept = {id(one.node): i for i, one in enumerate(within) if one and handed_back[i] is not None}
-        form = self.source.constant(_form(node, kept))
-        records = tuple_of([str(one) for one in handed_back]) if kept else self.source.constant((None,) * len(within))
+        """Writes a pending record: its leaves, and those of its inner records that the arguments have already."""
+        inner = read_inside(node).records[:-1]
+        handed_back = [self._handed_back(record.node) if record else None for record in inner]
+        available = {id(record.node): i for i, record in enumerate(inner) if record and handed_back[i] is not None}
+        form = self.source.constant(_form(node, available))
+        # `str(None)` is the expression `None`. Without any record to hand back, one constant tuple serves all calls.
+        expressions = tuple_of(list(map(str, handed_back)))
+        records = expressions if available else self.source.constant((None,) * len(inner))
         leaves = self._selected([self.sources[slot.index] for slot in jax.tree.leaves(node)])
         names = self.source.constant((*fields_of(node), PENDING))
+        # Every field maps to the same `Pending`, so that reading any of them builds the record, and so does the key
+        # PENDING, by which `fields_of` recognises a pending record with one lookup.
         record = self.source.assign(f"new({self.source.constant(type(node))})", "r")
         self.source.lines.append(f"set_dict({record}, pending({names}, Pending({form}, {leaves}, {records})))")
         return record
 
     def _selected(self, sources: Sequence[tuple[int, int]]) -> str:
-        """A tuple of what comes from several sources."""
-        # The arguments last, whose number is not known here.
+        """The expression for a tuple of leaves that come from several lanes and from the arguments."""
+        # The lanes are concatenated, and one `itemgetter` picks from them in C. The arguments come last (FORWARDED is
+        # -1), because how many leaves they have is not known here.
         lanes = sorted({lane for lane, _ in sources}, reverse=True)
-        sizes = {lane: 1 + max(place for one, place in sources if one == lane) for lane in lanes}
+        sizes = {lane: 1 + max(place for source, place in sources if source == lane) for lane in lanes}
         names = {lane: "values" if lane == FORWARDED else f"groups[{lane}]" for lane in lanes}
         if len(lanes) == 1:
             return picked(self.source, names[lanes[0]], [place for _, place in sources])
@@ -215,7 +233,8 @@ class _Writer:
     def _record(self, node: eqx.Module) -> str:
         values = fields_of(node)
         dynamic = dynamic_fields(node)
-        # Children first, so that an expression for one child never sits between another's lines.
+        # Children first, because an expression may only use names that the lines before it assign. No record in this
+        # one is packed: `codegen` packs those that lie in no other.
         packs, self._packs = self._packs, False
         children = {name: self.write(value) for name, value in values.items() if name in dynamic}
         self._packs = packs
@@ -227,21 +246,23 @@ class _Writer:
         self.source.lines.append(f"set_dict({record}, {{{', '.join(fields)}}})")
         return record
 
-    def _other(self, node: Any) -> str:
-        definition = trees.structure(node, lambda other: other is not node)
+    def _registered_node(self, node: Any) -> str:
+        """Writes a node of another library, which only its registered functions can build."""
+        definition = trees.structure(node, lambda below: below is not node)
         children = tuple(cast(Any, trees.children_of(node))[0])
         build = self.source.constant(definition.unflatten)
         return f"{build}({tuple_of([self.write(child) for child in children])})"
 
 
-def _form(node: eqx.Module, kept: Mapping[int, int]) -> Form:
-    """The form of a packed record, some of whose records are there already: their identities, with their places."""
+def _form(node: eqx.Module, available: Mapping[int, int]) -> Form:
+    """The form of a pending record; `available` is as in `_Writer`."""
     written: list[Builder] = []
 
     def make(leaves: Sequence[Any], records: Sequence[Any]) -> PyTree:
-        if not written:  # when first looked at: those of most programs never are
+        # Generated when somebody first looks at the record: in a training loop nobody ever looks at the model.
+        if not written:
             writer = _Writer(None)
-            writer.kept = kept
+            writer.available = available
             writer.leaves = {slot.index: f"leaves[{i}]" for i, slot in enumerate(jax.tree.leaves(node))}
             writer.source.lines.append(f"return {writer.write(node)}")
             written.append(writer.function("leaves, records"))
@@ -251,11 +272,11 @@ def _form(node: eqx.Module, kept: Mapping[int, int]) -> Form:
 
 
 def _filled(records: Sequence[Any]) -> list[Any]:
-    """An extractor's records once more, with those that are in packed ones."""
-    now = list(records)
+    """The extractor's records with the inner records of pending ones, which this builds."""
+    filled = list(records)
     for start, stop, read in records[0].packed:
-        fields_of(now[stop])
-        found = read(now[stop])
-        assert found is not None
-        now[start : stop + 1] = found[0]
-    return now
+        fields_of(filled[stop])
+        inner_records_and_leaves = read(filled[stop])
+        assert inner_records_and_leaves is not None
+        filled[start : stop + 1] = inner_records_and_leaves[0]
+    return filled

@@ -1,8 +1,8 @@
-"""Which call an array was given away in, for the error about its use afterwards.
+"""Remembers in which call an array was donated, for the error about a later use of the array.
 
-A buffer that was donated is gone, and the array that held it knows no more. So each plan that donates knows the first
-and the last of the arrays that it was given last: who uses a tree afterwards mostly has one of the two in hand. All of
-them would cost each call more than it may.
+A donated array is deleted, and JAX does not say by which call. So each plan that donates remembers the first and the
+last array that its last call donated: whoever uses a donated tree again mostly passes one of the two. To remember all
+arrays would cost each call more than the text of an error is worth.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from typing import Any
 
 
 class Donation:
-    """The last arrays that were donated to a function, by calls of one make."""
+    """The arrays that the last call of a plan donated."""
 
     def __init__(self, function: str, lanes: Sequence[int]):
         self.place = f"donated in a call of {function}"
         self._first, self._last = lanes[0], lanes[-1]
-        # Weakly, for what JAX could not use of them has its buffer still.
+        # Weak references: JAX leaves an array alone that it could not use, and that must not live longer for an error.
         self.ends: tuple[weakref.ref[Any], ...] = ()
         _donations.add(self)
 
     def note(self, groups: Sequence[Sequence[Any]]) -> None:
-        """Notes that what is in these lanes has gone."""
+        """Notes that a call has donated the arrays of its donated lanes."""
         try:
             self.ends = weakref.ref(groups[self._first][0]), weakref.ref(groups[self._last][-1])
-        except (TypeError, IndexError):  # numbers, or nothing
+        except (TypeError, IndexError):  # a Python number has no weak reference, and a lane may be empty
             self.ends = ()
 
 
-# Weakly: they are their plans', and go with them.
+# Weak, so that a donation is forgotten with its plan.
 _donations: weakref.WeakSet[Donation] = weakref.WeakSet()
 
 
 def donors_of(arrays: Iterable[Any]) -> list[str]:
-    """The calls that gave these arrays away, as far as it is known."""
+    """The calls that donated these arrays, as far as it is known."""
     wanted = set(map(id, arrays))
-    return [one.place for one in list(_donations) if any(id(end()) in wanted for end in one.ends)]
+    return [donation.place for donation in list(_donations) if any(id(end()) in wanted for end in donation.ends)]

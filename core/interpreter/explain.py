@@ -1,8 +1,8 @@
-"""Says which argument is to blame when JAX refuses a call because of one array.
+"""Replaces JAX's error about one array of a call by an error that names the array's path in the arguments.
 
-JAX names the array's shape and the place of its birth, or a position among the arrays that weft passed to it
-(`groups[0][3]`); the user needs its path in the arguments. This runs only once something has failed, so the good path
-pays nothing.
+JAX names the array's shape and the line where it was made, or a position among the arrays that weft passed to it
+(`groups[0][3]`); the user needs its path in the arguments. This runs only after a call has failed, so that calls that
+succeed pay nothing.
 """
 
 from __future__ import annotations
@@ -48,62 +48,66 @@ from weft.core.records.leaves import Leaf, type_of
 _MOST_PATHS = 5
 
 
-def _is_told_elsewhere(record: logging.LogRecord) -> bool:
-    """Whether a line of JAX's log repeats an error of `eqx.error_if`, which is raised with the same words."""
+def _repeats_error(record: logging.LogRecord) -> bool:
+    """Whether a line of JAX's log repeats the text of an `eqx.error_if`, which is raised as an error too."""
     kind = record.exc_info[0] if record.exc_info else None
     return kind is not None and kind.__name__ == names.CLASS_OF_EQUINOX and record.msg == names.LOGGED
 
 
-# For good, where equinox adds its filter around each call: a program's callbacks run in threads of their own, after the
-# call that started them may have ended.
-logging.getLogger(names.LOGGER).addFilter(lambda record: not _is_told_elsewhere(record))
+# Added once and never removed, while equinox adds its filter around each call: callbacks run in threads of their own,
+# and may log after the call that started them has ended, so that the user read the error twice.
+logging.getLogger(names.LOGGER).addFilter(lambda record: not _repeats_error(record))
 
 
 def explain(error: Exception, find_leaves: Callable[[], Sequence[Leaf]], layer: str = "weft") -> None:
-    """Raises a better error in place of one of JAX's, if an argument explains it; else returns.
+    """Raises an error that names an argument in place of JAX's error, if an argument explains that; else returns.
 
     Args:
-        error: JAX's.
-        find_leaves: gives the leaves of the call's arguments.
+        error: JAX's error.
+        find_leaves: returns the leaves of the call's arguments.
         layer: the package whose transform the user called.
 
     Raises:
-        WeftError: as the table of answers has it.
+        WeftError: the error that `_ANSWERS` has for the text of JAX's error.
         CheckError: if `weft.error_if` failed.
         EquinoxRuntimeError: if `eqx.error_if` failed.
-        KeyboardInterrupt: if that is what JAX's error came of.
+        KeyboardInterrupt: if an interrupt caused JAX's error.
     """
-    # An interrupt while JAX compares tree definitions comes out as an error about these, or as one about such an error.
+    # JAX turns any exception that is raised while it compares treedefs into its own error about the comparison. So an
+    # interrupt at that moment arrived here as a ValueError, and a program that catches ValueError could not be stopped.
+    # An interrupt is a BaseException and no Exception, by which it is found among the causes.
     cause = error.__cause__
     while isinstance(cause, Exception):
         cause = cause.__cause__
     if cause is not None:
         raise cause from None
     if names.NOT_COMPARED in str(error) and names.OUTCOME in str(error):
-        # JAX 0.11's caches keep the text alone of what a comparison raised, and outcomes compare without errors.
+        # JAX 0.11's caches drop the cause and keep its text. Outcomes compare without raising, so a comparison of them
+        # that failed was interrupted.
         raise KeyboardInterrupt from None
     if isinstance(error, (untyped_jax.errors.JaxRuntimeError, ValueError)) and names.OF_EQUINOX in str(error):
-        # Equinox's message, without XLA's around it; `eqx.filter_jit` does so too.
+        # Equinox's message without the text that XLA puts around it, as `eqx.filter_jit` shows it.
         message = str(error).partition(names.OF_EQUINOX)[2].partition(names.END_OF_EQUINOX)[0].strip()
         if message.startswith(names.OF_ERROR_IF):
             raise CheckError(message.removeprefix(names.OF_ERROR_IF)) from None
         raise eqx.EquinoxRuntimeError(message) from None
     if type(error).__name__ == names.CLASS_OF_SHARDINGS:
-        raise _off_mesh(find_leaves(), error, layer) or _open(error) from error
+        raise _off_mesh(find_leaves(), error, layer) or _ambiguous_sharding(error) from error
     if isinstance(error, WeftError) or not isinstance(error, ValueError | RuntimeError | TypeError):
         return
-    for words, kind, places, what, fix in _ANSWERS:
+    for words, kind, places, problem, fix in _ANSWERS:
         at = places(find_leaves(), error) if words.lower() in str(error).lower() else None
         if at is not None:
-            raise kind(what, at=at, fix=fix.format(**_WORDS[layer], layer=layer)) from error
+            raise kind(problem, at=at, fix=fix.format(**_WORDS[layer], layer=layer)) from error
 
 
-# Where an error is, or None if the arguments do not explain it.
+# From the leaves of the arguments and JAX's error to the `at` of weft's; None if the arguments do not explain the
+# error.
 Places = Callable[[Sequence[Leaf], Exception], "list[str] | None"]
 
 
 def _blamed(is_blamed: Callable[[Any], bool], leaves: Sequence[Leaf], error: Exception) -> list[str] | None:
-    """The places of the arguments that are to blame."""
+    """The paths and types of the arguments that are to blame; None if there are none."""
     blamed = [f"{format_path(leaf.path)}: {type_of(leaf.value)}" for leaf in leaves if is_blamed(leaf.value)]
     return _first(blamed) or None
 
@@ -118,8 +122,8 @@ def _is_escaped(value: Any) -> bool:
 
 
 def _is_foreign(value: Any) -> bool:
-    """Whether JAX has no arrays of the dtype: texts, dates, objects and structures."""
-    # bfloat16 and its like are of NumPy's sort of structures.
+    """Whether a NumPy array has a dtype that JAX has not: text, dates, objects, structures."""
+    # NumPy gives bfloat16 and the float8 dtypes the kind "V", which is that of structures.
     return type(value) is np.ndarray and value.dtype.kind in "USOmMV" and not jnp.issubdtype(value.dtype, np.number)
 
 
@@ -140,12 +144,12 @@ def _aliased(leaves: Sequence[Leaf], error: Exception) -> list[str]:
 
 
 def _loop(leaves: Sequence[Leaf], error: Exception) -> list[str]:
-    # JAX says there where the loop was written.
+    # JAX raises its error from another error, whose traceback shows the line that wrote the loop.
     return [] if error.__cause__ is None else _places(error.__cause__.__traceback__)[0][-1:]
 
 
 def _off_mesh(leaves: Sequence[Leaf], error: Exception, layer: str) -> MeshError | None:
-    """If the mesh is known from some arguments alone: from the others JAX cannot tell where results lie."""
+    """The error for a call in which some arguments lie on an explicit mesh and others on none; None if it is not so."""
     if not jax.sharding.get_abstract_mesh().empty:
         return None
     meshes = [(format_path(leaf.path), jax.typeof(leaf.value).sharding.mesh) for leaf in leaves]
@@ -163,10 +167,12 @@ def _off_mesh(leaves: Sequence[Leaf], error: Exception, layer: str) -> MeshError
     )
 
 
-def _open(error: Exception) -> MeshError:
-    """About an operation on an explicit mesh whose result could lie in several places, or whose operands differ.
+def _ambiguous_sharding(error: Exception) -> MeshError:
+    """The error for an operation on an explicit mesh whose result could have several shardings, or whose operands
+    differ.
 
-    It may be in code of others, which nobody can give an `out_sharding`: in a loss or transformation of optax.
+    If the operation is in another package (a loss of optax), the user cannot give it an `out_sharding`, so that the fix
+    names the call of that package.
     """
     place, asking = _places(error.__traceback__)
     where = "out_sharding=" if asking is None else f"jax.sharding.auto_axes({asking}, out_sharding=...) around the call"
@@ -175,12 +181,13 @@ def _open(error: Exception) -> MeshError:
     if jax.sharding.get_abstract_mesh().empty:
         # Since JAX 0.11 derivatives of loops forget the mesh of their operands.
         fix = f"call it inside `with jax.set_mesh(mesh):`; if that does not help, {fix}"
-    what = f"JAX cannot tell where a result lies on an explicit mesh: {str(error).partition(chr(10))[0]}"
-    return MeshError(what, at=place, fix=fix)
+    problem = f"JAX cannot tell where a result lies on an explicit mesh: {str(error).partition(chr(10))[0]}"
+    return MeshError(problem, at=place, fix=fix)
 
 
 def _places(traceback: TracebackType | None) -> tuple[list[str], str | None]:
-    """The user's line, and, below it, that of another package; and what the user called of that, by name."""
+    """The user's line in a traceback and, below it, the line in another package; and the name of the function of that
+    package that the user called."""
     own: list[str] = []
     below: list[str] = []
     asking = None
@@ -194,17 +201,18 @@ def _places(traceback: TracebackType | None) -> tuple[list[str], str | None]:
     return own + below, asking
 
 
-# What users of a layer call things.
+# The words of each layer's users, for the texts below.
 _WORDS = {"weft": {"shard": "weft.shard, ", "successor": "successor"}, "nnx": {"shard": "", "successor": "array"}}
 _DIVIDED = "({shard}jax.sharding.reshard), or call it under jax.sharding.auto_axes"
 _NO_DTYPE = (
     StaticError, partial(_blamed, _is_foreign), "JAX has no arrays of these dtypes",
     "keep it as configuration (a tuple: array.tolist()), or compute with numbers that stand for it",
 )  # fmt: skip
-# JAX's words, and what is said in their place: the error, where, what, and what to do. The first with a place counts.
+# A part of JAX's text, and the error in its place: its class, its places, the problem, and the fix. The first entry
+# whose text occurs and that finds a place counts.
 _ANSWERS: tuple[tuple[str, type[WeftError], Places, str, str], ...] = (
     (names.MAPPED_APART, MeshError, partial(_blamed, lambda value: True),
-        "a mapped axis is divided over the mesh in some arguments and otherwise in others",
+        "a mapped axis is divided over the mesh differently in different arguments",
         f"divide it alike in all {_DIVIDED}"),
     (names.SLICED_APART, MeshError, partial(_blamed, lambda value: True),
         "an axis of which a scan takes slices is divided over the mesh",
@@ -215,7 +223,7 @@ _ANSWERS: tuple[tuple[str, type[WeftError], Places, str, str], ...] = (
     (names.NOT_ABSTRACT, *_NO_DTYPE),
     (names.NOT_OF_JAX, *_NO_DTYPE),
     (names.NO_VALUE, TraceLevelError, partial(_blamed, lambda value: isinstance(value, jax.ShapeDtypeStruct)),
-        "a mere shape is computed with, which has no values",
+        "a ShapeDtypeStruct has a shape and no values, so nothing can be computed with it",
         "pass arrays; or only trace it: {layer}.eval_shape(f, ...), {layer}.jit(f).lower(...)"),
     (names.UNFIT_SHARDING, MeshError, lambda leaves, error: [str(error).rpartition(names.UNFIT_SHARDING)[2]],
         "an array cannot lie as in_shardings or out_shardings say",
@@ -233,10 +241,10 @@ _ANSWERS: tuple[tuple[str, type[WeftError], Places, str, str], ...] = (
 )  # fmt: skip
 
 
-# ---- a value that Python needs and a trace does not have -----------------------------------------------------------
+# ---- a value that Python needs and that is traced ------------------------------------------------------------------
 
 _BY_VALUE = "choose by value with jnp.where or {layer}.cond"
-# JAX's error, weft's, and what to do if the value may not be static. Subclasses come before their bases.
+# JAX's error, weft's, and the advice if the value cannot be static. Subclasses come before their bases.
 _TRACED: tuple[tuple[type[Exception], type[TracedValueError], str], ...] = (
     (jax.errors.TracerBoolConversionError, TracedBoolError, _BY_VALUE),
     (jax.errors.TracerIntegerConversionError, TracedIntegerError, "read it off a shape, or index with jnp.take"),
@@ -258,31 +266,32 @@ def explain_traced(
     names_of: Callable[[], Sequence[str]],
     layer: str = "weft",
 ) -> None:
-    """Raises a better error in place of one of JAX's about a value that is traced, if an argument explains it.
+    """Raises an error that names the arguments in place of JAX's error about a traced value, if it depends on
+    arguments.
 
     Args:
-        error: what came out of the user's function.
-        values: the leaves that the function was given.
+        error: the exception that the user's function raised.
+        values: the leaves that the function was called with.
         path_of: the path of leaf `i` in the arguments.
-        names_of: gives the names of the function's positional parameters.
+        names_of: returns the names of the function's positional parameters.
         layer: the package whose transform the user called.
 
     Raises:
-        TracedValueError: naming the arguments that the value comes from.
+        TracedValueError: naming the arguments that the value depends on.
     """
-    known = next(((ours, advice) for theirs, ours, advice in _TRACED if isinstance(error, theirs)), None)
-    if known is None and type(error) is TypeError and str(error).startswith(names.TRACED_SHAPE):
-        known = TracedIntegerError, "read it off the shape of an argument"
-    if known is None or isinstance(error, WeftError):
+    answer = next(((ours, advice) for theirs, ours, advice in _TRACED if isinstance(error, theirs)), None)
+    if answer is None and type(error) is TypeError and str(error).startswith(names.TRACED_SHAPE):
+        answer = TracedIntegerError, "read it off the shape of an argument"
+    if answer is None or isinstance(error, WeftError):
         return
-    kind, advice = known[0], known[1].format(layer=layer)
+    kind, advice = answer[0], answer[1].format(layer=layer)
     for tracer in _tracers_in(error.__traceback__, kind is TracedMaskError):
-        found = traced_from(tracer, values)
-        if found:
-            paths = [path_of(i) for i in found]
+        positions = traced_from(tracer, values)
+        if positions:
+            paths = [path_of(i) for i in positions]
             blamed = ", ".join(f"`{format_path(path)}`" for path in paths)
             first = str(error).partition("\n")[0].rstrip(".")
-            at = [f"{format_path(path)}: {jax.typeof(values[i])}" for i, path in zip(found, paths, strict=True)]
+            at = [f"{format_path(path)}: {jax.typeof(values[i])}" for i, path in zip(positions, paths, strict=True)]
             raise kind(
                 f"Python needs a value that depends on {blamed}, and that is traced: {first}",
                 at=[*at, *_places(error.__traceback__)[0][-1:]],
@@ -291,7 +300,8 @@ def explain_traced(
 
 
 def _make_static(paths: Sequence[Path], positional: Sequence[str]) -> str:
-    """How an argument becomes static in the transform that is being traced, if it can."""
+    """The part of the fix that says how to make an argument static in the innermost transform; empty if it cannot
+    be."""
     transform = current_frames()[-1].transform if current_frames() else ""
     if len(paths) != 1 or transform not in ("jit", "remat"):
         return ""
@@ -299,22 +309,25 @@ def _make_static(paths: Sequence[Path], positional: Sequence[str]) -> str:
     if below:
         return f"if few values are meant, make {format_path(paths[0])} an argument of its own, and that static; else "
     option = f'static_argnames="{name}"'
-    if transform == "remat":  # it has no static_argnames
-        known: dict[Any, int] = {parameter: place for place, parameter in enumerate(positional)}
-        option = f"static_argnums={known[name]}" if name in known else f"static_argnums, once {name} may be positional"
+    if transform == "remat":  # `jax.checkpoint` has no static_argnames
+        places: dict[Any, int] = {parameter: place for place, parameter in enumerate(positional)}
+        option = (
+            f"static_argnums={places[name]}" if name in places else f"static_argnums, once {name} may be positional"
+        )
     return f"if few values are meant, make it static ({transform} with {option}); else "
 
 
 def _tracers_in(traceback: TracebackType | None, mask: bool) -> list[Tracer[Any]]:
-    """The tracers that JAX had in hand when it raised."""
+    """The tracers among the local variables of the frame that raised, or of the nearest frame above that has any."""
     frames = [frame for frame, _ in walk_tb(traceback)]
     for frame in reversed(frames[-_MOST_FRAMES:]):
         values: Iterator[object] = itertools.chain.from_iterable(map(_elements, frame.f_locals.values()))
-        tracers: list[Tracer[Any]] = [one for one in values if isinstance(one, Tracer)]
-        found = [one for one in tracers if not mask or one.dtype == bool]
-        # What it is about is in the frame that raised, others are only nearby.
-        if found or is_users(frame):
-            return found
+        tracers: list[Tracer[Any]] = [value for value in values if isinstance(value, Tracer)]
+        candidates = [tracer for tracer in tracers if not mask or tracer.dtype == bool]
+        # Not further up: the frame that raised holds the tracer that the error is about, and the user's own frame holds
+        # others that have nothing to do with it.
+        if candidates or is_users(frame):
+            return candidates
     return []
 
 

@@ -1,4 +1,4 @@
-"""Generated code that takes a tree of a known structure apart; see `codegen`."""
+"""Generated code that flattens a tree of a known structure; see `codegen`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from weft.core.records.statics import Bound, Static, same_static
 
 
 class SameObject:
-    """In place of a static leaf: it must be one object, which is known by identity and not kept alive."""
+    """Takes the place of a static leaf that must be the same object, without keeping the object alive."""
 
     __slots__ = ("identity",)
 
@@ -43,19 +43,19 @@ class SameObject:
 def make_extractor(
     structure: Structure, places: Sequence[tuple[int, int]], lanes: int, repeats: Repeats | None = None
 ) -> Callable[[Any], tuple[Sequence[Any] | None, Sequence[Any], tuple[tuple[Any, ...], ...]] | None] | None:
-    """Code that reads the dynamic leaves of a tree of this structure, in order and by lane.
+    """Generates a function that reads the dynamic leaves of a tree of this structure, in order and by lane.
 
     Args:
-        structure: of the trees to accept.
+        structure: the structure of the trees to accept.
         places: for each dynamic leaf its lane and its place there.
-        lanes: how many lanes there are.
-        repeats: which leaves have to be one array, and no others; None if that is all the same.
+        lanes: the number of lanes.
+        repeats: which leaves have to be the same array, and no others; None to accept any.
 
     Returns:
-        A function from a tree to `(records, values, groups)`, or to None if the tree is of another structure; or None
-        instead of a function if the structure is too large to be worth it, or cannot be written down. `records` are
-        what a builder may hand back, behind a list of what they are; None if a leaf is an array to NumPy and would come
-        back as one of JAX's.
+        A function from a tree to `(records, values, groups)`, or to None if the tree has another structure. None
+        instead of a function if the structure is too large, or has a node that refuses slots. `records[0]` is an
+        `Offered`, the others are the records that a builder may hand back; `records` is None if a leaf is a NumPy array
+        or a number, because the call has to return a JAX array for it, and so a new record.
     """
     skeleton = skeleton_of(structure) if len(structure.paths) <= MOST_LEAVES else MISSING
     if skeleton is MISSING:
@@ -65,7 +65,7 @@ def make_extractor(
     source = reader.source
     source.lines.append(f"v = {tuple_of(reader.leaves)}")
     if reader.leaves:
-        # One pass over the types in C instead of a test for each leaf.
+        # A set of types, made in one pass in C, instead of a test for each leaf.
         source.lines.append("settled = {*map(type, v)} <= ready")
         inside = [name for name in reader.leaves if name not in reader.outside]
         source.lines.append(f"if not settled and not {{*map(type, {tuple_of(inside)})}} <= array_types: return None")
@@ -74,7 +74,8 @@ def make_extractor(
         source.lines.append(f"if not settled and not {kinds} - array_types <= numbers: return None")
     if repeats is not None and reader.count > 1:
         source.lines.append(f"if {_differs_from(repeats, reader.count)}: return None")
-    # What they are goes with them: an outcome that knew would keep what its arguments closed over alive.
+    # The description goes with the records at each call. If the outcome held it, JAX's cache of outcomes would keep the
+    # configuration of the arguments, and the arrays in its closures, alive.
     offered = source.constant(Offered(tuple(reader.records), tuple(reader.packed)))
     records = tuple_of([offered, *reader.names])
     settled = f"{records} if settled else None" if reader.leaves else records
@@ -95,10 +96,11 @@ def _by_lane(source: Source, reader: Reader, places: Sequence[tuple[int, int]], 
 
 
 def _differs_from(repeats: Repeats, count: int) -> str:
-    """Whether leaves are one array that `repeats` has apart, or the reverse."""
+    """The expression for whether other leaves are the same array than `repeats` says."""
     if repeats:
         return f"repeats_of(v) != {repeats}"
-    # Numbers may be one object, and tracers stand for arrays that are one: only of arrays do identities say it.
+    # Identity decides only for arrays: equal Python numbers may be one object, and in a trace two tracers may stand for
+    # one array outside.
     return f"repeats_of(v) if known.get() or not settled else len({{*map(id, v)}}) != {count}"
 
 
@@ -106,19 +108,21 @@ class Reader:
     """Writes the extractor's lines while it walks a skeleton.
 
     Attributes:
-        leaves: the dynamic leaves as the items of a tuple: the local of each, or those of a packed record together.
-        count: how many leaves these are.
-        outside: the locals of leaves that no record holds, where Python numbers are arrays too.
-        records: what a builder may hand back.
-        names: the locals of these, those in a packed record together.
-        packed: see `Offered`; places are those behind the first, which is what the records are.
+        leaves: the dynamic leaves as items of a tuple display: the local variable of each leaf, or a starred expression
+            for all leaves of a packed record.
+        count: the number of these leaves.
+        outside: the local variables of leaves outside of equinox's own records, where Python numbers are traced too.
+        records: the records that a builder may hand back.
+        names: the local variables of these records, or a starred expression for the inner records of a packed one.
+        packed: see `Offered`; the indices count the `Offered` that comes before the records.
     """
 
     def __init__(self, statics: dict[int, Any], *, packs: bool = True):
         self.source = Source(
             fields_of=fields_of,
             get_dict=read_dict,
-            # Those of the structure's own leaves are among them: it was taken apart before.
+            # JAX creates some array types when they are first used. Those of this structure's leaves exist already,
+            # because the structure comes from a call that was flattened.
             ready=frozenset(kind for kind in array_types() if issubclass(kind, jax.Array | jax.Ref)),
             array_types=array_types(),
             numbers=frozenset(NUMBERS),
@@ -137,7 +141,8 @@ class Reader:
         self.packed: list[tuple[int, int, Read]] = []
 
     def read(self, node: Any, expression: str, in_record: bool) -> bool:
-        """Writes what reads a node, and says whether nothing in it can be changed in place or is a static leaf."""
+        """Writes the lines that read a node; returns whether it holds no mutable object and no static leaf."""
+        # Types are compared by `is`: a subclass of a container may be another pytree node, or override its access.
         if isinstance(node, Slot):
             return self._leaf(node, expression, in_record)
         if node is None:
@@ -157,7 +162,7 @@ class Reader:
             settled = [self.read(child, f"{name}[{i}]", in_record) for i, child in enumerate(children)]
             return all(settled) and type(node) is not list
         if type(node) is Bound:
-            # Its leaves were checked when it was made.
+            # Without tests of the leaves: `Bound` has checked them when it was made.
             self._require(f"{name}.structure is {self.source.constant(node.structure)}")
             leaves = self.source.assign(f"{name}.leaves")
             for i in range(len(node.leaves)):
@@ -169,7 +174,7 @@ class Reader:
             for key in sorted(items):
                 self.read(items[key], f"{name}[{self.source.constant(key)}]", in_record)
         else:
-            self._other(node, name, in_record)
+            self._registered_node(node, name, in_record)
         return False
 
     def _require(self, condition: str) -> None:
@@ -188,6 +193,8 @@ class Reader:
         return True
 
     def _slot(self, name: str, in_record: bool) -> None:
+        # In a record of equinox's own (`in_record`) a Python number is a static leaf, so that a dynamic leaf must be an
+        # array. Anywhere else a number is traced like an array.
         if not in_record:
             self.outside[name] = None
         self.leaves.append(name)
@@ -204,7 +211,9 @@ class Reader:
         self.packs = False
         values = fields_of(node)
         dynamic = dynamic_fields(node)
-        # One that is large enough to be pending may have been put into another since.
+        # A record that was returned as a pending one may since have been put into another record, and then has no
+        # fields yet: `fields_of` builds them. The plain attribute dict is faster, and enough for a record too small for
+        # that.
         read = "fields_of" if trees.structure(node).num_leaves >= PACKED and not packs else "get_dict"
         fields = self.source.assign(f"{read}({name})", "d")
         self._require(f"len({fields}) == {len(values)}")
@@ -214,7 +223,8 @@ class Reader:
         for field, value in values.items():
             if field not in dynamic:
                 self._same(self.source.assign(f"{fields}[{field!r}]", "v"), value)
-                # What is static in equinox's own modules is compared by ==, for which 1 is 1.0 and True.
+                # Equinox's own static fields are compared by ==, for which 1 is 1.0 and True: such a record must not be
+                # handed back in place of an equal one.
                 settled &= type(value) is Static
         self.packs = packs
         if settled and self.count > start:
@@ -225,19 +235,21 @@ class Reader:
     def _packed(self, node: eqx.Module, name: str) -> bool:
         inner = read_inside(node)
         read = _read_packed(inner, trees.structure(node))
-        found = self.source.assign(f"{self.source.constant(read)}({name})")
-        self._require(f"{found} is not None")
+        pair = self.source.assign(f"{self.source.constant(read)}({name})")
+        self._require(f"{pair} is not None")
         start = len(self.records)
         self.records += [
-            one and Record(one.node, self.count + one.start, self.count + one.stop) for one in inner.records
+            record and Record(record.node, self.count + record.start, self.count + record.stop)
+            for record in inner.records
         ]
-        self.names.append(f"*{found}[0]")
+        self.names.append(f"*{pair}[0]")
         self.packed.append((start + 1, len(self.records), read))
-        self.leaves.append(f"*{found}[1]")
+        self.leaves.append(f"*{pair}[1]")
         self.count += inner.count
         return inner.records[-1] is not None
 
-    def _other(self, node: Any, name: str, in_record: bool) -> None:
+    def _registered_node(self, node: Any, name: str, in_record: bool) -> None:
+        """Writes the lines that read a node of another library, by its registered flatten function."""
         children, data = cast(Any, trees.children_of(node))
         level = self.source.assign(f"flatten_one_level({name})")
         self._require(f"{level}[1] == {self.source.constant(data)}")
@@ -249,7 +261,7 @@ class Reader:
 
 
 def read_inside(node: eqx.Module) -> Reader:
-    """The reader of a packed record, whose records end with itself."""
+    """A reader that has read a packed record; its last record is the packed record itself."""
     inner = Reader({}, packs=False)
     if not inner.read(node, "root", in_record=False):
         inner.records.append(None)
@@ -259,13 +271,15 @@ def read_inside(node: eqx.Module) -> Reader:
 
 def _read_packed(inner: Reader, treedef: TreeDef) -> Read:
     inner.source.lines.append(f"return {tuple_of(inner.names)}, {tuple_of(inner.leaves)}")
-    straight = inner.source.reading()
+    read_fields = inner.source.reading()
+    # The forms whose treedef was compared: a training loop returns its model with the same form at every step.
     forms: set[Form] = set()
 
     def read(record: Any) -> tuple[Sequence[Any], Sequence[Any]] | None:
         pending = read_dict(record).get(PENDING)
         if pending is None:
-            return straight(record)
+            return read_fields(record)
+        # By treedef and not by form: two programs that return equal structures have forms of their own.
         if pending.form not in forms:
             if pending.form.treedef != treedef:
                 return None

@@ -1,8 +1,8 @@
-"""Says where a successor was forgotten: `m(x)`, a pair `(y, successor)`, in the place of an array.
+"""Explains errors that come from using `m(x)`, a pair `(y, successor)`, as if it were an array.
 
-NumPy, JAX and optax see a tuple there, and say so in words of their own: "invalid shape in fixed-type tuple". Mostly
-the pair is among the variables of what failed. In `m(x) - y` it has no name, and is gone with the operation; the
-text of the line says what was called.
+NumPy, JAX and optax report a tuple in words of their own: "invalid shape in fixed-type tuple". Mostly the pair is a
+local variable of a frame in the traceback. In `m(x) - y` it has no name and is gone when the operation has failed; then
+the source text of the operation tells which record was called.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import equinox as eqx
 from weft.core.callers import owner_of
 from weft.core.edge import names
 from weft.core.errors import SuccessorError
-from weft.core.records.successors import apart, pair_in_words
+from weft.core.records.successors import how_to_unpack, pair_in_words
 
 
 def explain_forgotten(error: Exception) -> None:
-    """Raises a better error about a pair that was taken for an array in the user's function, if it is about one.
+    """Raises a `SuccessorError` in place of an error about a tuple, if the tuple is the pair that a record returned.
 
     Raises:
         SuccessorError: naming the user's line.
@@ -34,52 +34,59 @@ def explain_forgotten(error: Exception) -> None:
     own = [i for i, (frame, _) in enumerate(frames) if owner_of(frame.f_code.co_filename) in ("user", "generated")]
     if not own:
         return
-    # What the user's line called, as far as it has begun, and what the line could see.
+    # The pair may be a variable of the frames below the user's line (the arguments of the function that failed), of the
+    # user's frame, or the object whose attribute was missing.
     seen = [*_values(frames[own[-1] + 1 :]), *_values(frames[own[-1] : own[-1] + 1]), getattr(error, "obj", None)]
     pair = next((value for value in seen if pair_in_words(value) is not None), None)
-    (frame, line), last = frames[own[-1]], error.__traceback__
+    (frame, line), innermost = frames[own[-1]], error.__traceback__
     if pair is not None:
         raise SuccessorError(
-            f"an array is expected, and this is {pair_in_words(pair)}, as a call of a stateful record returns it",
+            f"an array is expected, but got {pair_in_words(pair)}, which a call of a stateful record returns",
             at=f"{frame.f_code.co_filename}:{line} in {frame.f_code.co_name}",
-            fix=apart(cast("tuple[Any, ...]", pair)),
+            fix=how_to_unpack(cast("tuple[Any, ...]", pair)),
         ) from error
-    while last is not None and last.tb_next is not None:
-        last = last.tb_next
-    record = _called(str(error), frame, last.tb_lasti) if last is not None and last.tb_frame is frame else None
+    while innermost is not None and innermost.tb_next is not None:
+        innermost = innermost.tb_next
+    # Only an operation that failed in the user's own frame can be read from the text of its line.
+    failed_here = innermost is not None and innermost.tb_frame is frame
+    record = _called(str(error), frame, innermost.tb_lasti) if innermost is not None and failed_here else None
     if record is not None:
         raise SuccessorError(
-            f"an array is expected, and a call of a {type(record).__name__} gave a tuple: that of a stateful record "
-            "returns (y, successor)",
+            f"an array is expected, but the call of a {type(record).__name__} returned a tuple: a call of a stateful "
+            "record returns (y, successor)",
             at=f"{frame.f_code.co_filename}:{line} in {frame.f_code.co_name}",
-            fix=apart((None, record)),
+            fix=how_to_unpack((None, record)),
         ) from error
 
 
 def _called(message: str, frame: FrameType, instruction: int) -> eqx.Module | None:
-    """The record whose call is the tuple in an operation that failed, by the text of the operation."""
+    """The record whose call returned the tuple in a binary operation that failed, read from the operation's source."""
+    # Python's message names the types of both operands, and so says which of them is the tuple.
     types = re.search(r"for .*: '([\w.]+)' and '([\w.]+)'", message)
-    start, end, left, right = list(frame.f_code.co_positions())[instruction // 2]
-    if types is None or start is None or end is None:
+    first_line, last_line, first_column, end_column = list(frame.f_code.co_positions())[instruction // 2]
+    if types is None or first_line is None or last_line is None:
         return None
-    lines = [linecache.getline(frame.f_code.co_filename, line).encode() for line in range(start, end + 1)]
-    lines[-1] = lines[-1][:right]
+    # Columns count bytes, not characters.
+    lines = [linecache.getline(frame.f_code.co_filename, line).encode() for line in range(first_line, last_line + 1)]
+    lines[-1] = lines[-1][:end_column]
     try:
-        tree = ast.parse(b"(" + b"".join(lines)[left:].strip() + b")", mode="eval").body
-    except SyntaxError:  # `total += m(x)`, or no text
+        tree = ast.parse(b"(" + b"".join(lines)[first_column:].strip() + b")", mode="eval").body
+    except SyntaxError:  # `total += m(x)` is no expression, and the file may not be readable
         return None
+    # Only a name with attributes (`self.bn(x)`) is looked up: to evaluate anything else would run the user's code
+    # again.
     operand = (tree.left if types[1] == "tuple" else tree.right) if isinstance(tree, ast.BinOp) else None
     names = ast.unparse(operand.func).split(".") if isinstance(operand, ast.Call) else [""]
     callee: Any = {**frame.f_globals, **frame.f_locals}.get(names[0])
     for name in names[1:]:
         callee = getattr(callee, name, None)
-    # What equinox makes of a bound method is a record of its own.
+    # Equinox wraps a bound method into a record of its own, whose `__self__` is the record that we look for.
     owner = getattr(callee, "__self__", callee)
     return owner if isinstance(owner, eqx.Module) else None
 
 
 def _values(frames: Sequence[tuple[FrameType, int]]) -> Iterator[object]:
-    """The variables of frames, and the elements of those that are tuples: what was given as `*args`."""
+    """The local variables of frames, and the elements of those that are tuples, such as `*args`."""
     for frame, _ in frames:
         for value in frame.f_locals.values():
             yield value

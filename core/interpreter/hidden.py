@@ -1,7 +1,7 @@
-"""Tracers that a function hides in what it returns: they would be dead outside, and nobody would say so.
+"""Refuses tracers that a function hides in an object that it returns and that is no pytree.
 
-What a function returns beside arrays (a text, a function, an object of a class that is no pytree) crosses as it is. JAX
-never looks into it, so an array of the trace in it came out as a tracer that fails wherever it is used next.
+A value that is no array (a string, a function, an object of a class that is no pytree) leaves a transform as it is. JAX
+does not look into it, so that a tracer in it escaped, and failed far away, wherever the program used it next.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from weft.core.edge._tracers import is_of_running_trace
 from weft.core.errors import TraceLevelError
 from weft.core.makeup import Makeup, fold, makeup_of
 
-# What cannot hold a tracer, or is not the function's own.
+# Types whose values hold no tracer, or that belong to the whole program (a module), not to the function.
 _CLOSED = (str, bytes, int, float, complex, type(None), type, enum.Enum, ModuleType, jax.Array, np.ndarray, np.dtype)
-# An object, what it holds, and what is in that, or in the arguments of a partial application there: deeper ones are
-# mostly somebody else's.
+# How many levels of an object are searched: enough for a tracer in the arguments of a `partial` in an attribute. What
+# lies deeper mostly belongs to other parts of the program.
 _DEEPEST = 4
 
 
 def refuse_hidden_tracers(returned: Iterable[tuple[str, Any]], layer: str) -> None:
-    """Refuses what a function returns as it is, if it hides arrays of the trace that ends.
+    """Refuses static values of a function's output that hide tracers of the trace that ends.
 
     Args:
-        returned: values, with where they are in the output.
+        returned: the static values of the output, each with its path.
         layer: the package whose transform the user called.
 
     Raises:
         TraceLevelError: naming the places.
     """
-    found = [
+    hidden = [
         (type(value).__name__, f"{path}{place}: {tracer.aval}")
         for path, value in returned
         for place, tracer in _tracers_in(value)
         if is_of_running_trace(tracer)
     ]
-    if found:
+    if hidden:
         raise TraceLevelError(
-            f"the function returned a value of type {found[0][0]}, which is no pytree, with arrays of the trace in it",
-            at=[place for _, place in found],
+            f"the function returned a value of type {hidden[0][0]}, which is no pytree, with traced arrays in it",
+            at=[place for _, place in hidden],
             fix="return the arrays themselves, or make the class a pytree: derive it from "
             f"{layer}.Module, or register it with JAX",
         )
@@ -62,11 +62,11 @@ def _look(value: Any) -> Makeup | list[tuple[str, Tracer[Any]]]:
 
 def _collect(value: Any, makeup: Makeup, parts: list[list[tuple[str, Tracer[Any]]]]) -> list[tuple[str, Tracer[Any]]]:
     named = zip(makeup.names, parts, strict=True)
-    return [(_place(value, makeup, name) + rest, tracer) for name, found in named for rest, tracer in found]
+    return [(_place(value, makeup, name) + rest, tracer) for name, below in named for rest, tracer in below]
 
 
 def _place(value: Any, makeup: Makeup, name: Any) -> str:
-    """A part as one would write it."""
+    """How a user would write the access to a part: `[0]`, `.name`, ` closes over name`."""
     if makeup.sort in ("mapping", "sequence", "set"):
         return f"[{name!r}]"
     is_cell = makeup.sort == "function" and name in value.__code__.co_freevars

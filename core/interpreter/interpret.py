@@ -1,19 +1,20 @@
-"""The interpreter: every transform is one rule, every semantics one boundary, `interpret(rule, boundary)` a function.
+"""The interpreter: `interpret(rule, boundary)` gives the public function of one transform for one semantics.
 
-One call passes through here in five steps, whatever the rule and whatever the boundary:
+Every call takes the same five steps, whatever the rule and whatever the boundary:
 
-1. the boundary takes the call apart into a *structure* and dynamic leaves;
+1. the boundary flattens the call into a *structure* and dynamic leaves;
 2. the rule says where each leaf rides; leaves that ride alike form a lane, and lanes are all that JAX sees: a flat
    tuple of arrays each. Structure and rides together are the *crossing*: hashable, without arrays, and the key under
-   which the lifted function is kept;
+   which the lifted function is cached;
 3. the lifted function runs: the JAX transform over `Body`, which rebuilds the live call inside the trace, calls the
-   user's function, and lets the boundary take its output apart again;
-4. what was returned, without its arrays, is the *outcome*; it rides out in the output's tree definition, so JAX's own
-   caches keep it with the trace that it belongs to;
+   user's function, and lets the boundary flatten its output;
+4. what the function returned, without its arrays, is the *outcome*; it leaves in the output's treedef, so that JAX's
+own
+   caches store it with the trace that it belongs to;
 5. the boundary hands the output over: *values* build successors, *references* write updates back.
 
-A rule that is dispatched often (`jit`) has a second, generated way through steps 1, 2 and 5 for calls of a make that
-was seen before; see `codegen`.
+For a rule that is dispatched often (`jit`), generated code does steps 1, 2 and 5 for calls of a structure that was seen
+before; see `codegen`.
 """
 
 from __future__ import annotations
@@ -60,7 +61,14 @@ O = TypeVar("O")
 
 @dataclass(eq=False)
 class Plan:
-    """What is kept of a crossing: the lifted function, and how often it was looked up."""
+    """The lifted function of a crossing, and how often it was looked up.
+
+    Attributes:
+        crossing, lifted: the cache key, and the function.
+        gives_away: whether arguments are donated whose updates must still be written back.
+        donation: remembers what the last call donated; None if nothing is donated.
+        uses: the number of calls that have looked this plan up.
+    """
 
     crossing: AnyCrossing
     lifted: Lifted
@@ -70,9 +78,9 @@ class Plan:
 
 
 def as_tree(function: Function) -> Function:
-    """A function that is a record's method as a tree that holds the record, whose arrays must not become constants.
+    """Turns a method of a record into a pytree that holds the record, so that its arrays do not become constants.
 
-    Equinox does so for other methods, but not for `__call__` and its like.
+    Equinox does the same for other methods, but not for `__call__` and other special methods.
     """
     if isinstance(function, types.MethodType) and isinstance(function.__self__, eqx.Module):
         return jax.tree_util.Partial(function.__func__, function.__self__)
@@ -80,37 +88,41 @@ def as_tree(function: Function) -> Function:
 
 
 def name_of(function: Function) -> str:
-    """What a function is called in jaxprs and profiles."""
+    """The name of a function in jaxprs and profiles."""
     named: Any = getattr(function, "func", function) if isinstance(function, jax.tree_util.Partial) else function
     return getattr(named, "__name__", type(named).__name__)
 
 
 def _repeats(leaves: Sequence[object], values: Sequence[PyTree]) -> Repeats:
-    """Which leaves of records are one array. An object's come first, and may be: objects are shared, not arrays."""
+    """Which leaves of records are the same array. The leaves of NNX objects come first and are left out: objects share
+    Variables, and the boundary of references takes care of those."""
     start = next((i for i, leaf in enumerate(leaves) if isinstance(leaf, Leaf)), len(leaves))
     repeats = repeats_of(values[start:])
     return (*range(start), *(start + place for place in repeats)) if repeats else ()
 
 
 def _first_of(functions: Sequence[Function], place: int) -> int:
-    """The first place of the function at a place. Records count as other ones: a plan serves those of one structure."""
+    """The index of the first function that is the same as the function at `place`.
+
+    A record that is the function always counts as another one: a plan serves all records of one structure.
+    """
     function = functions[place]
     if not isinstance(function, types.FunctionType):
         return place
     return next(i for i, earlier in enumerate(functions) if earlier is function)
 
 
-# How many makes of call are tried by the generated way before the structure is looked up. More would cost
-# a call of the last one more than looking it up does.
+# How many extractors a call tries before it is flattened and its plan looked up. With more, the last one tried would
+# come later than the lookup.
 QUICK_PLANS = 4
 
 
 @dataclass(eq=False)
 class Memory:
-    """What was learned of functions under one rule, boundary and options.
+    """The plans of functions under one rule, one boundary and one set of options.
 
-    Plans are keyed by crossing: tree definition, static leaves and rides. They hold no arrays and are never stale,
-    because a crossing that differs in any of these is another key.
+    Plans are keyed by crossing: treedef, static leaves and rides. They hold no arrays and are never stale, because a
+    crossing that differs in any of these is another key.
     """
 
     plans: Recent[AnyCrossing, Plan] = field(default_factory=lambda: Recent[AnyCrossing, Plan]())
@@ -121,12 +133,13 @@ class Memory:
         _memories.add(self)
 
     def clear(self) -> None:
-        """Forgets the plans; what JAX has compiled for them goes too, as nothing else holds the lifted functions."""
+        """Forgets the plans. JAX's compiled programs go with them, because nothing else refers to the lifted
+        functions."""
         self.quick = ()
         self.plans.clear()
 
 
-# Weakly: a memory ends with its functions, and is listed here to be counted and cleared alone.
+# Weak references: a memory lives as long as its functions, and is listed here only to be counted and cleared.
 _memories: weakref.WeakSet[Memory] = weakref.WeakSet()
 
 
@@ -147,24 +160,25 @@ register(
 
 
 class Interpreted(Generic[O]):
-    """Functions under one rule and one boundary, with what is remembered of the calls that they have seen."""
+    """The user's functions under one rule and one boundary, with the plans of the calls so far."""
 
     def __init__(self, rule: Rule[O], boundary: AnyBoundary, functions: tuple[Function, ...], options: O):
         boundary, functions = boundary_of(boundary, functions, rule.name)
+        # When the transform is made, and not when it is called: the user's line with the wrong prefix is running now.
         for option in rule.options:
             refuse_by_kind(getattr(options, option, None), option, least=2)
         self.rule = rule
         self.boundary = boundary
         self.options = options
-        # Held here, because what stands for them in a crossing does not.
-        self.held = tuple(map(as_tree, functions))
-        found = remembered(rule, self.held, options, Memory) if boundary.shares else None
-        self.functions, self.memory = (self.held, Memory()) if found is None else found
+        # Strong references, because the handles that stand for the functions in a crossing are weak.
+        self.user_functions = tuple(map(as_tree, functions))
+        shared = remembered(rule, self.user_functions, options, Memory) if boundary.shares else None
+        self.functions, self.memory = (self.user_functions, Memory()) if shared is None else shared
         self.memory.traces.code = getattr(functions[0], "__code__", None)
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Not what is remembered: that is about this process.
-        return Interpreted, (self.rule, self.boundary, self.held, self.options)
+        # Without the memory: its plans refer to compiled programs of this process.
+        return Interpreted, (self.rule, self.boundary, self.user_functions, self.options)
 
     def __call__(
         self, args: PyTree, kwargs: Mapping[str, PyTree], *, extra: PyTree = (), prepare: Prepare | None = None
@@ -174,22 +188,24 @@ class Interpreted(Generic[O]):
         Args:
             args: the user's positional arguments.
             kwargs: the user's arguments by name.
-            extra: what the transform takes beside them (a predicate, a trip count).
-            prepare: makes `extra` from the crossing, where it depends on it (tangents).
+            extra: arguments of the transform itself (a predicate, a trip count).
+            prepare: makes `extra` from the crossing and the leaves, where it depends on these (tangents).
         """
         __tracebackhide__ = True
         try:
             call = (self.functions, args, kwargs)
             guard = (guards.get() or guards_of_process[-1]) if method_watchers else None
-            # What is below has no closure: variables that one shares cost more at each call than the call of it.
+            # No closure in this function: variables that a closure shares with it are slower at every access, which
+            # cost a call more than the call of a method does.
             for plan, quick in self.memory.quick:
-                found = quick.extract(call)
-                if found is not None:
+                extracted = quick.extract(call)
+                if extracted is not None:
                     guarded = plan if guard is None else guard(self, plan)
-                    out = self._run_quickly(guarded, quick, call, found)
-                    # Under `debug_keys` what a program draws is entered at each call of it.
+                    out = self._run_quickly(guarded, quick, call, extracted)
+                    # `debug_keys` counts the draws of a compiled program at each of its calls, not only when it is
+                    # traced, so that it sees a key from which two calls of one program draw.
                     if method_watchers and ledger() is not None:
-                        enter_draws(plan.crossing.draws, found[1])
+                        enter_draws(plan.crossing.draws, extracted[1])
                     return out
             return self._call(call, extra, prepare, guard)
         except Exception as error:
@@ -197,7 +213,7 @@ class Interpreted(Generic[O]):
             raise
 
     def _call(self, call: Call, extra: PyTree, prepare: Prepare | None, guard: Guard | None = None) -> PyTree:
-        """A call of a make that the quick way does not know."""
+        """A call of a structure that has no generated code."""
         __tracebackhide__ = True
         plan, values, entered = self.plan(call)
         if guard is not None:
@@ -205,10 +221,12 @@ class Interpreted(Generic[O]):
         if prepare is not None:
             extra = prepare(self.boundary, plan.crossing, call, values)
 
+        # The result of a lifted function is (output lanes, update lanes, outcome, *more); see `rules.Exit`.
         def hand_over(result: tuple[Any, ...]) -> PyTree:
             return self.boundary.hand_over(entered, result[2].value, values, (*result[0], *result[1]))
 
         out, (_, _, outcome, *more) = self._run(plan, extra, call, plan.crossing.group(values), hand_over)
+        # After the call, because the first call of a plan traces its function, which is when the draws are noted.
         if self.rule.runs:
             enter_draws(plan.crossing.draws, values)
         if self.rule.finish is None:
@@ -218,32 +236,33 @@ class Interpreted(Generic[O]):
         )
 
     def plan(self, call: Call) -> tuple[Plan, list[PyTree], object]:
-        """The plan of a call, made if need be; the call's dynamic leaves; and what `hand_over` needs of it."""
+        """Looks up the plan of a call, or makes it; also returns the dynamic leaves, and what `hand_over` needs."""
         structure, leaves, entered = self.boundary.enter(call)
         prefix = self.rule.arrive(self.options, call)
         read = self.rule.read
         rides = self.boundary.rides(prefix, call, entered, leaves, read, self.rule.options[0])
-        # At each call that comes this way, and not once for a plan: a crossing knows no shapes, so calls of one plan
-        # may be mapped over axes of other sizes.
+        # At each call that is not extracted, and not once for a plan: a crossing knows no shapes, so that two calls of
+        # one plan may be mapped over axes of different sizes.
         self.rule.check(self.options, call, leaves, rides)
-        # What is new in an argument may leave by an axis that nothing arrived by.
+        # An NNX function may put a new Variable into an argument, which leaves on a ride on which no leaf has entered.
         new = [ride for ride in rides_in(prefix, read) if ride.takes_new] if self.boundary.restructures else ()
-        # Those of the rule come first, whether anything rides in them or not: its lift takes them by their place.
+        # The rule's own lanes come first, even if they are empty: its lift takes them by their index.
         lanes = distinct((*self.rule.lanes, *rides, *new))
         values = [leaf.value for leaf in leaves]
         crossing = Crossing(structure, tuple(rides), lanes, _repeats(leaves, values))
         plan = self.memory.plans.get(crossing)
         if plan is None:
-            # Where the arguments can be updated, their new values must reach them if the old ones are gone.
             donated = tuple(i for i, lane in enumerate(lanes) if lane.gives_away)
+            # The values of donated Variables are deleted, so that an interrupt must not lose the new ones; see `_run`.
             gives_away = self.boundary.has_updates and bool(donated)
-            donation = Donation(name_of(self.held[0]), donated) if donated else None
+            donation = Donation(name_of(self.user_functions[0]), donated) if donated else None
             plan = Plan(crossing, self._lifted(self.lift_of(crossing)), gives_away, donation)
             plan = self.memory.plans.add(crossing, plan)
         plan.uses += 1
-        # The quick way looks at the structure alone.
-        # At the second use: a make that is seen once is the common case in tests and notebooks, and code is not written
-        # for it. At no later one: what others have pushed out would push them out again, in turn, at each call.
+        # A structure seen once is the common case in tests and notebooks, so code is generated at the second call. Not
+        # at a later one: a program that alternates between more than QUICK_PLANS structures would have generated code
+        # for one of them at every call, and each time have thrown another's away. An extractor checks the structure
+        # alone, so a prefix by filter, for which a ride may depend on a leaf's dtype, has no generated code.
         if self.rule.quick and plan.uses == 2 and not depends_on_leaves(prefix, read):
             quick = self.boundary.quick_way(plan.crossing, entered, call)
             if quick is not None:
@@ -251,9 +270,10 @@ class Interpreted(Generic[O]):
         return plan, values, entered
 
     def lift_of(self, crossing: AnyCrossing) -> Lift[O]:
-        """What the rule lifts for calls of a crossing."""
+        """The functions as bodies over the lanes of a crossing, for the rule to lift."""
         rule, boundary, count = self.rule, self.boundary, len(self.functions)
-        # Without updates no lanes for them either, so that JAX is not asked for axes of what is never there.
+        # A boundary without updates has no lanes for them, so that JAX is not given `out_axes` for outputs that never
+        # exist.
         arrived = crossing.lanes if boundary.has_updates else ()
         updates = distinct(ride.update for ride in arrived if ride.update is not None)
         prefixes = [rule.depart(self.options, i) for i in range(count)]
@@ -266,10 +286,10 @@ class Interpreted(Generic[O]):
                 crossing,
                 i,
                 Departure(prefixes[i], lanes, updates, rule.read, rule.options[1], arrive),
-                name_of(self.held[i]),
+                name_of(self.user_functions[i]),
                 rule.agree(self.options, i),
                 returns,
-                _first_of(self.held, i),
+                _first_of(self.user_functions, i),
                 rule.traces,
             )
             for i in range(count)
@@ -277,7 +297,7 @@ class Interpreted(Generic[O]):
         return Lift(bodies, crossing, self.options, self.memory.traces)
 
     def _lifted(self, lift: Lift[O]) -> Lifted:
-        """What the rule lifts, in its frame, and staged if it says so."""
+        """The lifted function, which opens the rule's frame, and is staged by `jax.jit` if the rule says so."""
         rule, lifted = self.rule, self.rule.lift(lift)
         details = rule.frame
         if details is None:
@@ -290,37 +310,39 @@ class Interpreted(Generic[O]):
 
         if not rule.staged:
             return framed
-        # The jaxpr and the profile go by this name. Of several functions the last is the one that does the work: the
-        # body of a loop comes after its condition.
+        # Jaxprs and profiles show this name. Of several functions the last does the work: the body of a loop comes
+        # after its condition.
         framed.__name__ = framed.__qualname__ = lift.bodies[-1].name
-        # Inlined, nothing is left of it in the trace around it; called from Python again, it is found compiled, where a
-        # loop of JAX's would meet another closure and compile it anew.
+        # `lax.scan` compiles again for each new closure, so an eager loop of weft's compiled at every call. Staged, the
+        # loop is in the cache of this `jax.jit`; inlined, it leaves no call in a trace around it.
         return jax.jit(framed, inline=INLINED)
 
     def _run(
         self, plan: Plan, extra: PyTree, call: Call, groups: Groups, hand_over: Callable[[tuple[Any, ...]], PyTree]
     ) -> tuple[PyTree, tuple[Any, ...]]:
-        """What was handed over, and what came out of the transform."""
+        """Runs a plan; returns what was handed over to the caller, and the result of the transform."""
         if not plan.gives_away:
             result = self._guarded(plan, extra, call, groups)
             return hand_over(result), result
-        # An interrupt after the call, before its result has a name, would lose what the arguments became: C keeps it.
-        came: list[tuple[Any, ...]] = []
+        # A KeyboardInterrupt between the end of the call and the assignment of its result lost the new values of
+        # donated Variables, whose old values are deleted: the model was gone. `list.extend` over `starmap` calls the
+        # function and stores the result in C, where Python handles no signals.
+        results: list[tuple[Any, ...]] = []
         try:
-            came.extend(itertools.starmap(plan.lifted, ((extra, *groups),)))
+            results.extend(itertools.starmap(plan.lifted, ((extra, *groups),)))
             if plan.donation is not None:
                 plan.donation.note(groups)
-            return hand_over(came[0]), came[0]
+            return hand_over(results[0]), results[0]
         except BaseException as error:
-            if came:
-                hand_over(came[0])
+            if results:
+                hand_over(results[0])
             elif isinstance(error, Exception):
                 self.explain(error, call, plan.crossing)
             raise
 
     def _guarded(self, plan: Plan, extra: PyTree, call: Call, groups: Groups) -> tuple[Any, ...]:
         try:
-            # The first call traces and lowers.
+            # The first call traces and lowers, which needs a deep stack for deep models.
             out = call_with_room(plan.lifted, extra, *groups) if plan.uses == 1 else plan.lifted(extra, *groups)
         except Exception as error:
             self.explain(error, call, plan.crossing)
@@ -330,8 +352,8 @@ class Interpreted(Generic[O]):
         return out
 
     def explain(self, error: Exception, call: Call, crossing: AnyCrossing) -> None:
-        """Raises a better error than one of JAX's, where an argument of the call is to blame."""
-        # Taken apart once more, and only now: the quick way knows no paths, and most calls need none.
+        """Raises an error that names the argument in place of JAX's error, if an argument is to blame."""
+        # The call is flattened again for the paths of its leaves, which extractors do not compute.
         from weft.core.interpreter.explain import explain
 
         crossing.name_lanes(error)
@@ -342,16 +364,17 @@ class Interpreted(Generic[O]):
         plan: Plan,
         quick: QuickWay,
         call: Call,
-        found: tuple[Any, Sequence[PyTree], Groups],
+        extracted: tuple[Any, Sequence[PyTree], Groups],
     ) -> PyTree:
-        first = self.memory.quick
-        # By the crossing: a guarded plan stands for the one that is remembered.
-        if not first or first[0][0].crossing is not plan.crossing:  # none, where another thread has cleared the caches
+        ways = self.memory.quick
+        # Compared by crossing, because a guarded plan is not the remembered one. Empty if another thread has just
+        # cleared the caches.
+        if not ways or ways[0][0].crossing is not plan.crossing:
             self._promote(plan, quick)
         if plan.gives_away:
-            return self._give_away(plan, quick, call, *found)
-        entered, values, groups = found
-        # As `_guarded`, without the call of it: a step of few leaves takes as long as ten such calls.
+            return self._give_away(plan, quick, call, *extracted)
+        entered, values, groups = extracted
+        # The body of `_guarded`, because one more Python call is a tenth of a step of few leaves.
         try:
             out, updates, outcome = plan.lifted((), *groups)
         except Exception as error:
@@ -370,22 +393,24 @@ class Interpreted(Generic[O]):
         return self._run(plan, (), call, groups, hand_over)[0]
 
     def _promote(self, plan: Plan, quick: QuickWay) -> None:
-        # Replaced as a whole, so that other threads see the old order or the new one.
-        others = tuple(other for other in self.memory.quick if other[0] is not plan)
+        # The structure that was called last is tried first, since most programs call one structure in a loop.
+        # The tuple is replaced as a whole, so that other threads see the old order or the new one.
+        others = tuple(way for way in self.memory.quick if way[0] is not plan)
         self.memory.quick = ((plan, quick), *others[: QUICK_PLANS - 1])
 
 
-# Gives a plan that runs instead of one, for the length of a call: how `debug.nonfinite` looks at what comes out. The
-# first are a task's, the second the process's; they are looked for where methods are watched.
+# A guard returns the plan that runs in place of a plan for one call: `debug.nonfinite` looks at outputs through it.
+# `guards` holds for a thread or task, `guards_of_process` for the process. They are only read while methods are
+# watched, so that a call without them pays nothing.
 Guard = Callable[[Interpreted[Any], Plan], Plan]
 guards: ContextVar[Guard | None] = ContextVar("weft_guards", default=None)
 guards_of_process: list[Guard | None] = [None]
 
 
 def interpret(rule: Rule[O], boundary: AnyBoundary) -> Callable[[tuple[Function, ...], O], Interpreted[O]]:
-    """Gives a rule one of its semantics. That of parts of threaded records goes by the functions: it is theirs.
+    """Gives a rule the semantics of a boundary; parts of threaded records bring their own boundary with them.
 
     Returns:
-        A function from the user's functions and the rule's options to what can be called with arguments.
+        A function from the user's functions and the rule's options to an `Interpreted`, which is called with arguments.
     """
     return lambda functions, options: Interpreted(rule, boundary, functions, options)

@@ -1,8 +1,8 @@
 """Prefixes: how users say where each leaf of a tree rides.
 
 A *prefix* is a tree that stops early, whose leaves hold for everything below (`in_axes=(None, 0)`), and in which
-`axes({BatchStat: None, ...: 0})` gives one ride for each kind. Its nodes are what users write (an axis, a spec,
-`Carry`); what they mean to a transform is read by its rule (`rides.Read`).
+`axes({BatchStat: None, ...: 0})` gives one ride for each kind. Its leaves are what users write (an axis, a spec,
+`Carry`), which the transform's rule turns into rides (`rides.Read`).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from weft.core.records.sorting import sort_leaves
 
 
 def distinct(rides: Iterable[Ride]) -> tuple[Ride, ...]:
-    """Rides, each once, in the order in which they come."""
-    # By identity first: there may be a thousand leaves on two rides, and only the first of each need be hashed.
+    """The distinct rides, in the order of their first occurrence."""
+    # By identity first: a thousand leaves may have two rides, and only these two need be hashed.
     return tuple(dict.fromkeys({id(ride): ride for ride in rides}.values()))
 
 
@@ -35,12 +35,12 @@ class RidesByKind:
     """A prefix leaf that gives one ride for each filter; made by `axes` and `specs`."""
 
     rides: tuple[tuple[Filter, Any], ...]
-    # Whether a filter may match no leaf: not where a user wrote it for these leaves.
+    # Whether a filter may match no leaf. A filter that a user wrote for one argument may not: it is mostly misspelt.
     optional: ClassVar[bool] = False
 
     def of_array(self, value: object) -> object:
-        """The ride of an array that is an argument of its own, where filters are about what is inside of objects; None
-        if it has none."""
+        """The ride of an argument that is an array itself, in subclasses whose filters are about the Variables of
+        objects; None: arrays have no ride of their own."""
         return None
 
     def __repr__(self) -> str:
@@ -55,12 +55,12 @@ def _by_filter(rides: Iterable[tuple[Filter, Any]]) -> str:
 def axes(by_kind: Mapping[Filter, object]) -> RidesByKind:
     """Axes, specs or shardings by kind, for one argument: `in_axes=(axes({BatchStat: None, ...: 0}), 0)`.
 
-    Where a filter cannot say it, a record that holds axes serves as a prefix too. Make it of the record that it is for,
-    `model.replace(weight=0, bias=None)` or `jax.tree.map(lambda _: 0, model)`: a constructor would check that its
-    fields are arrays.
+    Where filters are not enough, a record that holds axes is a prefix too. Make it from the argument's own record,
+    `model.replace(weight=0, bias=None)` or `jax.tree.map(lambda _: 0, model)`: a constructor would refuse axes in
+    fields that are annotated as arrays.
 
     Args:
-        by_kind: from filter to ride, tried in order.
+        by_kind: a dict from filters to rides; a leaf has the ride of the first filter that matches it.
 
     Raises (when the transform is called):
         AxisError: if a filter matches no leaf, or a leaf matches no filter.
@@ -83,20 +83,20 @@ def resolve(
     leaves: Sequence[Leaf],
     read: Read,
     *,
-    what: str,
+    option: str,
     statics: Container[int] = (),
     depth: int = 0,
 ) -> list[Ride]:
     """The ride of each dynamic leaf of a tree, from a prefix.
 
     Args:
-        prefix: a tree prefix whose leaves say how things ride, or `RidesByKind`.
-        tree: what it is a prefix of.
+        prefix: a tree prefix whose leaves the user wrote (axes, specs), or `RidesByKind`.
+        tree: the tree that it is a prefix of.
         leaves: the dynamic leaves of `tree`, in order.
-        read: what a node of the prefix means: a ride, unless it is a container.
-        what: the option's name, for errors (`in_axes`).
+        read: turns a node of the prefix into a ride, or into None if the node is a container.
+        option: the option's name, for errors (`in_axes`).
         statics: the positions of the leaves of `tree` that are not dynamic.
-        depth: how deep in `tree` the trees lie whose paths filters see: a call's arguments, for one.
+        depth: how many levels of `tree` the paths that filters see leave out; a call's arguments lie two levels deep.
 
     Raises:
         AxisError: if the prefix does not fit the tree, or a spec by kind does not fit its leaves.
@@ -105,7 +105,7 @@ def resolve(
     if ride is not None:
         return [ride] * len(leaves)
     if isinstance(prefix, RidesByKind):
-        return _by_kind(prefix, leaves, read, what)
+        return _by_kind(prefix, leaves, read, option)
 
     def stops(node: object) -> bool:
         return isinstance(node, RidesByKind | _Placed) or read(node) is not None
@@ -119,11 +119,11 @@ def resolve(
             prefix_placed = jax.tree_util.tree_map_with_path(placed, prefix, is_leaf=stops)
             all_rides = _broadcast(prefix_placed, tree, stops, lambda _: False)
         except ValueError as error:
-            # Of the three parts of a call, whose prefix is the deep one, users write that of the arguments.
-            raise _does_not_fit(what, prefix[1] if depth else prefix, error) from None
-    # A prefix gives a ride to static leaves too; keep those of the dynamic ones.
+            # The prefix of a call is that of (functions, args, kwargs); the user wrote the second of these.
+            raise _does_not_fit(option, prefix[1] if depth else prefix, error) from None
+    # A prefix gives a ride to static leaves too, which do not ride.
     chosen = [node for i, node in enumerate(all_rides) if i not in statics]
-    # Together for all leaves of one place in the prefix: a filter has to match something there, not at every leaf.
+    # Grouped by the node of the prefix, because a filter has to match at least one leaf under its node, not every leaf.
     members: dict[int, list[int]] = {}
     for i, node in enumerate(chosen):
         members.setdefault(id(node), []).append(i)
@@ -131,9 +131,9 @@ def resolve(
     for places in members.values():
         node = chosen[places[0]]
         if isinstance(node, _Placed):
-            # A filter is about the tree that it was given for, and sees paths that begin there.
-            there = [replace(leaves[i], root=leaves[i].root + node.below) for i in places]
-            rides = _by_kind(node.spec, there, read, what)
+            # A filter sees the paths that begin at its own argument, as in every other place that takes filters.
+            below = [replace(leaves[i], root=leaves[i].root + node.below) for i in places]
+            rides = _by_kind(node.spec, below, read, option)
         else:
             rides = [read_with(read, node)] * len(places)
         for i, ride in zip(places, rides, strict=True):
@@ -148,9 +148,11 @@ def _spread(
     placed: Callable[[KeyPath, object], object],
     keys: KeyPath,
 ) -> list[object] | None:
-    """The node of the prefix for each leaf of a tree; None where anything but plain containers is above such a node.
+    """The node of the prefix for each leaf of a tree; None if a node of the prefix lies in anything but plain
+    containers.
 
-    Most prefixes are a tuple with one entry for each argument. JAX would ask of every node whether to stop there.
+    Most prefixes are a tuple with one entry for each argument, for which this is faster than JAX's flattening, which
+    calls `is_leaf` for every node.
     """
     kind: Any = cast("type[Any]", type(prefix))
     if kind not in (tuple, list, dict):
@@ -169,27 +171,30 @@ def _spread(
 
 @dataclass(frozen=True, eq=False)
 class _Placed:
-    """Rides by kind, at one place of a prefix: so many steps below the tree at which leaves' paths begin."""
+    """Rides by kind at one place of a prefix, and how many levels below the root of the leaves' paths that place is."""
 
     spec: RidesByKind
     below: int
 
 
-def _does_not_fit(what: str, prefix: PyTree, error: ValueError) -> AxisError:
-    """Says that a prefix does not fit; the likely reason is a dict by kind that is not marked as one."""
-    refuse_by_kind(prefix, what)
-    fix = "give one ride for a whole argument, or a tree of the argument's own structure"
-    return AxisError(f"{what} does not fit: {error}", at=f"{what}={prefix!r}", fix=fix)
+def _does_not_fit(option: str, prefix: PyTree, error: ValueError) -> AxisError:
+    """The error for a prefix that does not fit; the likely reason is a dict by kind without `weft.axes` around it."""
+    refuse_by_kind(prefix, option)
+    fix = "give one axis (or spec, or sharding) for a whole argument, or a tree of the argument's own structure"
+    return AxisError(f"{option} does not fit: {error}", at=f"{option}={prefix!r}", fix=fix)
 
 
-def refuse_by_kind(prefix: PyTree, what: str, marker: str = "weft.axes", least: int = 1) -> None:
-    """Refuses a dict by kind that is not marked as one. Not as a tree: JAX would have to sort its keys, and cannot.
+def refuse_by_kind(prefix: PyTree, option: str, marker: str = "weft.axes", least: int = 1) -> None:
+    """Refuses a dict from filters to rides that is not wrapped in `weft.axes`.
+
+    This walks the prefix instead of flattening it, because JAX would have to sort the keys of the dict, and classes
+    have no order.
 
     Args:
-        prefix: of a call or an output.
-        what: the option's name.
-        marker: what marks such a dict.
-        least: how many keys it has at least. An argument may be a dict with one class for a key, but not with two.
+        prefix: the prefix of a call or an output.
+        option: the option's name.
+        marker: the function that wraps such a dict.
+        least: the least number of keys. An argument may be a dict with one class as its key, but JAX cannot sort two.
 
     Raises:
         AxisError: saying what to write.
@@ -198,21 +203,21 @@ def refuse_by_kind(prefix: PyTree, what: str, marker: str = "weft.axes", least: 
         by_kind = cast("dict[Any, Any]", prefix)
         if len(by_kind) >= least and any(key is ... or isinstance(key, _FILTERS) for key in by_kind):
             raise AxisError(
-                f"{what} has a dict by kind where a tree is expected: a plain dict stands for an argument that is a "
-                "dict",
-                at=f"{what}: {_by_filter(by_kind.items())}",
+                f"{option} has a dict by kind where a tree is expected: a plain dict is the prefix of an argument that "
+                "is a dict",
+                at=f"{option}: {_by_filter(by_kind.items())}",
                 fix=f"say that it is about kinds: {marker}({_by_filter(by_kind.items())})",
             )
         prefix = tuple(by_kind.values())
     for part in cast("Sequence[Any]", prefix) if isinstance(prefix, tuple | list) else ():
-        refuse_by_kind(part, what, marker, least)
+        refuse_by_kind(part, option, marker, least)
 
 
 _FILTERS = (type, InstanceOf, Inside, PathContains, WithTag, AnyOf)
 
 
 def resolve_nodes(prefix: PyTree, tree: PyTree, is_node: Callable[[object], bool], read: Read) -> list[Ride]:
-    """The ride of each node (or leaf) of a tree, where `is_node` says which nodes to stop at."""
+    """The ride of each node of a tree that `is_node` accepts, and of each leaf that lies in none."""
     nodes = _broadcast(prefix, tree, lambda node: read(node) is not None, is_node)
     return [read_with(read, node) for node in nodes]
 
@@ -222,7 +227,8 @@ def _broadcast(
 ) -> list[object]:
     configured = any(is_stored(leaf) for leaf in trees.flatten(prefix, lambda node: is_stored(node) or stops(node))[0])
     if configured:
-        # A record in the prefix: how an array rides (`model.replace(weight=0)`) is configuration to it.
+        # A record in the prefix, `model.replace(weight=0)`: the axis 0 is no array, so that the record stores it as
+        # configuration, in its treedef, where a prefix could not be read.
         prefix, tree = spelled_out(prefix), spelled_out(tree, _Configured)
     # Not `jax.tree.broadcast`: it builds a tree of rides, and a node of another library may take arrays only.
     rides, definition = trees.flatten(prefix, stops)
@@ -236,7 +242,7 @@ def _broadcast(
 
 
 class _Configured:
-    """Marks what is configuration in a tree that is spelled out: nothing rides there."""
+    """Takes the place of configuration in a tree whose records are spelled out: configuration does not ride."""
 
     __slots__ = ()
 
@@ -244,29 +250,29 @@ class _Configured:
         pass
 
 
-def _by_kind(spec: RidesByKind, leaves: Sequence[Leaf], read: Read, what: str) -> list[Ride]:
+def _by_kind(spec: RidesByKind, leaves: Sequence[Leaf], read: Read, option: str) -> list[Ride]:
     try:
         places = sort_leaves(leaves, [filter for filter, _ in spec.rides], require_used=not spec.optional)
     except FilterError as error:
-        raise AxisError(f"{what}: {error.what}", at=error.at, fix=error.fix) from None
+        raise AxisError(f"{option}: {error.what}", at=error.at, fix=error.fix) from None
     rides = [read_with(read, ride) for _, ride in spec.rides]
     return [rides[place] for place in places if place is not None]
 
 
 def rides_in(prefix: PyTree, read: Read) -> list[Ride]:
-    """All the rides that a prefix mentions."""
-    found: list[Ride] = []
+    """All the rides in a prefix."""
+    rides: list[Ride] = []
     for leaf in _prefix_leaves(prefix, read):
         if isinstance(leaf, RidesByKind):
-            found += [read_with(read, ride) for _, ride in leaf.rides]
+            rides += [read_with(read, ride) for _, ride in leaf.rides]
+        # Other values come from the configuration of a record in the prefix.
         elif (ride := read(leaf)) is not None:
-            found.append(ride)
-        # What else is in a record's places is its configuration, where nothing rides.
-    return found
+            rides.append(ride)
+    return rides
 
 
 def depends_on_leaves(prefix: PyTree, read: Read) -> bool:
-    """Whether a prefix gives rides by kind, and so by more than a call's structure: a kind may come from a dtype."""
+    """Whether a prefix gives rides by kind, which depend on more than the call's structure: a dtype can give a kind."""
     return any(isinstance(leaf, RidesByKind) for leaf in _prefix_leaves(prefix, read))
 
 
@@ -277,23 +283,23 @@ def _prefix_leaves(prefix: PyTree, read: Read) -> list[object]:
     def stops(node: object) -> bool:
         return isinstance(node, RidesByKind) or read(node) is not None
 
-    # A record in the prefix keeps its rides as configuration.
+    # Spelled out, because a record in the prefix stores its axes as configuration.
     return [prefix] if stops(prefix) else jax.tree.leaves(spelled_out(prefix), is_leaf=stops)
 
 
-def mapped_size(leaves: Sequence[Leaf], axes: Sequence[int | None], *, given: int | None, what: str) -> int | None:
+def mapped_size(leaves: Sequence[Leaf], axes: Sequence[int | None], *, size: int | None, name: str) -> int | None:
     """The size of the axis that leaves are mapped over.
 
     Args:
         leaves: dynamic leaves with their values.
         axes: an axis for each, or None where it is not mapped.
-        given: the size the user gave, if any.
-        what: the transform's name, for errors.
+        size: the size that the user gave, if any.
+        name: the transform's name, for errors.
 
     Raises:
         AxisError: if an axis is out of range, or the sizes differ: all offenders with path, shape and size.
     """
-    # Of shapes alone, since a path is written for an error only. A leaf may be a tree, in a graph's Variable.
+    # Without paths, which are only formatted for an error. The value of an NNX Variable may be a tree of arrays.
     mapped: list[tuple[Leaf, int, tuple[int, ...]]] = [
         (leaf, axis, getattr(value, "shape", ()))
         for leaf, axis in zip(leaves, axes, strict=True)
@@ -308,38 +314,38 @@ def mapped_size(leaves: Sequence[Leaf], axes: Sequence[int | None], *, given: in
             if is_meant(axis, shape)
         ]
 
-    # First, because an axis that is not there has no size to differ in.
+    # Before the sizes are compared: an axis that does not exist has no size.
     wrong = places(lambda axis, shape: not -len(shape) <= axis < len(shape))
     if wrong:
         raise AxisError(
-            f"{what} is given an axis that these arguments do not have",
+            f"{name} is given an axis that these arguments do not have",
             at=wrong,
             fix="map them over None, or give them the axis",
         )
     sizes = {shape[axis] for _, axis, shape in mapped}
-    if given is not None and sizes - {given}:
+    if size is not None and sizes - {size}:
         raise AxisError(
-            f"{what} got arguments whose mapped axes differ from the size given, {given}",
-            at=list(dict.fromkeys(places(lambda axis, shape: shape[axis] != given, " has size "))),
+            f"{name} got arguments whose mapped axes differ from the size given, {size}",
+            at=list(dict.fromkeys(places(lambda axis, shape: shape[axis] != size, " has size "))),
             fix="map them over None, or correct the size",
         )
     if len(sizes) > 1:
         raise AxisError(
-            f"{what} got arguments with inconsistent sizes on their mapped axes: {', '.join(map(str, sorted(sizes)))}",
+            f"{name} got arguments with inconsistent sizes on their mapped axes: {', '.join(map(str, sorted(sizes)))}",
             at=list(dict.fromkeys(places(lambda axis, shape: True, " has size "))),
             fix="make the sizes agree, or map the odd ones over None",
         )
-    return next(iter(sizes), given)
+    return next(iter(sizes), size)
 
 
 def subtrees(prefix: PyTree, tree: PyTree, read: Read, wanted: Ride) -> list[PyTree]:
-    """The parts of a tree that ride in one way, by a prefix."""
+    """The parts of a tree whose ride is `wanted`, by a prefix."""
     ride = read(prefix)
     if ride is not None:
         return [tree] if ride == wanted else []
     if type(prefix) in (tuple, list) and type(tree) is type(prefix) and len(prefix) == len(tree):
         pairs = zip(prefix, tree, strict=True)
-        return [found for one, part in pairs for found in subtrees(one, part, read, wanted)]
+        return [subtree for node, part in pairs for subtree in subtrees(node, part, read, wanted)]
     if wanted not in rides_in(prefix, read):
         return []
     nodes, definition = trees.flatten(prefix, lambda node: read(node) is not None)

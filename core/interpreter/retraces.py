@@ -1,12 +1,12 @@
-"""Why a function was traced again, in the user's words.
+"""Explains retraces: which argument made `jit` trace a function again.
 
-JAX compares tree definitions and types, and can say that they differ; users know paths in their records. So each trace
-of a jitted function is remembered by what JAX keys it on, without arrays: its crossing and the types of its leaves.
-From two of them follows what changed: a static value, a shape, a dtype, a weak type, a sharding, or the kind of tree.
+JAX compares treedefs and avals, and can only say that they differ; users know the paths of their records. So weft
+remembers the cache key of each trace of a jitted function, without arrays: its crossing and the avals of its leaves.
+Two keys show what changed: a static value, a shape, a dtype, a weak type, a sharding, or the treedef.
 
-- At the third trace that differs in the same statics alone, a `RetraceWarning` says so: most often that is a counter or
-  a schedule, which was meant to be an array.
-- `explain_retraces` tells of every trace while it is open, or of those that one function has had.
+- At the third trace that differs from the others in the same statics alone, weft gives a `RetraceWarning`: most often
+  the static is a counter or a schedule, which was meant to be an array.
+- `explain_retraces` reports every trace while it is open, or the traces of one function.
 """
 
 from __future__ import annotations
@@ -38,28 +38,35 @@ from weft.core.records.statics import same_static
 MOST_COMPARED = 16
 # A warning is given at this many traces.
 TOO_MANY = 3
-# How many leaves that are one array a line names.
+# How many pairs of leaves that are the same array a line names.
 _MOST_SHARED = 3
 
 
 class RetraceWarning(UserWarning):
-    """A function is traced and compiled again for each value of a static."""
+    """The category of the warning that a function is traced and compiled again for each value of a static argument."""
 
 
 @dataclass(frozen=True)
 class Trace:
-    """One trace of a function, by what JAX tells traces apart by."""
+    """The cache key of one trace of a function, and where the trace happened.
+
+    Attributes:
+        number: 1 for the first trace of the function.
+        boundary, crossing, types: the cache key; `types` are the avals of the dynamic leaves.
+        place: the user's line that called the function.
+        made_anew: whether a function with the same code object was traced before.
+    """
 
     number: int
     boundary: AnyBoundary
     crossing: AnyCrossing
     types: tuple[object, ...]
     place: str
-    made_anew: bool = False  # whether another function of the same text was traced before
+    made_anew: bool = False
 
     @cached_property
     def described(self) -> Described:
-        """What it is told apart by, beside the types of arrays."""
+        """The part of the cache key that is not avals."""
         return self.crossing.structure.described()
 
     @cached_property
@@ -69,30 +76,30 @@ class Trace:
 
     @cached_property
     def arrays(self) -> Mapping[Path, object]:
-        """The types of the arrays by path."""
+        """The avals of the arrays by path."""
         return {self.crossing.structure.path_of(i): aval for i, aval in enumerate(self.types)}
 
 
 def changes_between(before: Trace, after: Trace) -> list[str]:
-    """What differs, as `static: state.step: 0 -> 1`."""
-    found = [
+    """The differences between two traces, as lines like `static: state.step: 0 -> 1`."""
+    lines = [
         f"static: {format_path(path)}: {' -> '.join(_in_words([before.statics[path], after.statics[path]]))}"
         for path in _changed_statics(before, after)
     ]
-    here, there = ({**_nones(trace), **trace.arrays, **_fixed(trace.statics)} for trace in (before, after))
-    for path in dict.fromkeys((*here, *there)):
-        was, now = here.get(path), there.get(path)
+    earlier, later = ({**_nones(trace), **trace.arrays, **_fixed(trace.statics)} for trace in (before, after))
+    for path in dict.fromkeys((*earlier, *later)):
+        was, now = earlier.get(path), later.get(path)
         if was is None or now is None or isinstance(was, Fixed) != isinstance(now, Fixed):
-            found.append(f"kind of tree: {format_path(path)}: {_named(was)} -> {_named(now)}")
+            lines.append(f"kind of tree: {format_path(path)}: {_named(was)} -> {_named(now)}")
         elif not isinstance(was, Fixed) and was != now:
-            found.append(f"{_aspect(was, now)}: {format_path(path)}: {_named(was)} -> {_named(now)}")
-    if not found and before.crossing.structure != after.crossing.structure:
-        found = [f"kind of tree: {line}" for line in differences(before.described, after.described)]
-    if not found and before.crossing.repeats != after.crossing.repeats:
-        found = [f"one array in two places: {' -> '.join(map(_shared, (before, after)))}"]
-    if not found and before.crossing.rides != after.crossing.rides:
-        found = ["placement: an argument is sharded or donated otherwise"]
-    return found or ["JAX: other settings (a context manager, a mesh), or its caches were cleared"]
+            lines.append(f"{_aspect(was, now)}: {format_path(path)}: {_named(was)} -> {_named(now)}")
+    if not lines and before.crossing.structure != after.crossing.structure:
+        lines = [f"kind of tree: {line}" for line in differences(before.described, after.described)]
+    if not lines and before.crossing.repeats != after.crossing.repeats:
+        lines = [f"one array in two places: {' -> '.join(map(_shared, (before, after)))}"]
+    if not lines and before.crossing.rides != after.crossing.rides:
+        lines = ["placement: the sharding or the donation of an argument differs"]
+    return lines or ["JAX: other settings (a context manager, a mesh), or its caches were cleared"]
 
 
 def _shared(trace: Trace) -> str:
@@ -103,7 +110,7 @@ def _shared(trace: Trace) -> str:
 
 
 def abstract(value: PyTree) -> PyTree:
-    """The type of an array, or of the tree of arrays that a graph's Variable may hold."""
+    """The aval of an array, or of the tree of arrays that an NNX Variable may hold."""
     return jax.typeof(value) if is_array(value) else jax.tree.map(jax.typeof, value)
 
 
@@ -133,12 +140,12 @@ def _named(value: object) -> str:
     text = "None" if value == Fixed(None) else str(value)
     if isinstance(value, Fixed):
         return text
-    # JAX marks a weak type with a tilde, which says little to who has not met it.
+    # JAX marks a weak type with a tilde, which a reader who has never met it takes for a typing error.
     return f"{text.lstrip('~')} (weak)" if text.startswith("~") else text
 
 
 def _in_words(values: Sequence[PyTree]) -> list[str]:
-    """Static values, where those that look alike are told to be others."""
+    """Static values as text; a value whose text occurred before is called `another ...`."""
     texts = list(map(_shown, values))
     return [f"another {text}" if text in texts[:i] else text for i, text in enumerate(texts)]
 
@@ -155,20 +162,20 @@ class Traces:
 
     def __init__(self) -> None:
         self.name = ""
-        # The text that the function is compiled from, by which one that was made anew is recognised.
+        # The function's code object, by which a function that was defined again (in a loop) is recognised.
         self.code: object = None
         self.latest: deque[Trace] = deque(maxlen=MOST_COMPARED)
         self._count = 0
         self._warned: set[frozenset[Path]] = set()
 
     def record(self, name: str, boundary: AnyBoundary, crossing: AnyCrossing, values: Sequence[PyTree]) -> None:
-        """Remembers a trace that begins, and tells of it.
+        """Remembers a trace that begins, reports it to `explain_retraces`, and warns if a static keeps changing.
 
         Args:
-            name: what the function is called.
-            boundary: what took its arguments apart.
-            crossing: how they cross.
-            values: the tracers of their leaves.
+            name: the function's name.
+            boundary: the boundary of the call.
+            crossing: the crossing of the call.
+            values: the tracers of its leaves.
         """
         frame, level = _users_frame()
         place = "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
@@ -182,21 +189,21 @@ class Traces:
         self.latest.append(trace)
         for listener in _listeners.get():
             listener(self._explained(earlier, trace))
-        # A program that was written for another library is told when it asks.
+        # Not for NNX, whose programs were written for flax: those hear of retraces when they ask.
         if boundary.typed:
             self._warn(earlier, trace, level)
 
     def explained(self) -> list[str]:
-        """Why each of the latest traces was made."""
+        """For each of the latest traces, why it was needed."""
         traces = list(self.latest)
         return [self._explained(traces[:i], trace) for i, trace in enumerate(traces)]
 
     def _explained(self, earlier: Sequence[Trace], trace: Trace) -> str:
         if earlier:
-            # The nearest of them says most; of several that are as near, the latest.
-            reasons = min((changes_between(other, trace) for other in reversed(earlier)), key=len)
+            # Compared with the earlier trace that differs least; with the latest of several that differ equally.
+            reasons = min((changes_between(before, trace) for before in reversed(earlier)), key=len)
         elif trace.number > 1:
-            reasons = ["what was traced before is not remembered any more"]
+            reasons = ["the earlier traces are not remembered any more"]
         else:
             reasons = [_MADE_ANEW if trace.made_anew else "the first trace of this function"]
         place = trace.place or "no line of yours"
@@ -205,23 +212,24 @@ class Traces:
 
     def _warn(self, earlier: Sequence[Trace], trace: Trace, level: int) -> None:
         groups: dict[frozenset[Path], list[Trace]] = {}
-        for other in earlier:
-            paths = _differing_in_statics(other, trace)
+        for before in earlier:
+            paths = _differing_in_statics(before, trace)
             members = groups.setdefault(paths, [])
-            # Not two configurations of one kind, each with another of a second kind: each value is a new one.
-            if paths and all(len(_changed_statics(member, other)) == len(paths) for member in members):
-                members.append(other)
-        for paths, others in groups.items():
-            if len(others) + 1 < TOO_MANY or paths in self._warned:
+            # Only if every static differs between all members. Two values of `a`, each with two values of `b`, make
+            # four traces that a program may mean, and no static has a third value.
+            if paths and all(len(_changed_statics(member, before)) == len(paths) for member in members):
+                members.append(before)
+        for paths, members in groups.items():
+            if len(members) + 1 < TOO_MANY or paths in self._warned:
                 continue
             self._warned.add(paths)
-            values = {path: [one.statics[path] for one in (*others, trace)] for path in paths}
+            values = {path: [member.statics[path] for member in (*members, trace)] for path in paths}
             lines = [
                 f"  at: {format_path(path)}: {', '.join(_in_words(values[path]))}" for path in sorted(paths, key=str)
             ]
             warnings.warn(
                 f"{trace.boundary.layer}.jit({self.name}) is traced and compiled again for each value of a static: "
-                f"{len(others) + 1} times so far\n"
+                f"{len(members) + 1} times so far\n"
                 + "\n".join(lines)
                 + f"\n  fix: {_fix([value for row in values.values() for value in row])}",
                 RetraceWarning,
@@ -242,13 +250,13 @@ def _differing_in_statics(before: Trace, after: Trace) -> frozenset[Path]:
 
 
 _MADE_ANEW = (
-    "the function was made anew, from the same lines as one that was traced before: define it once, outside of what "
-    "is called again"
+    "the function was defined again by the same lines as one that was traced before: define it once, outside of the "
+    "loop or function that is run repeatedly"
 )
 
 
 def _may_be_unmeant(was: object, now: object) -> bool:
-    # Two functions are two programs, unless they are one that was made twice.
+    # A user who passes two functions means two programs, unless one `def` was run twice.
     if isinstance(was, types.FunctionType) and isinstance(now, types.FunctionType):
         return was.__code__ is now.__code__
     return not (callable(was) or callable(now))
@@ -256,27 +264,27 @@ def _may_be_unmeant(was: object, now: object) -> bool:
 
 def _fix(values: Sequence[PyTree]) -> str:
     if any(isinstance(value, types.FunctionType) for value in values):
-        return "define the function once, outside of what is called again"
+        return "define the function once, outside of the loop or function that is run repeatedly"
     if all(type(value) in NUMBERS for value in values):
         return (
             "make it an array (jnp.asarray), and it is traced once; if each value is meant to be compiled for, "
             "pass it as an argument of its own, named in static_argnames"
         )
-    return "keep it as it is from call to call; if each value is meant, name the argument in static_argnames"
+    return "pass the same value at each call; if each value is meant, name the argument in static_argnames"
 
 
 def _users_frame() -> tuple[types.FrameType | None, int]:
     """The user's frame that made this call, and how far up it is, as `warnings.warn` counts from `Traces._warn`."""
-    # `_warn` is called from `record`, as this function is: both count from one frame.
+    # `warnings.warn` counts from `_warn`, which `record` calls as it calls this function: both are at the same depth.
     frame, level = inspect.currentframe(), 1
     while frame is not None and not is_users(frame):
         frame, level = frame.f_back, level + 1
     return frame, level
 
 
-# ---- telling ---------------------------------------------------------------------------------------------------------
+# ---- explain_retraces ------------------------------------------------------------------------------------------------
 
-# Texts from which a function was compiled that was traced.
+# The code objects of the functions that were traced.
 _codes: Recent[object, bool] = Recent(listed=("weft.core.interpreter.retraces", "code"))
 _listeners: ContextVar[tuple[Callable[[str], None], ...]] = ContextVar("weft_retraces", default=())
 
@@ -288,20 +296,20 @@ def explain_retraces(function: object, /, *, file: TextIO | None = None) -> list
 def explain_retraces(
     function: object = None, /, *, file: TextIO | None = None
 ) -> AbstractContextManager[list[str]] | list[str]:
-    """Prints why `weft.jit` or `nnx.jit` traces functions: what differs from the trace before that is nearest.
+    """Prints why `weft.jit` or `nnx.jit` traces a function: what differs from the most similar earlier trace.
 
-    Without a function it is a context manager, that tells of each trace made inside; with one, it tells of the traces
-    that this function has had (the last sixteen).
+    Without a function it is a context manager, which prints an explanation for each trace inside; with a function it
+    prints the explanations of its last sixteen traces.
 
     Args:
-        function: what `weft.jit` or `nnx.jit` returned.
+        function: a function that `weft.jit` or `nnx.jit` returned.
         file: where to print; `sys.stdout` by default.
 
     Returns:
         The explanations, one for each trace: a list that grows while the context is open.
 
     Raises:
-        TypeError: if the function is another.
+        TypeError: if neither `weft.jit` nor `nnx.jit` returned the function.
 
     >>> import jax.numpy as jnp, weft
     >>> step = weft.jit(lambda x, name: x + len(name))

@@ -1,20 +1,20 @@
 """Rides: how one leaf crosses into a transform and out again.
 
-A transform tells leaves apart by one thing: an axis for vmap, a spec for shard_map, a placement for jit, whether a loop
-carries them, their role in a derivative. That is the leaf's *ride*, and leaves that ride alike form a *lane*. Users
-write axes, specs and `Carry` in prefixes (see `prefixes`); the rule *reads* each into a ride, by a `Read`.
+A transform treats leaves differently by one thing: an axis in vmap, a spec in shard_map, a placement in jit, whether a
+loop carries them, their role in a derivative. That is the leaf's *ride*, and leaves with equal rides form a *lane*.
+Users write axes, specs and `Carry` in prefixes (see `prefixes`); the rule turns each into a ride, by a `Read`.
 
-A ride knows what follows from it, so that nothing else has to ask which transform it is of:
+A ride knows its consequences, so that no other code has to ask which transform it belongs to:
 
-- `place`: what two paths to one leaf must agree on;
-- `update`: the ride on which what changed in it leaves, or None where that does not come back;
-- `forwards`: whether an output that is the argument itself may stay outside of the trace, if both ride so;
-- `always_leaves`: whether who asked for it wants the value to come back from there, changed or not;
-- `gives_away`: whether what rides so is gone once the function has run;
-- `refused`, `refuse`: what to do instead, if no leaf may leave so; what cannot.
+- `place`: the part of the ride on which two paths to one Variable must agree;
+- `update`: the ride on which an updated leaf leaves, or None if updates do not come back;
+- `forwards`: whether an output that is an argument itself may stay outside of the trace, if both have this ride;
+- `always_leaves`: whether the value comes back from the transform even if it has not changed;
+- `gives_away`: whether the transform donates the buffer;
+- `refused`, `refuse`: the advice if no leaf may leave on this ride; the check of a single leaf.
 
-Rides are compared and hashed a lot (they are part of a compiled function's key), so they are small and frozen, and the
-common ones are made once.
+Rides are compared and hashed at every call (they are part of a cache key), so they are small and frozen, and the common
+ones are created once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any, ClassVar, TypeGuard, cast
 
 import jax
 from jax.sharding import PartitionSpec, Sharding
-from weft.core.caches import kept
+from weft.core.caches import cached_by
 from weft.core.edge._tracers import is_mapped
 from weft.core.edge.layouts import is_format
 from weft.core.edge.trees import PyTree
@@ -47,24 +47,25 @@ class Carry:
 
 
 class Ride:
-    """How a leaf crosses. What holds for most of them; see the module.
+    """The base of rides, with the answers of most of them; the module says what each property means.
 
     Attributes:
-        is_place: whether it says where arrays are. Roles do not, so they never disagree about it.
-        takes_new: whether something new in an argument may leave by it, though nothing arrived by it.
-        is_abstract: whether nothing leaves at all, since nothing is computed.
+        is_place: whether it says where an array is (an axis, a spec, a sharding). Two paths to one Variable must agree
+            on such rides; a role in a derivative is no place.
+        takes_new: whether a Variable that is new in an argument may leave on this ride, though no leaf entered on it.
+        is_abstract: whether no leaf leaves, since the transform computes nothing.
     """
 
     is_abstract: bool = False
     is_place: ClassVar[bool] = True
     takes_new: ClassVar[bool] = False
 
-    # The field that stands for it in a prefix, for users and for JAX; None: it does itself.
+    # The field with the value that users write in a prefix, and that JAX takes; None: the ride itself.
     written: ClassVar[str | None] = None
 
     @property
     def as_written(self) -> object:
-        """What stands for it in a prefix."""
+        """The value that users write for it in a prefix, and that JAX takes."""
         return self if self.written is None else getattr(self, self.written)
 
     def __str__(self) -> str:
@@ -80,41 +81,41 @@ class Ride:
 
     @property
     def kept_at(self) -> object:
-        """The sharding that a value is to have after the call, though it has not changed."""
+        """The sharding that a value must have after the call even if it has not changed."""
         return None
 
     @property
     def forwards(self) -> bool:
-        """Whether an output leaf that is an argument's may stay outside of the trace, where both ride so."""
+        """Whether an output leaf that is an argument may stay outside of the trace, if both have this ride."""
         return True
 
     @property
     def place(self) -> Ride:
-        """What every path to one leaf must say alike."""
+        """The part of the ride on which all paths to one Variable must agree."""
         return self
 
     @property
     def update(self) -> Ride | None:
-        """The ride on which what changed in an argument leaves; None: it does not come back."""
+        """The ride on which an updated leaf of an argument leaves; None: updates do not come back."""
         return self
 
     @property
     def refused(self) -> str | None:
         return None
 
-    def is_like(self, other: Ride) -> bool:
-        """Whether two rides are equal, quickly where they are one."""
-        return self is other or self == other
+    def is_like(self, ride: Ride) -> bool:
+        """Whether two rides are equal; fast if they are the same object, as the common rides are."""
+        return self is ride or self == ride
 
     def refuse(self, value: PyTree, path: Callable[[], str]) -> None:
-        """Refuses a value that cannot leave so, naming its path."""
+        """Refuses a value that cannot leave on this ride, naming its path."""
 
     def may_return_on(self, ride: Ride) -> bool:
-        """Whether a leaf that arrived on this may be returned on another: it is one leaf, and rides in one way."""
+        """Whether a Variable that entered on this ride may be returned on another: a Variable has one place."""
         return isinstance(ride, Role) or self.place == ride.place
 
 
-# Where jit is told to put an array; None: where it is. `Any` is a `Format`, with a layout of its own.
+# Where `jit` puts an array; None: where it is. `Any` stands for `jax.experimental.layout.Format`.
 Where = Sharding | PartitionSpec | Any | None
 
 
@@ -128,7 +129,7 @@ class Axis(Ride):
     written: ClassVar[str | None] = "axis"
 
     def refuse(self, value: PyTree, path: Callable[[], str]) -> None:
-        """Refuses what differs along the axis of a `vmap`, but is to leave without one.
+        """Refuses a batched value on the ride None, which would have to be the same for every index.
 
         Raises:
             AxisError: naming its path.
@@ -137,7 +138,7 @@ class Axis(Ride):
             mapped = [leaf for leaf in jax.tree.leaves(value) if is_mapped(leaf)]
             if mapped:
                 raise AxisError(
-                    "something mapped leaves under None: by out_axes, or by the in_axes of an argument that changes",
+                    "a mapped value leaves under None: by out_axes, or by the in_axes of an argument that changes",
                     at=f"{path()}: {jax.typeof(mapped[0])} for each index",
                     fix="give it an axis, or reduce it over the mapped one (mean, sum, psum): statistics of a "
                     "BatchNorm by axis_name=, which the vmap is given too",
@@ -146,11 +147,11 @@ class Axis(Ride):
 
 @dataclass(frozen=True)
 class Step(Ride):
-    """In a loop over a sequence: one slice along an axis at each step, or (None) the same at every step.
+    """In a loop over a sequence: one slice along an axis at each step, or (None) the same value at every step.
 
     Attributes:
         axis: the axis, or None.
-        along: whether what changes of what is the same at every step is carried along.
+        along: whether a leaf under None becomes part of the carry if the function changes it, rather than an error.
     """
 
     axis: int | None
@@ -180,7 +181,7 @@ class Step(Ride):
 
 @dataclass(frozen=True)
 class Carried(Ride):
-    """Carried from one iteration to the next. Its updates are the carry itself."""
+    """The user's carry. It has no updates: what the function returns is the next carry."""
 
     is_place: ClassVar[bool] = False
 
@@ -198,8 +199,8 @@ class Carried(Ride):
 
 @dataclass(frozen=True)
 class Along(Ride):
-    """Carried from one iteration to the next without being returned: what a filter says to carry inside of an argument,
-    and, where it is asked for, what is the same at every step until the function changes it."""
+    """Carried by weft in addition to the user's carry: leaves of an argument that a filter gives to `Carry`, and leaves
+    under None that the function changes, if `Step.along` allows it."""
 
     is_place: ClassVar[bool] = False
 
@@ -222,13 +223,13 @@ class Spec(Ride):
 
     @property
     def always_leaves(self) -> bool:
-        # A shard_map has no other way to lay a value out than to let it leave.
+        # `shard_map` lays a value out over the mesh only if it is an output.
         return self.spec is not None
 
 
 @dataclass(frozen=True)
 class Placement(Ride):
-    """Through jit: by a sharding (None: as it is), its buffer given away or not."""
+    """In `jit`: a sharding (None: as the array is), and whether the buffer is donated."""
 
     sharding: Where = None
     donated: bool = False
@@ -246,12 +247,13 @@ class Placement(Ride):
 
     @property
     def forwards(self) -> bool:
-        # A donated leaf leaves through XLA's aliasing, which copies nothing; a sharding, asked for, must be applied.
+        # A donated argument is deleted, so an output that is the argument must come from XLA, which aliases the buffer
+        # and copies nothing. A sharding is applied by leaving.
         return self.sharding is None and not self.donated
 
     @property
     def place(self) -> Ride:
-        # Where a leaf is first met says whether it is given away.
+        # Two paths to one Variable need not agree on donation: the path that is met first decides.
         return replace(self, donated=False) if self.donated else self
 
     @property
@@ -261,16 +263,17 @@ class Placement(Ride):
 
 @dataclass(frozen=True)
 class Role(Ride):
-    """A part in what a transform does that is no place: differentiated, closed over, an operand of a branch.
+    """What a transform does with a leaf, apart from its place: differentiates it, closes over it, passes it to a
+    branch.
 
     Attributes:
-        name: in errors.
+        name: the name in errors.
         keeps: whether an output that is an argument of this role stays outside of the trace.
         returns: whether updates come back, on `updates_as` if that is another role.
-        updates_as: see `returns`. It is no part of what a role is: transforms that differentiate share their roles,
+        updates_as: see `returns`. It is not compared, so that all transforms that differentiate share their roles,
             whatever they do with updates.
-        instead: what to do instead of letting something leave so, which is refused; None: it is not.
-        is_abstract: whether nothing leaves, since nothing is computed.
+        instead: if no leaf may leave in this role, the advice of the error; None: leaves may leave.
+        is_abstract: whether no leaf leaves, since the transform computes nothing.
     """
 
     name: str
@@ -302,7 +305,7 @@ class Role(Ride):
 
 @dataclass(frozen=True)
 class Unknown(Ride):
-    """Something in a prefix that the transform does not know; JAX says what it thinks of it."""
+    """A value in a prefix that the transform does not know. It is passed to JAX, which raises its own error."""
 
     value: object
 
@@ -311,33 +314,33 @@ class Unknown(Ride):
 
 # ---- from what users write to rides ----------------------------------------------------------------------------------
 
-# What a node of a prefix means to a rule: a ride, or None where it is a container of such.
+# Turns a node of a prefix into a ride; None if the node is a container.
 Read = Callable[[Any], Ride | None]
 
 
 def read_with(read: Read, node: object) -> Ride:
-    """The ride that a leaf of a prefix means.
+    """The ride of a leaf of a prefix.
 
     Raises:
-        AxisError: for a function, which other libraries call with each leaf.
+        AxisError: for a function; equinox calls a function in `in_axes` with each leaf, weft does not.
     """
     ride = read(node)
     if ride is None and callable(node) and not isinstance(node, type):
         raise AxisError(
-            f"a function says how a leaf rides: {node!r}",
-            fix="write the axis itself, which what is no array does not ride on; or one for each kind, path or class: "
-            "weft.axes({filter: axis, ...: axis})",
+            f"a function cannot stand for an axis: {node!r}",
+            fix="write the axis itself, which leaves that are no arrays ignore; or an axis for each kind, path or "
+            "class: weft.axes({filter: axis, ...: axis})",
         )
     return Unknown(node) if ride is None else ride
 
 
-# Made once, so that the rides of a thousand leaves compare by identity.
-@kept("axis")
+# Cached, so that the rides of a thousand leaves compare by identity.
+@cached_by("axis")
 def _axis(axis: int | None) -> Axis:
     return Axis(axis)
 
 
-@kept("axis")
+@cached_by("axis")
 def _step(axis: int | None, along: bool = False) -> Step:
     return Step(axis, along)
 
@@ -356,14 +359,14 @@ def read_axis(node: object) -> Axis | None:
 
 
 def read_step(node: object) -> Ride | None:
-    """`Carry`, an axis or None, in a loop."""
+    """`Carry`, an axis or None as a ride of a loop."""
     if node is Carry:
         return CARRIED
     return node if isinstance(node, Along | Step) else _step(node) if is_axis(node) else None
 
 
 def read_step_along(node: object) -> Ride | None:
-    """The same, in a loop that carries along what changes of what is the same at every step."""
+    """As `read_step`; a leaf under None that the function changes becomes part of the carry."""
     return _step(None, True) if node is None else read_step(node)
 
 
@@ -378,22 +381,22 @@ def is_sharding(node: object) -> bool:
 
 
 def read_placement(node: object) -> Placement | None:
-    """A sharding, or None, or a placement as it is."""
+    """A sharding or None as a placement; a placement stays as it is."""
     if isinstance(node, Placement):
         return node
     return Placement(cast("Where", node)) if is_sharding(node) else None
 
 
 def read_role(node: object) -> Role | None:
-    """A role as it is: users do not write them."""
+    """A role, which stays as it is: rules write roles, users do not."""
     return node if isinstance(node, Role) else None
 
 
 def axis_of(ride: Ride) -> int | None:
-    """The axis that leaves are mapped over, if they are."""
+    """The axis of a ride; None if leaves on it are not mapped."""
     return ride.axis if isinstance(ride, Axis | Step) else None
 
 
 def as_written(lanes: Iterable[Ride]) -> tuple[object, ...]:
-    """Lanes as JAX takes them: axes, specs, shardings."""
+    """The lanes' axes, specs or shardings, as JAX takes them."""
     return tuple(lane.as_written for lane in lanes)

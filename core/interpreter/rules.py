@@ -1,7 +1,7 @@
-"""Rules: the declaration of one transform, and what it is given to lift.
+"""Rules: what a transform declares, and `Body`, the user's function as JAX gets it.
 
-A rule says where things ride, and holds the one call into JAX (`lift`), from the user's functions as functions of lanes
-(`Body`) to a function of lanes. The rules themselves are in `weft.transforms`.
+A rule says how leaves ride, and holds the one call into JAX (`lift`), which takes the user's functions as functions of
+lanes (`Body`) and returns a function of lanes. The rules of JAX's transforms are in `weft.transforms`.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from weft.core.memory import live
 from weft.core.records.aliases import known_as_one
 from weft.core.records.draws import noted_draws
 from weft.core.records.leaves import Leaf, is_array
-from weft.core.records.statics import given
+from weft.core.records.statics import unwrapped
 
 O = TypeVar("O")
 R = TypeVar("R")
 
-# Called with the live arguments before the user's function; what it returns is called with the output after.
+# Called with the live arguments before the user's function runs; it returns a check that is called with the output.
 Agreement = Callable[[AnyBoundary, Call, Departure], Callable[[Any], None]]
 
 
 class OutcomeNode(types.SimpleNamespace):
-    """An outcome as a pytree node without leaves, in the output of what JAX transforms.
+    """An outcome as a pytree node without leaves, so that JAX stores it in the treedef of the output.
 
-    Its constructor and its flattening are in C: between the end of a compiled call and its result there is no
-    instruction of Python, at which an interrupt could be raised, and the result be lost.
+    Its constructor and its flattening are in C. Python raises a KeyboardInterrupt between two of its instructions; with
+    a Python function here, one between the end of a compiled call and its result lost the result.
     """
 
     value: Outcome
@@ -55,8 +55,8 @@ class OutcomeNode(types.SimpleNamespace):
 jax.tree_util.register_dataclass(OutcomeNode, data_fields=[], meta_fields=["value"])
 
 
-# What a body returns: the lanes of the output, those of what it changed in its arguments, and the outcome. A plain
-# tuple, which JAX builds in C (see `OutcomeNode`).
+# What a body returns: the lanes of the output, the lanes of updates, and the outcome. A plain tuple, which JAX builds
+# in C (see `OutcomeNode`).
 Exit = tuple[Groups, Groups, OutcomeNode]
 
 
@@ -65,12 +65,13 @@ class Body:
     """The user's function as a pure function of lanes, for JAX to transform.
 
     Attributes:
-        boundary, crossing, departure: how the call comes in, and what it returns goes out.
-        index: which of the functions it is. Not the function, which is alive in the call alone (see `memory`).
-        name: of the function.
-        agreement: what its output must agree with.
-        returns: what its output is taken for.
-        same_as: of the bodies whose function is this very one, the first: what is traced of it serves them all.
+        boundary, crossing, departure: how the call enters, and how its output leaves.
+        index: the index of the function among the call's functions. The body does not hold the function itself, so that
+            a cached plan keeps no closure alive (see `memory`).
+        name: the name of the function.
+        agreement: checks the output against the arguments (a carry), if the rule demands it.
+        returns: interprets the output (as a pair, for one), or refuses it.
+        same_as: the index of the first body with the same function, whose trace serves for all of them.
         traces: see `Rule.traces`.
     """
 
@@ -85,7 +86,9 @@ class Body:
     traces: bool
 
     def __call__(self, groups: Groups, *before: PyTree) -> Exit:
-        """Runs on lanes; `before` are arguments that the transform itself supplies, ahead of the user's."""
+        """Runs on lanes; `before` are arguments that the transform itself puts before the user's."""
+        # Outside of any looked-at program only functions that are traced to be run are looked at: an eager `vmap` also
+        # calls its function with tracers, but its results are used by Python code that weft does not see.
         if marking() or (self.traces and successors_context.value):
             from weft.core.threads.lost import look
 
@@ -93,13 +96,13 @@ class Body:
         return self.run(groups, *before)
 
     def run(self, groups: Groups, *before: PyTree) -> Exit:
-        """As a call, in the trace that runs: for a function that gives more than what it returns."""
+        """Runs in the current trace, without looking for lost successors first."""
         values = self.crossing.ungroup(groups)
         call, memory = self.boundary.rebuild(self.crossing, values)
         functions, args, kwargs = call
         check = self.agreement(self.boundary, call, self.departure) if self.agreement is not None else None
-        # What was static as a whole, or taken apart beforehand, is itself again for the function.
-        args, kwargs = map(given, args), {name: given(value) for name, value in kwargs.items()}
+        # Unwraps arguments that are static as a whole, or that were flattened before the call.
+        args, kwargs = map(unwrapped, args), {name: unwrapped(value) for name, value in kwargs.items()}
         try:
             carried = [isinstance(ride, Carried) for ride in self.crossing.rides]
             with (
@@ -108,7 +111,8 @@ class Body:
             ):
                 out = hooks.call_checked(live(functions[self.index]), (*before, *args), kwargs, self.boundary.typed)
                 returned(out)
-        # What JAX raises where Python needs a traced value derives from one of the first two.
+        # JAX's errors about traced values derive from TypeError or IndexError; those about a pair in place of an array
+        # are ValueErrors and AttributeErrors too.
         except (TypeError, IndexError, ValueError, AttributeError) as error:
             from weft.core.interpreter.explain import explain_traced
             from weft.core.interpreter.forgotten import explain_forgotten
@@ -117,8 +121,8 @@ class Body:
             explain_traced(error, values, self.crossing.structure.path_of, names, self.boundary.layer)
             explain_forgotten(error)
             raise
-        # Before the output meets its prefix: a missing auxiliary output would be reported as a prefix that does not
-        # fit.
+        # Before the output is matched with its prefix: a missing auxiliary output was reported as an `out_axes` that
+        # does not fit.
         out = self.returns(out)
         if check is not None:
             check(out)
@@ -130,16 +134,16 @@ class Body:
         return replace(self, departure=replace(self.departure, **changes))
 
     def learn_updates(self, groups: Groups, *before: PyTree) -> frozenset[int]:
-        """Which leaves of the arguments the function updates, by one abstract evaluation."""
+        """The positions of the leaves that the function updates, learned by one abstract evaluation."""
         outcome = self.learn_outcome(groups, *before)
         return frozenset() if outcome is None else outcome.updated
 
     def learn_outcome(self, groups: Groups, *before: PyTree) -> Outcome | None:
-        """What the function returns and does, by one abstract evaluation; None where nothing is ever updated."""
+        """The outcome of one abstract evaluation; None if the boundary has no updates."""
         if not self.boundary.may_update(self.crossing):
             return None
 
-        # Another function each time: JAX takes a function that is traced while it is traced for endless recursion.
+        # A new function at each call: JAX reports endless recursion if a function is traced while it is being traced.
         def run(groups: Groups, *before: PyTree) -> Exit:
             return self(groups, *before)
 
@@ -148,27 +152,27 @@ class Body:
 
 
 def as_it_is(options: object, out: R) -> R:
-    """What a function returned, for rules that expect nothing of it."""
+    """Returns the output unchanged: `Rule.returns` of rules that accept any output."""
     return out
 
 
 def pair(out: PyTree) -> tuple[PyTree, PyTree]:
-    """A value and what goes with it; JAX takes a tuple or a list for it."""
+    """The output as `(value, auxiliary output)`: a tuple or a list of two, as JAX accepts it."""
     entries = tuple(cast("list[Any]", out)) if isinstance(out, list) else out
     if is_tuple(entries) and len(entries) == 2:
         return entries[0], entries[1]
-    found = "an array" if is_array(entries) else type(entries).__name__
+    returned = "an array" if is_array(entries) else type(entries).__name__
     if is_tuple(entries):
-        found = f"a sequence of {len(entries)}"
+        returned = f"a sequence of {len(entries)}"
     raise PairError(
-        f"has_aux does not fit: the function returned {found}, not a pair",
+        f"has_aux does not fit: the function returned {returned}, not a pair",
         fix="return (value, auxiliary output), or leave has_aux out",
     )
 
 
 @dataclass(frozen=True)
 class Lift(Generic[O]):
-    """What a rule lifts: the functions as bodies over lanes, and all that is known before arrays are."""
+    """The argument of `Rule.lift`: the functions as bodies over lanes, and all that a cache key knows of the call."""
 
     bodies: tuple[Body, ...]
     crossing: AnyCrossing
@@ -182,18 +186,18 @@ class Lift(Generic[O]):
 
     @property
     def out_lanes(self) -> tuple[Ride, ...]:
-        """The rides of the lanes that they return, of their output."""
+        """The rides of the lanes of their output."""
         return self.bodies[0].departure.lanes
 
     @property
     def update_lanes(self) -> tuple[Ride, ...]:
-        """The rides of the lanes that they return, of what they change."""
+        """The rides of the lanes of their updates."""
         return self.bodies[0].departure.update_lanes
 
 
 @dataclass(frozen=True)
 class Finish(Generic[O]):
-    """What a rule turns into its result when that is not just the function's output."""
+    """The argument of `Rule.finish`, for rules whose result is not just the function's output."""
 
     boundary: AnyBoundary
     crossing: AnyCrossing
@@ -209,12 +213,12 @@ Lifted = Callable[..., tuple[Any, ...]]
 
 
 def no_details(lift: Lift[O], extra: object, groups: Groups) -> Mapping[str, object]:
-    """The frame of a rule of which there is no more to say than its name."""
+    """`Rule.frame` of rules whose frame shows nothing but the transform's name."""
     return {}
 
 
 def no_check(options: object, call: Call, leaves: Sequence[Leaf], rides: Sequence[Ride]) -> None:
-    """The check of a rule that refuses nothing beforehand."""
+    """`Rule.check` of rules that accept any call."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,28 +226,28 @@ class Rule(Generic[O]):
     """The declaration of one transform; equal only to itself.
 
     Attributes:
-        name: as users call it.
-        lift: the JAX call: from bodies to a function `lifted(extra, *groups) -> (*Exit, *more)`. It says where updates
-            go: they are one more output, or are carried, or stacked.
+        name: the transform's name, as users write it.
+        lift: the JAX call: from bodies to a function `lifted(extra, *groups) -> (*Exit, *more)`. It decides whether
+            updates are one more output, are carried, or are stacked.
         arrive: the rides of a call, as a prefix of `(functions, args, kwargs)`.
         depart: the rides of function `i`'s output, as a prefix of it.
-        read: what a node of those prefixes means.
-        lanes: lanes that are there even if nothing rides in them, in order; others follow.
+        read: turns a node of those prefixes into a ride.
+        lanes: lanes that exist even if they are empty, in order; others follow.
         check: refuses a call before anything runs.
         finish: makes the result from the output and what `lift` returned beside it.
         options: the names of the two prefixes in the user's call, for errors.
-        agree: of function `i`, what its output must agree with.
-        frame: the details of the frame that is open while the functions run; None: the lift opens it, because JAX may
-            run them without it.
-        called: as users call it, where that depends on the options.
-        staged: whether the lifted function is staged by an inlined `jax.jit`: inside a trace that leaves nothing
-            behind, and called again from Python it is found compiled.
-        compiles: whether the lift compiles the functions, or computes nothing: as with `staged`, they see no values.
-        returns: what a function's output is taken for, which may be refused.
-        quick: whether calls of a known make take the generated way.
-        shares: when functions that are transformed again, alike, share what was learned of them: `always`, as in
-            `jax.jit`; `outside` of traces, if they close over values, which may be tracers inside; or `never`, where
-            JAX may call them once the call is over (custom derivatives), so that they have to be held.
+        agree: the check of function `i`'s output against the arguments, if there is one.
+        frame: the details of the frame that is open while the functions run; None: the lift opens the frame itself,
+            because JAX may run the functions later.
+        called: the transform's name where that depends on the options.
+        staged: whether the lifted function is staged by an inlined `jax.jit`: it leaves no call in a trace, and called
+            from Python again it is in the cache.
+        compiles: whether the lift compiles the functions or computes nothing, so that they see no values.
+        returns: interprets a function's output (as a pair, for one), or refuses it.
+        quick: whether calls of a structure that was seen before run generated code.
+        shares: when two transformed forms of one function share their plans: `always`, as in `jax.jit`; `outside` of
+            traces, for functions that close over values, which may be tracers inside; or `never`, where JAX may call
+            the functions after the call has ended (custom derivatives), so that a plan must hold them.
     """
 
     name: str
@@ -266,10 +270,10 @@ class Rule(Generic[O]):
 
     @property
     def runs(self) -> bool:
-        """Whether a call computes what its functions say, which `eval_shape` and `make_jaxpr` do not."""
+        """Whether a call computes the functions' outputs; `eval_shape` and `make_jaxpr` do not."""
         return self.quick or not self.compiles
 
     @property
     def traces(self) -> bool:
-        """Whether a call outside of traces traces the functions, to run the program."""
+        """Whether a call outside of any trace traces the functions, and then runs the program."""
         return self.staged or self.quick

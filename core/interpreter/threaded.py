@@ -1,12 +1,15 @@
 """The boundary of threaded parts: `weft.scan(t.blocks)(x)` inside of a `thread` block.
 
-Inside of a block the record is what references are in NNX: something that a call changes. So a part goes in and comes
-out as there, on values:
+Inside of a block the record behaves as an NNX object does: a call changes it. So a part enters and leaves a transform
+as NNX objects do, with records for objects:
 
-- on the way in the records of the parts go in front of the call's leaves; where the rule has its functions' own arrays;
-- inside, each is a block of its own (`Block.inside`), which the parts are called on, and in which successors meet;
-- on the way out the leaves that changed there leave on their ride's update lane, as every rule provides for it;
-- handing over puts the records with these leaves into the caller's block, which may be one inside of another transform.
+- `enter` puts the records of the parts before the call's other leaves, where a rule expects the arrays of its
+  functions;
+- `rebuild` opens a block of its own for each record (`Block.inside`), on which the parts are called, and which collects
+  their successors;
+- `leave` puts the leaves that changed in these blocks into the update lanes of their rides, as for any boundary;
+- `hand_over` puts the records with the changed leaves into the caller's block, which may itself be inside of a
+  transform.
 """
 
 from __future__ import annotations
@@ -45,13 +48,15 @@ from weft.core.threads.proxies import refuse_threaded, threaded_function
 
 @dataclass(frozen=True)
 class Parts:
-    """A call's functions of which some are parts, with the records of these: a tree, in the place of the functions.
+    """The functions of a call, some of which are parts of threaded records, with these records: a pytree.
 
     Attributes:
-        records: none of them inside of another.
-        functions: all of them; the parts on no block, as what is kept of a call must not keep what is in one.
-        places: of the records: what the block is called, and the path in it. Equal for what is called alike.
-        owners: for each of the functions which record it is a part of; None: it is no part.
+        records: the records, none of which lies inside of another.
+        functions: all functions. The parts among them are on no block, because a cached plan must not keep the arrays
+            of a block alive.
+        places: for each record the name of its block, and its path there. They are part of the cache key, so that two
+            blocks of the same name share a plan.
+        owners: for each function the index of the record that it is a part of; None if it is no part.
     """
 
     records: tuple[eqx.Module, ...]
@@ -60,7 +65,7 @@ class Parts:
     owners: tuple[int | None, ...]
 
     def inside(self) -> tuple[tuple[Function, ...], tuple[Block, ...]]:
-        """The functions, the parts among them on blocks inside of the transform, and these."""
+        """The functions, with the parts on new blocks inside of the transform; and these blocks."""
         blocks = tuple(Block.inside(record, *place) for record, place in zip(self.records, self.places, strict=True))
         pairs = zip(self.functions, self.owners, strict=True)
         return tuple(f if owner is None else cast("Any", f).on(blocks[owner]) for f, owner in pairs), blocks
@@ -68,8 +73,8 @@ class Parts:
     def __getitem__(self, index: int) -> Function:
         return self.inside()[0][index]
 
-    def held(self) -> list[tuple[Path, PyTree]]:
-        """The records, by what they are called."""
+    def named_records(self) -> list[tuple[Path, PyTree]]:
+        """The records, each with the path that errors name it by."""
         return [((root, *path), record) for (root, path), record in zip(self.places, self.records, strict=True)]
 
 
@@ -88,12 +93,12 @@ class CallOfParts(CallOfRecords):
     """A call of functions of which some are parts of threaded records."""
 
     def trees_of_functions(self, functions: Any) -> list[tuple[Path, PyTree]]:
-        """The records, and what functions hold that are no parts."""
+        """The records of the parts, and the records that the other functions hold."""
         plain = [f for f, owner in zip(functions.functions, functions.owners, strict=True) if owner is None]
-        return [*functions.held(), *super().trees_of_functions(tuple(plain))]
+        return [*functions.named_records(), *super().trees_of_functions(tuple(plain))]
 
 
-# The call as it goes in, and for each of its records the block that it is put back into.
+# The call with its records in front, and for each record the block that its successor goes into.
 Entered = tuple[tuple[Parts, tuple[PyTree, ...], Mapping[str, PyTree]], tuple[Block, ...]]
 
 
@@ -107,7 +112,7 @@ class Threaded(Values):
         return "THREADED"
 
     def enter(self, call: Call) -> tuple[CallOfParts, list[Leaf], tuple[Any, ...]]:
-        """Takes a call apart: its structure, its dynamic leaves, the records' first, and what it came from."""
+        """Flattens a call: its structure, its dynamic leaves (those of the records first), and its `Entered`."""
         entered = _entered(call)
         parts: Any = entered[0][0]
         for (root, path), record in zip(parts.places, parts.records, strict=True):
@@ -115,27 +120,29 @@ class Threaded(Values):
         fields: list[object] = []
         leaves: list[Leaf] = []
         named = named_arguments((parts, *entered[0][1:]))
-        for path, tree in [*parts.held(), (("<function>",), parts.functions), *named]:
+        for path, tree in [*parts.named_records(), (("<function>",), parts.functions), *named]:
             leaves += iter_leaves(tree, path, fields=fields)
+        # The places are in the treedef (see `Parts`), and the arrays of the records are leaves: a composite that opens
+        # a new block at each call hits the cache.
         structure, dynamic = assemble(CallOfParts, Make(trees.structure(entered[0]), tuple(fields)), leaves)
         return structure, dynamic, (*entered, structure)
 
     def may_update(self, crossing: Crossing[CallOfRecords]) -> bool:
-        """Parts may have successors."""
+        """True: the call of a part may return a successor."""
         return True
 
     def rides(
-        self, prefix: Arrival, call: Call, entered: Any, leaves: Sequence[Leaf], read: Read, what: str
+        self, prefix: Arrival, call: Call, entered: Any, leaves: Sequence[Leaf], read: Read, option: str
     ) -> list[Ride]:
-        """The ride of each leaf; what changes of records that are the same at every step is carried along."""
-        rides, parts = super().rides(prefix, entered[0], entered[2], leaves, read, what), entered[0][0]
+        """The ride of each leaf; a record that a loop does not slice becomes part of its carry if it changes."""
+        rides, parts = super().rides(prefix, entered[0], entered[2], leaves, read, option), entered[0][0]
         for i in range(sum(map(is_array, trees.flatten(parts.records)[0]))):
             ride = rides[i]
             rides[i] = replace(ride, along=True) if isinstance(ride, Step) and ride.axis is None else ride
         return rides
 
     def rebuild(self, crossing: Crossing[CallOfRecords], values: Sequence[PyTree]) -> tuple[Call, Any]:
-        """The live call, whose parts are those of blocks inside of the transform."""
+        """Builds the live call, with the parts on new blocks; these blocks are the memory for `leave`."""
         parts, args, kwargs = crossing.structure.build(values)
         functions, blocks = parts.inside()
         return (functions, args, kwargs), blocks
@@ -149,57 +156,62 @@ class Threaded(Values):
         out: PyTree,
         departure: Departure,
     ) -> tuple[Groups, Groups, Outcome]:
-        """Takes an output apart into lanes, and the records for what changed in them."""
+        """Flattens the output, and the changed leaves of the records, into lanes."""
         lanes = OutLanes(departure)
         outcome = self.outcome(crossing, values, out, departure, lanes)
         updates: list[tuple[int, int, int]] = []
+        # In the order of `enter`, where the arrays of the records are the first dynamic leaves. A successor has the
+        # structure of its record, so that the positions agree.
         after = [leaf for block in memory for leaf in trees.flatten(block.finish())[0] if is_array(leaf)]
         for position, value in enumerate(after):
             ride, changed = crossing.rides[position].update, value is not values[position]
             if departure.updated is not None and changed and position not in departure.updated:
                 raise SuccessorError(
-                    "a record changes where its successor has no way out: in the condition of a loop, or in the "
-                    "forward function of a custom_vjp alone",
+                    "a record changes where its successor cannot be returned: in the condition of a loop, or in the "
+                    "forward function of a custom_vjp but not in the function itself",
                     at=format_path(crossing.structure.path_of(position)),
-                    fix="return no successor there, or change the same in the function itself",
+                    fix="return no successor there, or change the same leaves in the function itself",
                 )
-            # No ride: nothing of what is only looked at comes back.
+            # Without a ride (in `eval_shape`) nothing is computed, and so nothing comes back.
             if ride is not None and (changed if departure.updated is None else position in departure.updated):
                 where = lanes.update(ride, value, lambda i=position: format_path(crossing.structure.path_of(i)))
                 updates.append((position, *where))
         return *lanes.finished(), replace(outcome, updates=tuple(updates))
 
     def hand_over(self, entered: Any, outcome: Outcome, values: Sequence[PyTree], groups: Groups) -> PyTree:
-        """The output; and the records' changed leaves go into the caller's block."""
+        """Builds the output, and puts the records with their changed leaves into the caller's block."""
         _write(entered, outcome, groups)
         return super().hand_over(None, outcome, values, groups)
 
     def quick_way(self, crossing: Crossing[CallOfRecords], entered: Any, call: Call) -> QuickWay | None:
-        """Generated code for calls of this make, as they go in."""
+        """Generated code for calls of this structure."""
         quick = super().quick_way(crossing, None, entered[0])
         if quick is None:
             return None
 
         def extract(call: Call) -> tuple[Any, Sequence[PyTree], Groups] | None:
-            # The memory is also that of the records that are called without a block.
+            # One memory serves calls of the record's method with and without a block; those without have no parts.
             if not any(isinstance(function, ThreadedFunction) for function in call[0]):
                 return None
             entered = _entered(call)
-            found = quick.extract(cast(Any, entered[0]))
-            return None if found is None else ((entered, found[0]), *found[1:])
+            extracted = quick.extract(cast(Any, entered[0]))
+            return None if extracted is None else ((entered, extracted[0]), *extracted[1:])
 
-        def hand_over(both: Any, outcome: Outcome, values: Sequence[PyTree], groups: Groups) -> PyTree:
-            _write(both[0], outcome, groups)
-            return quick.hand_over(both[1], outcome, values, groups)
+        def hand_over(entered: Any, outcome: Outcome, values: Sequence[PyTree], groups: Groups) -> PyTree:
+            call_and_blocks, records = entered
+            _write(call_and_blocks, outcome, groups)
+            return quick.hand_over(records, outcome, values, groups)
 
         return QuickWay(extract, hand_over)
 
 
 def _entered(call: Call) -> Entered:
-    """A call with the records of its parts in front, and where these are put back."""
+    """The call with the records of its parts in front, and the blocks that their successors go into."""
     functions, args, kwargs = call
-    found = {(id(f.block), f.path): (f.block, f.path) for f in functions if isinstance(f, ThreadedFunction)}.values()
-    outermost = [one for one in found if not any(_holds(other, one) for other in found if other is not one)]
+    places = {(id(f.block), f.path): (f.block, f.path) for f in functions if isinstance(f, ThreadedFunction)}.values()
+    # If two parts lie one in the other, only the outer record enters: as two records, each would miss the other's
+    # change.
+    outermost = [place for place in places if not any(_holds(outer, place) for outer in places if outer is not place)]
     owners = tuple(
         next(i for i, place in enumerate(outermost) if _holds(place, (f.block, f.path)))
         if isinstance(f, ThreadedFunction)
@@ -220,7 +232,7 @@ def _holds(outer: tuple[Block, Path], inner: tuple[Block, Path]) -> bool:
 
 
 def _write(entered: tuple[Any, ...], outcome: Outcome, groups: Groups) -> None:
-    """Puts the records with their changed leaves into the blocks that they come from."""
+    """Puts the records with their changed leaves into the blocks that they came from."""
     new = {position: groups[lane][place] for position, lane, place in outcome.updates}
     parts, start = entered[0][0], 0
     by = parts.functions[0].suffix() if len(parts.functions) == 1 else "(...)"
@@ -239,14 +251,14 @@ THREADED = Threaded()
 def boundary_of(
     boundary: AnyBoundary, functions: tuple[Function, ...], name: str
 ) -> tuple[AnyBoundary, tuple[Function, ...]]:
-    """The boundary for functions, that of threaded parts if there is one among them, and the functions as it has them.
+    """The boundary of threaded parts if one of the functions is a part, else `boundary`; and the functions for it.
 
     Raises:
-        SuccessorError: for a part under a boundary that has no place for records.
+        SuccessorError: for a part in a transform of `nnx`, which writes updates to NNX objects only.
     """
-    found = [threaded_function(function) for function in functions]
-    if not any(found):
+    parts = [threaded_function(function) for function in functions]
+    if not any(parts):
         return boundary, functions
     if not isinstance(boundary, Values):
-        refuse_threaded(functions, name, "its own objects are what it writes to")
-    return THREADED, tuple(part or function for part, function in zip(found, functions, strict=True))
+        refuse_threaded(functions, name, "it writes updates to NNX objects only")
+    return THREADED, tuple(part or function for part, function in zip(parts, functions, strict=True))

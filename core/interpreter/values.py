@@ -4,8 +4,8 @@ Nothing is mutated, so there are no updates to carry: a stateful function return
 this boundary adds to plain pytrees:
 
 - static leaves cross in the structure, in both directions;
-- an output leaf that *is* an input leaf (the part of a successor that did not change) does not leave the trace: it is
-  handed over from the caller's own arguments, if the two ride alike.
+- an output leaf that *is* an input leaf (a leaf of a successor that did not change) does not leave the trace: it is
+  forwarded from the caller's own arguments, if the two have the same ride.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from weft.core.records.statics import Make, Static
 
 
 class CallOfRecords(Structure):
-    """A call of functions of records, without its arrays."""
+    """The structure of a call, whose arguments are pytrees and whose functions may be records."""
 
     @functools.cached_property
     def dynamic_positions(self) -> tuple[int, ...]:
@@ -55,33 +55,33 @@ class CallOfRecords(Structure):
         return tuple(i for i in range(len(self.paths)) if i not in self.static_positions)
 
     def path_of(self, position: int) -> Path:
-        """Where a dynamic leaf is; a record that is the function is called `self` there, as in its method."""
+        """The path of a dynamic leaf; the record whose method is the function is called `self`, as in its method."""
         path = self.paths[self.dynamic_positions[position]]
         if path[0] != "<function>":
             return path
-        # A method holds its record, as `__self__` or as the first argument of a `Partial`.
+        # The path within a method starts with `__self__`, or with the first argument of a `Partial`: it is left out.
         kind, _ = self.treedef.children()[0].children()[0].node_data() or (None, None)
         is_method = kind is jax.tree_util.Partial or path[2] == "__self__"
         return ("self", *path[3 if is_method else 2 :])
 
     def described(self) -> Described:
-        """What a trace is told apart by, beside the types of arrays."""
-        # Anything will do in the places of arrays: what is told of here stands in the others.
+        """What a trace is keyed on except the avals of arrays."""
+        # The call is built with placeholders for its arrays, since only the static parts are described.
         skeleton = self.build([jax.ShapeDtypeStruct((), jnp.float32)] * len(self.dynamic_positions))
-        # Which function it is, is no argument; a record that is one, is.
-        places = [*named_arguments(skeleton), *self.trees_of_functions(skeleton[0])]
-        statics = tuple((path, Fixed(value)) for place, one in places for path, value in iter_configuration(one, place))
-        nodes = {path: kind for place, one in places for path, kind in iter_kinds(one, place)}
+        # A function is no argument to the user, but a record that is called is (`self`).
+        roots = [*named_arguments(skeleton), *self.trees_of_functions(skeleton[0])]
+        statics = tuple((path, Fixed(value)) for root, tree in roots for path, value in iter_configuration(tree, root))
+        nodes = {path: kind for root, tree in roots for path, kind in iter_kinds(tree, root)}
         return Described("arguments", self.make, statics, lambda: nodes)
 
     def trees_of_functions(self, functions: tuple[Any, ...]) -> list[tuple[Path, PyTree]]:
-        """What functions hold that is told of, with the path that it starts with."""
+        """The records that functions hold, each with the path that it is described under."""
         return [(("self",), function) for function in functions if not isinstance(function, Handle | Made)]
 
     def meant(self) -> frozenset[Path]:
-        """The arguments that the user has said to be static as a whole."""
+        """The paths of the arguments that the user declared static, with `static_argnums` or `static_argnames`."""
         skeleton = self.build([None] * len(self.dynamic_positions))
-        return frozenset(path for path, one in named_arguments(skeleton) if type(one) is Static)
+        return frozenset(path for path, argument in named_arguments(skeleton) if type(argument) is Static)
 
     def sparse(self, values: Mapping[int, PyTree]) -> Call:
         """The call's trees with values at some leaves, and `None` at all others."""
@@ -94,7 +94,7 @@ class CallOfRecords(Structure):
         """For each dynamic leaf its value in a sparse call, or None; `None` stands for a whole subtree too.
 
         Raises:
-            StructureError: if an argument is of another structure.
+            StructureError: if the structure of an argument differs.
         """
         functions, arguments, _ = self.treedef.children()
         row = [None] * functions.num_leaves
@@ -108,9 +108,9 @@ class Outcome:
     """What a function returned, without the arrays.
 
     Attributes:
-        structure: of the output.
+        structure: the structure of the output.
         sources: where each dynamic leaf comes from: (lane, place in it), or (FORWARDED, position in the arguments).
-        updates: of threaded records; values are not updated.
+        updates: the updated leaves of threaded records, as in `boundary.Outcome`; there are no other updates.
     """
 
     structure: Structure
@@ -132,13 +132,13 @@ class Outcome:
         return make_builder(self.structure, self.sources)
 
     def forwarding(self, untouched: Mapping[Place, int]) -> Outcome:
-        """The outcome in which arrays of the output are the arguments' own: the positions of these, by place."""
+        """This outcome with some outputs forwarded: `untouched` maps a place to the position of the argument."""
         if not untouched:
             return self
         return replace(self, sources=tuple((FORWARDED, untouched[s]) if s in untouched else s for s in self.sources))
 
     def sparse(self, values: Sequence[PyTree]) -> PyTree:
-        """A tree like the output: values at what rode in its first lane, and `None` elsewhere."""
+        """A tree like the output: values at the leaves of its first lane, and `None` elsewhere."""
         sources, structure = iter(self.sources), self.structure
         places = [(-1, 0) if i in structure.static_positions else next(sources) for i in range(len(structure.paths))]
         return structure.treedef.unflatten([values[place] if lane == 0 else None for lane, place in places])
@@ -147,7 +147,7 @@ class Outcome:
         """For each leaf of the first lane its value in a tree like the output, or None.
 
         Raises:
-            StructureError: if the tree is not of the output's structure.
+            StructureError: if the structure of the tree is not that of the output.
         """
         structure = self.structure
         row = flatten_sparse(structure.treedef, tree)
@@ -170,8 +170,9 @@ class Values:
         return "VALUES"
 
     def enter(self, call: Call) -> tuple[CallOfRecords, list[Leaf], Any]:
-        """Takes a call apart: its structure and its dynamic leaves, whose paths start at the parameter's name."""
+        """Flattens a call: its structure, and its dynamic leaves, whose paths start with the parameter's name."""
         fields: list[object] = []
+        # The functions first, as in the treedef of the call, which is that of (functions, args, kwargs).
         leaves = list(iter_leaves(call[0], ("<function>",), fields=fields))
         for path, argument in named_arguments(call):
             leaves += iter_leaves(argument, path, fields=fields)
@@ -179,25 +180,25 @@ class Values:
         return structure, dynamic, structure
 
     def may_update(self, crossing: Crossing[CallOfRecords]) -> bool:
-        """No record can be updated."""
+        """False: records are immutable."""
         return False
 
     def rides(
-        self, prefix: Arrival, call: Call, entered: Any, leaves: Sequence[Leaf], read: Read, what: str
+        self, prefix: Arrival, call: Call, entered: Any, leaves: Sequence[Leaf], read: Read, option: str
     ) -> list[Ride]:
         """The ride of each leaf, by a prefix of the call."""
-        return resolve(prefix, call, leaves, read, what=what, statics=entered.static_positions, depth=2)
+        return resolve(prefix, call, leaves, read, option=option, statics=entered.static_positions, depth=2)
 
     def rebuild(self, crossing: Crossing[CallOfRecords], values: Sequence[PyTree]) -> tuple[Call, Any]:
-        """The live call, with the values that the transform gives."""
+        """Builds the live call from the values inside the trace."""
         return crossing.structure.build(values), None
 
     def describe(self, tree: PyTree, root: str) -> Described:
-        """What must not change of a tree that is carried."""
+        """Describes what must stay the same in a carry: treedef, avals, statics."""
         return describe(tree, root)
 
     def describe_outcome(self, crossing: Crossing[CallOfRecords], outcome: Outcome, groups: Groups) -> Described:
-        """What must not differ between the outputs of branches."""
+        """Describes what must be the same in the outputs of all branches."""
         structure, sources = outcome.structure, iter(outcome.sources)
         static = {position: Fixed(value) for position, _, value in structure.statics}
         leaves: list[tuple[Path, object]] = []
@@ -211,7 +212,7 @@ class Values:
         return Described("output", structure.make, tuple(leaves), parts)
 
     def pack(self, tree: PyTree) -> tuple[Structure, tuple[PyTree, ...]]:
-        """Any tree as a structure and arrays."""
+        """Flattens any tree into a structure and arrays."""
         structure, leaves = take_apart(tree)
         return structure, tuple(leaf.value for leaf in leaves)
 
@@ -224,7 +225,7 @@ class Values:
         out: PyTree,
         departure: Departure,
     ) -> tuple[Groups, Groups, Outcome]:
-        """Takes an output apart into lanes, without the leaves that can be forwarded."""
+        """Flattens the output into lanes, without the leaves that can be forwarded."""
         lanes = OutLanes(departure)
         outcome = self.outcome(crossing, values, out, departure, lanes)
         return *lanes.finished(), outcome
@@ -237,24 +238,27 @@ class Values:
         departure: Departure,
         lanes: OutLanes,
     ) -> Outcome:
-        """What was returned, whose arrays are put into lanes unless they can be forwarded."""
+        """The outcome of an output, whose arrays this puts into lanes unless they can be forwarded."""
         structure, leaves = take_apart(out)
         if any(isinstance(leaf.value, jax.ShapeDtypeStruct) for leaf in leaves):
-            # A function may return what `eval_shape` gave it: as static values these cross in the structure.
+            # A function may return a ShapeDtypeStruct that `eval_shape` gave it. It has no value that a lane could
+            # hold, so it crosses in the structure, as static values do.
             out = _with_abstract_as_static(out)
             structure, leaves = take_apart(out)
         structure = replace(structure, statics=tuple(map(_unwrapped, structure.statics)))
         paths = structure.paths
         hidden = ((format_path(paths[i], "output"), value) for i, _, value in structure.statics)
         refuse_hidden_tracers(hidden, self.layer)
+        # Rides are given to dynamic leaves only: a prefix such as `out_axes=0` also covers a string in the output.
         statics = structure.static_positions
-        rides = resolve(departure.prefix, out, leaves, departure.read, what=departure.option, statics=statics)
-        # By identity, which decides it while tracing: the numbers are not there to be compared.
+        rides = resolve(departure.prefix, out, leaves, departure.read, option=departure.option, statics=statics)
+        # An output that is the same tracer as an argument did not change; values cannot be compared while tracing.
         inputs = {id(value): i for i, value in enumerate(values)}
         sources: list[tuple[int, int]] = []
         for leaf, ride in zip(leaves, rides, strict=True):
             origin = inputs.get(id(leaf.value))
-            # On another ride it is another array outside: what came in on axis 0 and leaves on axis 1 is transposed.
+            # Not if the rides differ: an argument that enters on axis 0 and leaves on axis 1 is another array outside
+            # of the transform, a transposed one.
             if origin is not None and ride.forwards and ride.is_like(crossing.rides[origin]):
                 sources.append((FORWARDED, origin))
             else:
@@ -262,22 +266,22 @@ class Values:
         return Outcome(structure, tuple(sources))
 
     def hand_over(self, entered: Any, outcome: Outcome, values: Sequence[PyTree], groups: Groups) -> PyTree:
-        """The output, from what came out of the transform and what was forwarded."""
+        """Builds the output from the lanes that came out of the transform and from forwarded arguments."""
         return through_registry(outcome.structure, outcome.sources, values, groups)
 
     def quick_way(self, crossing: Crossing[CallOfRecords], entered: Any, call: Call) -> QuickWay | None:
-        """Generated code that takes calls of this make apart, and builds what comes out."""
+        """Generated code for calls of this structure."""
         extract = make_extractor(crossing.structure, crossing.places, len(crossing.lanes), crossing.repeats)
         return None if extract is None else QuickWay(extract, _build)
 
 
 def _build(records: Sequence[PyTree] | None, outcome: Outcome, values: Sequence[PyTree], groups: Groups) -> PyTree:
-    """What a call hands over, by generated code; `records` are the arguments', if they may be handed back."""
+    """`hand_over` by generated code; `records` are the arguments' records, if they may be handed back."""
     return outcome.builder(values, groups, records)
 
 
 class _Abstract:
-    """A `ShapeDtypeStruct` that a function returned: no array, of which there would have to be a value."""
+    """Wraps a `ShapeDtypeStruct` that a function returned, so that it counts as a static leaf and not as an array."""
 
     __slots__ = ("value",)
 
@@ -298,7 +302,7 @@ def _unwrapped(static: Placed) -> Placed:
 
 
 def named_arguments(call: Call) -> list[tuple[Path, PyTree]]:
-    """A call's arguments, each with the path that its leaves' paths start with."""
+    """The arguments of a call, each with the path of its root."""
     functions, args, kwargs = call
     names = parameter_names(functions[0])
     by_position = [((names[i],) if i < len(names) else ("args", i), argument) for i, argument in enumerate(args)]
@@ -306,10 +310,10 @@ def named_arguments(call: Call) -> list[tuple[Path, PyTree]]:
 
 
 def flatten_sparse(definition: TreeDef, tree: PyTree) -> list[PyTree]:
-    """The leaves of a tree of this definition, in which `None` may stand for any subtree.
+    """The leaves of a tree with this treedef, in which `None` may stand for any subtree.
 
     Raises:
-        StructureError: if it is of another structure, saying where.
+        StructureError: if the tree's structure differs, saying where.
     """
     if tree is None:
         return [None] * definition.num_leaves
@@ -317,8 +321,9 @@ def flatten_sparse(definition: TreeDef, tree: PyTree) -> list[PyTree]:
         return [tree]
     node_type, data = cast(Any, definition.node_data() or (type(None), None))
     if node_type is Static:
-        return []  # configuration has no tangent, whatever stands there
-    # How a record keeps a container depends on what is in it; the user knows the container alone.
+        return []  # configuration has no tangent, whatever the user passed for it
+    # A record wraps a container in its fields, and how it does depends on the container's items. The user passes a
+    # plain container as the tangent, so both are compared unwrapped.
     tree = opened(tree)
     if node_type is Mixed:
         try:
@@ -329,15 +334,15 @@ def flatten_sparse(definition: TreeDef, tree: PyTree) -> list[PyTree]:
         return [leaf for child, part in pairs for leaf in flatten_sparse(child, part)]
     level = trees.children_of(tree)
     children = None if level is None else tuple(level[0])
-    made = cast("type[Any]", type(tree))
+    tree_type = cast("type[Any]", type(tree))
     same_keys = not isinstance(tree, dict) or sorted(cast("dict[Any, Any]", tree)) == data
-    if same_name(node_type, made):
+    if same_name(node_type, tree_type):
         raise StructureError(
-            f"a tangent or cotangent must be made like what it belongs to: expected {node_type.__name__}, "
-            f"got {another(made)}",
+            f"a tangent or cotangent must have the structure of its value: expected {node_type.__name__}, "
+            f"got {another(tree_type)}",
             fix=REDEFINED,
         )
-    if children is None or made is not node_type or len(children) != len(definition.children()) or not same_keys:
+    if children is None or tree_type is not node_type or len(children) != len(definition.children()) or not same_keys:
         raise _misfit(f"{node_type.__name__} with {len(definition.children())} children", tree)
     pairs = zip(definition.children(), children, strict=True)
     return [leaf for child, subtree in pairs for leaf in flatten_sparse(child, subtree)]
@@ -345,7 +350,7 @@ def flatten_sparse(definition: TreeDef, tree: PyTree) -> list[PyTree]:
 
 def _misfit(expected: str, tree: PyTree) -> StructureError:
     return StructureError(
-        f"a tangent or cotangent must be made like what it belongs to: expected {expected}, got {tree!r:.200}",
+        f"a tangent or cotangent must have the structure of its value: expected {expected}, got {tree!r:.200}",
         fix="pass a tree of the same structure, None wherever it is zero",
     )
 

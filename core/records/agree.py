@@ -1,7 +1,7 @@
-"""Trees that must agree: a loop's carry before and after, the outputs of branches.
+"""Lists the differences between two trees that must agree: a loop's carry before and after, the outputs of branches.
 
-Two trees agree if they have the same structure, the same static leaves, and arrays of the same shapes and dtypes. Where
-they do not, the error lists every difference by path, before and after.
+Two trees agree if they have the same treedef, the same static leaves, and arrays of the same shapes and dtypes. If they
+do not, the error lists every difference by path, before and after.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from weft.core.records.statics import Make, Static, same_static
 
 @dataclass(frozen=True)
 class Described:
-    """What must not change of a tree: its definition, and for each leaf its type or its static value.
+    """The parts of a tree that must stay the same: its treedef, and for each leaf its aval or its static value.
 
     Attributes:
-        root: what the tree is called; paths start with it.
-        make: the tree's definition, with whatever else must be equal.
-        leaves: by path, a `jax.ShapeDtypeStruct` (or other abstract value) for an array, else `Fixed` or words.
-        parts: the make in words, by path, for where two of them differ.
+        root: the name of the tree; paths start with it.
+        make: the treedef, with the types of static fields, which treedefs do not compare.
+        leaves: by path, an aval for an array, and `Fixed` or a text for any other leaf.
+        parts: the nodes of the tree as text, by path, for two treedefs that differ.
     """
 
     root: str
@@ -42,7 +42,7 @@ class Described:
 
 @dataclass(frozen=True, eq=False)
 class Fixed:
-    """A static leaf."""
+    """A static leaf; equal to another if their types and values are."""
 
     value: Any
 
@@ -57,7 +57,7 @@ class Fixed:
 
 
 def describe(tree: PyTree, root: str) -> Described:
-    """Describes a tree of records, which is called `root`, or nothing."""
+    """Describes a tree of records, whose paths start with `root` unless that is empty."""
     fields: list[object] = []
     start = (root,) if root else ()
     leaves = tuple(
@@ -65,15 +65,15 @@ def describe(tree: PyTree, root: str) -> Described:
         for leaf in iter_leaves(tree, start, fields=fields)
     )
     make = Make(trees.structure(tree), tuple(fields))
-    definition = make.treedef  # and not the tree, which may hold tracers
+    definition = make.treedef  # the lambda closes over this and not over the tree, which may hold tracers
     return Described(root, make, leaves, lambda: parts_of(definition, start))
 
 
 def parts_of(definition: TreeDef, start: Path) -> dict[Path, object]:
-    """The nodes of trees of this definition, in words, and what is configured in its records, by path."""
+    """The type names of the nodes of a treedef, and the configuration of its records, by path."""
     try:
         tree = definition.unflatten([_SOME_ARRAY] * definition.num_leaves)
-    except Exception:  # a node of another library that takes no such thing
+    except Exception:  # a node of another library refuses a ShapeDtypeStruct
         return {}
     nodes: dict[Path, object] = dict(iter_kinds(tree, start))
     return nodes | {path: Fixed(value) for path, value in iter_configuration(tree, start)}
@@ -87,7 +87,7 @@ def _abstract(value: Any) -> Any:
 
 
 def iter_kinds(tree: PyTree, path: Path = ()) -> Iterator[tuple[Path, str]]:
-    """What each node of a tree is called, with its path; None is a node without children."""
+    """The type name of each node of a tree, with its path; None is a node without children."""
     if tree is None:
         yield path, "None"
     level = None if tree is None else trees.flatten_one_level(tree)
@@ -100,16 +100,16 @@ def iter_kinds(tree: PyTree, path: Path = ()) -> Iterator[tuple[Path, str]]:
 def differences(
     before: Described, after: Described, *, shapes: bool = True, promotes: bool = False, root: str = ""
 ) -> list[str]:
-    """Every difference, as `path: before -> after`; empty if the two agree.
+    """Every difference, as `path: before -> after`; empty if the two trees agree.
 
-    Where a part is not there, or is another one, what is below it is not listed.
+    If a node is missing or has another type, the differences below it are not listed.
 
     Args:
-        before: one tree.
-        after: the other.
-        shapes: whether shapes count.
-        promotes: whether a weakly typed array before may be of a lower dtype, as where a loop starts.
-        root: what to put in front of every path.
+        before: the first tree.
+        after: the second tree.
+        shapes: whether shapes are compared.
+        promotes: whether a weakly typed array of `before` may have a lower dtype, as the initial carry of a loop may.
+        root: a prefix for every path.
     """
 
     def agree(was: object, now: object) -> bool:
@@ -118,20 +118,20 @@ def differences(
     same, was, now = before.make == after.make, dict(before.leaves), dict(after.leaves)
     parts = {} if same else changes_of_parts(before.parts(), after.parts())
     for path, texts in parts.items():
-        # A part may stand where the other tree has a leaf.
-        one, other = (_text(known.get(path, _NOTHING)) for known in (was, now))
-        parts[path] = (one if texts[0] == _NOTHING else texts[0], other if texts[1] == _NOTHING else texts[1])
+        # A node of one tree may lie where the other tree has a leaf.
+        old, new = (_text(described.get(path, _NOTHING)) for described in (was, now))
+        parts[path] = (old if texts[0] == _NOTHING else texts[0], new if texts[1] == _NOTHING else texts[1])
     leaves = _changes(was, now, agree)
-    found = parts | {path: texts for path, texts in leaves.items() if not _is_below(path, parts)}
-    if not found and not same:
+    changes = parts | {path: texts for path, texts in leaves.items() if not _is_below(path, parts)}
+    if not changes and not same:
         start = (before.root,) if before.root else ()
-        found = _changes_of_definitions(before.make.treedef, after.make.treedef, start)
-    return lines(found, root)
+        changes = _changes_of_definitions(before.make.treedef, after.make.treedef, start)
+    return lines(changes, root)
 
 
-def how_to_lie_alike(found: Sequence[str]) -> str:
-    """What else there is to do about these differences, if some may be places on a mesh alone."""
-    return "; jax.sharding.reshard lays a value as the other one lies" if any("@" in line for line in found) else ""
+def how_to_lie_alike(differing: Sequence[str]) -> str:
+    """More advice about these differences, if some of them may be different shardings: avals show these by `@`."""
+    return "; jax.sharding.reshard gives a value another sharding" if any("@" in line for line in differing) else ""
 
 
 _NOTHING = "nothing"
@@ -139,32 +139,32 @@ Changes = dict[Path, tuple[str, str]]
 
 
 def lines(changes: Changes, root: str = "") -> list[str]:
-    """Changes, as `path: before -> after`."""
+    """Changes as lines of text, `path: before -> after`."""
     return [f"{format_path(path, root)}: {was} -> {now}" for path, (was, now) in changes.items()]
 
 
 def changes_of_parts(before: Mapping[Path, object], after: Mapping[Path, object]) -> Changes:
-    """What differs between parts, by path; where one is not there, or is another, nothing of what is below it."""
-    found: Changes = {}
+    """The nodes that differ, by path, without differences below one that differs."""
+    changes: Changes = {}
     for path, texts in _changes(before, after, operator.eq).items():
-        if not _is_below(path, found):
-            found[path] = texts
-    return found
+        if not _is_below(path, changes):
+            changes[path] = texts
+    return changes
 
 
 def _changes(before: Mapping[Path, object], after: Mapping[Path, object], agree: Callable[[Any, Any], bool]) -> Changes:
-    """What differs, by path, before and after."""
-    found: Changes = {}
+    """The entries that differ, by path, as text before and after."""
+    changes: Changes = {}
     for path in dict.fromkeys((*before, *after)):
         was, now = before.get(path, _NOTHING), after.get(path, _NOTHING)
         if was is _NOTHING or now is _NOTHING or not agree(was, now):
-            found[path] = _in_words(_text(was), _text(now))
-    return found
+            changes[path] = _in_words(_text(was), _text(now))
+    return changes
 
 
-def _is_below(path: Path, found: Changes) -> bool:
-    """Whether a change was found here, or above."""
-    return any(path[:length] in found for length in range(1, len(path) + 1))
+def _is_below(path: Path, changes: Changes) -> bool:
+    """Whether there is a change at a path or above it."""
+    return any(path[:length] in changes for length in range(1, len(path) + 1))
 
 
 def _in_words(was: str, now: str) -> tuple[str, str]:
@@ -172,20 +172,20 @@ def _in_words(was: str, now: str) -> tuple[str, str]:
 
 
 def _changes_of_definitions(before: TreeDef, after: TreeDef, path: Path) -> Changes:
-    """What differs between two definitions of trees that are not equal, or at least where."""
-    found: Changes = {}
-    keys, other_keys = _keys(before), _keys(after)
-    if _kind(before) is _kind(after) and keys == other_keys:
-        for key, one, other in zip(keys, before.children(), after.children(), strict=True):
-            if one != other:
-                found |= _changes_of_definitions(one, other, (*path, key))
+    """The differences between two treedefs that are not equal; if none can be named, the path of the node."""
+    changes: Changes = {}
+    keys = _keys(before)
+    if _kind(before) is _kind(after) and keys == _keys(after):
+        for key, child_before, child_after in zip(keys, before.children(), after.children(), strict=True):
+            if child_before != child_after:
+                changes |= _changes_of_definitions(child_before, child_after, (*path, key))
         was, now = (_static_attributes(definition, keys) for definition in (before, after))
-        found |= _changes(
+        changes |= _changes(
             {(*path, name): was[name] for name in was}, {(*path, name): now[name] for name in now}, operator.eq
         )
-    if not found and same_name(_kind(before), kind := _kind(after)):
+    if not changes and same_name(_kind(before), kind := _kind(after)):
         return {path: (_node_text(before), another(cast("type[Any]", kind)))}
-    return found or {path: _in_words(_node_text(before), _node_text(after))}
+    return changes or {path: _in_words(_node_text(before), _node_text(after))}
 
 
 def _kind(definition: TreeDef) -> type[Any] | None:
@@ -199,7 +199,7 @@ def _keys(definition: TreeDef) -> list[Hashable]:
 
 
 def _static_attributes(definition: TreeDef, keys: Sequence[Hashable]) -> dict[str, Fixed]:
-    """What an object keeps beside its children."""
+    """The attributes of a node's object that are not its children."""
     attributes: dict[str, object] = getattr(definition.unflatten([0] * definition.num_leaves), "__dict__", {})
     children = set(map(str, keys))
     return {name: Fixed(value) for name, value in attributes.items() if name not in children}
@@ -217,15 +217,15 @@ def _node_text(definition: TreeDef) -> str:
 def _agree(was: object, now: object, shapes: bool, promotes: bool) -> bool:
     if isinstance(was, Fixed | str) or isinstance(now, Fixed | str):
         return was == now
-    # One leaf is a tree of abstract values where a graph's Variable holds a tree.
+    # The value of an NNX Variable may be a tree of arrays, which is one leaf here.
     if trees.structure(was) != trees.structure(now):
         return False
     pairs = zip(jax.tree.leaves(was), jax.tree.leaves(now), strict=True)
-    return all(_agree_as_arrays(one, other, shapes, promotes) for one, other in pairs)
+    return all(_agree_as_arrays(old, new, shapes, promotes) for old, new in pairs)
 
 
 def _agree_as_arrays(was: jax.ShapeDtypeStruct, now: jax.ShapeDtypeStruct, shapes: bool, promotes: bool) -> bool:
-    if shapes and (was.shape != now.shape or not _lie_alike(was, now)):
+    if shapes and (was.shape != now.shape or not _same_sharding(was, now)):
         return False
     if was.dtype == now.dtype:
         return True
@@ -233,12 +233,12 @@ def _agree_as_arrays(was: jax.ShapeDtypeStruct, now: jax.ShapeDtypeStruct, shape
     return promotes and getattr(was, "weak_type", False) and 0 <= _rank(was.dtype) <= _rank(now.dtype)
 
 
-def _lie_alike(was: Any, now: Any) -> bool:
-    """Whether two types say the same place, on an explicit mesh: JAX compares that, too, unless one is on no mesh."""
+def _same_sharding(was: Any, now: Any) -> bool:
+    """Whether two avals have the same sharding on an explicit mesh. JAX compares it too, unless one is on no mesh."""
     if not isinstance(was, ShapedArray) or not isinstance(now, ShapedArray):
         return True
-    one, other = was.sharding, now.sharding
-    return one.mesh.empty or other.mesh.empty or one.spec == other.spec
+    old, new = was.sharding, now.sharding
+    return old.mesh.empty or new.mesh.empty or old.spec == new.spec
 
 
 _RANKS = (jnp.integer, jnp.floating, jnp.complexfloating)

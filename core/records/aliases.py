@@ -1,12 +1,14 @@
 """Aliases: one array, or one whole record, in two places of a tree.
 
-Sharing costs nothing while a tree is only read. But each place is a leaf of its own for JAX, so an update gives each
-its own new value, and what was one comes apart. `refuse_aliases` is asked wherever an update would do that.
+Sharing costs nothing while a tree is only read. But JAX treats each place as a leaf of its own, so an update gives the
+two places different values: tied weights are tied no longer, and nobody says so. `refuse_aliases` is called wherever an
+update would do that.
 
-Arrays are told apart by identity. Inside of a transform that is gone: JAX gives each leaf a tracer of its own. So which
-leaves are one array (`repeats_of`) is part of the crossing, the key of what is traced, and the tracers of such leaves
-are known as one while the function runs (`known_as_one`). They are not made one tracer: a loop's carry may begin as one
-array in two places and go on as two.
+Weft recognises an alias by the identity of the array. Inside of a transform identities differ, because JAX gives each
+leaf a tracer of its own. So the positions of leaves that are the same array (`repeats_of`) are part of the crossing,
+the cache key of the trace, and while the function runs weft knows which tracers stand for the same array
+(`known_as_one`). It does not replace them by one tracer: a loop's carry may begin as one array in two places and
+continue as two arrays.
 """
 
 from __future__ import annotations
@@ -25,15 +27,15 @@ from weft.core.paths import Path, format_path
 from weft.core.records.leaves import Leaf, is_array
 from weft.core.records.successors import part_of
 
-# Tracers that stand for an array for which another one stands too: from id to the id of the first. What it holds
-# follows from the crossings of the calls around, which are the keys of the traces that read it.
+# From the id of a tracer to the id of an earlier tracer that stands for the same array. A trace may depend on this,
+# because the crossings of the calls around, from which it follows, are part of the trace's cache key.
 known: ContextVar[Mapping[int, int]] = ContextVar("weft_known_aliases", default=MappingProxyType({}))
 
 Repeats = tuple[int, ...]
 
 
 def repeats_of(values: Sequence[PyTree]) -> Repeats:
-    """Which leaves are one array: for each leaf the position of the first that it is, or nothing if all are apart.
+    """For each leaf the position of the first leaf that is the same array; empty if no two leaves are the same.
 
     >>> import jax.numpy as jnp
     >>> x, y = jnp.ones(2), jnp.ones(2)
@@ -45,14 +47,16 @@ def repeats_of(values: Sequence[PyTree]) -> Repeats:
     if len(set(identities)) == len(identities):
         return ()
     first: dict[int, int] = {}
-    # Only arrays: Python keeps one object for each small number.
-    places = [first.setdefault(one, i) if is_array(values[i]) else i for i, one in enumerate(identities)]
+    # Only arrays: Python has one object for each small number.
+    places = [first.setdefault(key, i) if is_array(values[i]) else i for i, key in enumerate(identities)]
     return () if places == [*range(len(places))] else tuple(places)
 
 
 @contextlib.contextmanager
 def known_as_one(repeats: Repeats, values: Sequence[PyTree]) -> Generator[None]:
-    """Knows the tracers of a call as one where its arrays were; `values` are they, in order."""
+    """While open, tracers whose arrays are the same count as the same; `values` are the tracers of the call, in
+    order."""
+    # Added to what outer transforms know: the tracers of an outer one are visible here through closures.
     same = {id(values[i]): id(values[place]) for i, place in enumerate(repeats) if place != i}
     if not same:
         yield
@@ -64,17 +68,17 @@ def known_as_one(repeats: Repeats, values: Sequence[PyTree]) -> Generator[None]:
         known.reset(token)
 
 
-def refuse_aliases(tree: PyTree, leaves: Iterable[Leaf], root: Path, what: str) -> None:
-    """Refuses leaves that are one array in two places.
+def refuse_aliases(tree: PyTree, leaves: Iterable[Leaf], root: Path, updater: str) -> None:
+    """Refuses leaves that are the same array in two places.
 
     Args:
-        tree: what the leaves are of.
-        leaves: those that an update would give new values.
-        root: what errors call the tree; the leaves' paths may start with it or not.
-        what: who would update them, for the error.
+        tree: the tree of the leaves.
+        leaves: the leaves that an update would give new values.
+        root: the name of the tree in errors; the leaves' paths may start with it or not.
+        updater: the function that would update them, for the error.
 
     Raises:
-        AliasError: naming both paths: of the outermost thing that is one in both places.
+        AliasError: naming both paths, of the array or of the largest record that is the same in both places.
     """
     first: dict[int, Leaf] = {}
     same = known.get()
@@ -82,28 +86,28 @@ def refuse_aliases(tree: PyTree, leaves: Iterable[Leaf], root: Path, what: str) 
     for leaf in leaves:
         if not is_array(leaf.value):
             continue
-        other = first.setdefault(same.get(id(leaf.value), id(leaf.value)), leaf)
-        if other is not leaf:
-            shared[_outermost(tree, other.path[other.root :], leaf.path[leaf.root :])] = None
+        earlier = first.setdefault(same.get(id(leaf.value), id(leaf.value)), leaf)
+        if earlier is not leaf:
+            shared[_outermost(tree, earlier.path[earlier.root :], leaf.path[leaf.root :])] = None
     if shared:
         raise AliasError(
-            f"{what} would give one thing in two places two different values",
-            at=[_described(tree, root, one, other) for one, other in shared],
+            f"{updater} would give one array in two places two different values",
+            at=[_described(tree, root, path, alias) for path, alias in shared],
             fix="keep it in one place, and say where else it is used: weft.Shared(model); "
             "or give each place its own: weft.tree.copy(model)",
         )
 
 
-def _described(tree: PyTree, root: Path, one: Path, other: Path) -> str:
-    name = type(_at(tree, one)).__name__ if isinstance(_at(tree, one), eqx.Module) else "array"
-    return f"{format_path((*root, *other))}: the same {name} as {format_path((*root, *one))}"
+def _described(tree: PyTree, root: Path, path: Path, alias: Path) -> str:
+    name = type(_at(tree, path)).__name__ if isinstance(_at(tree, path), eqx.Module) else "array"
+    return f"{format_path((*root, *alias))}: the same {name} as {format_path((*root, *path))}"
 
 
-def _outermost(tree: PyTree, one: Path, other: Path) -> tuple[Path, Path]:
-    """Both paths, cut to where what they lead to is one and the same thing for the last time."""
-    while one and other and one[-1] == other[-1] and _at(tree, one[:-1]) is _at(tree, other[:-1]):
-        one, other = one[:-1], other[:-1]
-    return one, other
+def _outermost(tree: PyTree, path: Path, alias: Path) -> tuple[Path, Path]:
+    """Both paths, shortened to the largest record that is the same object at both."""
+    while path and alias and path[-1] == alias[-1] and _at(tree, path[:-1]) is _at(tree, alias[:-1]):
+        path, alias = path[:-1], alias[:-1]
+    return path, alias
 
 
 def _at(tree: Any, path: Path) -> Any:

@@ -1,14 +1,15 @@
-"""Axis names: what the axes of an array mean for how a model lies over devices.
+"""Axis names: logical names of array axes, by which a model is sharded over a mesh.
 
-They are declared on the field, beside the shape and the kind, and say nothing of any mesh:
+They are declared on the field, with the shape and the kind, and do not name any mesh:
 
     kernel: Annotated[Float[Array, "in out"], Sharded("embed", "mlp")]
     bias: Annotated[Float[Array, "out"], Sharded("mlp")]
     blocks: Annotated[Block, Sharded("layers", ...)]      # an axis in front of what is declared inside
 
-Which axis of a mesh a *logical* name lies on is said by rules, where the model is placed (`weft.shard`). Names of a
-field that holds a record are the default for what is inside, aligned at the last axis as in broadcasting, so that
-`Annotated[Linear, Sharded("embed", "mlp")]` names the kernel's axes and the bias's. What is inside may declare its own.
+Rules map a *logical* name to an axis of the mesh when the model is placed (`weft.shard`). The names of a field that
+holds a record are the default for the arrays inside, aligned at the last axis as in broadcasting, so that
+`Annotated[Linear, Sharded("embed", "mlp")]` names the axes of the kernel and of the bias. The fields inside may declare
+their own.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ class AxisNames:
     """The names of the axes of the arrays in a field.
 
     Attributes:
-        before: those of axes in front, which containers add: of layers, of members.
-        names: those of the array itself; None if nobody has declared any.
-        inherited: whether they were declared for a record around it, and so for arrays of any rank.
-        rank: how many axes the field's shape has, if it says so: a bias that was made by a mapped constructor is no
-            kernel.
+        before: the names of leading axes that containers add: of layers, of members.
+        names: the names of the array's own axes; None if none are declared.
+        inherited: whether the names were declared for a record around the field, and so for arrays of any rank.
+        rank: the number of axes in the field's annotation, if that says it. A stacked bias has two axes, as a kernel
+            has, but must not get the kernel's names.
     """
 
     before: tuple[Name, ...] = ()
@@ -40,7 +41,7 @@ class AxisNames:
     rank: int | None = None
 
     def inside(self, outer: AxisNames) -> AxisNames:
-        """These names, in a field with other ones: the nearest hold, axes in front add up."""
+        """These names, in a field with outer names: the inner names win, and leading axes add up."""
         before = outer.before + self.before
         if self.names is not None or outer.names is None:
             return replace(self, before=before)
@@ -54,7 +55,7 @@ class AxisNames:
             own = rank - len(before) if self.rank is None else min(self.rank, rank - len(before))
             names = names[max(0, len(names) - own) :]
             return (*before, *(None,) * (rank - len(before) - len(names)), *names)
-        # Those further in front are of a constructor that was mapped: the field knows nothing of them.
+        # Further leading axes come from a constructor under `vmap`, which the field's annotation does not show.
         further = rank - len(self.before) - len(names)
         return None if further < 0 else (*(None,) * further, *self.before, *names)
 
@@ -67,8 +68,8 @@ class Sharded:
     Sharded("embed", "mlp")]`.
 
     Args:
-        names: one for each axis, or None for an axis that is never divided. With `...` at the end they are names of
-            axes in front of what is declared inside: `Annotated[Block, Sharded("layers", ...)]`.
+        names: a name for each axis, or None for an axis that is never divided. With `...` at the end they name leading
+            axes, before the axes that the fields inside declare: `Annotated[Block, Sharded("layers", ...)]`.
 
     Raises:
         StaticError: if a name is no text, or `...` is not the last.

@@ -1,9 +1,8 @@
-"""Cached properties of records: computed once for each record, and for no other.
+"""Cached properties of records: computed once for each record, and not copied to its successors.
 
-`functools.cached_property` writes its value into the instance's `__dict__`, and that is what a record is made of: the
-value would be handed on to successors, of whose fields it may be untrue, and reading the property would change the
-tree's definition, so that one record before and after were two structures to `jit`. So the values stand beside, in a
-slot that neither JAX nor `replace` looks at.
+`functools.cached_property` writes its value into the instance's `__dict__`, which holds a record's fields. So `replace`
+copied the value to a successor for whose fields it was wrong, and reading the property changed the treedef, so that
+`jit` retraced for the same record. Here the values are stored in a slot that neither JAX nor `replace` reads.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from weft.core.edge.levels import current_level
 
 _UNREAD: Any = object()
 
-# Where the values of a record stand: a slot of `Module`.
+# The slot of `Module` that holds the values.
 SLOT = "_weft_cached"
 
 
 class CachedProperty(functools.cached_property[Any]):
-    """`functools.cached_property` for a record, whose value is never another record's."""
+    """`functools.cached_property` for records, whose value belongs to one record alone."""
 
     def __init__(self, function: Callable[[Any], Any], name: str):
         super().__init__(function)
@@ -39,15 +38,16 @@ class CachedProperty(functools.cached_property[Any]):
         value, level = values.get(cast(str, self.attrname), (_UNREAD, None))
         if value is _UNREAD or (level is not None and level != current_level()):
             value = self.func(instance)
-            # A tracer ends with its trace, and the record may outlive it: a model that a compiled function closes over.
+            # A tracer is dead after its trace, but the record may live longer: a compiled function may close over a
+            # model, whose property then held the dead tracer. So the level of the trace is stored with it.
             traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(value))
             values[cast(str, self.attrname)] = value, current_level() if traced else None
         return value
 
 
-def keep_beside(cls: type[Any]) -> None:
-    """Has the cached properties that a class of records defines keep their values beside the records."""
+def use_own_cached_properties(cls: type[Any]) -> None:
+    """Replaces the cached properties of a class of records by `CachedProperty`."""
     for name, value in list(vars(cls).items()):
-        # Exactly this class: what a subclass does when it is read is its own affair.
+        # Not subclasses of `cached_property`, which may do something else when they are read.
         if type(value) is functools.cached_property:
             setattr(cls, name, CachedProperty(value.func, name))

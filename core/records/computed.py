@@ -1,14 +1,14 @@
-"""Fields that a constructor computes (`field(init=False)`), in a copy with other values in other fields.
+"""What `replace` does with fields that the constructor computes (`field(init=False)`).
 
-`dataclasses.replace` makes the copy by the constructor, so that such a field is computed anew. A record may have moved
-on since it was made: what was computed as a first value may have been trained. So a field is computed twice here, from
-the fields before and from those after, and the three values tell what it is:
+`dataclasses.replace` calls the constructor, which computes such a field again. But a record may have changed since it
+was constructed: a field that the constructor initialised may have been trained, and its value would be lost. So the
+field is computed twice here, from the old fields and from the new ones, and the results are compared:
 
 | | the field |
 |---|---|
-| before and after are the same | has nothing to do with what was replaced: it stays as it is |
-| the record holds what is computed from before | is derived: it becomes what is computed from after |
-| anything else, tracers above all | may be either: refused |
+| both results are equal | does not depend on the replaced fields: it keeps its value |
+| the record holds the first result | is derived from the replaced fields: it gets the second result |
+| anything else, tracers above all | may be either: an error |
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ def computed_fields(cls: type[Any]) -> tuple[str, ...]:
 
 
 def computed_again(record: Any, changes: Mapping[str, Any]) -> dict[str, PyTree]:
-    """What becomes of the fields that a record's constructor computes, where other fields are replaced.
+    """The new values of a record's computed fields, when other fields are replaced.
 
     Args:
-        record: the record as it is.
-        changes: values for some of its fields. A computed field that is named among them is what it is said to be.
+        record: the record before.
+        changes: values for some of its fields. A computed field that is named here gets the value here.
 
     Returns:
         The computed fields that change, with their values as the user sees them.
 
     Raises:
-        StructureError: if nobody can tell what they are, or the constructor does not say: it takes what is no field.
+        StructureError: if a field may be either (see the module), or the constructor cannot be called with the fields.
     """
     cls = cast("type[Any]", type(record))
     computed = [name for name in computed_fields(cls) if name not in changes and hasattr(record, name)]
@@ -63,30 +63,30 @@ def computed_again(record: Any, changes: Mapping[str, Any]) -> dict[str, PyTree]
 
 
 def _same(value: PyTree, record: Any, name: str) -> bool:
-    """Whether a record's field holds a value, as far as that is known: of two tracers it is not."""
-    (leaves, definition), (others, other) = trees.flatten(value), trees.flatten(getattr(record, name, None))
-    return definition == other and all(map(_same_leaf, leaves, others))
+    """Whether a record's field surely holds a value; False for two tracers, whose values are unknown."""
+    (leaves, treedef), (field_leaves, field_treedef) = map(trees.flatten, (value, getattr(record, name, None)))
+    return treedef == field_treedef and all(map(_same_leaf, leaves, field_leaves))
 
 
-def _same_leaf(one: Any, other: Any) -> bool:
-    if one is other:
+def _same_leaf(a: Any, b: Any) -> bool:
+    if a is b:
         return True
-    if isinstance(one, Tracer) or isinstance(other, Tracer):
+    if isinstance(a, Tracer) or isinstance(b, Tracer):
         return False
-    if isinstance(one, jax.Array) and jnp.issubdtype(one.dtype, jax.dtypes.prng_key):
-        one, other = jax.random.key_data(one), jax.random.key_data(other)
-    one, other = cast(Any, np.asarray(one)), cast(Any, np.asarray(other))
-    if (one.shape, one.dtype) != (other.shape, other.dtype):
+    if isinstance(a, jax.Array) and jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
+        a, b = jax.random.key_data(a), jax.random.key_data(b)
+    a, b = cast(Any, np.asarray(a)), cast(Any, np.asarray(b))
+    if (a.shape, a.dtype) != (b.shape, b.dtype):
         return False
-    same: Any = (one == other) | ((one != one) & (other != other))
+    same: Any = (a == b) | ((a != a) & (b != b))
     return bool(same.all())
 
 
 def _undecided(cls: type[Any], names: Iterable[str], changes: Iterable[str]) -> StructureError:
     names, changed = list(names), ", ".join(f"{name}=..." for name in changes)
     return StructureError(
-        f"the constructor of {cls.__qualname__} computes {', '.join(names)}, and it cannot be told what "
-        f"{'it is' if len(names) == 1 else 'they are'} where {', '.join(changes)} is another",
+        f"the constructor of {cls.__qualname__} computes {', '.join(names)}, and it is unknown whether "
+        f"{'its value depends' if len(names) == 1 else 'their values depend'} on {', '.join(changes)}",
         at=[f"{cls.__qualname__}.{name}: field(init=False)" for name in names],
         fix=f"name {'it' if len(names) == 1 else 'them'} too, "
         f"replace({changed}, {', '.join(f'{name}=...' for name in names)}), or make a new {cls.__name__}",

@@ -1,22 +1,22 @@
-"""Configuration: what a record's fields hold that is no array.
+"""Configuration: the values in a record's fields that are no arrays.
 
-There is one truth about a Python number, a string, a function or a dtype in a field of a `weft.Module`: it is
-*configuration*, part of the tree's definition, for weft's transforms as for plain JAX, optax and `jax.tree`. So an EMA
-does not average `heads`, halving a model does not halve `eps`, and `jax.jit(f)(model)` does not trace a flag.
+A Python number, a string, a function or a dtype in a field of a `weft.Module` is *configuration*: part of the treedef,
+for weft's transforms as for plain JAX, optax and `jax.tree`. So an EMA does not average `heads`, halving a model does
+not halve `eps`, and `jax.jit(f)(model)` does not trace a flag.
 
-JAX asks the record's class to flatten it, and equinox generates that code from the declared fields, before any value is
-known. So the *value* brings its own flattening: once a record is made, `stored` puts each such value into a `Static`, a
-pytree node without leaves, and `Module.__getattribute__` takes it out again when the field is read:
+JAX flattens a record by code that equinox generates from the declared fields, before any value is known. So the *value*
+brings its own flattening: when a record has been constructed, `stored` wraps each such value into a `Static`, a pytree
+node without leaves, and `Module.__getattribute__` unwraps it when the field is read:
 
     model.eps                               1e-06                       what everybody reads
     model.__dict__["eps"]                   a `Static` of it           what JAX flattens: no leaf, compared by value
 
 A container may hold both (`layers=(Linear(...), jax.nn.relu)`): it is stored as a `Mixed`, a node with the container's
-own keys whose children are stored values. One that holds no configuration stays itself. Nodes of other libraries and
-equinox's own modules are left alone: what is a leaf of theirs stays a leaf.
+own keys whose children are stored values. A container without configuration is stored as it is. Nodes of other
+libraries and equinox's own modules are not changed: their leaves stay leaves.
 
-A number that comes into a field where an array was, by a tree function (`jax.tree.map(lambda _: 0, model)`: a tree of
-axes) or by `replace`, is a leaf for everybody. No method of such a record is called: contracts refuse it.
+A number that a tree function (`jax.tree.map(lambda _: 0, model)`, a tree of axes) or `replace` puts in the place of an
+array is a leaf. Contracts refuse to call a method of such a record.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from weft.core.records.pending import fields_of
 from weft.core.records.statics import NamedInErrors, Static
 
 _UNKNOWN: Any = object()
-# Whose elements are looked into: what people write down as a value. Nodes of others may take arrays only.
+# The containers whose elements are stored one by one. Nodes of other libraries may refuse anything but arrays.
 _CONTAINERS = (tuple, list, dict)
-# Looked at again at each use, because the user may have changed them since.
+# Examined again at each use, because the user may have changed them.
 _MUTABLE = (list, dict)
 
 
@@ -44,9 +44,9 @@ class Mixed(metaclass=NamedInErrors):
     """A container that holds configuration, as a pytree node whose children are its stored elements.
 
     Attributes:
-        value: the container itself, as the user sees it.
-        children: what stands for each of its elements; see `stored`.
-        definition: the container's own, with a leaf for each element.
+        value: the container, as the user sees it.
+        children: its elements as `stored` returns them.
+        definition: the treedef of the container, with a leaf for each element.
     """
 
     __slots__ = ("_children", "_definition", "_seen", "_value")
@@ -59,7 +59,7 @@ class Mixed(metaclass=NamedInErrors):
 
     @property
     def value(self) -> PyTree:
-        # Made when it is first read: a tree function may have put anything in its children's places.
+        # Built when it is first read: after a tree function the children may be anything, such as a mask's bools.
         if self._value is _UNKNOWN:
             self._value = self._definition.unflatten(map(opened, self._children))
             self._seen = _level(self._value)
@@ -76,7 +76,7 @@ class Mixed(metaclass=NamedInErrors):
         return self._definition
 
     def _look_again(self) -> None:
-        """Takes in what the user did to a list or dict since: what is read and what JAX sees stay one."""
+        """Stores the elements again if the user has changed the list or dict, so that JAX sees what the user reads."""
         if not isinstance(self._value, _MUTABLE):
             return
         container = cast(Any, self._value)
@@ -109,21 +109,21 @@ trees.register_node_with_keys(
 
 
 def stored(value: PyTree, where: str = "") -> PyTree:
-    """What a record keeps of a field's value: itself, or a node that makes it part of the tree's definition.
+    """A field's value as a record stores it: the value itself, or a node that makes it part of the treedef.
 
     Args:
-        value: of the field.
+        value: the value of the field.
         where: the field, for errors.
 
     Raises:
-        StaticError: if it is no array and cannot be hashed.
+        StaticError: if the value is no array and cannot be hashed.
 
     >>> stored(3).value, stored((1, "same")).value
     (3, (1, 'same'))
     >>> jax.tree.leaves(stored({"heads": 8, "scale": jax.numpy.ones(2)}))
     [Array([1., 1.], dtype=float32)]
     """
-    # What is a child of a tree already. Records keep their own configuration.
+    # These are children of a tree already. Inner records have stored their own configuration.
     if value is None or is_stored(value) or isinstance(value, eqx.Module) or is_array(value):
         return value
     if trees.children_of(value) is not None:
@@ -134,24 +134,24 @@ def stored(value: PyTree, where: str = "") -> PyTree:
 
 def _stored_container(value: PyTree, where: str) -> PyTree:
     elements, children = _stored_elements(value, where)
-    # Arrays and records alone: it stays the plain container that JAX knows.
+    # A container of arrays and records alone stays the plain container that JAX knows.
     if all(child is element for child, element in zip(children, elements, strict=True)):
         return value
-    # A list of the same would be `Mixed`: it can be changed in place, and has to be looked at again.
+    # A tuple of configuration alone is one static value. A list is not, since it can be changed in place.
     if isinstance(value, tuple) and all(child is None or type(child) is Static for child in children):
         return Static(cast(object, value))
     return Mixed(value, children, _one_level(value))
 
 
 def stored_in_place(value: PyTree, old: PyTree, where: str = "") -> PyTree:
-    """What a record keeps of a field's value, where another one was.
+    """A field's new value as a record stores it, in the place of an old one.
 
-    A number where an array was is a leaf, as if a tree function had put it there: configuration in its place would be
-    no child at all, and trees of the two records would not fit each other. It is how a record becomes a tree of axes.
+    A number in the place of an array is a leaf, as if a tree function had put it there: as configuration it would be no
+    child at all, and the two records would have different treedefs. `model.replace(weight=0)` makes a tree of axes so.
 
     Args:
-        value: of the field.
-        old: what the record kept of the field before.
+        value: the new value of the field.
+        old: the old value, as the record stored it.
         where: the field, for errors.
 
     >>> one = jax.numpy.ones(2)
@@ -163,14 +163,16 @@ def stored_in_place(value: PyTree, old: PyTree, where: str = "") -> PyTree:
     kind = cast("type[Any]", type(value))
     if not issubclass(kind, _CONTAINERS) or type(opened(old)) is not kind or type(old) is Static:
         return stored(value, where)
+    # Element by element, for containers of one type and the same keys: an axis in the place of an array deep in a tuple
+    # of layers must be a leaf too.
     before, now = _level(opened(old)), _level(value)
     if len(before[0]) != len(now[0]) or before[1] != now[1]:
         return stored(value, where)
-    kept = old.children if type(old) is Mixed else before[0]
+    old_children = old.children if type(old) is Mixed else before[0]
     level = trees.flatten_one_level(value)
     assert level is not None
     places = [format_path((key_part(key),), where) for key, _ in level[0]]
-    children = [stored_in_place(*row) for row in zip(now[0], kept, places, strict=True)]
+    children = [stored_in_place(*row) for row in zip(now[0], old_children, places, strict=True)]
     if type(old) is Mixed:
         return Mixed(value, children, _one_level(value))
     if all(child is element for child, element in zip(children, now[0], strict=True)):
@@ -182,11 +184,11 @@ def _stored_elements(value: Any, where: str) -> tuple[list[Any], list[Any]]:
     level = trees.flatten_one_level(value)
     assert level is not None
     pairs = [(key_part(key), element) for key, element in level[0]]
-    return [element for _, element in pairs], [stored(one, format_path((key,), where)) for key, one in pairs]
+    return [element for _, element in pairs], [stored(element, format_path((key,), where)) for key, element in pairs]
 
 
 def _level(value: Any) -> tuple[list[Any], Any]:
-    """The elements of a container, and what else it is made of: the keys of a dict."""
+    """The elements of a container, and its auxiliary data as a pytree node (the keys of a dict)."""
     level = trees.children_of(value)
     assert level is not None
     return list(level[0]), level[1]
@@ -195,7 +197,7 @@ def _level(value: Any) -> tuple[list[Any], Any]:
 def _same_level(now: tuple[list[Any], Any], before: tuple[list[Any], Any] | None) -> bool:
     if before is None or len(now[0]) != len(before[0]) or now[1] != before[1]:
         return False
-    return all(one is other for one, other in zip(now[0], before[0], strict=True))
+    return all(element is old for element, old in zip(now[0], before[0], strict=True))
 
 
 def _one_level(value: Any) -> TreeDef:
@@ -206,21 +208,21 @@ _STORED = (Static, Mixed)
 
 
 def opened(value: PyTree) -> PyTree:
-    """The inverse of `stored`: what the user sees."""
+    """The inverse of `stored`: the value as the user sees it."""
     return value.value if is_stored(value) else value
 
 
 def is_stored(node: object) -> bool:
-    """Whether a node of a tree stands for a field's value."""
+    """Whether a node of a tree wraps a field's value."""
     return type(node) in _STORED
 
 
 def spelled_out(tree: PyTree, mark: Callable[[PyTree], object] = lambda leaf: leaf) -> PyTree:
-    """A tree whose records hold their fields' values as the user sees them, so that configuration is among its leaves.
+    """A tree in which configuration is unwrapped, so that it is among the leaves.
 
     Args:
         tree: any tree.
-        mark: what to put in the place of a leaf that is configuration.
+        mark: gives the leaf for a configuration value.
     """
 
     def spell(node: PyTree) -> PyTree:
@@ -235,10 +237,10 @@ def spelled_out(tree: PyTree, mark: Callable[[PyTree], object] = lambda leaf: le
 
 
 def stored_static(value: object, where: str) -> Static:
-    """What a record keeps of a field that is declared static.
+    """The value of a field that is declared static, as a record stores it.
 
     Raises:
-        StaticError: if it holds an array, or cannot be hashed; naming the field, and the path inside the value.
+        StaticError: if the value holds an array, or cannot be hashed; naming the field, and the path inside the value.
     """
     if type(value) is Static:
         return value
@@ -250,7 +252,7 @@ def stored_static(value: object, where: str) -> Static:
 def field_values(record: eqx.Module) -> dict[str, PyTree]:
     """The values of a record's fields that are set, by name, as the user sees them."""
     return {
-        name: value.value if type(value) in _STORED else value  # `opened`, for each field at each call of a method
+        name: value.value if type(value) in _STORED else value  # `opened`, inlined: this runs at each call of a method
         for name, value in fields_of(record).items()
     }
 
@@ -258,8 +260,9 @@ def field_values(record: eqx.Module) -> dict[str, PyTree]:
 def iter_configuration(tree: PyTree, path: Path = ()) -> Iterator[tuple[Path, object]]:
     """The configuration of a tree, as (path, value), in the order of its fields.
 
-    That is everything in its records that is no array: numbers, strings, functions, dtypes, static fields; of equinox's
-    own modules too. What is no array and lies outside of records is listed as well, but for numbers: arrays there.
+    It lists every value in its records that is no array: numbers, strings, functions, dtypes, static fields; also in
+    equinox's own modules. Outside of records it lists leaves that are no arrays, except numbers, which JAX traces
+    there.
 
     >>> dict(iter_configuration({"layer": stored((4, "same")), "w": jax.numpy.ones(2), "act": len}, ("model",)))
     {('model', 'act'): <built-in function len>, ('model', 'layer'): (4, 'same')}
@@ -275,7 +278,7 @@ def _configuration(node: PyTree, path: Path, in_record: bool) -> Iterator[tuple[
     elif isinstance(node, eqx.Module):
         in_record = not keeps_numbers(type(node))
         values = fields_of(node)
-        # In the order of the fields, not in which they were set: equal records are listed alike.
+        # In the order of declaration: the order in which a constructor sets fields may differ between equal records.
         for name, field in node.__dataclass_fields__.items():
             if name in values and field.metadata.get("static", False):
                 yield (*path, name), opened(values[name])

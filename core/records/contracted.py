@@ -1,7 +1,7 @@
-"""Contracts of a record's class beside its public methods: properties, operators, static and class methods.
+"""Contracts of a record's properties, operators, static and class methods.
 
-They are not *methods* in the sense of `thread` and `debug_successors`, which see those alone: only annotations are
-checked here, where they say more than `int` or `str`.
+`thread` and `debug_successors` watch public methods alone, so these only have their annotations checked, and only if an
+annotation names more than `int` or `str`.
 """
 
 from __future__ import annotations
@@ -19,36 +19,37 @@ _OTHERS = ("neg", "pos", "abs", "invert", "getitem", "contains", "iter", "lt", "
 OPERATORS = frozenset(
     [f"__{side}{name}__" for name in _BINARY.split() for side in ("", "r", "i")] + [f"__{name}__" for name in _OTHERS]
 )
-# What an annotation says that names no array, as it is or as a string; a property of these pays nothing.
+# Annotations that name no array, as types and as strings. A property that is annotated so is not wrapped, and costs
+# nothing.
 _PLAIN = {plain for cls in (int, float, bool, str, bytes) for plain in (cls, cls.__name__)} | {None, "None"}
 
 
 def under_contract(name: str, value: Any) -> Any:
-    """What to put in the place of something in a class's body, or None to leave it.
+    """An attribute of a class's body with its contract checked, or None if it stays as it is.
 
     Args:
-        name: what it is called there.
-        value: what it is.
+        name: the name of the attribute.
+        value: its value.
     """
     if inspect.isfunction(value):
-        return _checked(value) if name in OPERATORS and _says_more(value) else None
+        return _checked(value) if name in OPERATORS and _may_name_arrays(value) else None
     if name.startswith("_"):
         return None
-    if isinstance(value, property) and inspect.isfunction(value.fget) and _says_more(value.fget):
+    if isinstance(value, property) and inspect.isfunction(value.fget) and _may_name_arrays(value.fget):
         return property(_checked(value.fget), value.fset, value.fdel, value.__doc__)
     if isinstance(value, CachedProperty) and _says_more(value.func):
         return CachedProperty(_checked(value.func), name)
     if isinstance(value, staticmethod | classmethod):
         bound = cast(Any, value)
         inner: Any = bound.__func__
-        if inspect.isfunction(inner) and _says_more(inner):
+        if inspect.isfunction(inner) and _may_name_arrays(inner):
             return type(bound)(_checked(inner))
     return None
 
 
-def _says_more(function: Callable[..., Any]) -> bool:
-    annotations: list[Any] = [*function.__annotations__.values()]
-    return any(not isinstance(one, str | type) or one not in _PLAIN for one in annotations if one is not None)
+def _may_name_arrays(function: Callable[..., Any]) -> bool:
+    annotations: list[Any] = [annotation for annotation in function.__annotations__.values() if annotation is not None]
+    return any(not isinstance(annotation, str | type) or annotation not in _PLAIN for annotation in annotations)
 
 
 def _checked(function: Callable[..., Any]) -> Callable[..., Any]:

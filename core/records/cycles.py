@@ -1,7 +1,7 @@
-"""Cycles: a record in itself, which no tree function would come to the end of.
+"""Refuses a record that contains itself, which JAX could not flatten.
 
-A frozen record can come to be in itself while its constructor runs, or through what can be changed in place: a list, a
-dict, an object that a static field holds. JAX's flattening of such a tree ends in a RecursionError that names nothing.
+A frozen record can be put into itself while its constructor runs, or through a mutable value: a list, a dict, an object
+in a static field. JAX's flattening of such a tree ended in a RecursionError that named no field.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from weft.core.paths import Path, format_path
 from weft.core.records.configuration import opened
 from weft.core.records.leaves import is_array
 
-# What values are mostly made of, and what leads nowhere.
+# Types whose values hold no other values, which are most.
 _ENDS = {str, bytes, bool, int, float, complex, type(None), type}
-# An object that leads to more than this is the program's, and no part of a model.
+# The search ends after this many objects: an object that leads to more belongs to the program, not to a model.
 _MOST = 1_000
 
 
 def refuse_cycles(record: eqx.Module, values: dict[str, Any]) -> None:
-    """Refuses a record that its fields lead back to. Records in them are not entered: they were looked at when made.
+    """Refuses a record that its fields lead back to. Inner records are not searched: they were when they were made.
 
     Raises:
         StructureError: with the path back to it.
@@ -34,7 +34,7 @@ def refuse_cycles(record: eqx.Module, values: dict[str, Any]) -> None:
         if path is not None:
             name = type(record).__qualname__
             raise StructureError(
-                f"a {name} that is in itself",
+                f"a {name} contains itself",
                 at=format_path(path, name),
                 fix="a record is a tree: hold a copy, a key or an index in its place",
             )
@@ -48,9 +48,9 @@ def _way_back(record: eqx.Module, value: Any, path: Path, done: set[int]) -> Pat
     if len(done) < _MOST:
         done.add(id(value))
         for part, child in _children(value):
-            found = _way_back(record, child, (*path, part), done)
-            if found is not None:
-                return found
+            path_back = _way_back(record, child, (*path, part), done)
+            if path_back is not None:
+                return path_back
     return None
 
 

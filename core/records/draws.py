@@ -1,13 +1,13 @@
-"""Draws under `debug_keys`: each is entered in a ledger, and the same draw twice is an error.
+"""Draws under `debug_keys`: each draw is entered in a ledger, and the same draw twice is an error.
 
-A draw is known by the identity of the two arrays that it is made from, a stream's key and its count, and by the trace
-level that it is made at. The same arrays at *another* level are no repetition: JAX may trace one function twice.
+A draw is identified by the two arrays that it is made from, a stream's key and its count, and by the trace level at
+which it is made. The same arrays at *another* level are no repetition: JAX may trace one function twice.
 
-A transform traces its function once and is called often, so what is drawn while it traces is drawn at each call. What
-a trace draws from its arguments, or from arrays that it closes over, is kept with the crossing (`noted_draws`). Where
-the transform is called it is entered for the arrays outside (`enter_draws`), at the level outside, where another
-transform may note it in turn. A loop runs what it traces several times: what is drawn there from arrays that no
-iteration replaces is an error at once.
+A transform traces its function once and is called often, and each call repeats the draws of the trace. So the draws
+that a trace makes from its arguments, or from arrays that it closes over, are noted with the crossing (`noted_draws`).
+Each call of the transform enters them for the arrays outside (`enter_draws`), at the level outside, where another
+transform may note them in turn. A loop runs its body several times: a draw in it from arrays that no iteration replaces
+is an error at once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Reference = Callable[[], Any]
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """A draw that was made: what gives its arrays, by which line, and at which level."""
+    """A draw that was made: references to its arrays, the user's line, and the trace level."""
 
     name: str
     arrays: tuple[Reference, Reference]
@@ -47,8 +47,10 @@ class Draw:
         return self.arrays[0]() is key and self.arrays[1]() is count
 
 
-# What a trace has drawn from outside, by name and by what it drew from: positions of leaves, or the arrays' identities.
-Kept = dict[tuple[str, Any, Any], tuple[str, Any, Any, str]]
+# The draws of a trace from arrays outside. The key names the stream and its two arrays, by the position of an
+# argument's leaf or by the id of an array in a closure; the value is (stream, source of the key, source of the count,
+# line).
+TraceDraws = dict[tuple[str, Any, Any], tuple[str, Any, Any, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,26 +63,27 @@ class Ledger:
         """Enters a draw.
 
         Raises:
-            KeyReuseError: if it was made before, or is made again by the loop that it is traced in.
+            KeyReuseError: if it was made before, or if the loop around it repeats it.
         """
         if _in_loop() and _outside(key) is not None and _outside(count) is not None:
             raise _reuse(name, count, "in each iteration of a loop", f"drawn at {where}")
         level, entry = current_level(), (id(key), id(count))
-        # Asked again by the arrays themselves, as an entry may outlive one of its two for a moment.
+        # The arrays are compared too: an entry may outlive one of its arrays for a moment, and another array get its
+        # id.
         earlier = [draw for draw in self.draws.get(entry, ()) if draw.made_from(key, count)]
         for draw in earlier:
             if draw.level in (level, EAGER):
                 raise _reuse(name, count, "twice", f"first drawn at {draw.where}")
 
-        # An identity is given out anew once its array is gone, and its draws are no longer about it.
+        # Python reuses the id of an array that is gone, and the draws of the old array must not count for the new one.
         def forget(_: Any) -> None:
             self.draws.pop(entry, None)
 
         arrays = (weakref.ref(key, forget), weakref.ref(count, forget))
         self.draws[entry] = [*earlier, Draw(name, arrays, where, level)]
-        noting = _noting.get()
-        if noting is not None:
-            noting.append((name, key, count, where))
+        noted = _noted.get()
+        if noted is not None:
+            noted.append((name, key, count, where))
 
 
 def _reuse(name: str, count: Any, how: str, place: str) -> KeyReuseError:
@@ -93,7 +96,7 @@ def _reuse(name: str, count: Any, how: str, place: str) -> KeyReuseError:
 
 
 def _in_loop() -> bool:
-    """Whether the innermost program that JAX traces is the body of a loop: its public ways do not say."""
+    """Whether JAX is tracing the body of a loop. No public function says so, so this looks for JAX's frames."""
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame is not None and not frame.f_code.co_name.startswith("trace_to_jaxpr"):
         frame = frame.f_back
@@ -102,12 +105,12 @@ def _in_loop() -> bool:
     return frame is not None and Path(frame.f_code.co_filename).name == "loops.py"
 
 
-# JAX's files between the one that traces and the one whose function is traced.
+# JAX's files whose frames lie between the function that traces and the transform that asked for the trace.
 _ON_THE_WAY = {"partial_eval.py", "common.py", "linear_util.py", "profiler.py", "util.py", "api_util.py"}
 
 _ledger: ContextVar[Ledger | None] = ContextVar("weft_key_ledger", default=Ledger() if is_on(DEBUG_KEYS) else None)
-# What the transform that is traced now has drawn, with its arrays; they are let go with the trace.
-_noting: ContextVar[list[tuple[str, Any, Any, str]] | None] = ContextVar("weft_noted_draws", default=None)
+# The draws of the trace that is running, with their arrays, which are released when the trace ends.
+_noted: ContextVar[list[tuple[str, Any, Any, str]] | None] = ContextVar("weft_noted_draws", default=None)
 
 
 def ledger() -> Ledger | None:
@@ -123,73 +126,76 @@ def draw(name: str, key: Any, count: Any) -> None:
 
 
 @contextlib.contextmanager
-def noted_draws(kept: Kept, values: Sequence[Any], carried: Sequence[bool]) -> Generator[Callable[[Any], None]]:
-    """Keeps what a function that is traced draws from outside; it is given what the function returned.
+def noted_draws(draws: TraceDraws, values: Sequence[Any], carried: Sequence[bool]) -> Generator[Callable[[Any], None]]:
+    """Notes the draws that a traced function makes from arrays outside. Gives a function to call with its output.
 
     Args:
-        kept: where to keep it.
-        values: the leaves of its arguments.
-        carried: of each, whether a loop carries it.
+        draws: takes the draws.
+        values: the leaves of the function's arguments.
+        carried: for each leaf, whether a loop carries it.
     """
     if _ledger.get() is None:
         yield lambda out: None
         return
     drawn: list[tuple[str, Any, Any, str]] = []
-    token = _noting.set(drawn)
+    token = _noted.set(drawn)
 
     def returned(out: Any) -> None:
-        left = set(map(id, jax.tree.leaves(out))) if drawn else set[int]()
-        going_on = {id(value) for value, goes_on in zip(values, carried, strict=True) if goes_on}
+        # A carried count that the function returns unchanged is the same in the next iteration, which draws from it
+        # again.
+        outputs = set(map(id, jax.tree.leaves(out))) if drawn else set[int]()
+        carried_values = {id(value) for value, is_carried in zip(values, carried, strict=True) if is_carried}
         for name, _, count, where in drawn:
-            if id(count) in left & going_on:
+            if id(count) in outputs & carried_values:
                 raise _reuse(name, count, "in each iteration of a loop", f"drawn at {where}")
 
     try:
         yield returned
     finally:
-        _noting.reset(token)
+        _noted.reset(token)
+    # A draw from arrays that the trace itself has made is not noted: each call of the program makes new ones.
     places = {id(value): i for i, value in enumerate(values)}
     for name, key, count, where in drawn:
         sources = [places.get(id(array), _outside(array)) for array in (key, count)]
         if None not in sources:
-            identities = [
-                one if isinstance(one, int) else id(array) for one, array in zip(sources, (key, count), strict=True)
-            ]
-            kept[name, identities[0], identities[1]] = name, sources[0], sources[1], where
+            pairs = zip(sources, (key, count), strict=True)
+            key_id, count_id = (source if isinstance(source, int) else id(array) for source, array in pairs)
+            draws[name, key_id, count_id] = name, sources[0], sources[1], where
 
 
 def _outside(array: Any) -> Reference | None:
+    """A reference to an array from outside of the running trace; None for an array that the trace has made."""
     is_inside = isinstance(array, Tracer) and is_of_program(cast("Tracer[Any]", array))
     return None if is_inside else weakref.ref(cast(Any, array))
 
 
-def enter_draws(kept: Kept, values: Sequence[Any]) -> None:
-    """Enters what a transform that was called has drawn, from its arguments' leaves and from what it closes over."""
+def enter_draws(draws: TraceDraws, values: Sequence[Any]) -> None:
+    """Enters the draws of a transform that was called; `values` are the leaves of its arguments."""
     entered = _ledger.get()
     if entered is None:
         return
-    for name, *sources, where in kept.values():
-        key, count = (values[one] if isinstance(one, int) else one() for one in sources)
+    for name, *sources, where in draws.values():
+        key, count = (values[source] if isinstance(source, int) else source() for source in sources)
         if key is not None and count is not None:
             entered.enter(name, key, count, where)
 
 
-def _proceed(record: Any, method: Callable[..., Any], given: Given, proceed: Callable[[], Any]) -> Any:
+def _proceed(record: Any, method: Callable[..., Any], arguments: Given, proceed: Callable[[], Any]) -> Any:
     return proceed()
 
 
 @contextlib.contextmanager
 def debug_keys(enabled: bool = True) -> Generator[None]:
-    """Debugging mode: drawing twice from the same `Keys` record, instead of from its successor, is an error.
+    """A debugging mode in which drawing twice from the same `Keys` record, instead of from its successor, is an error.
 
-    It sees what is drawn eagerly and in weft's transforms: a compiled function that is called twice with the same keys,
-    and a loop that draws in each iteration from keys that it closes over, draw twice. What `jax.jit` compiles draws
-    unseen once it is compiled. Inside, `jax.debug_key_reuse` is on as well, which finds keys of JAX's own that two
-    samplers take. `WEFT_DEBUG_KEYS=1` in the environment turns it on for the whole process, as `JAX_DEBUG_KEY_REUSE=1`
-    does for JAX's.
+    It counts eager draws and draws in weft's transforms: a compiled function that is called twice with the same keys
+    draws twice, and so does a loop that draws in each iteration from keys that it closes over. Draws of a function
+    under `jax.jit` are counted only when it is traced. Inside, `jax.debug_key_reuse` is on as well, which reports plain
+    JAX keys that are used twice. `WEFT_DEBUG_KEYS=1` in the environment turns the mode on for the whole process, as
+    `JAX_DEBUG_KEY_REUSE=1` does for JAX's.
 
     Args:
-        enabled: `False` turns it off inside.
+        enabled: `False` turns the mode off inside of the block.
 
     >>> from weft.core.records.keys import Keys
     >>> keys = Keys(0)
@@ -202,7 +208,7 @@ def debug_keys(enabled: bool = True) -> Generator[None]:
     ...
     """
     token = _ledger.set(Ledger() if enabled else None)
-    watch_methods(_proceed, 1 if enabled else 0)  # so that transforms look whether there is a ledger
+    watch_methods(_proceed, 1 if enabled else 0)  # transforms look for a ledger only while somebody watches methods
     try:
         with keys_context(enabled or None), jax.debug_key_reuse(enabled):
             yield

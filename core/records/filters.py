@@ -1,6 +1,6 @@
-"""Filters: predicates over leaves, in one small language. `help(weft.Filter)` tells it; see `Filter` below.
+"""Filters: predicates over leaves, in one small language; `help(weft.Filter)` explains it (the class `Filter` below).
 
-How leaves are sorted by several of them is in `sorting`.
+`sorting` sorts leaves by several filters.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class InstanceOf:
         classes: one class of records, or several, of which any will do.
 
     Raises:
-        FilterError: for what is no class.
+        FilterError: if an argument is no class.
 
     >>> import jax, jax.numpy as jnp
     >>> from weft import Linear, select
@@ -83,8 +83,8 @@ class Inside:
     The path begins at the tree that is filtered; in a transform, at the argument.
 
     Args:
-        parts: field names, keys and indices. A text is read like a path in an error message, so that dots and
-            brackets in it separate parts; a key that holds some is quoted: `Inside("['a.b']")`.
+        parts: field names, keys and indices. A string is read like a path in an error message, so that dots and
+            brackets separate parts; a key that contains dots or brackets is quoted: `Inside("['a.b']")`.
 
     Raises:
         FilterError: if a text cannot be read.
@@ -117,14 +117,14 @@ class Inside:
 
 
 def _parts_of(part: Hashable) -> Path:
-    # A key such as "a b", which no path could hold without quotes, stands for itself.
+    # Without dots and brackets a string is one key, even one such as "a b", which a path would have to quote.
     if not isinstance(part, str) or not builtins.any(mark in part for mark in ".[]"):
         return (part,)
     try:
         return parse_path(part)
     except ValueError:
         raise FilterError(
-            f"this is no path: {part!r}",
+            f"cannot be read as a path: {part!r}",
             fix="""write Inside("encoder.layers[0]"), and a key with dots or brackets in quotes: Inside("['a.b']")""",
         ) from None
 
@@ -141,7 +141,7 @@ class WithTag:
 
 @dataclass(frozen=True)
 class OfKind:
-    """Leaves of a kind or of one of its subclasses; what a bare kind means."""
+    """Leaves of a kind or of one of its subclasses; a bare kind as a filter means this."""
 
     kind: type
 
@@ -151,7 +151,7 @@ class OfKind:
 
 @dataclass(frozen=True)
 class OfValue:
-    """Leaves whose value passes a test, whatever holds it."""
+    """Leaves whose value passes a test."""
 
     test: Callable[[AnyValue], bool]
 
@@ -162,10 +162,10 @@ class OfValue:
 class Any:
     """Leaves that any of the filters matches.
 
-    The combinators ask their filters whatever they are asked themselves: a leaf here, a path and a value in `weft.nnx`.
+    The combinators pass their own arguments on to their filters: a leaf here, a path and a value in `weft.nnx`.
 
     Raises:
-        FilterError: for what is no filter.
+        FilterError: if an argument is no filter.
 
     >>> import jax
     >>> from weft import MLP, select
@@ -199,7 +199,7 @@ class All(Any):
     """Leaves that all of the filters match.
 
     Raises:
-        FilterError: for what is no filter.
+        FilterError: if an argument is no filter.
 
     >>> import jax
     >>> from weft import MLP, select
@@ -216,7 +216,7 @@ class Not(Any):
     """Leaves that the filter does not match.
 
     Raises:
-        FilterError: for what is no filter.
+        FilterError: if the argument is no filter.
 
     >>> import jax
     >>> from weft import MLP, select
@@ -233,12 +233,13 @@ class Not(Any):
 
 
 class Maybe(Any):
-    """What the filter matches, which may be nothing: `Maybe(BatchStat)`, in code that serves models with and without.
+    """Leaves that the filter matches, of which there may be none: `Maybe(BatchStat)`, for models with and without
+    norms.
 
     Any other filter that matches no leaf is an error.
 
     Raises:
-        FilterError: for what is no filter.
+        FilterError: if the argument is no filter.
 
     >>> import jax
     >>> from weft import MLP, BatchStat, select
@@ -253,7 +254,7 @@ class Maybe(Any):
 
 @dataclass(frozen=True, init=False)
 class Everything:
-    """What `...` and `True` mean.
+    """All leaves: the filters `...` and `True` mean this.
 
     >>> Everything()("whatever"), Everything() == Everything(), Everything() == Nothing()
     (True, True, False)
@@ -265,7 +266,7 @@ class Everything:
 
 @dataclass(frozen=True, init=False)
 class Nothing:
-    """What `None` and `False` mean.
+    """No leaf: the filters `None` and `False` mean this.
 
     >>> Nothing()("whatever")
     False
@@ -275,7 +276,7 @@ class Nothing:
         return False
 
 
-# What a filter may be that is no type, text, constant, container or function.
+# The classes of filters; types, strings, constants, containers and functions are filters too.
 Native = PathContains | WithTag | OfKind | OfValue | InstanceOf | Inside | Any | Everything | Nothing
 NATIVE = (PathContains, WithTag, OfKind, OfValue, InstanceOf, Inside, Any, Everything, Nothing)
 
@@ -303,10 +304,10 @@ else:
         def __instancecheck__(cls, value: object) -> bool:
             return _is_filter(value)
 
-    # A class and not the union that checkers see: `help` of a union tells nothing, and a contract on a field
-    # `wrt: Filter` asks `isinstance`.
+    # A class at run time, and a union for type checkers: `help` of a union shows no text, and the contract of a field
+    # `wrt: Filter` calls `isinstance`.
     class Filter(metaclass=_Language):
-        """What picks leaves of a tree, by kind, class, path, tag or predicate. A filter is one of these:
+        """Selects leaves of a tree, by kind, class, path, tag or predicate. A filter is one of these:
 
         | filter | matches |
         |---|---|
@@ -318,7 +319,7 @@ else:
         | `Any(a, b)`, or `[a, b]`, `(a, b)` | leaves that any of the filters matches |
         | `All(a, b)` | leaves that all of the filters match |
         | `Not(a)` | leaves that the filter does not match |
-        | `Maybe(a)` | what `a` matches; there may be no such leaf |
+        | `Maybe(a)` | leaves that `a` matches; there may be none |
         | `...` or `True` | everything; as the last of several, the rest |
         | `None` or `False` | nothing |
         | a callable | leaves for which `f(path, kind, leaf)` is true |
@@ -326,7 +327,7 @@ else:
         Paths begin at the tree that is filtered: in a transform at the argument, whatever the parameter is called.
 
         Of several filters the first that matches a leaf takes it. A filter that matches no leaf at all is an error
-        that lists what there is, unless it is `...`, `None`, a bool or a `Maybe`.
+        that lists the leaves, unless it is `...`, `None`, a bool or a `Maybe`.
 
         Filters go wherever leaves are chosen: `select(model, Param)`, `split(model, Param, ...)`,
         `grad(loss, wrt=All(Param, Inside("head")))`, `vmap(f, in_axes=axes({BatchStat: None, ...: 0}))`,
@@ -347,10 +348,10 @@ else:
 
 
 def predicate(filter: Filter) -> Predicate:
-    """Reads a filter of the language above as one predicate over leaves.
+    """Turns a filter into a predicate over leaves.
 
     Raises:
-        FilterError: if it is none of them.
+        FilterError: if it is no filter.
     """
     if isinstance(filter, NATIVE):
         return filter
@@ -375,7 +376,7 @@ def predicate(filter: Filter) -> Predicate:
 
 
 def may_match_none(filter: Filter) -> bool:
-    """Whether a filter may match no leaf without that being a slip: it stands for the rest, for nothing, or is marked.
+    """Whether a filter may match no leaf: `...` and bools stand for the rest or for nothing, and `Maybe` says so.
 
     >>> may_match_none(Maybe(Param)), may_match_none([Maybe(Param), ...]), may_match_none(All(Param, Maybe("frozen")))
     (True, True, True)
@@ -392,7 +393,7 @@ def may_match_none(filter: Filter) -> bool:
 
 
 def format_filter(filter: Filter) -> str:
-    """A filter as it would be written."""
+    """A filter as the user would write it."""
     if filter is ...:
         return "..."
     return filter.__name__ if isinstance(filter, type) else repr(filter)

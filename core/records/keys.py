@@ -1,8 +1,8 @@
 """Keys: a record of named random streams.
 
-A *stream* is a base key and a count; a *draw* is `fold_in(key, count)`, and the successor counts one more, so no two
-draws of a stream are alike. The numbers are those of `flax.nnx.Rngs` for the same seeds. `Keys` is an immutable record
-like any other: it is passed in, and its successor is handed back.
+A *stream* is a base key and a count; a *draw* is `fold_in(key, count)`, and the successor's count is one higher, so
+that no two draws of a stream are equal. The keys are those of `flax.nnx.Rngs` for the same seeds. `Keys` is an
+immutable record like any other: a function takes it as an argument and returns its successor.
 
     keys = Keys(0, dropout=1)               # a default stream, and one of its own for "dropout"
     key, keys = keys.next("dropout")
@@ -34,13 +34,13 @@ DEFAULT = "default"
 
 
 class SeedError(WeftError, TypeError):
-    """Something that cannot start a random stream."""
+    """A value cannot be the seed of a random stream."""
 
     of_layer = True
 
 
 class StreamError(WeftError, LookupError):
-    """A random stream that does not exist."""
+    """There is no random stream of this name, and no default stream."""
 
 
 class KeyStream(Module):
@@ -64,7 +64,7 @@ Sizes = int | tuple[int, ...] | None
 
 
 class Keys(Module):
-    """Named random streams; a name that has none draws from the default stream.
+    """Named random streams; a name without a stream draws from the default stream.
 
     Args:
         default: the seed of the default stream: an integer, a typed key (`jax.random.key`), or a `KeyStream`. A
@@ -91,7 +91,7 @@ class Keys(Module):
         if twice:
             raise SeedError(f"two seeds for one stream: {', '.join(map(repr, twice))}", fix="give each stream one seed")
         seeds |= streams
-        # Sorted, as JAX gives a dict back: a record is the same before and after a transform.
+        # Sorted, as JAX returns dicts: otherwise a record would print differently after a transform.
         self.streams = {name: _stream(name, seeds[name]) for name in sorted(seeds)}
 
     def next(self, name: str = DEFAULT) -> tuple[Key[Array, ""], Keys]:
@@ -106,7 +106,7 @@ class Keys(Module):
         Raises:
             StreamError: if there is neither such a stream nor a default one.
             AxisError: if the stream was forked and this is not inside a `vmap` over it.
-            KeyReuseError: under `debug_keys()`, if this very draw was made before.
+            KeyReuseError: under `debug_keys()`, if the same draw was made before.
         """
         name = self._resolve(name)
         stream = self.streams[name]
@@ -195,9 +195,9 @@ def _stream(name: str, seed: Any) -> KeyStream:
     if dtype is not None and jnp.issubdtype(dtype, jnp.integer) and cast(Any, seed).ndim == 0:
         return _fresh(jax.random.key(seed))
     legacy = dtype == jnp.uint32 and getattr(seed, "shape", ())[-1:] == (2,)
-    what = "a legacy uint32 key" if legacy else f"a {type(seed).__name__}" + ("" if dtype is None else f" of {dtype}")
+    name_of_seed = f"a {type(seed).__name__}" + ("" if dtype is None else f" of {dtype}")
     raise SeedError(
-        f"{what} cannot seed stream {name!r}",
+        f"{'a legacy uint32 key' if legacy else name_of_seed} cannot seed stream {name!r}",
         fix="wrap it with jax.random.wrap_key_data, or make keys with jax.random.key"
         if legacy
         else "use an integer or a typed key, jax.random.key(seed)",

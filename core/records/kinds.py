@@ -1,16 +1,16 @@
 """Kinds: the role of a leaf.
 
 A kind is a class, used as a label and never instantiated by records. It is declared on a field, through `Annotated`,
-beside the array type that static checkers and contracts see:
+together with the array type that static checkers and contracts read:
 
     class BatchNorm(Module):
         scale: Float[Array, "c"]                              # an un-kinded inexact array is a Param
         mean: Annotated[Float[Array, "c"], BatchStat]
         table: Annotated[Float[Array, "c"], Buffer, "frozen"]  # strings are tags
 
-Users add kinds by subclassing; a filter for a kind matches its subclasses too. A kind on a field that holds a record
-or a container is the default for what is inside; what is inside may declare its own. `FrozenParam` alone holds against
-what is inside: what is frozen as a whole has no parameters, whatever it is made of.
+Users add kinds by subclassing; a filter for a kind matches its subclasses too. A kind on a field that holds a record or
+a container is the default for the leaves inside, whose own fields may declare another. `FrozenParam` alone overrules
+what the fields inside declare: a layer that is frozen as a whole has no parameters.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Kind:
 
 
 class Param(Kind):
-    """Learned by gradient descent. The kind of every inexact array that declares none.
+    """Learned by gradient descent: the kind of every inexact array whose field declares no kind.
 
     >>> from weft import Linear, select
     >>> params = select(Linear(2, 3, key=jax.random.key(0)), Param)
@@ -73,7 +73,7 @@ class BatchStat(Kind):
 
 
 class Cache(Kind):
-    """What decoding keeps between steps, such as attention's keys and values.
+    """State that decoding carries between steps, such as attention's keys and values.
 
     >>> from weft import KeyValueCache, select
     >>> [leaf.shape for leaf in jax.tree.leaves(select(KeyValueCache(8, 2, 4), Cache))]
@@ -84,7 +84,7 @@ class Cache(Kind):
 
 
 class Buffer(Kind):
-    """An array that is neither learned nor state. The kind of every integer or boolean array that declares none.
+    """Neither learned nor state: the kind of every integer or boolean array whose field declares no kind.
 
     >>> from weft import select
     >>> select({"weights": jnp.ones(2), "order": jnp.array([1, 0])}, Buffer)
@@ -95,8 +95,8 @@ class Buffer(Kind):
 
 
 class FrozenParam(Buffer):
-    """A parameter that is not learned. On a field that holds records it holds against what they declare: every `Param`
-    inside is one, and what is no parameter keeps its kind.
+    """A parameter that is not learned. On a field that holds records it overrules what they declare: every `Param`
+    inside becomes a `FrozenParam`; other kinds stay.
 
     >>> from weft import Frozen, Linear, select
     >>> frozen = Frozen(Linear(2, 3, key=jax.random.key(0)))
@@ -119,7 +119,7 @@ class RngState(Kind):
 
 
 class RngKey(RngState):
-    """A random key. The kind of every typed key array that declares none.
+    """A random key: the kind of every typed key array whose field declares no kind.
 
     >>> from weft import Keys, select
     >>> len(jax.tree.leaves(select(Keys(0, dropout=1), RngKey)))
@@ -141,7 +141,7 @@ class RngCount(RngState):
 
 
 class Intermediate(Kind):
-    """A value recorded on the way, for inspection.
+    """A value inside of a computation, recorded for inspection.
 
     >>> from weft import nnx, select
     >>> record = nnx.to_record(nnx.Dict(w=nnx.Param(jnp.ones(2)), seen=nnx.Intermediate(jnp.ones(3))))
@@ -153,7 +153,7 @@ class Intermediate(Kind):
 
 
 class Perturbation(Kind):
-    """A planted zero whose gradient is that of an intermediate value.
+    """A zero that is added to an intermediate value, so that its gradient is that of the value.
 
     >>> from weft import nnx, select
     >>> record = nnx.to_record(nnx.Dict(w=nnx.Param(jnp.ones(2)), zero=nnx.Perturbation(jnp.zeros(3))))
@@ -178,7 +178,7 @@ class OptState(Kind):
 
 
 class MetricState(Kind):
-    """What a metric has counted so far.
+    """A metric's sums and counts so far.
 
     >>> from weft import metrics, select
     >>> len(jax.tree.leaves(select(metrics.Average(), MetricState)))
@@ -190,23 +190,23 @@ class MetricState(Kind):
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What a field's annotation says of the leaves in it: a kind (or none) and tags.
+    """What a field's annotation declares for the leaves in it: a kind (or none), tags and axis names.
 
     Attributes:
         kind: the kind, if the field or one around it declares one.
-        tags: the strings.
-        frozen: the kind that parameters have instead of their own, if a field around declares `FrozenParam`.
-        axes: the logical names of its axes.
+        tags: the strings in the annotation.
+        frozen: the kind that parameters have in place of their own, if a field around declares `FrozenParam`.
+        axes: the logical names of the axes.
     """
 
     kind: type[Kind] | None = None
     tags: frozenset[str] = frozenset()
     frozen: type[FrozenParam] | None = None
-    # Arrays of one kind are of one role, whatever their axes are called: they ride together in a stack.
+    # Not compared: arrays of one kind form one lane, whatever the names of their axes.
     axes: AxisNames = field(default=NO_NAMES, compare=False)
 
     def inside(self, outer: Role) -> Role:
-        """This role, in a field whose own role is `outer`: the nearest kind holds, tags add up, frozen stays frozen."""
+        """This role, in a field whose own role is `outer`: the inner kind wins, tags add up, frozen stays frozen."""
         if outer == NO_ROLE and outer.axes == NO_NAMES:
             return self
         if outer.kind is not None and issubclass(outer.kind, FrozenParam):
@@ -224,7 +224,7 @@ NO_ROLE = Role()
 
 
 def kind_of_array(value: object) -> type[Kind]:
-    """The kind of an array that declares none, by its dtype."""
+    """The kind of an array whose field declares none, by its dtype."""
     dtype: Any = getattr(value, "dtype", None)
     if dtype is None:
         is_number = isinstance(value, (bool, int, float, complex))
@@ -249,9 +249,9 @@ def field_roles(cls: type) -> dict[str, Role]:
 
 
 def field_annotations(cls: type) -> dict[str, Any]:
-    """A class's annotations with `Annotated` kept and string annotations resolved where they can be.
+    """The annotations of a class, with `Annotated`, and with string annotations resolved if possible.
 
-    One unresolvable annotation (a name under `TYPE_CHECKING`, say) does not hide the others.
+    An annotation that cannot be resolved (a name under `TYPE_CHECKING`, say) does not hide the others.
     """
     try:
         return typing.get_type_hints(cls, include_extras=True)
@@ -292,7 +292,7 @@ def _role_of_annotation(annotation: object, where: str) -> Role:
 
 
 def _rank(annotation: object) -> int | None:
-    """How many axes the arrays of a field have, if all its array types say the same."""
+    """The number of axes of the arrays in a field; None if its annotation leaves that open."""
     shape = getattr(annotation, "dim_str", None)
     if isinstance(shape, str):
         return None if "*" in shape or "..." in shape else len(shape.split())

@@ -1,11 +1,11 @@
-"""Leaves: what a tree of records holds, and which of it is *dynamic*.
+"""Leaves of a tree of records, and which of them are *dynamic*.
 
-A leaf is **dynamic** if JAX can trace it: arrays, tracers, `ShapeDtypeStruct`s, refs, and Python numbers. Everything
-else (functions, strings, dtypes) is **static**: it belongs to the structure, must be hashable, and a change of it is a
-change of structure.
+A leaf is **dynamic** if JAX can trace it: arrays, tracers, `ShapeDtypeStruct`s, refs, and Python numbers. Any other
+leaf (a function, a string, a dtype) is **static**: it belongs to the structure, must be hashable, and another value of
+it is another structure.
 
-What a `weft.Module` holds that is no array is none of its leaves: it is configuration, in the tree's definition (see
-`configuration`). Equinox's own modules know nothing of that: there, numbers are leaves, and static ones.
+The values in a `weft.Module` that are no arrays are no leaves: they are configuration, in the treedef (see
+`configuration`). In equinox's own modules numbers are leaves, and count as static.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from weft.core.records.statics import make_of_static
 NUMBERS = (bool, int, float, complex)
 MISSING = object()
 
-# What is known of a type is never unlearned; two threads that learn one at once learn the same.
+# Entries are never removed. Two threads that add a type at once add the same answer.
 _dynamic_types: dict[type, bool] = {bool: False, int: False, float: False, complex: False, str: False}
 kept_in("weft.core.records.leaves", "type", _dynamic_types)
 _array_types: set[type] = {jax.ShapeDtypeStruct, np.ndarray}
@@ -48,7 +48,7 @@ def stand_for_numbers(*classes: type) -> None:
 
 
 def array_types() -> set[type]:
-    """The types known to be arrays: one set for the whole process, which grows as types are met."""
+    """The array types known so far: one set for the whole process, to which `is_array` adds."""
     return _array_types
 
 
@@ -58,23 +58,23 @@ def is_array(value: object) -> bool:
     >>> is_array(np.zeros(2)), is_array(1.0), is_array("relu")
     (True, False, False)
     """
-    known = _dynamic_types.get(type(value))
-    if known is not None:
-        return known
+    answer = _dynamic_types.get(type(value))
+    if answer is not None:
+        return answer
     return _learn_type(value)
 
 
 def _learn_type(value: object) -> bool:
-    # An array's type decides, so one look per type is enough.
+    # Whether a value is an array follows from its type, so that each type is examined once.
     if type(value) in _stand_ins:
         return False
     answer = isinstance(value, jax.Array | jax.ShapeDtypeStruct | jax.Ref | np.ndarray | np.number | np.bool_)
-    # Not of a record: what JAX refuses is printed in its message, and that would be the whole model.
+    # Not for a record: JAX prints the value that it refuses in its message, which would be the whole model.
     if not answer and not isinstance(value, type | eqx.Module):
         try:
             jax.typeof(value)
             answer = True
-        except (TypeError, ValueError):  # the second for what has `__jax_array__`
+        except (TypeError, ValueError):  # a ValueError for a value with `__jax_array__`
             answer = hasattr(type(value), "__jax_array__")
     if answer:
         _array_types.add(type(value))
@@ -83,24 +83,27 @@ def _learn_type(value: object) -> bool:
 
 
 def is_dynamic(value: object, in_record: bool) -> bool:
-    """Whether a leaf is dynamic; `in_record` says whether the record around it is one of equinox's own, whose numbers
-    JAX takes for leaves."""
+    """Whether a leaf is dynamic; `in_record` says whether it lies in a record of equinox's own, where numbers are
+    leaves and static."""
     return is_array(value) or (not in_record and type(value) in NUMBERS)
 
 
 def keeps_numbers(cls: type) -> bool:
-    """Whether records of a class keep their numbers in the tree's definition, as `weft.Module` does."""
+    """Whether the records of a class have their numbers in the treedef, as those of `weft.Module`."""
     return getattr(cls, "_keeps_configuration", False)
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One leaf: where it is, what its field says of it, and what records it sits in.
+    """One leaf: its path, what its field declares, its value, and the records around it.
 
     Attributes:
+        path: the path, which starts with the name of the tree (a call's argument).
+        role: the kind and the tags that its field declares.
+        value: the leaf itself.
         dynamic: whether JAX can trace it.
         owners: the classes of the records around it, outermost first.
-        root: how many parts of the path name the tree that it is in (a call's argument) rather than a place there.
+        root: the number of parts of the path that name the tree.
     """
 
     path: Path
@@ -112,7 +115,7 @@ class Leaf:
 
     @property
     def place(self) -> Path:
-        """Where it is in its tree: the path without what names the tree itself. What filters look at."""
+        """The path without the name of the tree: filters see this one."""
         return self.path[self.root :]
 
     @property
@@ -129,17 +132,18 @@ def iter_leaves(tree: PyTree, path: Path = (), *, fields: list[Any] | None = Non
 
     Args:
         tree: any tree.
-        path: what paths start with.
-        fields: takes the make of each static field of equinox's own records, as the record is met. Weft's records
-            keep theirs in nodes that tell 1, 1.0 and True apart by themselves.
+        path: a prefix for all paths.
+        fields: takes the types in each static field of equinox's own records. Treedefs compare such fields by `==`, for
+            which 1, 1.0 and True are equal; the fields of weft's records are in nodes that tell these apart.
     """
-    found: list[Leaf] = []  # and no generator in a generator: each leaf would go through all those around it
-    _visit(found, tree, path, NO_ROLE, (), len(path), [] if fields is None else fields)
-    return iter(found)
+    # A list, because a generator for each node would pass each leaf through all the generators above it.
+    leaves: list[Leaf] = []
+    _visit(leaves, tree, path, NO_ROLE, (), len(path), [] if fields is None else fields)
+    return iter(leaves)
 
 
 def _visit(
-    found: list[Leaf], node: Any, path: Path, role: Role, owners: tuple[type, ...], root: int, fields: list[Any]
+    leaves: list[Leaf], node: Any, path: Path, role: Role, owners: tuple[type, ...], root: int, fields: list[Any]
 ) -> None:
     if node is None:
         return
@@ -149,7 +153,7 @@ def _visit(
             fields += _makes_of_fields(node, path)
         inside = (*owners, cls)
         for name, child in record_children(node):
-            _visit(found, child, (*path, name), roles[name].inside(role), inside, root, fields)
+            _visit(leaves, child, (*path, name), roles[name].inside(role), inside, root, fields)
         return
     try:
         children = trees.flatten_one_level(node)
@@ -158,15 +162,15 @@ def _visit(
         raise
     if children is None:
         in_record = bool(owners) and not keeps_numbers(owners[-1])
-        found.append(Leaf(path, role, node, is_dynamic(node, in_record), owners, root))
+        leaves.append(Leaf(path, role, node, is_dynamic(node, in_record), owners, root))
         return
     for key, child in children[0]:
-        _visit(found, child, (*path, key_part(key)), role, owners, root, fields)
+        _visit(leaves, child, (*path, key_part(key)), role, owners, root, fields)
 
 
 def _makes_of_fields(record: eqx.Module, path: Path) -> Iterator[Any]:
-    # Mutable ones are refused: a list that were changed in place would be the same list, and what was compiled for it
-    # would be used again.
+    # Mutable values are refused: a list that was changed in place still equals itself, so that `jit` ran the program
+    # that it had compiled for the old list.
     values = fields_of(record)
     for field in record.__dataclass_fields__.values():
         if field.metadata.get("static", False) and field.name in values:
@@ -175,10 +179,10 @@ def _makes_of_fields(record: eqx.Module, path: Path) -> Iterator[Any]:
 
 
 def refuse_unsorted(node: object, path: Path = ()) -> None:
-    """Refuses a dict whose keys cannot be sorted, as JAX does in an error that says neither which nor where.
+    """Refuses a dict whose keys cannot be sorted. JAX refuses it too, without saying which dict, or where.
 
     Raises:
-        StructureError: naming its place.
+        StructureError: naming its path.
     """
     if isinstance(node, Mapping):
         keys = list(cast("Mapping[Any, Any]", node))
@@ -188,12 +192,13 @@ def refuse_unsorted(node: object, path: Path = ()) -> None:
             raise StructureError(
                 f"a dict in a tree must have keys that can be sorted, and these cannot be: {keys!r:.200}",
                 at=format_path(path),
-                fix="use keys of one type, such as strings; what differs by kind or filter is no tree",
+                fix="use keys of one type, such as strings; a dict from kinds or filters is no tree",
             ) from None
 
 
 def type_of(value: Any) -> str:
-    """The type of an array as JAX writes it, also of a mere shape, and of what JAX has no dtype for.
+    """The type of an array as JAX writes it; also of a `ShapeDtypeStruct`, and of an array with a dtype that JAX has
+    not.
 
     >>> type_of(np.zeros(2)), type_of(jax.ShapeDtypeStruct((2, 3), "float32")), type_of(np.array(["a"]))
     ('float32[2]', 'float32[2,3]', '<U1[1]')
@@ -209,11 +214,11 @@ def refuse_unhashable(value: object, where: Callable[[], str], *, is_argument: b
 
     Args:
         value: a static field, or an argument that is static as a whole.
-        where: its place.
+        where: returns the path of the field or argument.
         is_argument: whether it is an argument.
 
     Raises:
-        StaticError: naming its place.
+        StaticError: naming the path.
     """
     try:
         hash(value)
@@ -235,7 +240,7 @@ def refuse_arrays(value: PyTree, where: Callable[[], str], *, is_argument: bool 
     owner = "argument" if is_argument else "field"
     try:
         leaves = trees.flatten_with_path(value)[0]
-    except ValueError:  # a dict by kind, whose keys cannot be sorted
+    except ValueError:  # a dict from kinds, whose keys cannot be sorted
         return
     for path, leaf in leaves:
         if isinstance(leaf, jax.Array | np.ndarray):
@@ -246,7 +251,7 @@ def refuse_arrays(value: PyTree, where: Callable[[], str], *, is_argument: bool 
             if not isinstance(leaf, Tracer):
                 fix += ", or give numbers: x.item(), or a tuple of x.tolist()"
             elif is_argument:
-                fix += ", or pass what is static in the transform around this call, too"
+                fix += ", or make the value static in the transform around this call, too"
             raise StaticError(
                 f"{kind} in a static {owner}: {jax.typeof(leaf)}",
                 at=format_path(tuple(map(key_part, path)), where()),

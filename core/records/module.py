@@ -1,14 +1,14 @@
 """Module: an immutable record that is a pytree.
 
 `Module` is an `equinox.Module`: a frozen dataclass whose non-static fields are its children. Every equinox tool works
-on it, and equinox layers nest inside it and around it. What it adds:
+on it, and equinox layers nest inside it and around it. It adds:
 
-- fields declare kinds (see `kinds`);
-- what a field holds that is no array is configuration, part of the tree's definition for everybody (see
-  `configuration`); what cannot be hashed is refused with the field's name, instead of failing later in a transform;
-- its fields say what to do instead when one tries to set them;
-- public methods pass through one dispatcher, where contracts check them and where a record that was already replaced
-  by its successor is caught (see `thread`). With neither in use the dispatcher is a plain call.
+- kinds of fields (see `kinds`);
+- configuration: values in fields that are no arrays are part of the treedef (see `configuration`); a value that cannot
+  be hashed is refused with the field's name, instead of failing later in a transform;
+- an error that says what to do when somebody sets a field;
+- one dispatcher for public methods, where contracts check them and where `thread` reports a record that was already
+  replaced by its successor. With neither in use the dispatcher is a plain call.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from weft.core import hooks
 from weft.core.definitions import note_definition
 from weft.core.edge import trees
 from weft.core.errors import FrozenError, StructureError
-from weft.core.records.cached import SLOT, keep_beside
+from weft.core.records.cached import SLOT, use_own_cached_properties
 from weft.core.records.computed import computed_again, computed_fields
 from weft.core.records.configuration import Mixed, opened, stored, stored_in_place, stored_static
 from weft.core.records.contracted import under_contract
@@ -42,13 +42,14 @@ from weft.core.tracebacks import cut
 E = TypeVar("E", bound=eqx.Module)
 
 if TYPE_CHECKING:
-    # The descriptor for checkers: they understand dataclasses' own `field`, not equinox's untyped keywords.
+    # The signature for type checkers, which understand the keywords of `dataclasses.field` but not equinox's untyped
+    # ones.
     def static(*, default: Any = ..., default_factory: Callable[[], Any] = ..., kw_only: bool = ...) -> Any: ...
 
 else:
 
     def static(**kwargs):
-        """A field that is part of the structure: hashable, the same on every call, never traced.
+        """Declares a field that is part of the treedef: hashable, and never traced.
 
         >>> class Scale(Module):
         ...     factor: jax.Array
@@ -57,37 +58,39 @@ else:
         return eqx.field(static=True, **kwargs)
 
 
-# What a public method was called with: arguments, and those by name.
+# The arguments of a call of a public method: (args, kwargs).
 Given = tuple[tuple[Any, ...], dict[str, Any]]
-# Runs a record's public method, or refuses to: called with the record, the method, its arguments, and what goes on.
+# Runs around a public method, or refuses it: called with the record, the method, its arguments, and a function that
+# goes on with the call.
 Watcher = Callable[[Any, Callable[..., Any], Given, Callable[[], Any]], Any]
-# Those around every call of a public method now; the first is the outermost. An open `thread` block guards its record
-# so, and `debug_successors` marks successors; with neither, a call pays for one look at an empty list.
+# The watchers around every call of a public method; the first is the outermost. An open `thread` block guards its
+# record by one, and `debug_successors` marks successors by one; with neither, a call pays for one test of an empty
+# list.
 method_watchers: list[Watcher] = []
-# Called with every record that was constructed, while debugging.
+# Called with every record that is constructed, while somebody debugs.
 construction_watchers: list[Callable[[Any], None]] = []
 _watchers_lock = threading.Lock()
 _watcher_counts: Counter[Watcher] = Counter()
 
 
 def watch_methods(watcher: Watcher, change: int) -> None:
-    """Puts a watcher around public methods while more want it (+1) than have ceased to (-1)."""
+    """Adds a watcher (+1), or takes it away (-1); it is active while it was added more often than taken away."""
     with _watchers_lock:
         _watcher_counts[watcher] += change
-        wanted, there = _watcher_counts[watcher] > 0, watcher in method_watchers
-        if wanted and not there:
+        wanted, active = _watcher_counts[watcher] > 0, watcher in method_watchers
+        if wanted and not active:
             method_watchers.append(watcher)
-        elif there and not wanted:
+        elif active and not wanted:
             method_watchers.remove(watcher)
 
 
 if TYPE_CHECKING:
-    # Mypy cannot follow `type(eqx.Module)`, and would check no constructor.
+    # Mypy does not understand `type(eqx.Module)` as a base, and then checked no constructor of a record.
     _Base = eqx.Module
 else:
 
     class _Constructing(type(eqx.Module)):
-        """The metaclass of records: errors of constructors have the user's frames alone."""
+        """The metaclass of records, which cuts weft's own frames out of errors that constructors raise."""
 
         def __call__(cls, *args, **kwargs):
             __tracebackhide__ = True
@@ -101,14 +104,14 @@ else:
         pass
 
 
-# On the class, not on the metaclass, which checkers do not see. Not `frozen_default`, which would refuse a hand-written
-# `__init__` that sets fields.
+# On the class and not on the metaclass, which type checkers do not see. Without `frozen_default`, by which checkers
+# would refuse a hand-written `__init__` that sets fields.
 @dataclass_transform(field_specifiers=(dataclasses.field, eqx.field, static))
 class Module(_Base):
     """Base class of records.
 
-    Fields are declared as in a dataclass; `__init__` may be written by hand. A method that changes state returns the
-    *successor* of its record beside its value: `y, bn = bn(x)`.
+    Fields are declared as in a dataclass; `__init__` may be written by hand. A method that changes state returns its
+    value and the *successor* of its record: `y, bn = bn(x)`.
 
     >>> import jax.numpy as jnp
     >>> class Counter(Module):
@@ -120,14 +123,14 @@ class Module(_Base):
     (11, 2)
     """
 
-    # Beside the fields: see `cached`.
+    # The slot for the values of cached properties; see `cached`.
     __slots__ = (SLOT,)
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         note_definition(cls)
-        keep_beside(cls)
-        # What is annotated is a field, and a function there its default.
+        use_own_cached_properties(cls)
+        # An annotated name is a field, and a function assigned to it is its default, not a method.
         fields = inspect.get_annotations(cls)
         for name, value in list(vars(cls).items()):
             is_method = inspect.isfunction(value) or getattr(cast(Any, type(value)), "__weft_method__", False)
@@ -136,13 +139,13 @@ class Module(_Base):
             elif name not in fields and (checked := under_contract(name, value)) is not None:
                 setattr(cls, name, checked)
 
-    # Read by `leaves`, which must not know this class.
+    # Read by `leaves`, which cannot import this class.
     _keeps_configuration = True
 
     if not TYPE_CHECKING:
 
         def __getattribute__(self, name: str) -> Any:
-            if name == "__dict__":  # what JAX asks for, twice for each record that it flattens
+            if name == "__dict__":  # JAX reads it twice for each record that it flattens
                 fields = read_dict(self)
                 return fields_of(self) if PENDING in fields else fields
             value = object.__getattribute__(self, name)
@@ -152,12 +155,14 @@ class Module(_Base):
             if kind is Pending:
                 fields_of(self)
                 return self.__getattribute__(name)
-            # Equinox makes a pytree of a bound method. Its own look-up costs twice this one: asked for those only.
+            # Equinox turns a bound method into a pytree. Its `__getattribute__` takes twice as long as this one, so it
+            # is called for methods only.
             return super().__getattribute__(name) if kind is types.MethodType else value
 
         def __getattr__(self, name: str) -> Any:
             cls = type(self)
-            # A property that ends in an AttributeError of its own comes here, too: that error is the one to tell.
+            # Python also comes here if a property raises an AttributeError. It is raised again, because its text says
+            # more than that the attribute is missing.
             if hasattr(cls, name):
                 return object.__getattribute__(self, name)
             text = f"{cls.__name__!r} object has no attribute {name!r}"
@@ -180,12 +185,12 @@ class Module(_Base):
                 raise _frozen(cls, name) from None
 
     def __check_init__(self) -> None:
-        # Once the record is made, so that a constructor may build its lists step by step.
+        # When the constructor has finished, so that it may build its lists step by step.
         values = read_dict(self)
         refuse_cycles(self, values)
         for name, field in type(self).__dataclass_fields__.items():
             if name in values:
-                values[name] = _kept(type(self), field, values[name])
+                values[name] = _stored(type(self), field, values[name])
         contracts = hooks.installed_contracts()
         if contracts is not None:
             contracts.constructed(self)
@@ -193,16 +198,17 @@ class Module(_Base):
             note(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        # The fields alone: what a cached property computed is computed again by a copy.
+        # Only the fields: a copy computes its cached properties again.
         return dict(fields_of(self))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         read_dict(self).update(state)
-        # cloudpickle makes a class of `__main__` empty first and fills it later; equinox has then told JAX that it has
-        # no fields, and every array would be lost at the first transform.
-        known = len(tuple(cast(Any, trees.children_of(self))[0]))
+        # cloudpickle rebuilds a class of `__main__` in two steps: it creates the class without fields, and then fills
+        # it. Equinox registers it with JAX in the first step, as a node without children, so that the first transform
+        # of such a record lost every array.
+        registered = len(tuple(cast(Any, trees.children_of(self))[0]))
         fields = [field for field in dataclasses.fields(self) if not field.metadata.get("static", False)]
-        if known != len(fields):
+        if registered != len(fields):
             cls = type(self)
             raise StructureError(
                 f"the class {cls.__qualname__} was pickled by value, and JAX does not know its fields here",
@@ -210,17 +216,17 @@ class Module(_Base):
                 fix="define it in a module that both processes import, not in the script or notebook itself",
             )
 
-    # `wadler_lindig`'s, by which equinox prints. A subclass's own `__repr__` or `__pdoc__` goes first.
+    # The hook of `wadler_lindig`, with which equinox prints. A subclass may define its own `__repr__` or `__pdoc__`.
     __pdoc__ = printed
 
     def replace(self, **changes: object) -> Self:
-        """A copy with other values in the named fields; nothing else is checked or run.
+        """A copy with other values in the named fields. The constructor does not run; contracts check the fields.
 
         Raises:
             AttributeError: if a name is not a field of this record.
-            StaticError: if a static field would hold an array, or any field something unhashable.
-            StructureError: if the constructor computes a field (`field(init=False)`) that is not named, and it cannot
-                be told what it is now.
+            StaticError: if a static field would hold an array, or any field an unhashable value.
+            StructureError: if the constructor computes another field (`field(init=False)`), and it is unknown whether
+                that depends on the new values.
         """
         fields = {field.name: field for field in dataclasses.fields(self)}
         unknown = [name for name in changes if name not in fields]
@@ -233,7 +239,7 @@ class Module(_Base):
 
 
 def replaced(record: E, changes: Mapping[str, Any], *, lenient: bool = False) -> E:
-    """A copy of a record with other values in the named fields, which its contracts look at; see `with_fields`."""
+    """A copy of a record with other values in the named fields, which contracts check; see `with_fields`."""
     copy = with_fields(record, changes, lenient=lenient)
     contracts = hooks.installed_contracts() if isinstance(record, Module) else None
     if contracts is not None:
@@ -242,23 +248,23 @@ def replaced(record: E, changes: Mapping[str, Any], *, lenient: bool = False) ->
 
 
 def with_fields(record: E, changes: Mapping[str, Any], *, lenient: bool = False) -> E:
-    """A copy of a record with other values in the named fields, which no contract looks at; of equinox's own too.
+    """A copy of a record, weft's or equinox's own, with other values in the named fields, which no contract checks.
 
     Args:
         record: the record.
         changes: the values, by the names of fields.
-        lenient: whether a field that the constructor computes stays as it is where it cannot be computed again: for
-            changes that the user has not written down.
+        lenient: whether a field that the constructor computes stays as it is, rather than raising, if it is unknown
+            whether it changes: for changes that weft makes and not the user.
 
     Raises:
-        StructureError: if the constructor computes a field, and it cannot be told what that is now; see `computed`.
+        StructureError: if it is unknown whether a field that the constructor computes changes; see `computed`.
     """
     cls = type(record)
     fields = cls.__dataclass_fields__
     copy = object.__new__(cls)
     values = read_dict(copy)
     values.update(fields_of(record))
-    # What the user or a decorator put beside the fields is about the record before.
+    # Other attributes, which the user or a decorator set on the old record, may not be true of the copy.
     if len(values) != len(fields):
         for name in values.keys() - fields.keys() - _NAMES_OF_WRAPPERS:
             del values[name]
@@ -266,11 +272,11 @@ def with_fields(record: E, changes: Mapping[str, Any], *, lenient: bool = False)
         changes = {**changes, **_computed_again(record, changes, lenient)}
     keeps = issubclass(cls, Module)
     for name, value in changes.items():
-        values[name] = _kept(cls, fields[name], value, values.get(name)) if keeps else value
+        values[name] = _stored(cls, fields[name], value, values.get(name)) if keeps else value
     return copy
 
 
-# What equinox's wrappers of functions take over from them, which is part of their definition as pytrees.
+# Attributes that equinox's wrappers copy from the functions that they wrap; the treedefs of wrappers contain them.
 _NAMES_OF_WRAPPERS = frozenset({"__module__", "__name__", "__qualname__", "__doc__", "__annotations__"})
 
 
@@ -284,10 +290,10 @@ def _computed_again(record: Any, changes: Mapping[str, Any], lenient: bool) -> d
 
 
 def standing_for(cls: type, record: Any) -> Any:
-    """What of a record is taken for one of a class: itself, or what it was put in the place of; None if nothing is.
+    """The record of a class that a record is or wraps; None if there is none.
 
-    The class of a wrapper says what it is taken for by `__stands_for__`: the name of the field that holds the layer, or
-    another class.
+    A contract that asks for a `LayerNorm` accepts `Frozen(LayerNorm(3))`. The class of a wrapper says by
+    `__stands_for__` what it wraps: the name of the field that holds the layer, or another class.
 
     >>> from weft.modules import Frozen, LayerNorm
     >>> layer = LayerNorm(3)
@@ -295,10 +301,10 @@ def standing_for(cls: type, record: Any) -> Any:
     (True, None)
     """
     while not isinstance(record, cls):
-        what = getattr(cast("type[Any]", type(record)), "__stands_for__", None)
-        if not isinstance(what, str):
-            return record if isinstance(what, type) and issubclass(what, cls) else None
-        record = getattr(record, what)
+        wrapped = getattr(cast("type[Any]", type(record)), "__stands_for__", None)
+        if not isinstance(wrapped, str):
+            return record if isinstance(wrapped, type) and issubclass(wrapped, cls) else None
+        record = getattr(record, wrapped)
     return record
 
 
@@ -317,7 +323,8 @@ def _dispatched(function: Callable[..., Any]) -> Callable[..., Any]:
             contracts = hooks.installed_contracts()
             if contracts is None:
                 return function(self, *args, **kwargs)
-            # As in `call_checked`, without a frame of its own: records call records, hundreds deep.
+            # The body of `call_checked`, inlined: records call records, and one more frame for each record exhausted
+            # the stack of deep models.
             running = contracts.enter(function, (self, *args), kwargs)
             return running.leave(running.function(self, *args, **kwargs))
         except Exception as error:
@@ -345,17 +352,17 @@ def _watched(function: Callable[..., Any], record: Any, args: tuple[Any, ...], k
 
 
 def _holds_labels(record: Any) -> bool:
-    """Whether a record has labels or bools in the places of its arrays, as optax takes them beside parameters.
+    """Whether a record has strings or bools in the places of its arrays: a tree of labels, or a mask, for optax.
 
-    optax calls labels and masks that can be called with the parameters, to be given a tree of them: a record that has a
-    `__call__` is that tree already.
+    If a mask is callable, optax calls it with the parameters to get a tree. A record with a `__call__` is callable and
+    is already that tree, so that its call with parameters returns the record itself.
     """
     leaves = trees.flatten(record)[0]
     return bool(leaves) and not any(hasattr(leaf, "dtype") for leaf in leaves)
 
 
-def _kept(cls: type[Any], field: dataclasses.Field[Any], value: Any, old: Any = None) -> Any:
-    """What a record keeps of a field's value, where it kept another one or none."""
+def _stored(cls: type[Any], field: dataclasses.Field[Any], value: Any, old: Any = None) -> Any:
+    """A field's value as the record stores it, in the place of an old stored value if there is one."""
     where = f"{cls.__qualname__}.{field.name}"
     if field.metadata.get("static", False):
         return stored_static(value, where)
@@ -373,7 +380,7 @@ def _frozen(cls: type[Any], name: str) -> FrozenError:
 
 
 def undeclared(cls: type[Any], name: str) -> FrozenError:
-    """The error that something is set that is no field of a record."""
+    """The error for setting an attribute that is no field of a record."""
     fields = ", ".join(cls.__dataclass_fields__) or "none"
     return FrozenError(
         f"a {cls.__qualname__} has no field {name!r}; its fields are {fields}",

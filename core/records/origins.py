@@ -1,8 +1,9 @@
-"""Whose successor a record is: told by the arrays that it shares with others, not by its type alone.
+"""Tells which record a successor belongs to, by the parameters that they share.
 
-A student and its teacher are records of one class. What a loss returns last of the model's class is taken for the
-model's successor, so a loss that returns the teacher's would put the teacher's statistics into the student. A successor
-has new state, but the parameters that its call was given: those say where it comes from.
+A student and its teacher are records of one class. Weft takes the last record of the model's class that a loss returns
+for the model's successor, so a loss that returned the teacher's successor put the teacher's statistics into the
+student. A successor has new state, but the same parameter arrays as the record that it follows: these tell where it
+comes from.
 """
 
 from __future__ import annotations
@@ -22,58 +23,61 @@ from weft.core.records.kinds import FrozenParam, Param
 from weft.core.records.leaves import iter_leaves
 from weft.core.records.successors import records_in
 
-# Trees with records, each behind what errors call it.
+# Trees with records, each with its name in errors.
 Others = Sequence[tuple[str, PyTree]]
 
 
 def arguments_by_name(args: Iterable[PyTree], kwargs: Mapping[str, PyTree], names: tuple[str, ...] = ()) -> Others:
-    """The arguments of a call by what errors call them: by the parameter's name, if that is known."""
+    """The arguments of a call with their names in errors: the parameter's name, if that is known."""
     by_position = ((names[i] if i < len(names) else str(i), value) for i, value in enumerate(args))
     return [(f"argument {name}", value) for name, value in (*by_position, *kwargs.items())]
 
 
 def closed_over_by(function: Callable[..., Any], depth: int = 3) -> Others:
-    """What a function reaches beside its arguments, by what errors call it; through functions within it, too."""
+    """The trees in a function's closure and globals, with their names in errors; also those of functions in it."""
     if isinstance(function, functools.partial):
         part = cast("functools.partial[Any]", function)
         return [*closed_over_by(part.func), *arguments_by_name(part.args, part.keywords)]
     function = function.__func__ if isinstance(function, MethodType) else function
     if not isinstance(function, FunctionType):
         return []
-    found: list[tuple[str, PyTree]] = []
+    trees: list[tuple[str, PyTree]] = []
     for name, value in {**globals_read(function), **closed_over(function)}.items():
         if isinstance(value, FunctionType | MethodType | functools.partial):
-            found += closed_over_by(cast("Callable[..., Any]", value), depth - 1) if depth else ()
+            trees += closed_over_by(cast("Callable[..., Any]", value), depth - 1) if depth else ()
         elif isinstance(value, eqx.Module) or (
             isinstance(value, tuple | list | dict) and len(cast("Sequence[Any]", value)) < 100
         ):
-            # Not what holds data: it would be walked through.
-            found.append((f"{name}, which the function closes over", cast(PyTree, value)))
-    return found
+            # A larger container holds data, not models, and would take long to search.
+            trees.append((f"{name}, which the function closes over", cast(PyTree, value)))
+    return trees
 
 
 def check_origin(record: eqx.Module, successor: eqx.Module, others: Others, where: str) -> None:
-    """Refuses as a record's successor what another record became.
+    """Refuses a successor that belongs to another record than the one that it would follow.
 
     Args:
         record: the record.
-        successor: what is to follow it.
-        others: what else the function that returned it was given, or closes over.
+        successor: the record that would follow it.
+        others: the other arguments of the function that returned it, and the trees in its closure.
         where: the call in errors.
 
     Raises:
-        SuccessorError: if it has parameters of one of the others and none of the record's.
+        SuccessorError: if the successor has parameters of another record and none of `record`.
     """
     if successor is record:
         return
-    rows = [(name, one) for name, value in others for one in _of_class(type(record), value) if one is not record]
-    if not rows:
+    rivals = [
+        (name, rival) for name, value in others for rival in _of_class(type(record), value) if rival is not record
+    ]
+    if not rivals:
         return
     own, new = _parameters(record), _parameters(successor)
-    theirs = [(name, _parameters(one)) for name, one in rows]
-    # What both share, such as a frozen embedding, says nothing.
+    theirs = [(name, _parameters(rival)) for name, rival in rivals]
+    # Parameters that the record shares with a rival, such as a frozen embedding, decide nothing.
     if new & own.difference(*(parameters for _, parameters in theirs)):
         return
+    # A successor whose parameters belong to nobody may be a trained copy, which only the user knows: it is accepted.
     foreign = next((name for name, parameters in theirs if new & (parameters - own)), None)
     if foreign is None:
         return
@@ -88,34 +92,34 @@ def check_origin(record: eqx.Module, successor: eqx.Module, others: Others, wher
 
 
 def _of_class(cls: type[Any], value: PyTree) -> Iterator[eqx.Module]:
-    return (one for _, one in records_in(value) if type(one) is cls)
+    return (record for _, record in records_in(value) if type(record) is cls)
 
 
 def _parameters(record: eqx.Module) -> set[int]:
-    """The identities of a record's parameters; of one that has none, of all its arrays."""
+    """The ids of a record's parameters, or of all its arrays if it has no parameters."""
     leaves = [leaf for leaf in iter_leaves(record) if leaf.dynamic]
     parameters = [leaf for leaf in leaves if issubclass(leaf.kind, (Param, FrozenParam))]
     return {id(leaf.value) for leaf in parameters or leaves}
 
 
-# --- what a gradient's function was given beside the model ------------------------------------------------------------
+# --- the other records of a model's class in a call of grad -----------------------------------------------------------
 
-# An update takes the successor from a call that is over: what stood beside the model there is known as long as the user
-# holds it. By identity, since records have no hash.
-_beside: weakref.WeakValueDictionary[int, eqx.Module] = weakref.WeakValueDictionary()
-kept_in("weft.core.records.origins", "identity of a record that is alive", _beside)
+# `Optimizer.update` gets a successor after the call that returned it has ended. The records of that call's arguments
+# are remembered here, weakly, and by id because records have no hash.
+_rivals: weakref.WeakValueDictionary[int, eqx.Module] = weakref.WeakValueDictionary()
+kept_in("weft.core.records.origins", "identity of a record that is alive", _rivals)
 
 
-def note_beside(model: PyTree, others: Others) -> None:
-    """Remembers the records of a model's class that stood beside it in a call."""
+def note_rivals(model: PyTree, others: Others) -> None:
+    """Remembers the records of a model's class among the other arguments of a call."""
     if isinstance(model, eqx.Module):
         for _, value in others:
-            for one in _of_class(type(model), value):
-                if one is not model:
-                    _beside[id(one)] = one
+            for rival in _of_class(type(model), value):
+                if rival is not model:
+                    _rivals[id(rival)] = rival
 
 
-def seen_beside(model: PyTree) -> Others:
-    """The records of a model's class that stood beside one in a call and are still alive."""
-    others = [one for one in list(_beside.values()) if type(one) is type(model) and one is not model]
-    return [(f"another {type(one).__qualname__}, which was given beside it", one) for one in others]
+def rivals_of(model: PyTree) -> Others:
+    """The remembered records of a model's class that are still alive, but the model itself."""
+    rivals = [rival for rival in list(_rivals.values()) if type(rival) is type(model) and rival is not model]
+    return [(f"another {type(rival).__qualname__}, an argument of the same call", rival) for rival in rivals]

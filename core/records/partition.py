@@ -1,8 +1,8 @@
-"""split, merge, select, update: taking a tree of records apart by filters, and putting it together again.
+"""`split`, `merge`, `select`, `update`: dividing a tree of records by filters, and putting it together again.
 
-A *part* is a sparse tree: the same records with `None` where a leaf belongs elsewhere. It holds arrays only, so it goes
-through plain `jax.grad`, `jax.jit` and optax as it is. The *structure* holds the rest: the tree's definition, its
-static leaves, and which leaf is which, for `merge` and for errors.
+A *part* is a sparse tree: the same records with `None` where a leaf belongs to another part. It holds arrays only, so
+it goes through plain `jax.grad`, `jax.jit` and optax. The *structure* holds the rest: the treedef, the static leaves,
+and the paths of all leaves, for `merge` and for errors.
 
     structure, params, rest = split(model, Param, ...)
     model = merge(structure, params, rest)
@@ -32,19 +32,19 @@ from weft.core.tracebacks import cutting
 T = TypeVar("T")
 
 
-# A static leaf: its position, its type, and itself.
+# A static leaf: its position, its type, and its value.
 Placed = tuple[int, type, Any]
 
 
 @dataclass(frozen=True)
 class Structure:
-    """Everything of a tree that is not an array: hashable, and equal for trees of equal make.
+    """Everything of a tree but its arrays: hashable, and equal for trees of equal structure.
 
     Attributes:
-        treedef: the JAX tree definition of the whole tree.
+        treedef: the treedef of the whole tree.
         statics: the static leaves, as (position, type, value).
         paths: the path of every leaf, static ones too.
-        fields: the makes of the static fields, which are in the definition.
+        fields: the types in the static fields of equinox's own records; see `leaves.iter_leaves`.
 
     >>> import jax.numpy as jnp
     >>> structure, arrays = split({"name": "m", "w": jnp.ones(2)}, ...)
@@ -62,20 +62,20 @@ class Structure:
 
     @property
     def make(self) -> Make:
-        """The tree's definition, with what tells its static fields apart."""
+        """The treedef, with the types in its static fields, which treedefs do not compare."""
         return Make(self.treedef, self.fields)
 
     def build(self, leaves: Sequence[PyTree]) -> PyTree:
-        """The tree with these dynamic leaves, in order."""
+        """Builds the tree with these dynamic leaves, in order."""
         return self.treedef.unflatten(self.place(leaves))
 
     @functools.cached_property
     def static_positions(self) -> frozenset[int]:
-        """Which leaves are static."""
+        """The positions of the static leaves."""
         return frozenset(position for position, _, _ in self.statics)
 
     def place(self, leaves: Sequence[PyTree]) -> list[PyTree]:
-        """All leaves: these dynamic ones with the static ones in their places."""
+        """All leaves: these dynamic leaves and the static ones, in order."""
         if not self.statics:
             return list(leaves)
         static = {position: value for position, _, value in self.statics}
@@ -101,17 +101,17 @@ S = TypeVar("S", bound=Structure)
 
 
 def assemble(of: type[S], make: Make, leaves: Sequence[Leaf]) -> tuple[S, list[Leaf]]:
-    """The structure of a tree, from its make and all of its leaves, and the dynamic ones of them.
+    """The structure of a tree, from its treedef and all of its leaves; and the dynamic ones of the leaves.
 
     Args:
         of: the class of the structure.
-        make: of the tree.
-        leaves: all of them.
+        make: the treedef, with the types in its static fields.
+        leaves: all leaves of the tree.
 
     Raises:
         StaticError: if a static leaf is not hashable, naming its path.
     """
-    # With their types: 1, 1.0 and True are equal, and make other programs.
+    # With their types: 1, 1.0 and True are equal, but a function that is traced with each gives different programs.
     statics: tuple[Placed, ...] = tuple(
         (i, cast("type[Any]", type(leaf.value)), leaf.value) for i, leaf in enumerate(leaves) if not leaf.dynamic
     )
@@ -121,7 +121,7 @@ def assemble(of: type[S], make: Make, leaves: Sequence[Leaf]) -> tuple[S, list[L
 
 
 def check_hashable(treedef: TreeDef, statics: Sequence[tuple[Path, object]]) -> None:
-    """Refuses static leaves, and static fields inside a tree definition, that cannot be hashed."""
+    """Refuses static leaves, and static fields in a treedef, that cannot be hashed."""
     for path, value in statics:
         try:
             hash(value)
@@ -131,7 +131,7 @@ def check_hashable(treedef: TreeDef, statics: Sequence[tuple[Path, object]]) -> 
                 at=format_path(path),
                 fix="make it an array, a tuple, or a registered pytree",
             ) from None
-    # JAX would say so where the definition is first looked up, far from here and without a word of which field.
+    # JAX would raise when it first looks the treedef up in a cache, in an error that does not name the field.
     try:
         hash(treedef)
     except TypeError as error:
@@ -144,14 +144,14 @@ def check_hashable(treedef: TreeDef, statics: Sequence[tuple[Path, object]]) -> 
 
 @cutting
 def split(tree: PyTree, *filters: Filter) -> tuple[PyTree, ...]:
-    """Takes a tree apart: `structure, *parts = split(tree, *filters)`.
+    """Divides a tree into parts: `structure, *parts = split(tree, *filters)`.
 
     Args:
         tree: any pytree, records and containers nested in any way.
-        filters: one for each part; the first that matches a leaf takes it. None at all stands for `...`.
+        filters: one for each part; the first filter that matches a leaf takes it. No filters at all mean `...`.
 
     Returns:
-        The structure, then for each filter the tree with `None` in place of everything that it did not take.
+        The structure, then for each filter the tree with `None` in the place of every leaf that it did not take.
 
     Raises:
         FilterError: if a leaf matches no filter, or a filter (other than `...`) matches no leaf.
@@ -169,7 +169,7 @@ def split(tree: PyTree, *filters: Filter) -> tuple[PyTree, ...]:
 
 def _part(structure: Structure, leaves: Sequence[Leaf], places: Sequence[int | None], which: int) -> PyTree:
     chosen = [leaf.value if place == which else None for leaf, place in zip(leaves, places, strict=True)]
-    # Parts hold arrays alone. What is static stays with the structure, so that it cannot come back from two parts.
+    # Parts hold arrays alone. Static leaves stay with the structure, so that two parts cannot disagree about them.
     sparse = Structure(
         structure.treedef,
         tuple((i, type(None), None) for i, _, _ in structure.statics),
@@ -181,14 +181,14 @@ def _part(structure: Structure, leaves: Sequence[Leaf], places: Sequence[int | N
 
 @cutting
 def merge(structure: Structure, *parts: PyTree) -> PyTree:
-    """Puts together what `split` took apart.
+    """Puts the parts of `split` together again.
 
     Args:
-        structure: what `split` returned first.
+        structure: the first result of `split`.
         parts: sparse trees which together hold every array exactly once, in any order.
 
     Raises:
-        StructureError: naming the leaves that no part holds, or that two hold, or the part of another make.
+        StructureError: naming the leaves that no part holds, or that two hold, or the part whose structure differs.
 
     >>> import jax.numpy as jnp
     >>> from weft import PathContains
@@ -196,7 +196,8 @@ def merge(structure: Structure, *parts: PyTree) -> PyTree:
     >>> merge(structure, rest, {**small, "a": small["a"] + 1})["a"].item()
     1.0
     """
-    # All of them before anything is chosen, so that every leaf that is missing or there twice is named at once.
+    # All parts are flattened before a leaf is chosen, so that the error names every leaf that is missing or there
+    # twice.
     rows = [_leaves_like(structure.treedef, part, f"part {i}") for i, part in enumerate(parts)]
     static = {position for position, _, _ in structure.statics}
     chosen: list[PyTree] = []
@@ -205,42 +206,43 @@ def merge(structure: Structure, *parts: PyTree) -> PyTree:
     for i, path in enumerate(structure.paths):
         if i in static:
             continue
-        found = [row[i] for row in rows if row[i] is not None]
-        (missing if not found else twice if len(found) > 1 else []).append(path)
-        chosen.append(found[0] if found else None)
-    for what, paths, fix in (
+        values = [row[i] for row in rows if row[i] is not None]
+        (missing if not values else twice if len(values) > 1 else []).append(path)
+        chosen.append(values[0] if values else None)
+    for problem, paths, fix in (
         ("no part holds these leaves", missing, "pass every part that `split` returned"),
         ("two parts hold these leaves", twice, "pass each part once"),
     ):
         if paths:
-            raise StructureError(what, at=[format_path(path) for path in paths], fix=fix)
+            raise StructureError(problem, at=[format_path(path) for path in paths], fix=fix)
     return structure.build(chosen)
 
 
-def _leaves_like(treedef: TreeDef, part: PyTree, what: str) -> list[PyTree]:
+def _leaves_like(treedef: TreeDef, part: PyTree, name: str) -> list[PyTree]:
     try:
         return treedef.flatten_up_to(part)
     except ValueError as error:
         if again := redefined_in(treedef, part):
-            path, wanted, found = again
+            path, wanted, actual = again
             raise StructureError(
-                f"{what} is not of this structure: it has {another(found)}, in the place of a {wanted.__name__}",
-                at=format_path(path, what),
+                f"{name} has another structure than the tree: it has {another(actual)}, in the place of a "
+                f"{wanted.__name__}",
+                at=format_path(path, name),
                 fix=REDEFINED,
             ) from None
-        # JAX's words are about the nodes in which records keep configuration.
-        wanted, found = parts_of(treedef, ()), parts_of(trees.structure(part), ())
-        changes = {path: texts for path, texts in changes_of_parts(wanted, found).items() if path in wanted}
+        # JAX's text is about the nodes that wrap configuration, which users do not know.
+        wanted, actual = parts_of(treedef, ()), parts_of(trees.structure(part), ())
+        changes = {path: texts for path, texts in changes_of_parts(wanted, actual).items() if path in wanted}
         raise StructureError(
-            f"{what} is not of this structure" + ("" if changes else f": {error}"),
-            at=lines(changes, what) or f"{what}: {type(part).__name__}",
-            fix="pass a sparse tree from `split`, `select` or `changes` on a tree of the same make",
+            f"{name} has another structure than the tree" + ("" if changes else f": {error}"),
+            at=lines(changes, name) or f"{name}: {type(part).__name__}",
+            fix="pass a sparse tree from `split`, `select` or `changes` on a tree of the same structure",
         ) from None
 
 
 @cutting
 def select(tree: PyTree, *filters: Filter) -> PyTree:
-    """The parts of a tree that filters match; what matches none is left out.
+    """The leaves of a tree that filters match, as sparse trees with `None` in the places of all other leaves.
 
     Returns:
         One sparse tree for one filter, a tuple of them for several.
@@ -261,15 +263,16 @@ def select(tree: PyTree, *filters: Filter) -> PyTree:
 
 @cutting
 def update(tree: T, *updates: PyTree) -> T:
-    """A tree with the leaves that sparse updates hold; later updates win.
+    """A tree with the leaves of sparse updates in the places of its own; later updates win.
 
     Raises:
-        StructureError: if an update is not of the tree's structure.
+        StructureError: if an update has another structure than the tree.
 
     >>> import jax.numpy as jnp
     >>> update({"a": jnp.zeros(()), "b": jnp.ones(())}, {"a": jnp.array(5.0), "b": None})["a"].item()
     5.0
     """
+    # By JAX's flattening, because updates hold arrays only; paths and kinds are not needed.
     leaves, treedef = trees.flatten(tree)
     for number, sparse in enumerate(updates):
         row = _leaves_like(treedef, sparse, f"update {number}")
@@ -279,10 +282,10 @@ def update(tree: T, *updates: PyTree) -> T:
 
 @cutting
 def changes(before: T, after: T) -> PyTree:
-    """The sparse updates that turn one tree into another: the leaves that are not the very same object.
+    """The sparse updates that turn one tree into another: the leaves of `after` that are not the same object as before.
 
     Raises:
-        StructureError: if the two trees are of different makes.
+        StructureError: if the structures of the two trees differ.
 
     >>> import jax.numpy as jnp
     >>> before = {"a": jnp.zeros(()), "b": jnp.ones(())}

@@ -1,7 +1,8 @@
-"""How a record is printed: its fields without those that are as they are by default.
+"""How a record is printed: without fields that have their default value.
 
-A field's default is its own, or that of the constructor's argument of its name. A field without one that holds None
-says as little: there is no cache, no norm. Compiled functions are printed as functions, and no address is.
+A field's default is that of its declaration, or of the constructor's argument of the same name. A field without a
+default that is None is left out too: there is no cache, no norm. Compiled functions are printed by name, without an
+address.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _wl: Any = wl  # `named_objs` is annotated in part
 
 
 def printed(record: PyTree, **options: Any) -> wl.AbstractDoc:
-    """A record for `wadler_lindig`, which lays it out; `hide_defaults=False` in its options shows every field."""
+    """The document of a record for `wadler_lindig`, which prints it; `hide_defaults=False` shows every field."""
     fields = [field.name for field in dataclasses.fields(record) if field.repr and hasattr(record, field.name)]
     values = {name: getattr(record, name) for name in fields}
     if options["hide_defaults"]:
@@ -38,13 +39,14 @@ def printed(record: PyTree, **options: Any) -> wl.AbstractDoc:
 
 
 def _as_function(custom: Callable[[Any], wl.AbstractDoc | None]) -> Callable[[Any], wl.AbstractDoc | None]:
-    # Once: each record passes it on to those inside, and what is wrapped at each level is called through all of them.
+    # Wrapped only once: each record passes it on to the records inside, and a wrapper for each level would be called
+    # through all of them.
     shown = cast(Any, custom)
     return shown if getattr(shown, "func", None) is _show else functools.partial(_show, custom)
 
 
 def _show(custom: Callable[[Any], wl.AbstractDoc | None], value: Any) -> wl.AbstractDoc | None:
-    # Jitted or with a derivative of its own, it is an object that knows which function it stands for.
+    # A jitted function, or one with its own derivative, is an object with the function in `__wrapped__`.
     if callable(value) and hasattr(value, "__wrapped__") and not inspect.isfunction(value):
         return wl.TextDoc(f"<function {getattr(value, '__name__', type(value).__name__)}>")
     return custom(value)
@@ -57,16 +59,17 @@ def _is_default(value: object, default: object) -> bool:
         if isinstance(default, int) and isinstance(value, tuple):  # one number, for each axis
             return value == (default,) * len(cast("tuple[object, ...]", value))
         return type(value) is type(default) and bool(value == default)
-    except Exception:  # what cannot be compared is shown
+    except Exception:  # the values cannot be compared, so the field is shown
         return False
 
 
 @kept_with_class
 def _defaults(cls: type) -> dict[str, Any]:
     own = {field.name: field.default for field in dataclasses.fields(cls) if field.default is not dataclasses.MISSING}
-    # Base classes too: a constructor may hand its options on to theirs.
-    makers = [vars(base)["__init__"] for base in reversed(cls.__mro__[:-1]) if "__init__" in vars(base)]
-    for one in [one for make in makers for one in inspect.signature(make).parameters.values()]:
-        if one.default is not inspect.Parameter.empty:
-            own[one.name] = one.default
+    # Base classes too: a constructor may pass its options on to theirs.
+    constructors = [vars(base)["__init__"] for base in reversed(cls.__mro__[:-1]) if "__init__" in vars(base)]
+    for constructor in constructors:
+        for parameter in inspect.signature(constructor).parameters.values():
+            if parameter.default is not inspect.Parameter.empty:
+                own[parameter.name] = parameter.default
     return own

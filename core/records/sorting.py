@@ -1,7 +1,6 @@
-"""Sorting leaves by filters: the first that matches a leaf takes it.
+"""Sorting leaves by filters: the first filter that matches a leaf takes it.
 
-A filter that was written for particular leaves and matches none of them is a slip, and an error; what stands for the
-rest or for nothing, and what is marked with `Maybe`, may match none.
+A filter that matches no leaf is mostly misspelt, and an error. Only `...`, a bool, None and a `Maybe` may match none.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ def sort_leaves(
     """The index of the first filter that matches each leaf.
 
     Args:
-        leaves: what to sort.
+        leaves: the leaves to sort.
         filters: tried in order.
         require_all: whether a leaf that no filter matches is an error; otherwise its index is `None`.
         require_used: whether a filter that matches no leaf is an error.
@@ -30,10 +29,9 @@ def sort_leaves(
     Raises:
         FilterError: naming the paths that no filter matches, or the filters that match no leaf.
     """
-    # First, because a filter behind `...` would else be blamed for matching nothing.
+    # First: a filter after `...` matches nothing, but the error must be about the order.
     _check_order(filters)
     tests = [predicate(filter) for filter in filters]
-    # The first that matches takes a leaf, so that `...` at the end is the rest.
     places = [next((i for i, test in enumerate(tests) if test(leaf)), None) for leaf in leaves]
     unmatched = [leaf for leaf, place in zip(leaves, places, strict=True) if place is None]
     if require_all and unmatched:
@@ -42,7 +40,7 @@ def sort_leaves(
             at=[f"{format_path(leaf.path)}: {leaf.kind.__name__}" for leaf in unmatched],
             fix="add a filter for them, or end with `...` for the rest",
         )
-    # Of all leaves, not of those that it got: that an earlier filter took them all is no slip.
+    # Tested on all leaves: a filter whose leaves an earlier filter has taken is not misspelt.
     idle = [filters[i] for i, test in enumerate(tests) if not builtins.any(map(test, leaves))]
     idle = [filter for filter in idle if not may_match_none(filter)]
     if idle and require_used:
@@ -57,7 +55,7 @@ def sort_leaves(
 
 
 def probably_meant(filters: Sequence[Filter], leaves: Sequence[Leaf]) -> str:
-    """How a class of records, or a path, is written that was given for a filter and matches nothing, to begin a fix.
+    """The start of a fix for filters that match nothing, if they are a class of records or a path in the tree.
 
     >>> from weft.core.records.leaves import iter_leaves
     >>> probably_meant(["head"], list(iter_leaves({"head": {"kernel": 1.0}})))
@@ -65,7 +63,7 @@ def probably_meant(filters: Sequence[Filter], leaves: Sequence[Leaf]) -> str:
     """
     for filter in filters:
         if isinstance(filter, type) and builtins.any(filter in leaf.owners for leaf in leaves):
-            return f"write InstanceOf({filter.__name__}) for what is inside such records; "
+            return f"write InstanceOf({filter.__name__}) for the leaves inside such records; "
         if isinstance(filter, (list, tuple, Any)):
             parts = filter.filters if isinstance(filter, Any) else cast("Sequence[Filter]", filter)
             if meant := probably_meant(parts, leaves):

@@ -1,7 +1,8 @@
-"""Static: a value that rides through JAX transforms in the tree definition, where they neither trace nor copy it.
+"""`Static`: a value that passes through JAX transforms in the treedef, where it is neither traced nor copied.
 
-Static values are compared by type and value. Python's own `==` is no help there: `1`, `1.0` and `True` are equal, so
-are `0.0` and `-0.0`, and nan does not equal itself: a compiled function would be used for the wrong one, or for none.
+Static values are compared by type and value. Python's `==` does not serve as a cache key: `1`, `1.0` and `True` are
+equal, and so are `0.0` and `-0.0`, so that `jit` ran the program of another value; and nan does not equal itself, so
+that every call was a cache miss.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from weft.core.edge.trees import TreeDef
 
 
 class NamedInErrors(type):
-    """A class of weft's own nodes, which goes by its `__name__` where JAX prints the types of nodes in its errors."""
+    """The metaclass of weft's own pytree nodes: JAX prints the type of a node in its errors, here by its `__name__`."""
 
     def __repr__(cls) -> str:
         return cls.__name__
 
 
 class Static(metaclass=NamedInErrors):
-    """A pytree node without leaves. Two are equal if their values are of one type and equal.
+    """A pytree node without leaves around a value. Two are equal if their values have the same type and are equal.
 
-    It is also how records store their configuration; see `configuration`. It prints as its value, which is what a user
-    knows of it: JAX prints nodes where two trees differ.
+    Records store their configuration in such nodes; see `configuration`. A `Static` prints as its value, because JAX
+    prints nodes where two trees differ, and users know only the value.
 
     >>> import jax
     >>> jax.jit(lambda s: s)(Static("relu")).value
@@ -50,7 +51,7 @@ class Static(metaclass=NamedInErrors):
     def __repr__(self) -> str:
         return repr(self.value)
 
-    # What cannot change is shared, not copied: a deep copy of a function's closure would be another function.
+    # A copy is the node itself: a deep copy of a function with a closure would be another function, and a cache miss.
     def __copy__(self) -> Static:
         return self
 
@@ -59,12 +60,13 @@ class Static(metaclass=NamedInErrors):
 
 
 Static.__name__ = "configuration of a record"
-# The node itself is the auxiliary data, so that flattening and unflattening make no object.
+# The node is its own auxiliary data, so that flattening and unflattening create no object.
 trees.register_node(Static, lambda node: ((), node), lambda node, _: node)
 
 
 def make_of_static(value: Any) -> Any:
-    """The types in a static value, which `==` looks past: `1`, `1.0` and `True` are equal, `(1,)` and `(True,)` too."""
+    """The types in a static value, which `==` ignores: `1`, `1.0` and `True` are equal, and so are `(1,)` and
+    `(True,)`."""
     if isinstance(value, tuple):
         parts = cast("tuple[Any, ...]", value)
         return (type(parts), *map(make_of_static, parts))
@@ -85,12 +87,12 @@ def same_static(a: Any, b: Any) -> bool:
         return len(cast("tuple[Any, ...]", a)) == len(b) and all(map(same_static, cast("tuple[Any, ...]", a), b))
     if not bool(a == b):
         return False
-    # Their own `==` has looked at the rest; here it is only about what it looks past.
+    # Their `==` has compared everything but the types of inner values.
     return all(map(same_static, _parts(a), _parts(b)))
 
 
 def _parts(value: Any) -> Sequence[Any]:
-    """What a value is compared by that holds others, in an order that is the same for equal ones."""
+    """The inner values by which a value is compared, in an order that is the same for equal values."""
     if isinstance(value, frozenset):
         return sorted(map(_type_name, cast("frozenset[Any]", value)))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -103,7 +105,7 @@ def _type_name(value: Any) -> str:
 
 
 def _hashed(value: Any) -> Any:
-    """What a static value is hashed as: since Python 3.10 each nan has another hash."""
+    """The value to hash for a static value: since Python 3.10 each nan object has a different hash."""
     if isinstance(value, tuple):
         return tuple(map(_hashed, cast("tuple[Any, ...]", value)))
     return 0 if isinstance(value, (float, complex)) and value != value else value
@@ -111,7 +113,7 @@ def _hashed(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Make:
-    """A tree's definition, with the makes of the static fields in it: JAX compares these by `==` alone."""
+    """A treedef, with the types in its static fields: JAX compares the fields by `==`, for which 1 equals True."""
 
     treedef: TreeDef
     fields: tuple[Any, ...]
@@ -121,9 +123,9 @@ class Make:
 
 
 class Bound:
-    """An argument that was taken apart beforehand: its structure, and its dynamic leaves ready to be passed on.
+    """An argument that was flattened before the call: its structure, and its dynamic leaves.
 
-    A pytree of those leaves; the interpreter gives the function the tree that it stands for.
+    It is a pytree of these leaves; the interpreter unwraps it, so that the function gets the tree.
     """
 
     __slots__ = ("leaves", "structure")
@@ -134,7 +136,7 @@ class Bound:
 
     @property
     def value(self) -> Any:
-        """The tree that this stands for."""
+        """The tree."""
         return self.structure.build(self.leaves)
 
 
@@ -143,6 +145,6 @@ trees.register_node(
 )
 
 
-def given(argument: Any) -> Any:
-    """What the user's function is given for an argument: the value of a `Static` or `Bound`, else itself."""
+def unwrapped(argument: Any) -> Any:
+    """The argument for the user's function: the value of a `Static` or `Bound`, and any other argument as it is."""
     return argument.value if type(argument) in (Static, Bound) else argument

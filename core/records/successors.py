@@ -1,9 +1,8 @@
-"""Successors: how one is told from the other things that a call returns, what may follow a record, and how it is put in
-its place.
+"""Successors: which part of a call's result is one, which records may follow a record, and how to put one in its place.
 
-The *successor* of a record is the record that a stateful call returns: `y, bn = bn(x)`. By convention it is what is
-returned last, and it is of the record's own type. It must have the structure of what it follows, treedef, shapes and
-dtypes, or it could not be carried through a loop or a compiled step.
+The *successor* of a record is the record that a stateful call returns: `y, bn = bn(x)`. By convention it is the last
+element of the result, and has the record's own type. It must have the structure of the record that it follows: with
+another treedef, shape or dtype it could not be the carry of a loop.
 """
 
 from __future__ import annotations
@@ -29,47 +28,47 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def refuse_pair(value: Any, taker: str) -> None:
-    """Refuses what a stateful call returns, whole, where its value is meant.
+    """Refuses the pair that a stateful call returns, where an array is expected.
 
     Raises:
-        SuccessorError: naming the record that the successor is one of.
+        SuccessorError: naming the type of the successor in the pair.
     """
     pair = pair_in_words(value)
     if pair is not None:
-        raise SuccessorError(f"{taker} takes an array, and this is {pair}", fix=apart(value))
+        raise SuccessorError(f"{taker} takes an array, and this is {pair}", fix=how_to_unpack(value))
 
 
 def pair_in_words(value: object) -> str | None:
-    """`a pair (value, successor of a BatchNorm)`, if a value is what a stateful call returns."""
+    """`a pair (value, successor of a BatchNorm)`, if a value looks like the result of a stateful call; else None."""
     if type(value) is not tuple or len(cast("tuple[Any, ...]", value)) < 2:
         return None
     *values, last = cast("tuple[Any, ...]", value)
-    if not isinstance(last, eqx.Module) or any(isinstance(one, eqx.Module) for one in values):
+    if not isinstance(last, eqx.Module) or any(isinstance(element, eqx.Module) for element in values):
         return None
     kind = "a pair (value" if len(values) == 1 else "a tuple (value, ..."
     return f"{kind}, successor of a {type(last).__name__})"
 
 
-def apart(value: tuple[Any, ...]) -> str:
-    """How to take such a tuple apart: `take it apart, y, bn = ..., or use thread`."""
+def how_to_unpack(value: tuple[Any, ...]) -> str:
+    """The fix for using such a tuple as an array: `take it apart, y, bn = ..., or use thread`."""
     name = type(value[-1]).__name__
     capitals = "".join(letter for letter in name if letter.isupper())
     short = (capitals if len(capitals) > 1 else name).lower()
     names = ", ".join(("y", *(["aux"] * (len(value) - 2)), short))
-    return f"take it apart, {names} = ..., or use thread, which keeps successors by itself"
+    return f"take it apart, {names} = ..., or use thread, which puts successors in their places"
 
 
 def successor_last(method: F) -> F:
-    """Declares that of several records of its own type that a method returns the last is the successor.
+    """Declares that a method returns several records of its own type, of which the last is the successor.
 
-    `Keys.fork` is one: `forked, keys = keys.fork(8)`.
+    An example is `Keys.fork`: `forked, keys = keys.fork(8)`.
     """
     cast(Any, method).__weft_successor_last__ = True
     return method
 
 
 def is_successor_last(method: Any) -> bool:
-    """Whether a method was declared so."""
+    """Whether a method was declared by `successor_last`."""
     return getattr(method, "__weft_successor_last__", False)
 
 
@@ -91,7 +90,8 @@ def find_records(cls: type[Any], tree: PyTree, path: Path = ()) -> Iterator[tupl
 
 
 def _children(tree: PyTree) -> Iterator[tuple[Any, Any]]:
-    # Not by JAX where it can be helped: a dict with keys of several types cannot be flattened, but may be returned.
+    # Records and dicts are not flattened by JAX, which refuses a dict with keys of several types: a method may return
+    # one.
     if tree is None or is_array(tree):
         return
     if isinstance(tree, eqx.Module):
@@ -106,7 +106,7 @@ def _children(tree: PyTree) -> Iterator[tuple[Any, Any]]:
 
 
 def is_usual_pair(record: PyTree, result: PyTree) -> bool:
-    """Whether a call returned what most do, `(array, successor)`: nothing that would have to be searched."""
+    """Whether a call returned `(array, successor)`, as most do, so that the result need not be searched."""
     if type(result) is not tuple or len(row := cast("tuple[Any, ...]", result)) != 2:
         return False
     return type(row[1]) is type(record) and is_array(row[0])
@@ -115,11 +115,11 @@ def is_usual_pair(record: PyTree, result: PyTree) -> bool:
 def take_successor(
     record: PyTree, result: PyTree, where: str, *, method: Any = None, by_hand: tuple[str, str] | None = None
 ) -> tuple[PyTree, eqx.Module | None]:
-    """Takes the successor of a record out of what a call returned: one of its methods, or a loss.
+    """Splits the result of a method, or of a loss, into the value and the successor of a record.
 
     Args:
-        record: what was called, or given.
-        result: what the call returned.
+        record: the record that was called, or the model that the loss was called with.
+        result: the result of the call.
         where: the call in errors, `Net.bn(...)`.
         method: the method, which may be declared `successor_last`.
         by_hand: how the user reaches the record and calls it there, for errors: `t.bn` and `peek(t.bn)(...)`.
@@ -129,28 +129,28 @@ def take_successor(
         successor alone it is None. Without a successor, the result and None.
 
     Raises:
-        SuccessorError: if a successor is anywhere else than at the end, or there may be two.
+        SuccessorError: if a record of this type is not the last element, or there are two.
     """
     cls = cast("type[Any]", type(record))
     if not isinstance(record, eqx.Module):
         return result, None
     if type(result) is cls:
         return None, result
-    # Of exactly its type: a record of another class, or of a subclass, is a value like any other.
-    # Of the tuple type itself: a named tuple is a value with a meaning of its own.
+    # The type must be the same: a record of another class, or of a subclass, is a value like any other. And only a
+    # plain tuple is unpacked: a named tuple is a value with a meaning of its own.
     row: tuple[Any, ...] = cast("tuple[Any, ...]", result) if cast(Any, type(result)) is tuple else ()
     last = (len(row) - 1,)
-    found = dict(find_records(cls, result))
-    if not found:
+    records = dict(find_records(cls, result))
+    if not records:
         return result, None
-    # Even one is refused elsewhere: to take it for the successor or for a value would both be guesses.
-    if set(found) != {last} and not (last in found and is_successor_last(method)):
+    # A single record in another place is refused too: whether it is the successor or a value would be a guess.
+    if set(records) != {last} and not (last in records and is_successor_last(method)):
         raise SuccessorError(
-            f"this call returns a {cls.__qualname__} where nobody can tell that it is the successor"
-            if len(found) == 1
-            else f"this call returns {len(found)} records of its own type, {cls.__qualname__}, of which any may be the "
-            "successor",
-            at=[f"{where}: returned as {format_path(path, 'result')}" for path in found],
+            f"this call returns a {cls.__qualname__} where it may be the successor or a value"
+            if len(records) == 1
+            else f"this call returns {len(records)} records of its own type, {cls.__qualname__}, of which any may be "
+            "the successor",
+            at=[f"{where}: returned as {format_path(path, 'result')}" for path in records],
             fix="return (value, successor), with one record of the own type, the last of the tuple"
             + (f"; or take it by hand, y, {by_hand[0]} = {by_hand[1]}, in the call's own order" if by_hand else ""),
         )
@@ -167,10 +167,11 @@ def part_of(parent: PyTree, part: Any) -> PyTree:
 
 
 def with_part(parent: PyTree, path: Path, value: PyTree, *, lenient: bool = False) -> PyTree:
-    """A tree of records and containers with another value at a path; everything off the path is shared.
+    """A tree of records and containers with another value at a path; the rest is shared with the old tree.
 
-    `lenient` is for what the user has not written down (see `module.with_fields`): a successor, which is checked to be
-    made like what it follows, so that the contracts of the records around it hold as they did.
+    `lenient` is for a successor that weft puts in place and not the user (see `module.with_fields`). It has the
+    structure of the record that it follows, so that the contracts of the records around it still hold and are not
+    checked.
     """
     if not path:
         return value
@@ -185,14 +186,16 @@ def with_part(parent: PyTree, path: Path, value: PyTree, *, lenient: bool = Fals
     if isinstance(parent, dict):
         items = {**cast("dict[Any, Any]", parent), part: child}
         return items if type(cast(Any, parent)) is dict else type(cast(Any, parent))(items)
+    # The constructor of a namedtuple takes its items as arguments, that of a list or tuple takes an iterable.
     row = [*parent[:part], child, *parent[part + 1 :]]
     return type(parent)(*row) if hasattr(parent, "_fields") else type(parent)(row)
 
 
 def next_value(old: PyTree, new: PyTree) -> PyTree:
-    """What follows an array where a number is put in its place: after `t.count = 0` zeros of its shape and dtype.
+    """The value to store for a new one: for a number in the place of an array, an array of the same shape and dtype.
 
-    A number that the dtype cannot hold stays itself, to be refused: 0.5 in the place of an integer.
+    So `t.count = 0` stores zeros. A number that the dtype cannot hold (0.5 for an integer) is returned unchanged, and
+    is refused later.
     """
     if type(new) not in NUMBERS or not is_array(old) or not jnp.issubdtype(old.dtype, jnp.number):
         return new
@@ -204,38 +207,39 @@ def check_successor(old: PyTree, new: PyTree, where: str) -> None:
 
     Args:
         old: a record, a container or an array.
-        new: what shall follow it.
-        where: what to call the place in an error.
+        new: the value that would follow it.
+        where: the name of the place in errors.
 
     Raises:
         SuccessorError: naming every path that differs, before and after.
     """
     if type(old) is not type(new) and not (is_array(old) and is_array(new)):
-        found = cast("type[Any]", type(new))
-        # A notebook's cell that was run again makes another class of the same name, and the message would read as
-        # nonsense.
-        again = same_name(type(old), found)
+        new_type = cast("type[Any]", type(new))
+        # A notebook cell that is run again defines another class of the same name: "the successor of a Net is a Net"
+        # says nothing.
+        again = same_name(type(old), new_type)
+        described = another(new_type) if again else f"a {new_type.__qualname__}"
         raise SuccessorError(
-            f"the successor of a {type(old).__qualname__} is {another(found) if again else f'a {found.__qualname__}'}",
+            f"the successor of a {type(old).__qualname__} is {described}",
             at=where,
             fix=REDEFINED
             if again
-            else apart(new)
+            else how_to_unpack(new)
             if pair_in_words(new)
-            else "a stateful method returns (value, successor of its own record); a pure one that returns a pair with "
-            "another record in it is called on the record itself: peek(t.part)(...)",
+            else "a stateful method returns (value, successor of its own record); call a pure method that returns a "
+            "pair with another record on the record itself: peek(t.part)(...)",
         )
     differing = differences(describe(old, ""), describe(new, ""), root=where)
     if differing:
         raise SuccessorError(
-            "a successor must keep the structure of what it follows",
+            "a successor must have the structure of the record that it follows",
             at=differing,
             fix="keep shapes, dtypes and configuration; make a new record where they must change",
         )
 
 
 def is_alike(old: PyTree, new: PyTree) -> bool:
-    """Whether a successor surely has the structure of what it follows; what it shares with that is not looked at."""
+    """Whether a successor surely has the structure of the record that it follows. Parts that both share are skipped."""
     if old is new:
         return True
     kind = cast("type[Any]", type(old))
@@ -245,7 +249,7 @@ def is_alike(old: PyTree, new: PyTree) -> bool:
         return jax.typeof(old) == jax.typeof(new)
     if kind is list or kind is tuple:
         return len(old) == len(new) and all(map(is_alike, old, new))
-    # Not equinox's own records: their static fields are to be looked at, which tell 1 from True.
+    # Equinox's own records need the full comparison, because treedefs take 1 and True in a static field for equal.
     if not keeps_numbers(kind):
         return False
     was, now = fields_of(old), fields_of(new)

@@ -1,14 +1,14 @@
-"""Surgery: a model with some of its parts replaced, said as one would say where they are.
+"""Surgery: replaces parts of a model, which are selected by a path or by a filter.
 
     model = at(model).blocks[2:5].attn.cache.set(cache)
     model = at(model).head.replace(dropout=0.0)
     model = at(model, InstanceOf(Linear)).apply(lambda linear: lora(linear))
     model = at(model, BatchStat).apply(jnp.zeros_like)
 
-`at` gives a *selection*: the places of some parts, found as they are named, so that what is not there is an error at
-once. A selection goes on by field, key, index and slice, for all of its places alike, and ends with `set`, `apply` or
-`replace`, which give the new model. Everything off these places is shared with the old one. Contracts are checked once,
-when all parts are in: two fields that must fit each other may be replaced together, one after the other.
+`at` returns a *selection*: the places of some parts. They are looked up when they are named, so that a missing field is
+an error at once. Fields, keys, indices and slices lead from a selection to a smaller one, for all of its places; `set`,
+`apply` or `replace` return the new model, which shares everything else with the old one. Contracts are checked once,
+when all parts are replaced, so that two fields that must fit each other may be replaced one after the other.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ def at(model: M, filter: Filter = None, among: Filter = ..., /) -> At[M]:
 
     Args:
         model: a record, or any tree of records, containers and arrays.
-        filter: which parts, where a path does not say it. `InstanceOf(Linear)`, or the class alone, selects the records
-            of that class, nested ones too; `Inside("encoder.layers[0]")` what is at that path; any other filter selects
-            arrays. None selects the model itself.
-        among: of these parts only those whose arrays all match this filter, and that have some:
+        filter: the parts to select. `InstanceOf(Linear)`, or the class alone, selects the records of that class, nested
+            ones too; `Inside("encoder.layers[0]")` the part at that path; any other filter selects arrays. None selects
+            the model itself.
+        among: selects among these parts those that have arrays, all of which match this filter:
             `at(model, Linear, PathContains("decoder"))`.
 
     Returns:
-        A selection. Fields, keys, indices and slices lead on from it; `["name"]` for a field that is called like one of
+        A selection. Fields, keys, indices and slices lead on from it; `["name"]` is for a field with the name of one of
         its methods; an array takes an index, too. Then:
 
         - `set(value)` puts a value in each place;
@@ -67,7 +67,7 @@ def at(model: M, filter: Filter = None, among: Filter = ..., /) -> At[M]:
     Raises:
         FilterError: if a filter matches nothing (and is no `Maybe`).
         SurgeryError: if there is no such field, key or index, naming the path.
-        ContractError: once, at the end, if a record's fields do not fit any more, naming its path.
+        ContractError: at the end, if the new fields of a record break its contract, naming its path.
 
     >>> import jax, jax.numpy as jnp
     >>> from weft import Linear, Param, Sequential
@@ -82,13 +82,15 @@ def at(model: M, filter: Filter = None, among: Filter = ..., /) -> At[M]:
         return At(model, (Place(),))
     places = _places(model, filter)
     if not places and not may_match_none(filter):
-        sort_leaves(list(iter_leaves(model)), [filter], require_all=False)  # says what there is
-        raise FilterError(f"nothing in this {type(model).__name__} is {filter!r}", fix="check the filter, or use Maybe")
+        sort_leaves(list(iter_leaves(model)), [filter], require_all=False)  # raises an error that lists the leaves
+        raise FilterError(
+            f"no part of this {type(model).__name__} matches {filter!r}", fix="check the filter, or use Maybe"
+        )
     if places and among is not ...:
         places = _among(model, places, among)
         if not places and not (may_match_none(filter) or may_match_none(among)):
             raise FilterError(
-                f"nothing in this {type(model).__name__} is {format_filter(filter)}, with all its arrays "
+                f"no part of this {type(model).__name__} matches {format_filter(filter)} and has arrays that all match "
                 f"{format_filter(among)}",
                 fix="check the filters, or use Maybe",
             )
@@ -100,8 +102,8 @@ class Place:
     """A part of a model.
 
     Attributes:
-        path: where it is.
-        index: in the array there, alone in a tuple; an empty one is the array itself.
+        path: the path of the part.
+        index: a tuple with an index into the array at that path; empty for the whole part.
     """
 
     path: Path = ()
@@ -185,44 +187,44 @@ class At(Generic[M]):
             raise
 
 
-# --- where parts are -------------------------------------------------------------------------------------------------
+# --- the places of parts ---------------------------------------------------------------------------------------------
 
 
 def _places(model: PyTree, filter: Filter) -> list[Path]:
-    """The paths of what a filter selects: of records, or of arrays."""
+    """The paths of the records or arrays that a filter selects."""
     if _is_class(filter):
         filter = InstanceOf(cast("type[Any]", filter))
     alternatives = _alternatives(filter)
     if alternatives:
-        return list(dict.fromkeys(path for one in alternatives for path in _places(model, one)))
+        return list(dict.fromkeys(path for alternative in alternatives for path in _places(model, alternative)))
     if isinstance(filter, InstanceOf):
         classes = filter.classes
         return [path for path, part in _parts(model, ()) if isinstance(part, classes)]
     if isinstance(filter, Inside):
         return [filter.path] if _has(model, filter.path) else []
     leaves = [leaf for leaf in iter_leaves(model) if leaf.dynamic]
-    found = sort_leaves(leaves, (filter,), require_all=False, require_used=False)
-    return [leaf.path for leaf, place in zip(leaves, found, strict=True) if place is not None]
+    matches = sort_leaves(leaves, (filter,), require_all=False, require_used=False)
+    return [leaf.path for leaf, match in zip(leaves, matches, strict=True) if match is not None]
 
 
 def _among(model: PyTree, places: Sequence[Path], filter: Filter) -> list[Path]:
     """The places of parts with arrays, all of which match a filter."""
     leaves = [leaf for leaf in iter_leaves(model) if leaf.dynamic]
-    found = sort_leaves(leaves, (filter,), require_all=False)
-    match = {leaf.path: place is not None for leaf, place in zip(leaves, found, strict=True)}
-    inside = {place: [ok for path, ok in match.items() if path[: len(place)] == place] for place in places}
+    matches = sort_leaves(leaves, (filter,), require_all=False)
+    matched = {leaf.path: match is not None for leaf, match in zip(leaves, matches, strict=True)}
+    inside = {place: [ok for path, ok in matched.items() if path[: len(place)] == place] for place in places}
     return [place for place in places if inside[place] and all(inside[place])]
 
 
 def _alternatives(filter: Filter) -> Sequence[Filter]:
-    """The filters of which any will do, if each of them selects whole parts."""
+    """The filters inside of `Any`, `Maybe` or a list, if each of them selects whole parts; else none."""
     filters: Sequence[Filter] = ()
     if type(filter) in (AnyOf, Maybe):
         filters = cast(AnyOf, filter).filters
     elif isinstance(filter, (list, tuple)):
         filters = cast("Sequence[Filter]", filter)
-    of_parts = [one for one in filters if isinstance(one, InstanceOf | Inside) or _is_class(one)]
-    return filters if len(of_parts) == len(filters) else ()
+    select_parts = all(isinstance(inner, InstanceOf | Inside) or _is_class(inner) for inner in filters)
+    return filters if select_parts else ()
 
 
 def _is_class(filter: Filter) -> bool:
@@ -237,7 +239,7 @@ def _parts(node: PyTree, path: Path) -> Iterator[tuple[Path, PyTree]]:
 
 
 def _children(node: Any) -> dict[Hashable, Any]:
-    """The parts of a node as the user sees them, by the last part of their path; of a leaf none."""
+    """The children of a node as the user sees them, by field name, key or index; none for a leaf."""
     if isinstance(node, eqx.Module):
         return {name: value for name, value in field_values(node).items() if name in node.__dataclass_fields__}
     level = None if node is None else trees.flatten_one_level(node)
@@ -245,10 +247,10 @@ def _children(node: Any) -> dict[Hashable, Any]:
 
 
 def part_at(node: PyTree, path: Path) -> PyTree:
-    """What is at a path.
+    """The part at a path.
 
     Raises:
-        KeyError: if nothing is there.
+        KeyError: if there is none.
     """
     for part in path:
         node = _children(node)[part]
@@ -270,7 +272,7 @@ def _named(part: Any, name: str, where: Callable[[], str]) -> Hashable:
         return name
     kind = type(part).__name__
     if by_name and hasattr(cast("type[Any]", type(part)), name):
-        fix = f"it is no field: .apply(lambda part: part.{name}(...)) puts what it returns in the place of the part"
+        fix = f"it is no field: .apply(lambda part: part.{name}(...)) replaces the part by the result of the method"
     elif by_name:
         fix = f"its fields are {', '.join(map(str, names)) or 'none'}"
     else:
@@ -285,8 +287,8 @@ def _keyed(part: Any, key: Any, where: Callable[[], str]) -> Iterable[Hashable]:
     if isinstance(part, list | tuple):
         kind, places = type(cast(Any, part)).__name__, list(children)
         try:
-            found: Any = cast(Any, places)[key]
-            return found if isinstance(key, slice) else [found]
+            selected: Any = cast(Any, places)[key]
+            return selected if isinstance(key, slice) else [selected]
         except (IndexError, TypeError):
             raise SurgeryError(f"no part {key!r} in a {kind} of {len(places)}", at=where()) from None
     if key == slice(None) and children:
@@ -298,19 +300,19 @@ def _keyed(part: Any, key: Any, where: Callable[[], str]) -> Iterable[Hashable]:
 
 
 def with_parts(tree: M, values: Mapping[Path, PyTree]) -> M:
-    """A tree with other values at some paths, of records with fields that no contract looks at."""
+    """A tree with other values at some paths; no contract checks its records."""
     edits = _Edits()
     for path, value in values.items():
         edits.add(Place(path), lambda _, value=value: value)
     return cast(M, _edited(tree, (), edits, []))
 
 
-# --- putting parts in ------------------------------------------------------------------------------------------------
+# --- replacing parts -------------------------------------------------------------------------------------------------
 
 
 @dataclass
 class _Edits:
-    """What to do with a part, after what to do with the parts below it."""
+    """The edits of a part, and of the parts below it, which are done first."""
 
     own: list[tuple[tuple[Any, ...], Edit]] = field(default_factory=list[tuple[tuple[Any, ...], Edit]])
     below: dict[Hashable, _Edits] = field(default_factory=dict[Hashable, "_Edits"])
@@ -323,7 +325,7 @@ class _Edits:
 
 
 def _edited(node: Any, path: Path, edits: _Edits, done: list[tuple[Path, Any]]) -> Any:
-    """A tree after edits; `done` takes the records that they made, or made anew, inner ones first."""
+    """A tree after edits; `done` takes the records that were edited or rebuilt, inner ones first."""
     if edits.below:
         children = _children(node)
         changes = {part: _edited(children[part], (*path, part), below, done) for part, below in edits.below.items()}

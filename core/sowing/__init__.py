@@ -1,1 +1,1 @@
-"""What a function sows and what is perturbed in it, carried out of every transform by re-interpreting its jaxpr."""
+"""`sow`, `perturb` and `capture`: carries intermediate values out of transforms, by re-interpreting the jaxpr."""

@@ -1,8 +1,8 @@
-"""`sow`, `perturb` and `capture`: see, and differentiate by, what a pure function computes on its way.
+"""`sow`, `perturb` and `capture`: return, or differentiate by, intermediate values of a pure function.
 
-`sow(name, value)` marks a value, `capture(fun)` returns it beside the output, out of whatever transform it was computed
-in. `perturb(name, value)` plants a zero, and the gradient by that zero is the gradient by the value. Outside of a
-capture both are the identity and leave nothing in the traced program.
+`sow(name, value)` marks a value, and `capture(fun)` returns it with the output, from inside of any transform.
+`perturb(name, value)` adds a zero, and the gradient by that zero is the gradient by the value. Outside of a capture
+both are the identity and leave nothing in the jaxpr.
 
     def mlp(x):
         h = sow("hidden", jnp.tanh(x))
@@ -10,7 +10,7 @@ capture both are the identity and leave nothing in the traced program.
 
     out, sown = capture(mlp)(x)            # sown["hidden"] == (tanh(x),)
 
-Where a value is sown decides what comes out:
+What comes out depends on the transform in which a value is sown:
 
 | inside | a sown value comes out | a perturbation goes in |
 |---|---|---|
@@ -21,18 +21,18 @@ Where a value is sown decides what comes out:
 | `while_loop` | of the last iteration, **zeros** if there was none | one, the same in every iteration |
 | `grad`, `vjp`, `jvp` | the primal value | to the primal value |
 
-To tell a value of zeros from one not taken, sow a flag beside it: `sow("taken", True)` comes out as `False` where it
-was not. The branches of one `cond` share what they have in common: the n-th value that a branch sows under a name, and
-the n-th of another with the same shapes and dtypes, are one entry.
+To distinguish zeros from a branch that was not taken, sow a flag too: `sow("taken", True)` comes out as `False` if it
+was not. The branches of a `cond` share entries: the n-th value that one branch sows under a name, and the n-th of
+another branch with the same shapes and dtypes, are one entry.
 
-A function with a custom derivative: its outputs keep the custom rule; values sown in its body are differentiated like
-the body, and so are perturbations planted in it (the rule says nothing about them). Where `fun` itself differentiates
-such a function, JAX runs its forward rule *instead of* the body, so sow in the forward rule as well.
+The outputs of a function with a custom derivative keep their rule. Values sown in its body, and perturbations in it,
+are differentiated like the body, because the rule says nothing about them. If `fun` itself differentiates such a
+function, JAX runs the forward rule *instead of* the body, so sow in the forward rule as well.
 
-Of the captured function's arguments, arrays are traced; everything else, Python numbers too, is static. `fun` is traced
-at each call, so put `jit` around `capture(fun)` where speed matters; all transforms compose with it.
-Out of reach: values computed under `jax.ensure_compile_time_eval` are not seen, and a tag inside a primitive that no
-rule knows (`custom_linear_solve`, `shard_map` and so `pmap`, a kernel) is an error that names the primitive.
+The arrays among the captured function's arguments are traced; everything else, Python numbers too, is static. `fun` is
+traced at each call, so put `jit` around `capture(fun)` for speed; all transforms compose with it. Values that are
+computed under `jax.ensure_compile_time_eval` are not captured, and a tag inside a primitive that no rule knows
+(`custom_linear_solve`, `shard_map` and so `pmap`, a kernel) is an error that names the primitive.
 """
 
 from __future__ import annotations
@@ -81,14 +81,14 @@ def sow(name: str, value: T, /, *, kind: type[Kind] = Intermediate, mode: Mode =
     """Marks a value as observable under a name, and returns it.
 
     Args:
-        name: the key in the dict that `capture` returns; open scopes are put before it.
-        value: any tree. Its arrays and numbers are sown; other leaves ride along as they are.
-        kind: what the value is, for captures that select by kind.
-        mode: what the name holds if several values are sown under it: `append` a tuple of all, in program order (also
-            of one); `clobber` the last; `strict` the only one, and it is an error if there are more.
+        name: the key in the dict that `capture` returns; the names of open scopes are put before it.
+        value: any tree. Its arrays and numbers are sown; other leaves are returned unchanged.
+        kind: the kind of the value, for captures that select by kind.
+        mode: the entry of a name under which several values are sown: `append` gives a tuple of all, in program order
+            (also of one); `clobber` the last; `strict` the only value, and a second one is an error.
 
     Raises:
-        CaptureError: under `capture`, for another mode, and for a second value where the mode is `strict`.
+        CaptureError: under `capture`, for any other mode, and for a second value if the mode is `strict`.
 
     >>> out, sown = capture(lambda x: sow("square", x * x) + 1)(jnp.array([1.0, 2.0]))
     >>> sown
@@ -99,23 +99,23 @@ def sow(name: str, value: T, /, *, kind: type[Kind] = Intermediate, mode: Mode =
     if mode not in ("append", "clobber", "strict"):
         raise CaptureError(f"unknown mode {mode!r} for the sown name {name!r}", fix="'append', 'clobber' or 'strict'")
     leaves, skeleton = take_arrays(value, lambda leaf: is_array(leaf) or isinstance(leaf, NUMBERS))
-    # Without weak types, branches that sow 1.0 and an array of the same dtype agree.
+    # Without weak types, because the branches of a `cond` must agree: one may sow 1.0, another an array of that dtype.
     bind_tag(Sown(_scoped(name), skeleton, kind, mode), [_strong(leaf) for leaf in leaves])
     return value
 
 
 def perturb(name: str, value: T, /) -> T:
-    """Plants a zero next to a value; `capture(fun, perturb=...)` puts a perturbation in its place.
+    """Adds a zero to a value; `capture(fun, perturb=...)` adds a perturbation in its place.
 
     Args:
-        name: the key in the dict of perturbations, unique in the function; open scopes are put before it.
+        name: the key in the dict of perturbations, unique in the function; the names of open scopes are put before it.
         value: any tree of inexact arrays.
 
     Returns:
-        The value, plus the perturbation where there is one.
+        The value, plus the perturbation if there is one.
 
     Raises:
-        DifferentiationError: under `capture`, if the value holds what has no gradient.
+        DifferentiationError: under `capture`, if the value holds arrays that are not inexact.
 
     >>> def loss(x):
     ...     return jnp.sum(perturb("square", x * x) ** 2)
@@ -137,7 +137,7 @@ def perturb(name: str, value: T, /) -> T:
 
 
 def scope(name: str) -> AbstractContextManager[None]:
-    """A `with` block that puts `name/` before the names sown and perturbed in it.
+    """Opens a `with` block in which `name/` is put before the names of `sow` and `perturb`.
 
     >>> def block(x):
     ...     return sow("out", x + 1)
@@ -159,22 +159,22 @@ def capture(
     only: Selector | Iterable[Selector] | None = None,
     perturb: Mapping[str, PyTree] | None = None,
 ) -> Callable[P, tuple[R, dict[str, PyTree]]]:
-    """Makes a function return the values sown in it beside its output.
+    """Makes a function return its output and the values sown in it.
 
     Args:
         fun: any function of trees. It is traced: its control flow cannot depend on the values of arrays.
-        only: what to take: names, kinds (with their subclasses), predicates of (name, kind), or several of these.
-            What is not taken stays sown for an outer capture. All, if not given.
-        perturb: the values to add at each `perturb` in `fun`, as `perturbations` returns them. If not given,
-            perturbations are left to an outer capture.
+        only: selects values: by names, kinds (with their subclasses), predicates of (name, kind), or several of these;
+            by default all. Other values stay sown for an outer capture.
+        perturb: the values to add at each `perturb` in `fun`, as `perturbations` returns them. By default an outer
+            capture decides.
 
     Returns:
         A function of the same arguments that returns `(output, sown)`, with `sown` a dict from name to values.
 
     Raises:
-        CaptureError: a value is sown or perturbed where it cannot be carried out, a name is used with two modes, a
-            `strict` name is sown twice, a perturbed name is planted twice.
-        StructureError: the perturbations are not those that `fun` plants.
+        CaptureError: a value is sown or perturbed inside of an unknown primitive, a name is used with two modes, a
+            `strict` name is sown twice, a name is perturbed twice.
+        StructureError: the names or shapes in `perturb` are not those of `perturbations(fun)`.
 
     >>> def cumulative(xs):
     ...     return jax.lax.scan(lambda total, x: (sow("total", total + x), None), 0.0, xs)[0]
@@ -196,8 +196,9 @@ def capture(
                 _check_planted_once(tag.name, planted)
                 planted.append(tag.name)
                 return _perturbed(tag, values, perturb)
-            return _leave(tag, values)
+            return _to_outer_capture(tag, values)
 
+        # Known only after the run: a name that `fun` never perturbs would have no effect, and nobody would notice.
         out = _run(fun, args, kwargs, handler)
         if extra := [name for name in perturb or () if name not in planted]:
             raise StructureError(
@@ -227,19 +228,20 @@ def perturbations(fun: Callable[P, object], /) -> Callable[P, dict[str, PyTree]]
 
     @functools.wraps(fun)
     def planted(*args: P.args, **kwargs: P.kwargs) -> dict[str, PyTree]:
-        found: dict[str, Perturbed] = {}
+        tags: dict[str, Perturbed] = {}
         types: dict[str, list[ShapedArray]] = {}
 
         def handler(tag: Tag, values: Sequence[jax.Array]) -> Sequence[jax.Array]:
             if isinstance(tag, Perturbed):
-                _check_planted_once(tag.name, found)
-                found[tag.name], types[tag.name] = tag, list(map(_jax.strong_type_of, values))
+                _check_planted_once(tag.name, tags)
+                tags[tag.name], types[tag.name] = tag, list(map(_jax.strong_type_of, values))
             return values
 
-        # Traced, then evaluated once more in a trace: it is on the way out of loops that a value gets their length.
+        # The jaxpr is evaluated in another trace, because the handler must see the values outside of their loops, where
+        # they are stacked.
         closed, _, _ = _trace(fun, args, kwargs)
         _jax.trace(lambda *inputs: evaluate(closed.jaxpr, closed.consts, inputs, handler), closed.in_avals, like=closed)
-        return {name: tag.skeleton.fill(list(map(_jax.zeros, types[name]))) for name, tag in found.items()}
+        return {name: tag.skeleton.fill(list(map(_jax.zeros, types[name]))) for name, tag in tags.items()}
 
     return planted
 
@@ -256,7 +258,8 @@ def _strong(leaf: object) -> jax.Array:
 def _trace(
     fun: Callable[..., PyTree], args: tuple[PyTree, ...], kwargs: Mapping[str, PyTree]
 ) -> tuple[ClosedJaxpr, list[jax.Array], Callable[[list[jax.Array]], PyTree]]:
-    """The jaxpr of `fun` with its tags, the arrays among its arguments, and how to make its output of flat outputs."""
+    """The jaxpr of `fun` with its tags, the arrays among its arguments, and a function from flat outputs to its
+    output."""
     arrays, arguments = take_arrays((args, kwargs))
     outputs: list[Skeleton] = []
 
@@ -266,7 +269,7 @@ def _trace(
         outputs.append(skeleton)
         return leaves
 
-    # Tags are bound only under a capture: a function that sows is to anyone else the function without.
+    # `sow` and `perturb` bind tags only in here, so that they leave no equations in other traces.
     with tracing_tags():
         closed: ClosedJaxpr = _jax.make_jaxpr(flat)(*arrays)
     return closed, arrays, lambda leaves: outputs[-1].fill(leaves)
@@ -278,15 +281,15 @@ def _run(fun: Callable[..., R], args: tuple[PyTree, ...], kwargs: Mapping[str, P
 
 
 def _arrays(values: Sequence[ArrayLike]) -> list[jax.Array]:
-    # What a jaxpr holds as a literal is a NumPy scalar.
+    # A literal of a jaxpr is a NumPy scalar, but users expect a `jax.Array`.
     return [value if isinstance(value, jax.Array) else _jax.asarray(value) for value in values]
 
 
-def _leave(tag: Tag, values: Sequence[jax.Array]) -> Sequence[jax.Array]:
-    """Hands a tag on to the capture around this one, if there is one."""
+def _to_outer_capture(tag: Tag, values: Sequence[jax.Array]) -> Sequence[jax.Array]:
+    """Binds a tag again for the capture around this one, if there is one."""
     if not capturing():
         return values
-    # Under the scopes that are open around this capture, as if the value were sown there.
+    # With the names of the scopes that are open around this capture.
     return bind_tag(replace(tag, name=_scoped(tag.name)), values)
 
 
@@ -336,19 +339,19 @@ def _perturbed(tag: Perturbed, values: Sequence[jax.Array], perturbations: Mappi
     how = "pass what `perturbations(fun)` returns for the same arguments"
     if tag.name not in perturbations:
         raise StructureError(f"no perturbation is given for the name {tag.name!r}", fix=how)
-    given, skeleton = take_arrays(perturbations[tag.name], lambda leaf: is_array(leaf) or isinstance(leaf, NUMBERS))
+    offsets, skeleton = take_arrays(perturbations[tag.name], lambda leaf: is_array(leaf) or isinstance(leaf, NUMBERS))
     if skeleton.treedef != tag.skeleton.treedef:
         raise StructureError(
             f"the perturbation {tag.name!r} is not a tree like the perturbed value",
-            at=[f"given: {skeleton.treedef}", f"perturbed: {tag.skeleton.treedef}"],
+            at=[f"perturbation: {skeleton.treedef}", f"value: {tag.skeleton.treedef}"],
             fix=how,
         )
     expected = [f"{value.dtype}{list(value.shape)}" for value in values]
-    actual = [f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}" for leaf in given]
+    actual = [f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}" for leaf in offsets]
     if expected != actual:
         raise StructureError(
             f"the perturbation {tag.name!r} does not fit the perturbed value",
-            at=[f"given: {', '.join(actual)}", f"perturbed: {', '.join(expected)}"],
+            at=[f"perturbation: {', '.join(actual)}", f"value: {', '.join(expected)}"],
             fix=how,
         )
-    return [_jax.add(value, _jax.asarray(leaf)) for value, leaf in zip(values, given, strict=True)]
+    return [_jax.add(value, _jax.asarray(leaf)) for value, leaf in zip(values, offsets, strict=True)]

@@ -2,20 +2,20 @@
 
 Words used here:
 
-- *handler*: what to do at a tag, `handler(tag, values) -> values`. One handler collects (`capture`), one binds the tag
-  again further out, one records shapes. `evaluate` runs a jaxpr under a handler.
-- *rule*: how to run one equation whose own jaxprs hold tags, so that the handler meets these tags **outside** of it.
-  `RULES` is the table. Every rule does the same three things: ask the handler for the *offsets* of the perturbations
-  (stacked as the equation stacks), run the equation with its jaxprs *hoisted*, and hand the sown values, now plain
-  outputs, to the handler.
+- *handler*: a function `handler(tag, values) -> values` that is called at a tag. One handler collects values
+  (`capture`), another binds the tag again further out, a third records shapes. `evaluate` runs a jaxpr under a handler.
+- *rule*: runs an equation whose inner jaxprs contain tags, so that the handler is called for these tags **outside** of
+  the equation. `RULES` is the table. Every rule asks the handler for the *offsets* of the perturbations (stacked as the
+  equation stacks), runs the equation with its jaxprs *hoisted*, and passes the sown values, now plain outputs, to the
+  handler.
 - *hoisted*: a jaxpr without tags that takes offsets as extra inputs and returns sown values as extra outputs.
 
-When is a rule applied? JAX's control flow is not written for equations that matter though nobody uses their outputs:
-under `grad`, `scan` moves loop-invariant equations out of the loop and remat runs some of them twice; under `vmap`,
-`cond` and `while_loop` with a batched predicate run what was not taken. So a control-flow equation is hoisted **as it
-is bound** (`rewrite_binds`), before any transform sees it. What the transforms see is ordinary control flow with more
-outputs, and they are right about it by construction. Functions with custom derivatives are staged by JAX without such
-a moment; their rules run when the jaxpr around them is hoisted, or evaluated by `capture`.
+When is a rule applied? JAX's transforms assume that an equation whose outputs nobody uses does not matter: under
+`grad`, `scan` moves loop-invariant equations out of the loop and remat runs some of them twice; under `vmap`, `cond`
+and `while_loop` with a batched predicate run branches that were not taken. Tags went missing or came twice. So a
+control-flow equation is hoisted **when it is bound** (`rewrite_binds`), before any transform sees it: the transforms
+see ordinary control flow with more outputs, which they treat correctly. JAX stages functions with custom derivatives
+without binding them first; their rules run when the jaxpr around them is hoisted, or is evaluated by `capture`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from weft.core.sowing.tags import (
     tag_p,
 )
 
-# How one equation is run so that the handler meets the tags in its jaxprs outside of it.
+# Runs an equation so that the handler is called outside of it for the tags in its inner jaxprs.
 Rule = Callable[[Params, list[jax.Array], Handler], list[jax.Array]]
 
 
@@ -56,7 +56,7 @@ def tracing_tags(scope: tuple[str, ...] | None = ()) -> AbstractContextManager[N
 
 
 def evaluate(jaxpr: Jaxpr, consts: Sequence[jax.Array], args: Sequence[jax.Array], handler: Handler) -> list[jax.Array]:
-    """Runs a jaxpr; every tag in it, at any depth, is given to the handler, in program order."""
+    """Runs a jaxpr, and calls the handler for every tag in it, at any depth, in program order."""
     return _jax.evaluate(jaxpr, consts, args, lambda eqn, values: _evaluate_equation(eqn, values, handler))
 
 
@@ -109,22 +109,23 @@ def count_leaves(sites: Sequence[Site]) -> int:
 
 
 def regroup(flat: Sequence[jax.Array], sites: Sequence[Site]) -> Iterator[list[jax.Array]]:
-    """Leaves in one list, taken apart again: one list a site."""
+    """Splits a flat list of leaves into one list for each site."""
     rest = iter(flat)
     return (list(islice(rest, len(site.avals))) for site in sites)
 
 
 @_jax.remember_per_jaxpr
 def hoist(closed: ClosedJaxpr) -> Hoisted:
-    """Moves the tags of a jaxpr to its boundary."""
-    hoisted, found = _hoist_given(closed, ())
-    # Only a first pass tells which offsets the jaxpr takes.
-    return _hoist_given(closed, found)[0] if found else hoisted
+    """Replaces the tags of a jaxpr by inputs (offsets) and outputs (sown values)."""
+    hoisted, perturbed = _hoist_with_offsets(closed, ())
+    # Which offsets the jaxpr needs is known after a first pass.
+    return _hoist_with_offsets(closed, perturbed)[0] if perturbed else hoisted
 
 
-def _hoist_given(closed: ClosedJaxpr, perturbed: tuple[Site, ...]) -> tuple[Hoisted, tuple[Site, ...]]:
+def _hoist_with_offsets(closed: ClosedJaxpr, perturbed: tuple[Site, ...]) -> tuple[Hoisted, tuple[Site, ...]]:
+    """Hoists a jaxpr that takes offsets for these sites; also returns the sites that it perturbs."""
     sown: list[Site] = []
-    found: list[Site] = []
+    perturbing: list[Site] = []
 
     def run(*flat: jax.Array) -> list[jax.Array]:
         num_inputs = len(closed.in_avals)
@@ -136,21 +137,22 @@ def _hoist_given(closed: ClosedJaxpr, perturbed: tuple[Site, ...]) -> tuple[Hois
                 sown.append(site)
                 sown_values.extend(values)
                 return values
-            found.append(site)
+            perturbing.append(site)
             return list(map(_jax.add, values, next(offsets, ()))) if perturbed else values
 
         return [*evaluate(closed.jaxpr, closed.consts, flat[:num_inputs], handler), *sown_values]
 
     hoisted = _jax.trace(run, [*closed.in_avals, *chain.from_iterable(site.avals for site in perturbed)], like=closed)
-    return Hoisted(hoisted, Sites(tuple(sown), perturbed)), tuple(found)
+    return Hoisted(hoisted, Sites(tuple(sown), perturbed)), tuple(perturbing)
 
 
 def _with_tags_outside(
     bind: Callable[[list[jax.Array]], Sequence[jax.Array]], sites: Sites, handler: Handler, length: int | None = None
 ) -> list[jax.Array]:
-    """Binds an equation given its offsets, and gives the handler what it must see: zeros to perturb, values to observe.
+    """Binds a hoisted equation, and calls the handler for its tags: with zeros for perturbations, which returns the
+    offsets, and with the sown values.
 
-    With a length, the offsets are stacked, as the sown values then are.
+    With a length, the offsets are stacked, as the sown values are then.
     """
     zeros = ([_jax.zeros(aval, length) for aval in site.avals] for site in sites.perturbed)
     offsets = [leaf for site, values in zip(sites.perturbed, zeros, strict=True) for leaf in handler(site.tag, values)]
@@ -162,7 +164,7 @@ def _with_tags_outside(
 
 
 def _extended(primitive: Primitive, extend: Callable[[Params, ClosedJaxpr, int, int], Params]) -> Rule:
-    """Offsets come last among the inputs (of a scan: among what is scanned), sown values last among the outputs."""
+    """The rule of jit and scan: offsets are the last (scanned) inputs, sown values the last outputs."""
 
     def rule(params: Params, args: list[jax.Array], handler: Handler) -> list[jax.Array]:
         hoisted = hoist(params["jaxpr"])
@@ -187,7 +189,8 @@ def _remat(params: Params, args: list[jax.Array], handler: Handler) -> list[jax.
 
 
 def _cond(params: Params, args: list[jax.Array], handler: Handler) -> list[jax.Array]:
-    """Every branch takes what any branch perturbs and returns what any branch sows, zeros for what it does not."""
+    """Every branch takes the offsets of all branches and returns the sown values of all, with zeros for those of
+    others."""
     branches = [hoist(branch) for branch in params["branches"]]
     sown = _union([branch.sites.sown for branch in branches])
     perturbed = _union([branch.sites.perturbed for branch in branches])
@@ -212,7 +215,7 @@ def _cond(params: Params, args: list[jax.Array], handler: Handler) -> list[jax.A
 
 
 def _numbered(sites: Sequence[Site]) -> list[tuple[Site, int]]:
-    """Each site with the number of equal sites before it: the n-th of one branch is the n-th of another."""
+    """Each site with the number of equal sites before it: the n-th site of one branch is the n-th of another."""
     return [(site, sites[:i].count(site)) for i, site in enumerate(sites)]
 
 
@@ -221,7 +224,8 @@ def _union(branches: Sequence[Sequence[Site]]) -> list[tuple[Site, int]]:
 
 
 def _while(params: Params, args: list[jax.Array], handler: Handler) -> list[jax.Array]:
-    """What the body sows last rides in the carry, from zeros; what the predicate sows is that of its last run."""
+    """Values that the body sows are carried, starting with zeros; the predicate is evaluated again for those it
+    sows."""
     cond, body = params["cond_jaxpr"], hoist(params["body_jaxpr"])
     num_cond, num_body = params["cond_nconsts"], params["body_nconsts"]
     consts, init = args[: num_cond + num_body], args[num_cond + num_body :]
@@ -252,7 +256,7 @@ def _while(params: Params, args: list[jax.Array], handler: Handler) -> list[jax.
 
 
 def _untagged(closed: ClosedJaxpr, ignored: Sequence[ShapedArray] = ()) -> ClosedJaxpr:
-    """A jaxpr without its tags, with more inputs behind its own, which it ignores."""
+    """A jaxpr without its tags; it ignores additional inputs after its own."""
 
     def run(*flat: jax.Array) -> list[jax.Array]:
         return evaluate(closed.jaxpr, closed.consts, flat[: len(closed.in_avals)], ignore)
@@ -266,10 +270,10 @@ def _inline(params: Params, args: list[jax.Array], handler: Handler) -> list[jax
 
 
 def _custom_derivative(primitive: Primitive) -> Rule:
-    """Outputs come from the function with its own derivative rule, sown values from a plain copy of its body.
+    """Outputs come from the function with its custom rule, sown values from a plain copy of its body.
 
-    So a derivative through an output obeys the rule, and one through a sown value, of which the rule says nothing,
-    is that of the body. Under jit, XLA merges the two copies.
+    So the derivative of an output follows the rule, and that of a sown value, about which the rule says nothing, is
+    that of the body. Under jit, XLA merges the two copies.
     """
 
     def rule(params: Params, args: list[jax.Array], handler: Handler) -> list[jax.Array]:
@@ -283,7 +287,8 @@ def _custom_derivative(primitive: Primitive) -> Rule:
 
         body, sown = _jax.split_outputs(hoisted.closed, len(call.out_avals))
         if primitive is _jax.custom_vjp_call_p:
-            # Often there is a rule because the body has no derivative. Forward mode, which this excludes, is excluded.
+            # The body may have no derivative, which is a common reason for a rule. `custom_vjp` has no forward mode, so
+            # that nothing is lost if this has none.
             sown = derivatives.differentiated_on_demand(sown)
 
         def bind(offsets: list[jax.Array]) -> list[jax.Array]:
@@ -321,10 +326,11 @@ _install_lock = threading.Lock()
 
 
 def hoist_while_binding() -> None:
-    """Has control flow hoist its tags as it is bound, from the first capture on; until then JAX is left as it is."""
+    """Makes control flow hoist its tags when it is bound. This changes JAX's primitives at the first capture only, so
+    that programs without captures run JAX unchanged."""
     with _install_lock:
         if not _installed.is_set():
-            # Since JAX 0.11 a call of a jaxpr is an equation like any other, which `grad` takes apart by itself.
+            # Since JAX 0.11 `closed_call` is an equation like any other, which `grad` transforms by itself.
             control_flow = (_jax.jit_p, _jax.remat_p, _jax.scan_p, _jax.cond_p, _jax.while_p)
             for primitive in (*control_flow, *_jax.call_primitives()):
                 _jax.rewrite_binds(primitive, _hoisted_bind(primitive))

@@ -2,10 +2,10 @@
 
 A **tag** is an equation `tag` in a jaxpr: the identity on its operands, with a `Sown` or a `Perturbed` label as its
 parameter. Tags exist only while a `capture` traces (`capturing()`): elsewhere `sow` and `perturb` return their value
-before they bind anything. The switch is a `jax.make_user_context`, hence a part of the key of JAX's trace caches: a
-jitted function that was traced without tags is traced again inside a capture, and the other way round.
+and bind nothing. The switch is a `jax.make_user_context`, and so part of the key of JAX's trace caches: a jitted
+function that was traced without tags is traced again inside a capture, and the other way round.
 
-How tagged values get out of control flow is in `hoisting`.
+`hoisting` carries tagged values out of control flow.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from weft.core.errors import WeftError
 from weft.core.records.kinds import Kind
 from weft.core.records.leaves import is_array
 
-# What to do at a tag: takes the tag and its values, and returns the values to go on with.
+# Called at a tag with its values; returns the values with which the program continues.
 Handler = Callable[["Tag", Sequence[jax.Array]], Sequence[jax.Array]]
 
 
 class CaptureError(WeftError, ValueError):
-    """A value that cannot be sown, perturbed or captured where it is."""
+    """A value cannot be sown, perturbed or captured where it is."""
 
 
 def capturing() -> bool:
@@ -44,7 +44,7 @@ def current_scope() -> tuple[str, ...]:
 
 
 def tag_context(scope: tuple[str, ...] | None) -> AbstractContextManager[None]:
-    """A `with` block with these open scopes; with `None`, one in which nothing is capture_context."""
+    """Opens a `with` block with these open scopes; with `None`, one that no capture traces."""
     return capture_context(scope)
 
 
@@ -57,11 +57,11 @@ class Skeleton:
 
     @property
     def count(self) -> int:
-        """How many arrays were taken out."""
+        """The number of arrays."""
         return self.treedef.num_leaves - len(self.statics)
 
     def fill(self, arrays: Sequence[jax.Array]) -> PyTree:
-        """The tree with the given arrays in the places of those that were taken out."""
+        """Builds the tree with these arrays."""
         statics, rest = dict(self.statics), iter(arrays)
         leaves = [statics[i] if i in statics else next(rest) for i in range(self.treedef.num_leaves)]
         return self.treedef.unflatten(leaves)
@@ -70,7 +70,7 @@ class Skeleton:
 def take_arrays(
     tree: PyTree, is_dynamic: Callable[[object], bool] = is_array, is_leaf: Callable[[Any], bool] | None = None
 ) -> tuple[list[jax.Array], Skeleton]:
-    """The arrays of a tree, and what is left of it."""
+    """The arrays of a tree, and its skeleton."""
     leaves, treedef = trees.flatten(tree, is_leaf)
     statics = tuple((i, leaf) for i, leaf in enumerate(leaves) if not is_dynamic(leaf))
     at = {i for i, _ in statics}
@@ -79,7 +79,7 @@ def take_arrays(
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """The label of a tagged value: its name, and the tree that its leaves make."""
+    """The label of a tagged value: its name, and the skeleton of its tree."""
 
     name: str
     skeleton: Skeleton
@@ -102,14 +102,14 @@ tag_p = _jax.new_primitive("tag", multiple_results=True)
 
 
 def bind_tag(tag: Tag, values: Sequence[jax.Array]) -> list[jax.Array]:
-    """Tags values: the handler that leaves a tag for an outer capture to find."""
+    """Tags values. As a handler it binds a tag again, for an outer capture."""
     return tag_p.bind(*values, tag=tag)
 
 
 def _batch_tag(
     axis: _jax.Axis, values: Sequence[jax.Array], dims: Sequence[int | None], *, tag: Tag
 ) -> tuple[list[jax.Array], list[int]]:
-    # Also called when nothing is mapped: under vmap, a tagged value has the mapped axis in front, whatever it is.
+    # Also called if no value is batched: a user of `vmap` expects the mapped axis in front of every sown value.
     at_front = [_jax.batched_at_front(axis, value, dim) for value, dim in zip(values, dims, strict=True)]
     return bind_tag(tag, at_front), [0] * len(at_front)
 

@@ -1,1 +1,1 @@
-"""Successors, threaded through a block of calls, and watched for when one is lost."""
+"""`thread`, which puts successors into their places, and `debug_successors`, which reports lost ones."""

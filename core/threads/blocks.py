@@ -1,14 +1,14 @@
-"""Blocks: what an open `thread` block knows, and what it guards against.
+"""Blocks: the state of an open `thread` block, and the misuses that it reports.
 
-A *block* is one `with thread(record) as t:` while it is open: the record as it is now, with every successor so far in
+A *block* is the state of one `with thread(record) as t:` while it is open: the record with every successor so far in
 its place. Handles and proxies (see `proxies`) hold no values; they ask the block.
 
-While a block is open it watches the public methods of records, so that a successor cannot get lost beside it:
+While a block is open it watches the public methods of records, so that no successor gets lost:
 
-- a record whose successor was taken may not be called any more, wherever the call stands;
-- a part of the threaded record that is called directly, `self.bn(x)` where `t.bn(x)` is meant, may not return a
-  successor. Which records are parts is told by identity. Calls *through* the handle are free to do as they like inside:
-  there the parts are called by the record that they belong to, which returns their successors in its own.
+- a record whose successor was taken may not be called again, from anywhere;
+- a part of the threaded record that is called directly (`self.bn(x)` in place of `t.bn(x)`) may not return a successor.
+  The block knows its parts by identity. During a call *through* the handle parts may be called directly: the record
+  that the handle calls returns their successors in its own.
 
 With no block open, nothing is watched.
 """
@@ -37,28 +37,29 @@ from weft.core.records.successors import (
 
 
 class Block:
-    """An open block: the record as it is now, and the records that were replaced on the way."""
+    """An open block: the record with every successor so far, and the records that successors have replaced."""
 
     def __init__(self, record: eqx.Module | None):
         self.name = type(record).__qualname__
-        # Where the record is in that of the block around a transform, which paths begin in.
+        # For a block inside of a transform: the path of its record in the record of the outer block. Paths start there.
         self.base: Path = ()
         self.record: eqx.Module | None = record
         self.level = current_level()
         self.closed: str | None = None
-        # What the user may still hold parts of, beside the handle; the latest record is the handle's alone.
+        # The user has parts of this record (as `self.bn`), of which a direct call must be noticed. Later versions of
+        # the record are known to the block alone.
         self.original: eqx.Module | None = record
-        # By identity; the record itself is kept, so that its id stays its own.
+        # By the record's id. The record is stored too, so that no new record gets its id.
         self.replaced: dict[int, tuple[object, Path]] = {}
-        # Records that `peek` gave away, to be called by hand.
+        # Records that the user got from `peek`, to be called directly.
         self.peeked: list[PyTree] = []
         self._parts: dict[int, Path] | None = None
 
     @staticmethod
     def inside(record: eqx.Module | None, name: str, base: Path) -> Block:
-        """The block of a record inside of a transform, for the parts of another block: under the names of that.
+        """A block inside of a transform, for a record that lies at the path `base` of the outer block called `name`.
 
-        Without a record it is a name alone.
+        Without a record it only gives functions a name; see `ThreadedFunction.named`.
         """
         block = Block(record)
         block.name, block.base = name, base
@@ -73,7 +74,7 @@ class Block:
         return format_path(path, "t")
 
     def get(self, path: Path) -> PyTree:
-        """What is at a path now."""
+        """The current value at a path."""
         if self.closed is not None:
             raise SuccessorError(
                 f"this thread handle is closed: {self.closed}",
@@ -86,16 +87,17 @@ class Block:
         return value
 
     def put(self, path: Path, successor: PyTree, by: str = "") -> None:
-        """Puts a successor in its place, if it fits there; `by` says how it came, for errors."""
+        """Puts a successor into its place, if it fits there; `by` is the call that returned it, for errors."""
         old = self.get(path)
         if successor is old:
             return
+        # `is_alike` compares most successors without describing both trees, which `check_successor` does for its error.
         successor = next_value(old, successor)
         if not is_alike(old, successor):
             check_successor(old, successor, self.format(path) + by)
         if current_level() != self.level:
             raise TraceLevelError(
-                "a successor was taken inside another transform than its thread block was opened in",
+                "a successor was returned inside a transform, but its thread block was opened outside of it",
                 at=self.format(path) + by,
                 fix="give the part itself to one of weft's transforms, as in "
                 f"weft.vmap({self.format_handle(path)})(x) or weft.scan(...), or pass the record through the transform "
@@ -107,36 +109,37 @@ class Block:
             self.replaced.pop(id(successor), None)
 
     def finish(self) -> PyTree:
-        """The record with every successor in its place; the block is closed by it."""
+        """Closes the block, and returns the record with every successor in its place."""
         record = self.get(self.base)
         self.close("done() was called")
         return record
 
     def close(self, why: str) -> None:
         """Ends the block."""
-        # Nothing is kept, so that no tracer outlives its trace through a handle that the user still holds.
+        # Without its records: a handle that the user stores somewhere would keep tracers alive after their trace.
         self.closed, self.record, self.replaced = why, None, {}
         self.original, self.peeked, self._parts = None, [], None
 
     def path_of(self, record: object) -> Path | None:
-        """Where a record is in the threaded one, if it is part of it."""
+        """The path of a record in the threaded one; None if it is no part of it."""
         if self._parts is None:
-            # The first path of a record that is in two places; made only once a record is called beside the handle.
+            # Collected when a record is first called directly, which few programs do. A record in two places is known
+            # by its first path.
             self._parts = {}
             for path, part in records_in(self.original):
                 self._parts.setdefault(id(part), path)
         return self._parts.get(id(record))
 
     def gave_away(self, record: object) -> bool:
-        """Whether a record was given out by `peek`, alone or in something larger."""
+        """Whether the user got a record from `peek`, directly or inside of a container or record."""
         return any(part is record for value in self.peeked for _, part in records_in(value))
 
 
 # --- guarding --------------------------------------------------------------------------------------------------------
 
-# All open blocks, and those of them that mind a direct call here: not inside of a call through a handle.
+# All open blocks, and those that refuse direct calls of their parts: none do inside of a call through a handle.
 _open: ContextVar[tuple[Block, ...]] = ContextVar("weft_open_blocks", default=())
-_minding: ContextVar[tuple[Block, ...]] = ContextVar("weft_minding_blocks", default=())
+_refusing: ContextVar[tuple[Block, ...]] = ContextVar("weft_blocks_that_refuse", default=())
 
 R = TypeVar("R")
 
@@ -144,45 +147,47 @@ Tokens = tuple[Token[tuple[Block, ...]], Token[tuple[Block, ...]]]
 
 
 def open_block(block: Block) -> Tokens:
-    """Starts to guard a block's record; what it returns ends it."""
+    """Starts to watch calls of a block's records; returns the tokens for `leave_block`."""
     module.watch_methods(_guard, 1)
-    return _open.set((*_open.get(), block)), _minding.set((*_minding.get(), block))
+    return _open.set((*_open.get(), block)), _refusing.set((*_refusing.get(), block))
 
 
 def leave_block(tokens: Tokens) -> None:
-    """Ends what `open_block` started."""
+    """Ends the watch that `open_block` started."""
     module.watch_methods(_guard, -1)
     _open.reset(tokens[0])
-    _minding.reset(tokens[1])
+    _refusing.reset(tokens[1])
 
 
 def unguarded(function: Callable[[], R]) -> R:
-    """Calls a function in which parts may be called as they are: that of a record that hands on their successors."""
+    """Calls a function in which parts may be called directly, because it belongs to a record that returns their
+    successors in its own."""
     __tracebackhide__ = True
-    token = _minding.set(())
+    token = _refusing.set(())
     try:
         return function()
     finally:
-        _minding.reset(token)
+        _refusing.reset(token)
 
 
 def _guard(
-    record: eqx.Module, method: Callable[..., object], given: module.Given, proceed: Callable[[], PyTree]
+    record: eqx.Module, method: Callable[..., object], arguments: module.Given, proceed: Callable[[], PyTree]
 ) -> PyTree:
     __tracebackhide__ = True
     for block in _open.get():
-        found = block.replaced.get(id(record))
-        if found is not None:
-            name, handle = block.format(found[1]), block.format_handle(found[1])
+        replaced = block.replaced.get(id(record))
+        if replaced is not None:
+            name, handle = block.format(replaced[1]), block.format_handle(replaced[1])
             raise SuccessorError(
                 f"this {type(record).__qualname__} was used after its successor was taken",
                 at=name,
                 fix=f"go through the handle, {handle}, which always uses the latest successor",
             )
-    parts = [(block, path) for block in _minding.get() if (path := block.path_of(record)) is not None]
+    parts = [(block, path) for block in _refusing.get() if (path := block.path_of(record)) is not None]
     if not parts:
         return proceed()
-    # A direct call answers for what is called inside of it, as a call through the handle does.
+    # The record returns the successors of the parts that it calls in its own, as in a call through the handle. So only
+    # the result of this call is examined.
     result = unguarded(proceed)
     if any(True for _ in find_records(cast("type[Any]", type(record)), result)):
         for block, path in parts:

@@ -1,6 +1,6 @@
-"""Which public methods of records are running, and what their records are called, while somebody debugs.
+"""Which public methods of records are running, and the names of these records, while `debug_successors` is on.
 
-A record knows nothing of where it is. Its name is its path from the nearest running call whose record it is a part of.
+A record does not know where it lies. Its name is its path from the nearest running call whose record it is a part of.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ V = TypeVar("V")
 
 
 class ByIdentity(Generic[V]):
-    """What is known of objects that cannot be hashed, for as long as they live."""
+    """A weak dictionary for keys that cannot be hashed (records, tracers): it compares them by identity."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[weakref.ref[object], V]] = {}
 
     def get(self, key: object) -> V | None:
-        found = self._known.get(id(key))
-        return found[1] if found is not None and found[0]() is key else None
+        entry = self._known.get(id(key))
+        return entry[1] if entry is not None and entry[0]() is key else None
 
     def put(self, key: object, value: V) -> None:
         place, known = id(key), self._known
@@ -37,20 +37,20 @@ class ByIdentity(Generic[V]):
         known[place] = (weakref.ref(key, forget), value)
 
 
-# The public methods that are running: of which records, and what these are called.
+# The records whose public methods are running, with their names.
 _calls: ContextVar[tuple[tuple[object, str], ...]] = ContextVar("weft_running_calls", default=())
-# Where records that were met on the way belong: the name of a root, and a path.
+# Where records belong: the name of a root, and a path from it.
 _places = ByIdentity[tuple[str, Path]]()
 
 
 def running_calls() -> tuple[tuple[object, str], ...]:
-    """The records whose public methods are running, with their names; the outermost is the first."""
+    """The records whose public methods are running, with their names; the outermost call is the first."""
     return _calls.get()
 
 
 @contextlib.contextmanager
 def calling(record: object) -> Generator[str]:
-    """A `with` block in which a public method of a record runs; gives the record's name."""
+    """Opens a `with` block in which a public method of a record runs; gives the record's name."""
     name = _name_of(record)
     token = _calls.set((*_calls.get(), (record, name)))
     try:
@@ -60,21 +60,21 @@ def calling(record: object) -> Generator[str]:
 
 
 def note_place(record: object, root: str, path: Path) -> None:
-    """Says where a record belongs, for errors: it may have been rebuilt, and not be found in its owner by identity."""
+    """Notes where a record belongs, for errors: a rebuilt record cannot be found in its owner by identity."""
     _places.put(record, (root, path))
 
 
 def note_successor(record: object, successor: object, name: str) -> None:
-    """Says that a record is the successor of another one, which has a name."""
+    """Notes that a successor belongs where its record does, or, if that is unknown, under the record's name."""
     _places.put(successor, _places.get(record) or (name, ()))
 
 
 def _name_of(record: object) -> str:
     root, path = _places.get(record) or (None, ())
     for owner, name in reversed(_calls.get()):
-        found = next((path for path, part in records_in(owner) if part is record), None)
-        if found is not None:
-            return format_path(found, name)
+        path_in_owner = next((path for path, part in records_in(owner) if part is record), None)
+        if path_in_owner is not None:
+            return format_path(path_in_owner, name)
         if root == type(owner).__qualname__:
             return format_path(path, name)
     return format_path(path, root or type(record).__qualname__)

@@ -1,10 +1,10 @@
-"""Dataflow: what depends on what in a jaxpr, through all the jaxprs inside of it.
+"""Dataflow: which values of a jaxpr depend on which others, through all the jaxprs inside of it.
 
-A program is laid out as one graph. A *node* is a variable of a jaxpr at one place where that is called; an edge goes
-from what is read to what is made of it. A loop's carry goes from its outputs back to its inputs,
-so that what lives on only in later iterations counts. Questions are reachability: `Graph.after`, `Graph.before`.
+A program becomes one graph. A *node* is a variable of a jaxpr at one place where that jaxpr is called; an edge goes
+from an operand to a result. A loop's carry has edges from its outputs back to its inputs, so that a value that is only
+used in later iterations counts as used. Questions are reachability: `Graph.after`, `Graph.before`.
 
-Jaxprs that hold no equation that is asked for are not opened: of theirs, every output depends on every input.
+An inner jaxpr that holds no wanted equation is not opened: each of its outputs counts as depending on each input.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ class Graph:
 
     Args:
         jaxpr: the program.
-        is_wanted: of a primitive, whether its equations are asked for.
+        is_wanted: whether the caller wants the equations of a primitive.
 
     Attributes:
-        inputs, consts, outputs: the nodes of the program's own; `consts` with their values, inner ones too.
-        wanted: the equations that are asked for, each with the nodes of its operands (None for a literal) and outputs.
+        inputs, outputs: the nodes of the program's inputs and outputs.
+        consts: the nodes of constants, those of inner jaxprs too, with their values.
+        wanted: the wanted equations, each with the nodes of its operands (None for a literal) and outputs.
     """
 
     def __init__(self, jaxpr: AnyJaxpr, is_wanted: Callable[[object], bool]):
@@ -45,15 +46,15 @@ class Graph:
         self.inputs, self.outputs = self._open(jaxpr)
 
     def after(self, nodes: Iterable[Node | None]) -> set[Node]:
-        """These nodes, and all that depends on any of them."""
+        """These nodes, and all nodes that depend on any of them."""
         return _reach(nodes, self._forward)
 
     def before(self, nodes: Iterable[Node | None]) -> set[Node]:
-        """These nodes, and all that any of them depends on."""
+        """These nodes, and all nodes that any of them depends on."""
         return _reach(nodes, self._backward)
 
     def _link(self, source: Node | None, target: Node | None) -> None:
-        # None stands for a literal, which depends on nothing.
+        # The node of a literal is None: it depends on nothing.
         if source is not None and target is not None:
             self._forward[source].append(target)
             self._backward[target].append(source)
@@ -63,6 +64,7 @@ class Graph:
             self._link(source, target)
 
     def _link_all(self, sources: Nodes, targets: Nodes) -> None:
+        # Through one node in the middle, so that n sources and m targets need n + m edges and not n * m.
         self._places += 1
         via = ("all", self._places)
         for source in sources:
@@ -71,7 +73,7 @@ class Graph:
             self._link(via, target)
 
     def _open(self, jaxpr: AnyJaxpr) -> tuple[Nodes, Nodes]:
-        """Lays out one call of a jaxpr, and gives the nodes of its inputs and outputs."""
+        """Adds one call of a jaxpr to the graph, and returns the nodes of its inputs and outputs."""
         closed = _jax.close(jaxpr)
         self._places += 1
         place = self._places
@@ -104,7 +106,8 @@ class Graph:
             inputs, outputs = self._open(params["body_jaxpr"])
             self._link_each(outputs, inputs[params["body_nconsts"] :])
             self._link_each(ins[split[0] :], inputs)
-            # The carry comes out as it is if the loop does not run; how often it does depends on the predicate.
+            # If the loop does not run, the carry comes out unchanged; and every output depends on the predicate, which
+            # decides how often the loop runs.
             self._link_each(outputs, outs)
             self._link_each(ins[split[1] :], outs)
             conditions, predicate = self._open(params["cond_jaxpr"])
@@ -138,23 +141,23 @@ class Graph:
 
 
 def _reach(nodes: Iterable[Node | None], edges: dict[Node, list[Node]]) -> set[Node]:
-    found = {node for node in nodes if node is not None}
-    rest = list(found)
-    while rest:
-        for node in edges.get(rest.pop(), ()):
-            if node not in found:
-                found.add(node)
-                rest.append(node)
-    return found
+    reached = {node for node in nodes if node is not None}
+    pending = list(reached)
+    while pending:
+        for node in edges.get(pending.pop(), ()):
+            if node not in reached:
+                reached.add(node)
+                pending.append(node)
+    return reached
 
 
 # --- jaxprs inside of jaxprs --------------------------------------------------------------------------------------
 
 
 def without_identities(jaxpr: AnyJaxpr, is_identity: Callable[[object], bool]) -> AnyJaxpr:
-    """A jaxpr, open or closed, without its equations of some primitives, each of which gives what it takes first.
+    """A jaxpr, open or closed, without its equations of identity primitives, whose output is their first operand.
 
-    Those in the jaxprs of its equations go, too.
+    They are removed from the jaxprs inside of it too.
     """
     before, env, eqns = opened(jaxpr), dict[Atom, Atom](), list[JaxprEqn]()
 

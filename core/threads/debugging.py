@@ -1,4 +1,4 @@
-"""What is said to `debug_successors`, which loads when somebody debugs: by programs, and by weft itself."""
+"""`drop` and `note_place`, which tell `debug_successors` something. They load it only while somebody debugs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ T = TypeVar("T")
 
 
 def drop(successor: T) -> T:
-    """Says that a successor is lost on purpose: `debug_successors` lets it pass. It is given back as it is.
+    """Declares that a successor is lost on purpose, so that `debug_successors` does not report it. Returns it
+    unchanged.
 
     Args:
-        successor: a record, or any tree of them; what a call returned as a whole, too.
+        successor: a record, or a tree of records; also a call's whole return value.
 
     >>> import jax, weft
     >>> @weft.jit
@@ -35,7 +36,7 @@ def drop(successor: T) -> T:
 
 
 def note_place(record: PyTree, root: str, path: Path) -> None:
-    """Says where a record belongs, for errors: it may have been rebuilt, and not be found in its owner by identity."""
+    """Notes where a record belongs, for errors: a rebuilt record cannot be found in its owner by identity."""
     if marking() or insight_context.value:
         from weft.core.threads import calls
 

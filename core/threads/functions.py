@@ -1,8 +1,8 @@
-"""Threaded functions: the parts of a threaded record that can be called, as what transforms take for a function.
+"""Threaded functions: parts of a threaded record that can be called, and that transforms take as functions.
 
-A transform makes another threaded function of one (`through`), and so on, until it is called. What it then means that a
-part crosses into a transform is a boundary, `core/interpreter/threaded.py`: the record as it is now goes in as an
-argument, never closed over, and what changes of it is written back when the transform has returned.
+A transform of a threaded function is a threaded function again (`through`); the transforms are applied when it is
+called. Then the boundary `core/interpreter/threaded.py` passes the current record into the transform as an argument,
+never as a closure, and writes its changes back when the transform has returned.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from weft.core.threads.debugging import note_place
 
 
 class Proxy:
-    """A path from an open handle. It holds no value: each use reads what is there now."""
+    """A path from an open handle. It holds no value: each use reads the current one."""
 
     __slots__ = ("_weft_block", "_weft_path")
 
-    # As an argument it would be taken for configuration: what is to go into a function is the record.
+    # Unhashable, so that a proxy that is passed to a transform raises. As a hashable object it would be configuration
+    # of the call, and the function would read a stale record from it.
     __hash__ = None  # pyright: ignore[reportAssignmentType]
 
     def __init__(self, block: Block, path: Path):
@@ -44,23 +45,23 @@ def block_of(proxy: Proxy) -> Block:
 
 
 def path_of(proxy: Proxy) -> Path:
-    """Where in the threaded record a proxy points."""
+    """The path of a proxy in the threaded record."""
     return object.__getattribute__(proxy, "_weft_path")
 
 
 def value_of(value: PyTree) -> PyTree:
-    """What a proxy stands for now; anything else is itself."""
+    """The current value of a proxy; any other value is returned unchanged."""
     return block_of(value).get(path_of(value)) if isinstance(value, Proxy) else value
 
 
 @dataclass(frozen=True, eq=False)
 class Transform:
-    """What a transform does to a function, here to a part.
+    """A transform with its options, as it is applied to a part.
 
     Attributes:
-        apply: does it.
-        key: what tells it apart from others, its options: a block is opened anew at each call, and what was compiled
-            for the part before shall be found again.
+        apply: transforms a function.
+        key: the transform's name and options, by which transforms are compared. Each call of a composite opens a new
+            block and makes new transforms, which must hit the cache of the earlier ones.
     """
 
     apply: Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -74,18 +75,19 @@ class Transform:
 
 
 class ThreadedFunction:
-    """A method of a threaded record, or what transforms made of it; a call writes the successor back.
+    """A method of a threaded record, possibly transformed; a call puts the successor into the block.
 
     Attributes:
-        block, path: where the record is.
-        name: of the method.
-        transforms: what is done to it, the innermost first.
+        block, path: the block, and the record's path in it.
+        name: the name of the method.
+        transforms: the transforms that are applied to it, the innermost first.
     """
 
     def __init__(self, block: Block, path: Path, name: str, transforms: tuple[Transform, ...] = ()):
         self.block, self.path, self.name, self.transforms = block, path, name, transforms
 
-    # Two are the same inside of a compiled function: what a trace needs of the block is what it is called.
+    # Two threaded functions are equal if their names are, though their blocks differ: a trace uses only the block's
+    # name, and the record is an argument.
     def _key(self) -> tuple[object, ...]:
         return self.block.name, self.path, self.name, self.transforms
 
@@ -108,7 +110,7 @@ class ThreadedFunction:
 
     @property
     def remembered_by(self) -> eqx.Module:
-        """Whose what a transform learns of this part is; see `memory`."""
+        """The record with which the plans for this part are remembered; see `memory`."""
         return self.block.get(self.path)
 
     def describe(self) -> str:
@@ -116,7 +118,7 @@ class ThreadedFunction:
         return self.block.format(self.path) + self.suffix("")
 
     def suffix(self, call: str = "(...)") -> str:
-        """What follows the record's path where it is called: `(...)`, `.decode(...)`."""
+        """The text after the record's path in a call: `(...)`, `.decode(...)`."""
         return call if self.name == "__call__" else f".{self.name}{call}"
 
     def through(self, transform: Transform) -> ThreadedFunction:
@@ -124,11 +126,11 @@ class ThreadedFunction:
         return ThreadedFunction(self.block, self.path, self.name, (*self.transforms, transform))
 
     def on(self, block: Block) -> ThreadedFunction:
-        """This function of another block."""
+        """This function on another block."""
         return ThreadedFunction(block, self.path, self.name, self.transforms)
 
     def named(self) -> ThreadedFunction:
-        """This function of no block, to be kept."""
+        """This function on a block without a record, so that a cache that stores it keeps no arrays alive."""
         return self.on(Block.inside(None, self.block.name, ()))
 
     def bound(self, record: eqx.Module) -> Callable[..., PyTree]:
@@ -138,7 +140,8 @@ class ThreadedFunction:
     def take(
         self, record: eqx.Module, args: tuple[PyTree, ...], kwargs: dict[str, PyTree]
     ) -> tuple[PyTree, eqx.Module | None]:
-        """Calls the method of a record: the value and the successor, or None, of what it returned."""
+        """Calls the method of a record, and splits its result into the value and the successor (None if there is
+        none)."""
         result = self.bound(record)(*args, **kwargs)
         if is_usual_pair(record, result) and all(map(is_array, (*args, *kwargs.values()))):
             return result
@@ -150,7 +153,8 @@ class ThreadedFunction:
         )
         row = cast("tuple[Any, ...]", result) if type(result) is tuple else ()
         if successor is None and len(row) > 1 and isinstance(row[-1], eqx.Module):
-            # What stands where successors do, and is none, is refused: state would be lost with it.
+            # A record in the successor's place that is no successor of this record (its structure differs) is refused:
+            # as part of the value, the state in it would be lost.
             check_successor(record, row[-1], where)
         if successor is not None:
             check_origin(record, successor, arguments_by_name(args, kwargs), where)

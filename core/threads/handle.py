@@ -1,7 +1,7 @@
-"""thread: do-notation for composites of stateful records. `thread` says what there is to know.
+"""`thread`: do-notation for composites of stateful records. Its docstring is the reference.
 
-A *handle* `t` stands for the record as it is now; `t.blocks[0].bn` is a *proxy*, a path from the handle (`proxies`).
-What an open block knows, and what it guards against, is in `blocks`.
+A *handle* `t` stands for the record with all successors so far; `t.blocks[0].bn` is a *proxy*, a path from the handle
+(`proxies`). The state of an open block, and the misuses that it reports, are in `blocks`.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _OWN_NAMES = ("done",)
 def thread(record: R) -> Thread[R]:
     """Opens a block that threads a record's successors: `with thread(self) as t: ...; return t.done(y)`.
 
-    The handle `t` stands for the record as it is now, with every successor so far in its place:
+    The handle `t` stands for the record with every successor so far in its place:
 
     ```python
     def __call__(self, x, flag):
         with weft.thread(self) as t:
             x = t.conv(x)                                 # a pure layer: its value
-            x = t.bn(x)                                   # (y, successor): y; the successor is kept under its path
+            x = t.bn(x)                                   # (y, successor): y; the successor goes into its place
             key = t.keys.next("dropout")                  # a draw, and the stream that follows it
             x, weights = t.attention(x)                   # (y, aux, successor): (y, aux)
             t.cache.clear()                               # a successor alone: None
@@ -44,10 +44,10 @@ def thread(record: R) -> Thread[R]:
             return t.done(t.dropout(x, key=key))          # (y, the successor of self)
     ```
 
-    **Calls.** `t.part(...)` and `t.part.method(...)` call the latest record at that path. If what is returned is a
-    tuple whose last element is a record of the part's own type, or such a record alone, that is its successor, and the
+    **Calls.** `t.part(...)` and `t.part.method(...)` call the latest record at that path. If the method returns a tuple
+    whose last element is a record of the part's own type, or such a record alone, that record is the successor, and the
     rest is the call's value: `y` of `(y, successor)`, `(y, aux)` of `(y, aux, successor)`, None of a successor alone.
-    Everything else is the value as it is. A successor must have the structure of what it follows: treedef, shapes,
+    Any other result is the value. A successor must have the structure of the record that it follows: treedef, shapes,
     dtypes. A field that holds a plain function is just called. Proxies among the arguments are passed as the records
     that they stand for.
 
@@ -56,31 +56,32 @@ def thread(record: R) -> Thread[R]:
 
     **Setting.** `t.count = value`, `t.layers[0] = record`, `t.table["a"] = record`, under the same conditions.
 
-    **Transforms** take a part, or its method, for a function, all but `associative_scan` and `custom_jvp`, and any of
-    them on another. The record goes in as an argument, and its successor is written back. Options such as `in_axes` are
-    those of your arguments and of the value; the record rides
+    **Transforms**, all but `associative_scan` and `custom_jvp`, take a part or its method as a function; transforms may
+    be nested. The record goes in as an argument, and its successor is written back. Options such as `in_axes` are about
+    your arguments and the value; the record itself rides
 
-    - in `jit`, `remat`, `checkify` and whatever differentiates: as it is (derivatives are those of your arguments);
+    - in `jit`, `remat`, `checkify` and whatever differentiates: whole (derivatives are those of your arguments);
     - in `scan`: on the leading axis, which all of its arrays have: it is a stack, one record a step, and the successors
       are stacked. By default the first argument is carried and the second, if any, is scanned over: `x =
-      scan(t.blocks)(x)`, or `x, ys = scan(t.blocks)(x, xs)` with what the block returns beside the carry in `ys`;
+      scan(t.blocks)(x)`, or `x, ys = scan(t.blocks)(x, xs)`, where `ys` stacks what the block returns with the carry;
     - in `vmap`, `pmap`, `shard_map`: unmapped, one record for all examples. What changes in it must come out unmapped
       too, as statistics do that are reduced over the named axis;
     - in `cond` and `switch`: as an operand. A branch that is not taken leaves it as it is;
-    - in `map`, `while_loop`, `fori_loop`: from one step to the next, beside what these carry;
+    - in `map`, `while_loop`, `fori_loop`: from one step to the next, in addition to the loop's own carry;
     - in `custom_vjp`: closed over, without a derivative. The forward function is a method of the part, too, and returns
       `(output, residuals, successor)`;
-    - in `eval_shape` and `make_jaxpr`: in alone. Nothing is computed, and the record stays what it is.
+    - in `eval_shape` and `make_jaxpr`: in, but not out. Nothing is computed, and the record stays unchanged.
 
     **By hand.** `peek(t.part)` is the record itself, for code that has to have it: to pass it through another
     transform, to call a pure method that returns records of its own type, to sort out what a call returns in another
     order: `t.part, y = peek(t.part).method(x)`.
 
-    **What is an error** (and says what to do): a successor that is not last, or not alone of its type, or somewhere
-    deeper in what is returned; one of another type or structure; one that is taken inside another transform than the
-    block was opened in (a plain `jax.vmap(t.norm)`, a function that closes over `t`); a part called directly,
-    `self.bn(x)`, that returns a successor, which the block would not see; a record used after its successor was taken;
-    leaving the block without `done`, or using the handle after it.
+    **Errors** (each says what to do): a successor that is not the last element of the returned tuple, is not the only
+    record of its type there, or lies deeper in it; a successor of another type or structure; a successor that is
+    returned inside a transform that the block is outside of (a plain `jax.vmap(t.norm)`, a function that closes over
+    `t`); a part that is called directly, `self.bn(x)`, and returns a successor, which the block would not see; a record
+    that is used after its successor was returned; a block that ends without `done`; a handle that is used after the
+    block.
 
     Args:
         record: the record whose parts are called; often `self`.
@@ -89,7 +90,7 @@ def thread(record: R) -> Thread[R]:
         A context manager that gives the handle.
 
     Raises:
-        SuccessorError: if this is no record, or one with a field called `done`; and later, from the block: see above.
+        SuccessorError: if `record` is no record, or has a field called `done`; the block raises the errors above.
 
     >>> import jax, jax.numpy as jnp
     >>> from weft.core.records.module import Module
@@ -111,11 +112,11 @@ def thread(record: R) -> Thread[R]:
             f"only a record can be threaded, not a {type(record).__name__}",
             fix="open a block in the method, `with weft.thread(self) as t: ...; return t.done(y)`",
         )
-    taken = [name for name in _OWN_NAMES if name in field_names(record)]
-    if taken:
+    clashing = [name for name in _OWN_NAMES if name in field_names(record)]
+    if clashing:
         raise SuccessorError(
-            f"a field called {taken[0]!r} hides behind the handle's own {taken[0]}()",
-            at=f"{type(record).__qualname__}.{taken[0]}",
+            f"a field called {clashing[0]!r} hides behind the handle's own {clashing[0]}()",
+            at=f"{type(record).__qualname__}.{clashing[0]}",
             fix="rename the field",
         )
     return Thread(record)
@@ -124,7 +125,8 @@ def thread(record: R) -> Thread[R]:
 def peek(proxy: object) -> PyTree:
     """The record (or container) that a proxy of a `thread` block stands for, as it is now.
 
-    For code that needs the record itself, and takes care of its successor by hand. What is no proxy is given back.
+    For code that needs the record itself, and handles its successor by hand. A value that is no proxy is returned as it
+    is.
 
     >>> from weft.core.records.keys import Keys
     >>> from weft.core.records.module import Module
@@ -143,7 +145,7 @@ def peek(proxy: object) -> PyTree:
 
 
 class Handle(RecordProxy, Generic[R]):
-    """What `with thread(record) as t` gives: the record as it is now."""
+    """The `t` of `with thread(record) as t`: stands for the record with every successor so far in its place."""
 
     __slots__ = ()
 
@@ -157,7 +159,7 @@ class Handle(RecordProxy, Generic[R]):
 
 
 class Thread(Generic[R]):
-    """An unopened `thread` block."""
+    """The context manager that `thread` returns."""
 
     __slots__ = ("_block", "_record", "_tokens")
 

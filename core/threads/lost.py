@@ -1,23 +1,23 @@
-"""Lost successors: `debug_successors` finds those that nothing uses, and `drop` says that it is meant.
+"""Lost successors: `debug_successors` reports successors that nothing uses.
 
-Records do not change, so a forgotten successor is no error to Python: `y, _ = self.bn(x)` runs, and statistics stay as
-they were. While debugging, what `weft.jit`, a loop or a branch traces is *looked at*, from the outermost on: every
-public method of a record that is called there has the changed leaves of its successor *marked* (see `marks`): by the
-call, its line, and where the record belongs. Once the function is traced, its program is all there is to know. A
-successor is
+Records are immutable, so Python accepts a forgotten successor: `y, _ = self.bn(x)` runs, and the statistics stay as
+they were. While somebody debugs, weft *looks at* each function that `weft.jit`, a loop or a branch traces, the
+outermost first: when a public method of a record returns a successor there, weft *marks* the leaves that changed (see
+`marks`) with the call, its line and the record's place. When the function has been traced, its jaxpr shows where the
+marks lead. A successor is
 
-- *used* if a new leaf of it leads to something that leaves the program, a gradient too, or to a `drop`; that it is
-  followed by another successor, which reads it as its old leaf, counts as leading there;
-- *fresh* if it follows a record that was constructed in the same program, or old leaves that depend on nothing from
-  outside of it: a stream or a layer that was made inside is gone with it;
+- *used* if one of its new leaves leads to an output of the program (a gradient too), to a `drop`, or to the successor
+  that follows it, which reads the leaf as its old one;
+- *fresh* if it follows a record that was constructed in the same program, or whose old leaves depend on nothing from
+  outside of the program: a stream or a layer that is made inside may be forgotten;
 - *lost* if it is neither.
 
-JAX's `grad` prunes what nobody reads from loops, branches and remat before anybody can look at it. So the functions of
-transforms within are looked at one by one, from the inside out: each is traced, its marks are taken out of the program,
-and put on what they led to. JAX's transforms see programs without marks, and what is compiled has none.
+JAX's `grad` prunes unread values from loops, branches and remat before weft can see the jaxpr. So weft looks at the
+functions of inner transforms one by one, from the inside out: it traces each, takes the marks out of its jaxpr, and
+puts new marks on the outputs that they led to. JAX's transforms and the compiler see programs without marks.
 
-What weft does not trace is not looked at: eager calls, eager transforms, `jax.jit`. A warning says so of each call
-there that returned a successor, and of those that JAX's own `grad` has pruned.
+Weft cannot look at what it does not trace: eager calls, eager transforms, `jax.jit`. A warning reports each call there
+that returned a successor, and each mark that JAX's own `grad` has pruned.
 """
 
 from __future__ import annotations
@@ -50,19 +50,18 @@ V = TypeVar("V")
 
 @contextlib.contextmanager
 def debug_successors(enabled: bool = True) -> Generator[None]:
-    """Debugging mode: a successor that changed something and that nothing uses is an error.
+    """A debugging mode in which a successor that changed something and that nothing uses is an error.
 
     `y, _ = self.bn(x)`, a loss that returns no successor, a draw from `Keys` whose successor is forgotten: the error
-    names the record's path, and the file and line of the call. It is found when `weft.jit`, a loop or a branch of
-    weft's traces a function, in all that is called there. Elsewhere nothing is looked at, and a warning says so: in
-    eager calls and eager transforms, and under `jax.jit`. Programs compute what they compute without it.
-    `WEFT_DEBUG_SUCCESSORS=1` in the environment turns it on for the whole process, and pytest's option
-    `--weft-debug-successors` for a test run.
+    names the record's path, and the file and line of the call. It is raised when `weft.jit`, a loop or a branch of
+    weft's traces the function that makes the call. Eager calls, eager transforms and functions under `jax.jit` are not
+    examined, which a warning says. Results of programs do not change. `WEFT_DEBUG_SUCCESSORS=1` in the environment
+    turns the mode on for the whole process, pytest's option `--weft-debug-successors` for a test run.
 
-    Where the loss is meant, `drop` says so. Records that are made inside of the compiled function may be forgotten.
+    `drop` declares that a loss is meant. Records that are made inside of the compiled function may be forgotten.
 
     Args:
-        enabled: `False` turns it off inside.
+        enabled: `False` turns the mode off inside of the block.
 
     Raises (when a transform is called):
         SuccessorError: naming each successor that is lost.
@@ -100,19 +99,19 @@ def note_drop(successor: PyTree) -> None:
     """See `drop`."""
     leaves = list(filter(_can_be_marked, take_arrays(successor)[0]))
     for mark in filter(None, map(_marked.get, leaves)):
-        mark.dropped = True  # also where JAX drops an equation that nothing reads before the program is looked at
+        mark.dropped = True  # the equation below is not enough: JAX may prune it, since nothing reads its output
     for leaf in leaves:
         bind_mark(None, leaf, leaf)
 
 
-# --- marking what methods return -------------------------------------------------------------------------------------
+# --- marking the successors that methods return ----------------------------------------------------------------------
 
 
-# The marks that were made in the program that is looked at.
+# The marks that were made while the outermost function is traced.
 _made: ContextVar[list[Mark]] = ContextVar("weft_marks_made")
-# Records that were constructed in a trace, and their successors.
+# Records that were constructed in a trace, and the successors of these.
 _fresh = ByIdentity[bool]()
-# The mark of what a mark gave.
+# The mark of each marked leaf.
 _marked = ByIdentity[Mark]()
 
 
@@ -121,7 +120,9 @@ def _note_constructed(record: object) -> None:
         _fresh.put(record, True)
 
 
-def _watch(record: eqx.Module, method: Callable[..., object], given: Given, proceed: Callable[[], PyTree]) -> PyTree:
+def _watch(
+    record: eqx.Module, method: Callable[..., object], arguments: Given, proceed: Callable[[], PyTree]
+) -> PyTree:
     __tracebackhide__ = True
     if successors_context.value is None:
         return proceed()
@@ -129,8 +130,9 @@ def _watch(record: eqx.Module, method: Callable[..., object], given: Given, proc
         result = proceed()
     called = name + ("(...)" if method.__name__ == "__call__" else f".{method.__name__}(...)")
     mark = Mark(called, calling_line())
-    found = dict(find_records(cast("type[Any]", type(record)), result))
-    for path, successor in [*found.items()][-1 if is_successor_last(method) else 0 :]:
+    records = list(find_records(cast("type[Any]", type(record)), result))
+    # A method with several records of its own type in its result may declare that the last one is the successor.
+    for path, successor in records[-1:] if is_successor_last(method) else records:
         if _fresh.get(record):
             _note_constructed(successor)
             continue
@@ -138,11 +140,11 @@ def _watch(record: eqx.Module, method: Callable[..., object], given: Given, proc
         if marked is successor:
             continue
         note_successor(record, marked, name)
-        with contextlib.suppress(TypeError, ValueError):  # inside of a node whose items cannot be set
+        with contextlib.suppress(TypeError, ValueError):  # the successor lies in a node whose items cannot be set
             result = with_part(result, path, marked, lenient=True)
     if mark.leaves and marking():
         _made.get().append(mark)
-    elif mark.leaves and not running_calls():  # said of the outermost call alone
+    elif mark.leaves and not running_calls():  # only for the outermost call: its successor holds those of its parts
         _warn(mark, "weft does not compile what calls it")
     return result
 
@@ -150,9 +152,10 @@ def _watch(record: eqx.Module, method: Callable[..., object], given: Given, proc
 def _marked_successor(record: PyTree, successor: PyTree, mark: Mark) -> PyTree:
     if successor is record:
         return record
-    (before, made), (after, made_now) = trees.flatten_with_path(record), trees.flatten_with_path(successor)
-    if made != made_now:
-        return successor  # what is of another structure is no successor
+    (before, treedef), (after, treedef_after) = trees.flatten_with_path(record), trees.flatten_with_path(successor)
+    # A record whose structure differs is no successor: `split`, for one, returns records of the same type.
+    if treedef != treedef_after:
+        return successor
     leaves = [leaf for _, leaf in after]
     for i, ((path, old), (_, new)) in enumerate(zip(before, after, strict=True)):
         if old is not new and _can_be_marked(old) and _can_be_marked(new):
@@ -160,32 +163,32 @@ def _marked_successor(record: PyTree, successor: PyTree, mark: Mark) -> PyTree:
             if marking():
                 leaves[i] = bind_mark(mark, new, old)
                 _marked.put(leaves[i], mark)
-    return made_now.unflatten(leaves) if mark.leaves and marking() else successor
+    return treedef.unflatten(leaves) if mark.leaves and marking() else successor
 
 
 def _can_be_marked(leaf: object) -> bool:
     return isinstance(leaf, jax.Array | np.ndarray) and not isinstance(leaf, jax.Ref)
 
 
-# What was said already, by which Python says it once.
-_said: dict[Any, int] = {}
+# The registry in which Python notes the warnings that it has shown, so that it shows each only once.
+_warned: dict[Any, int] = {}
 
 
 def _warn(mark: Mark, why: str) -> None:
     file, _, line = mark.line.rpartition(":")
-    text = f"debug_successors does not look at the successor of {mark.name}: {why}"
+    text = f"debug_successors cannot follow the successor of {mark.name}: {why}"
     fix = "call it in a function under weft.jit, and weft's grad, scan and remat in place of JAX's"
-    warnings.warn_explicit(f"{text}\n  at: {mark.line}\n  fix: {fix}", UserWarning, file, int(line), registry=_said)
+    warnings.warn_explicit(f"{text}\n  at: {mark.line}\n  fix: {fix}", UserWarning, file, int(line), registry=_warned)
 
 
 # --- looking at programs ---------------------------------------------------------------------------------------------
 
 
 def look(run: Callable[..., R], name: str, args: tuple[PyTree, ...]) -> R:
-    """Calls a function that weft traces, and looks where the successors in it lead.
+    """Traces a function, checks where the successors in it lead, and runs its program without marks.
 
     Raises:
-        SuccessorError: in the outermost one, if any are lost.
+        SuccessorError: for the outermost function, if a successor is lost.
     """
     outermost, made = not marking(), list[Mark]()
     arrays, arguments = take_arrays(args)
@@ -207,17 +210,19 @@ def look(run: Callable[..., R], name: str, args: tuple[PyTree, ...]) -> R:
     if outermost:
         if lost := summary.lost():
             raise _lost(lost, name)
-        found = {(mark.name, mark.line) for mark in summary.marks}
+        present = {(mark.name, mark.line) for mark in summary.marks}
         for mark in made:
-            if not mark.dropped and (mark.name, mark.line) not in found:
+            if not mark.dropped and (mark.name, mark.line) not in present:
                 _warn(mark, "a transform of JAX's own pruned it")
         return returned[0].fill(outs)
-    for led in summary.led:
-        old = arrays[led.old] if isinstance(led.old, int) else led.old
-        for i in led.outputs:
-            outs[i] = bind_mark(led.mark, outs[i], old)
-        if not led.outputs:
-            bind_mark(led.mark, old, old)
+    # This program is inlined into that of an outer function, which knows whether the outputs that the marks lead to are
+    # used: so they are marked again there.
+    for trail in summary.trails:
+        old = arrays[trail.old] if isinstance(trail.old, int) else trail.old
+        for i in trail.outputs:
+            outs[i] = bind_mark(trail.mark, outs[i], old)
+        if not trail.outputs:
+            bind_mark(trail.mark, old, old)
     for i in summary.dropped:
         bind_mark(None, arrays[i], arrays[i])
     return returned[0].fill(outs)

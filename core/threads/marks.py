@@ -1,10 +1,10 @@
-"""Marks: how a program shows which values are successors, for `debug_successors` (see `lost`).
+"""Marks: equations in a jaxpr that show which values are leaves of successors, for `debug_successors` (see `lost`).
 
-A *mark* is an equation `successor` in a jaxpr: the identity on a leaf that a record's method changed, which also reads
-the leaf that was there before. A *touch* is one without a leaf before, on its tangent and on the cotangent that comes
-back: who asks for a gradient alone uses the leaf where that depends on it. A *drop* is a mark of nothing, on what is
-lost on purpose. They exist only in programs that are looked at: the switch is a `jax.make_user_context`, hence a part
-of the key of JAX's trace caches.
+A *mark* is an equation `successor`: the identity on a leaf that a record's method changed; it also reads the old leaf.
+A *touch* is such an equation without the old leaf, on the tangent of a marked leaf and on its cotangent: a program that
+returns only a gradient uses the leaf if the gradient depends on it. A *drop* has no `Mark`: its operand is lost on
+purpose. They exist only while somebody debugs: the switch is a `jax.make_user_context`, and so part of the key of JAX's
+trace caches.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Mark:
 
     Attributes:
         name: the call, `Net.bn(...)`.
-        line: the user's, file and number.
-        leaves: what changed.
-        dropped: whether its loss is meant.
+        line: the file and line of the user's call.
+        leaves: the paths of the leaves that changed.
+        dropped: whether its loss is declared by `drop`.
     """
 
     name: str
@@ -40,7 +40,7 @@ mark_p = _jax.new_primitive("successor", multiple_results=True)
 
 
 def bind_mark(mark: Mark | None, new: jax.Array, old: jax.Array) -> jax.Array:
-    """Marks a new leaf, given the one that it follows; without a mark, as one that is lost on purpose."""
+    """Marks a new leaf, which follows an old one; without a mark, the leaf is dropped on purpose."""
     return mark_p.bind(new, old, mark=mark)[0]
 
 
@@ -63,8 +63,8 @@ def _is_mark(primitive: object) -> bool:
 
 
 @dataclass(frozen=True)
-class Led:
-    """What a mark leads to, and on what its old leaf depends: an input, or an array that the program closes over."""
+class Trail:
+    """The outputs that a mark leads to, and an input (or an array in a closure) that its old leaf depends on."""
 
     mark: Mark
     outputs: tuple[int, ...]
@@ -73,27 +73,32 @@ class Led:
 
 @dataclass(frozen=True)
 class Summary:
-    """A program without marks, what these led to, and which of its inputs it drops.
+    """A program without marks, where its marks led, and which of its inputs it drops.
 
-    Of a mark that leads to no output there is an entry if it leads to no other mark either: the rest is carried on, and
-    lost with what carries it. Of one that follows what depends on nothing from outside there is none.
+    Attributes:
+        program: the jaxpr without its marks.
+        marks: all marks in it.
+        trails: a trail for each mark, with two exceptions. A mark that leads to no output but to another mark has none,
+            because it is lost exactly if that mark is. A mark whose old leaf depends on nothing from outside has none,
+            because its successor is fresh.
+        dropped: the indices of the inputs that a `drop` depends on.
     """
 
     program: ClosedJaxpr
     marks: set[Mark]
-    led: list[Led]
+    trails: list[Trail]
     dropped: list[int]
 
     def lost(self) -> list[Mark]:
-        """The marks that lead to nothing."""
-        kept = {one.mark for one in self.led if one.outputs or one.mark.dropped}
-        return list(dict.fromkeys(one.mark for one in self.led if one.mark not in kept))
+        """The marks that lead to no output and are not dropped."""
+        used = {trail.mark for trail in self.trails if trail.outputs or trail.mark.dropped}
+        return list(dict.fromkeys(trail.mark for trail in self.trails if trail.mark not in used))
 
 
 def summarise(closed: ClosedJaxpr) -> Summary:
-    """Says of a program where its marks lead, and takes them out."""
+    """Follows the marks of a program to its outputs, and takes the marks out."""
     graph = Graph(closed, _is_mark)
-    # A NumPy array is a constant of the program, like a number.
+    # JAX arrays in closures come from outside of the program; a NumPy array is a constant in it, like a number.
     outside: dict[Node, int | jax.Array] = {n: value for n, value in graph.consts if isinstance(value, jax.Array)}
     outside |= {node: i for i, node in enumerate(graph.inputs)}
     starts, ends = defaultdict[Mark, list[Node]](list), list[Node]()
@@ -104,33 +109,38 @@ def summarise(closed: ClosedJaxpr) -> Summary:
         elif len(ins) == 1:  # a touch
             starts[mark] += outs
     dropped = graph.before(ends)
-    led, dead = list[Led](), dict[Node, Mark]()
+    trails, dead = list[Trail](), dict[Node, Mark]()
     for eqn, ins, outs in graph.wanted:
         mark, new = eqn.params["mark"], outs[0]
         if mark is None or len(ins) == 1:
             continue
+        # A drop may be anywhere in the program, so that it is searched backwards from all drops at once.
         mark.dropped |= new in dropped
         olds = [outside[node] for node in graph.before([ins[1]]) if node in outside]
-        if olds:  # else it is fresh
+        if olds:  # otherwise the successor is fresh
             reached = graph.after([new, *starts[mark]])
             outputs = tuple(i for i, output in enumerate(graph.outputs) if output in reached)
-            led.append(Led(mark, outputs, olds[0]))
+            trails.append(Trail(mark, outputs, olds[0]))
             if not outputs:
                 dead[new] = mark
     carried = _carried(graph, dead)
     program = without_identities(closed, _is_mark)
-    led = [one for one in led if one.outputs or one.mark not in carried]
+    trails = [trail for trail in trails if trail.outputs or trail.mark not in carried]
     marks = {eqn.params["mark"] for eqn, _, _ in graph.wanted} - {None}
-    return Summary(program, marks, led, [i for i, node in enumerate(graph.inputs) if node in dropped])
+    return Summary(program, marks, trails, [i for i, node in enumerate(graph.inputs) if node in dropped])
 
 
 def _carried(graph: Graph, dead: dict[Node, Mark]) -> set[Mark]:
-    """Of marks that lead to no output, those that lead to another one; in a loop that goes round, all but the last."""
+    """The marks that lead to no output but to another such mark.
+
+    In a loop two marks may lead to each other (each iteration's successor follows the last iteration's). Of such a
+    cycle the last mark is left out, so that one of them is reported.
+    """
     marks, reached = list(dict.fromkeys(dead.values())), defaultdict[Mark, set[Mark]](set)
     for node, mark in dead.items():
         reached[mark] |= {dead[after] for after in graph.after([node]) if after in dead} - {mark}
     return {
         mark
         for i, mark in enumerate(marks)
-        if any(mark not in reached[other] or other in marks[i:] for other in reached[mark])
+        if any(mark not in reached[later] or later in marks[i:] for later in reached[mark])
     }

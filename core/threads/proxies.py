@@ -1,7 +1,7 @@
 """Proxies: the parts of a threaded record, as the handle of an open `thread` block gives them.
 
-A proxy is a path from the handle; `thread` says what can be done with one. The parts that can be called are also
-threaded functions (`functions`): what weft's transforms take in place of a function.
+A proxy is a path from the handle; the docstring of `thread` lists its uses. A part that can be called is also a
+threaded function (`functions`), which weft's transforms take as a function.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class RecordProxy(Proxy):
         value = getattr(record, name)
         if name in field_names(record):
             return _wrap(block, (*path, name), value)
-        # What is no field but can be called is a method: its successor is this record's.
+        # A callable attribute that is no field is a method, whose successor is a successor of this record.
         return ThreadedFunction(block, path, name) if callable(value) else value
 
     def __setattr__(self, name: str, value: PyTree) -> None:
@@ -56,7 +56,7 @@ class RecordProxy(Proxy):
         return (self[index] for index in range(len(self)))
 
     def __getitem__(self, key: Any) -> Any:
-        """What the record itself gives, by its path: `t.chain[0]` is `t.chain.layers[0]`."""
+        """The item that the record's own `__getitem__` returns, as a proxy: `t.chain[0]` is `t.chain.layers[0]`."""
         block, path = block_of(self), path_of(self)
         record: Any = block.get(path)
         value = record[key]
@@ -68,10 +68,10 @@ class RecordProxy(Proxy):
                 return _wrap(block, (*path, name, *place), value)
         handle = block.format_handle(path)
         raise SuccessorError(
-            f"{handle}[{key!r}] is no part of the {type(record).__qualname__} but was made when asked for: "
+            f"{handle}[{key!r}] is no part of the {type(record).__qualname__}, whose __getitem__ has just made it: "
             "its successor would have no place",
             at=block.format(path),
-            fix=f"go through {handle}, whose successor is kept; or take it by hand: peek({handle})[{key!r}]",
+            fix=f"call {handle}, whose successor has a place; or take the item by hand: peek({handle})[{key!r}]",
         )
 
 
@@ -173,7 +173,7 @@ def _holds_records(value: PyTree) -> bool:
 
 
 def _place_of(value: Any, container: Any) -> Path | None:
-    """Where in the containers of a field a value lies: that very object."""
+    """The path of a value, found by identity, in the containers of a field; None if it is not there."""
     if value is container:
         return ()
     items: Any = ()
@@ -204,16 +204,16 @@ def threaded_function(function: object) -> ThreadedFunction | None:
         block, path = block_of(function), path_of(function)
         row = type(value_of(function)).__name__
         raise SuccessorError(
-            f"a {row} of records cannot be called, so no transform takes it for a function",
+            f"a {row} of records cannot be called, so no transform takes it as a function",
             at=block.format(path),
-            fix=f"call its items in a Python loop, `for part in {block.format_handle(path)}`, or stack records of one "
-            "make into one (weft.tree.stack), which weft.scan runs through",
+            fix=f"call its items in a Python loop, `for part in {block.format_handle(path)}`, or stack records of "
+            "equal structure into one (weft.tree.stack), over which weft.scan loops",
         )
     return None
 
 
 def refuse_threaded(functions: Sequence[object], transform: str, why: str) -> None:
-    """Refuses threaded functions where a transform has no way to hand their successors back, and says why.
+    """Refuses threaded functions in a transform that cannot return their successors, and says why.
 
     Raises:
         SuccessorError: naming the part, and how to pass its record by hand.
@@ -223,11 +223,11 @@ def refuse_threaded(functions: Sequence[object], transform: str, why: str) -> No
         if threaded is not None:
             handle = threaded.block.format_handle(threaded.path)
             raise SuccessorError(
-                f"{transform} cannot take a part of a threaded record for a function, as it could not hand its "
-                f"successor back: {why}",
+                f"{transform} cannot take a part of a threaded record as a function, because it could not return the "
+                f"part's successor: {why}",
                 at=threaded.describe(),
-                fix=f"pass the record as an argument, {transform}(lambda part, ...: ...) of peek({handle}), and put "
-                f"what it returns in place: {handle} = ...",
+                fix=f"pass the record as an argument, {transform}(lambda part, ...: ...)(peek({handle}), ...), and "
+                f"assign the successor that it returns: {handle} = ...",
             )
 
 

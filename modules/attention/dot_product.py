@@ -210,7 +210,8 @@ def cache_step(
     """
     batch, length = cached_key.shape[:-3], cached_key.shape[-3]
     steps = steps_behind(index, key.shape[-3])
-    known = jnp.expand_dims(near(steps, jnp.arange(length, dtype=index.dtype), is_causal=True, window=window), -3)
+    places = jnp.arange(length, dtype=index.dtype)
+    known = jnp.expand_dims(attended_keys(steps, places, is_causal=True, window=window), -3)
     return (
         _put(cached_key, laid_as(key.astype(cached_key.dtype), cached_key), index),
         _put(cached_value, laid_as(value.astype(cached_value.dtype), cached_value), index),
@@ -237,7 +238,7 @@ def _put(cached: Array, steps: Array, index: Array) -> Array:
     return lax.dynamic_update_slice(cached, steps, (*(zero,) * (cached.ndim - 3), index, zero, zero))
 
 
-def near(
+def attended_keys(
     query: Int[Array, "*batch q"], key: Int[Array, "kv"], *, is_causal: bool, window: tuple[int, int] | None
 ) -> Bool[Array, "*batch q kv"]:
     """Which keys lie where a query may attend to them.
@@ -248,7 +249,7 @@ def near(
         window: as in `fused_attention`.
 
     >>> places = jnp.arange(3)
-    >>> near(places, places, is_causal=True, window=(1, 0)).astype(int).tolist()
+    >>> attended_keys(places, places, is_causal=True, window=(1, 0)).astype(int).tolist()
     [[1, 0, 0], [1, 1, 0], [0, 1, 1]]
     """
     ahead = lax.expand_dims(key, range(query.ndim)) - jnp.expand_dims(query, -1)
@@ -302,12 +303,12 @@ def combine_masks(*masks: Mask | None, dtype: Any = jnp.float32) -> Array | None
     >>> combine_masks(jnp.array([1, 1]), None, jnp.array([0, 1])).tolist()
     [0.0, 1.0]
     """
-    given = [mask for mask in masks if mask is not None]
-    if len({mask.ndim for mask in given}) > 1:
-        raise AxisError("masks must have the same rank", at=", ".join(str(mask.shape) for mask in given))
-    if not given:
+    present = [mask for mask in masks if mask is not None]
+    if len({mask.ndim for mask in present}) > 1:
+        raise AxisError("masks must have the same rank", at=", ".join(str(mask.shape) for mask in present))
+    if not present:
         return None
-    joined = given[0]
-    for mask in given[1:]:
+    joined = present[0]
+    for mask in present[1:]:
         joined = jnp.logical_and(joined, mask)
     return joined.astype(dtype)

@@ -87,19 +87,19 @@ def rewind(model: T, steps: int | Array) -> T:  # weft: skip(of any tree)
 
 def _rewound(cache: KeyValueCache, steps: int | Array) -> KeyValueCache:
     # The cache may be a stack of those of layers, whose axes are in front of the batch's.
-    held, steps = cache.index, jnp.asarray(steps, cache.index.dtype)
-    rows = cache.keys.shape[:-3] if steps.ndim else held.shape
+    index, steps = cache.index, jnp.asarray(steps, cache.index.dtype)
+    rows = cache.keys.shape[:-3] if steps.ndim else index.shape
     if steps.shape != rows[len(rows) - steps.ndim :]:
         raise CacheError(
             "a cache is rewound to one number of steps, or to one for each row of its batch",
             at=f"steps: {steps.shape}, batch axes of cache.keys: {rows}",
         )
     steps = jnp.broadcast_to(steps, rows)
-    wrong = (steps < 0) | (steps > lax.expand_dims(held, range(held.ndim, len(rows))))
+    wrong = (steps < 0) | (steps > lax.expand_dims(index, range(index.ndim, len(rows))))
     if known_integer(jnp.any(wrong)):
         raise CacheError(
             "a cache is rewound to steps that it has seen",
-            at=f"steps: {steps.tolist()}, cache.index: {held.tolist()}",
+            at=f"steps: {steps.tolist()}, cache.index: {index.tolist()}",
             fix="give the model the steps first, then rewind its caches",
         )
     return cache.replace(index=steps)

@@ -25,10 +25,10 @@ from weft.core.errors import AxisError
 from weft.core.records.module import Module, static
 from weft.core.records.successors import records_in
 from weft.modules.attention.dot_product import (
+    attended_keys,
     attention_weights,
     check_attention,
     fused_attention,
-    near,
     steps_behind,
     weighted_values,
 )
@@ -299,7 +299,7 @@ class MultiHeadAttention(Module, Generic[C]):
             )
         if window is not None:
             places = jnp.arange(query.shape[-3]), jnp.arange(key.shape[-3])
-            seen = near(*places, is_causal=causal, window=window)
+            seen = attended_keys(*places, is_causal=causal, window=window)
             mask, causal = seen if mask is None else mask & seen, False
         weights = attention_weights(query, key, bias, mask, is_causal=causal)
         return weighted_values(self.dropout(weights, key=dropout_key, inference=inference), value)

@@ -37,7 +37,7 @@ from weft.modules.construct import (
 from weft.modules.dense.linear import embed
 from weft.modules.drawing import draw
 from weft.modules.dtypes import as_array
-from weft.modules.explicit import beside
+from weft.modules.explicit import laid_like
 from weft.modules.op import op
 
 default_position_init = initializers.normal(0.02)
@@ -273,13 +273,13 @@ def check_places(positions: Any, shape: tuple[Any, ...], owner: str) -> None:
     Raises:
         AxisError: naming both shapes.
     """
-    given = jnp.shape(positions)
-    ours = shape[len(shape) - len(given) :] if len(given) <= len(shape) else None
-    fits = ours is not None and len(given) > 0 and given[-1] == shape[-1]
-    if not fits or any(mine != theirs and mine != 1 for mine, theirs in zip(given, ours or (), strict=True)):
+    own_shape = jnp.shape(positions)
+    ours = shape[len(shape) - len(own_shape) :] if len(own_shape) <= len(shape) else None
+    fits = ours is not None and len(own_shape) > 0 and own_shape[-1] == shape[-1]
+    if not fits or any(mine != theirs and mine != 1 for mine, theirs in zip(own_shape, ours or (), strict=True)):
         raise AxisError(
             f"{owner} takes a position for each place of the sequence",
-            at=f"positions: {given}, places: {shape}",
+            at=f"positions: {own_shape}, places: {shape}",
             fix="positions of shape (seq,), or with the batch's axes in front",
         )
 
@@ -290,7 +290,7 @@ class _Positions(Module):
     def _added(self, x: Any, offset: Any) -> Any:
         places = offset + jnp.arange(x.shape[-2], dtype=jnp.int32)
         rows = self._rows(places).astype(x.dtype)
-        return x + lax.broadcast_in_dim(beside(rows, x), x.shape, (x.ndim - 2, x.ndim - 1))
+        return x + lax.broadcast_in_dim(laid_like(rows, x), x.shape, (x.ndim - 2, x.ndim - 1))
 
     @abc.abstractmethod
     def _rows(self, places: Any) -> Any:

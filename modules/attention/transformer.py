@@ -119,9 +119,9 @@ class TransformerBlock(Module, Generic[C]):
             `y`, or `(y, successor)` if the attention has a cache.
         """
         keys = (None,) * 3 if key is None else tuple(jax.random.split(key, 3))
-        given = {"mask": mask, "bias": bias, "positions": positions, "key": keys[0]}
+        options = {"mask": mask, "bias": bias, "positions": positions, "key": keys[0]}
         where = "TransformerBlock.attention"
-        added, successor = call_layer(self.attention, where, self.attention_norm(x), **given)
+        added, successor = call_layer(self.attention, where, self.attention_norm(x), **options)
         x = x + self.dropout(added, key=keys[1])
         x = x + self.dropout(self.mlp(self.mlp_norm(x)), key=keys[2])
         return x if successor is None else (x, self.replace(attention=successor))

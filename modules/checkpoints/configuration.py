@@ -70,7 +70,7 @@ def is_empty_field(path: str, told: Mapping[str, Description]) -> bool:
     if told.get(path) != describe(None):
         return False
     holder = told.get(format_path(parse_path(path)[:-1]))
-    cls = None if holder is None or isinstance(holder, str) else _found(holder["name"])
+    cls = None if holder is None or isinstance(holder, str) else _value_named(holder["name"])
     return isinstance(cls, type) and issubclass(cls, eqx.Module)
 
 
@@ -142,9 +142,9 @@ def _dtype(value: Any) -> np.dtype[Any] | None:
 
 
 def _array(value: Any) -> Description:
-    what = f"{value.dtype}[{','.join(map(str, value.shape))}]"
+    type_text = f"{value.dtype}[{','.join(map(str, value.shape))}]"
     is_data = not isinstance(value, Tracer | jax.ShapeDtypeStruct | jax.Ref)
-    return f"{what} {digest_of(value)[:16]}" if is_data else what
+    return f"{type_text} {digest_of(value)[:16]}" if is_data else type_text
 
 
 def _of_type(value: Any, parts: Mapping[str, Description] | None = None) -> Description:
@@ -174,7 +174,7 @@ def _name(value: Any) -> str:
     return f"{next(offering, module)}:{qualname}"
 
 
-def _found(name: str) -> Any:
+def _value_named(name: str) -> Any:
     module, _, qualname = name.partition(":")
     return named(module, qualname)
 
@@ -184,10 +184,12 @@ def _look_at_function(value: Any) -> Description | Makeup:
     if owner is not None and not isinstance(owner, ModuleType):
         return Makeup("method", ("self",), (owner,))
     name = _name(value)
-    found, made = _found(name), _underlying(value)
+    named, underlying = _value_named(name), _underlying(value)
     # A function that was defined again, as notebooks do, is not found under its name, but one with its code is.
-    is_same = found is value or (found is not NOTHING and made is not None and _code_of(found) == made.__code__)
-    return {"name": name} if is_same or made is None else makeup_of(made)
+    is_same = named is value or (
+        named is not NOTHING and underlying is not None and _code_of(named) == underlying.__code__
+    )
+    return {"name": name} if is_same or underlying is None else makeup_of(underlying)
 
 
 def _underlying(value: Any) -> Any:
@@ -221,15 +223,15 @@ def _hash_code(code: CodeType) -> Any:
 # --- comparing -------------------------------------------------------------------------------------------------------
 
 
-def is_description(found: Any, depth: int = 0) -> bool:
+def is_description(value: Any, depth: int = 0) -> bool:
     """Whether something that was read from a file is a description."""
-    if isinstance(found, str):
+    if isinstance(value, str):
         return True
-    if not isinstance(found, dict) or depth > 2 * _DEEPEST or not isinstance(found.get("name"), str):
+    if not isinstance(value, dict) or depth > 2 * _DEEPEST or not isinstance(value.get("name"), str):
         return False
-    parts = found.get("parts", {})
+    parts = value.get("parts", {})
     return (
-        isinstance(found.get("code", ""), str)
+        isinstance(value.get("code", ""), str)
         and isinstance(parts, dict)
         and all(is_description(part, depth + 1) for part in parts.values())
     )
@@ -278,14 +280,14 @@ def _number(text: object) -> float | None:
 def _names_agree(saved: str, here: str) -> bool:
     if saved == here:
         return True
-    found = _found(saved)
-    if found is not NOTHING and found is _found(here):
+    saved_value = _value_named(saved)
+    if saved_value is not NOTHING and saved_value is _value_named(here):
         return True
     (module, _, qualname), (own, _, own_qualname) = saved.partition(":"), here.partition(":")
     if qualname != own_qualname:
         return False
     one_package = module.partition(".")[0] == own.partition(".")[0]
-    return "__main__" in (module, own) or (found is NOTHING and one_package and "._" in module + own)
+    return "__main__" in (module, own) or (saved_value is NOTHING and one_package and "._" in module + own)
 
 
 def _codes_agree(saved: str | None, here: str | None) -> bool:

@@ -95,12 +95,12 @@ def export(
         names, notes = list(flat), {"parameters": parameters, "configuration": _configuration(arguments, flat)}
 
         def run(flat: Mapping[str, Any]) -> dict[str, Any]:
-            given = structure.build([_wrapped(flat[name], keys.get(name)) for name in names])
-            nodes = {node: i for i, node in reversed(list(enumerate(_nodes(given))))}
-            before = jax.tree.leaves(given)
-            by_position, by_name = statics.complete(*_as_passed(parameters, len(args), given))
+            arguments = structure.build([_wrapped(flat[name], keys.get(name)) for name in names])
+            nodes = {node: i for i, node in reversed(list(enumerate(_nodes(arguments))))}
+            before = jax.tree.leaves(arguments)
+            by_position, by_name = statics.complete(*_as_passed(parameters, len(args), arguments))
             out = jitted(*by_position, **by_name)
-            _refuse_writes(before, given, out)
+            _refuse_writes(before, arguments, out)
             _refuse_statics(out)
             notes["output"] = _outline(out, (), nodes)
             _, out, notes["keys"] = _flattened(out)
@@ -348,20 +348,20 @@ def _refuse_writes(before: Sequence[Any], arguments: Any, out: Any) -> None:
     leaves, _ = jax.tree_util.tree_flatten_with_path(arguments)
     returned = set(map(id, jax.tree.leaves(out)))
     rows = zip(leaves, before, strict=False)
-    found = [path for (path, leaf), old in rows if leaf is not old and id(leaf) not in returned]
-    if found or len(leaves) != len(before):
+    written = [path for (path, leaf), old in rows if leaf is not old and id(leaf) not in returned]
+    if written or len(leaves) != len(before):
         raise StructureError(
             "a function cannot be exported that changes the objects that it is given",
-            at=[format_path(tuple(map(key_part, path))) for path in found],
+            at=[format_path(tuple(map(key_part, path))) for path in written],
             fix="split them, and return the state: merge inside, and return nnx.state(model)",
         )
 
 
 def _refuse_statics(out: Any) -> None:
-    found = [leaf for leaf in iter_leaves(out, ("output",)) if not leaf.dynamic]
-    if found:
+    statics = [leaf for leaf in iter_leaves(out, ("output",)) if not leaf.dynamic]
+    if statics:
         raise StaticError(
             "a function cannot be exported that returns something static outside of a Module",
-            at=[f"{format_path(leaf.path)}: {leaf.value!r:.80}" for leaf in found],
+            at=[f"{format_path(leaf.path)}: {leaf.value!r:.80}" for leaf in statics],
             fix="return it in a Module, or not at all",
         )

@@ -157,8 +157,8 @@ def fit(offer: Offer, wanted: Mapping[str, Any], here: Mapping[str, Description]
     if options.strict and offer.told:
         # An array where the other has configuration, such as None, is said once, below.
         told = {name: one for name, one in offer.told.items() if paths[name] not in wanted}
-        other = {path: one for path, one in here.items() if path not in entries}
-        lines += differing_configuration(told, other, paths, options.partial or options.rename is not None)
+        differing = {path: one for path, one in here.items() if path not in entries}
+        lines += differing_configuration(told, differing, paths, options.partial or options.rename is not None)
     targets: dict[str, Target] = {}
     for name in sorted({*wanted, *entries}):
         both = name in wanted and name in entries
@@ -214,10 +214,10 @@ def differing_configuration(
 def _difference_at(path: str, saved: Description | None, here: Description | None) -> str | None:
     if saved is None or here is None:
         return f"{path}: {_show(saved)}, not {_show(here)}"
-    found = difference(saved, here)
-    if found is None:
+    first_difference = difference(saved, here)
+    if first_difference is None:
         return None
-    inside, saved, here = found
+    inside, saved, here = first_difference
     place = f"{path}, in {'.'.join(inside)}" if inside else path
     return f"{place}: {_show(saved)}, not {_show(here)}"
 
@@ -244,11 +244,11 @@ def _advice(offer: Offer, wanted: Mapping[str, Any], here: Mapping[str, Descript
 
     def mends(options: Options, wanted: Mapping[str, Any]) -> bool:
         try:
-            found = fit(offer, wanted, here, options)
+            renamed = fit(offer, wanted, here, options)
         except CheckpointError:
             return False
         # To leave nearly everything out would be no help.
-        return not found.lines and 2 * len(found.targets) >= min(len(wanted), len(offer.entries))
+        return not renamed.lines and 2 * len(renamed.targets) >= min(len(wanted), len(offer.entries))
 
     changes = list(_changes(offer, wanted, options))
     others = {entry.name: entry for entry in offer.entries if _has_other_shape(entry, wanted.get(entry.name))}

@@ -232,12 +232,12 @@ class Source:
         if not self.version or name not in self.metadata:
             return otherwise
         try:
-            found = json.loads(self.metadata[name])
+            value = json.loads(self.metadata[name])
         except (ValueError, RecursionError):
             raise self.damaged() from None
-        if type(found) is not type(otherwise):
+        if type(value) is not type(otherwise):
             raise self.damaged()
-        return found
+        return value
 
     def _entry(self, name: str, told: Mapping[str, Any], kind: Any, weak: bool) -> Entry:
         if told["dtype"] not in _DTYPES:

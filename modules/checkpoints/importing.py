@@ -219,25 +219,27 @@ class _Filling:
         self.wrong: list[str] = []
         self._names: dict[PathInTree, str] = {}
 
-    def add(self, name: str, paths: Sequence[str], given: Any) -> None:
+    def add(self, name: str, paths: Sequence[str], weight: Any) -> None:
         """Divides an array among its places."""
-        found = [place for path in paths if (place := self.goals.find(path)) is not None]
-        if len(found) < len(paths):
+        targets = [place for path in paths if (place := self.goals.find(path)) is not None]
+        if len(targets) < len(paths):
             self.left_over.append(name)
             return
-        array = _on_host(given)
-        permute = found[0][1]
+        array = _on_host(weight)
+        permute = targets[0][1]
         array = array if permute is None else permute(array)
-        places = [self.goals.places[path] for path, _ in found]
+        places = [self.goals.places[path] for path, _ in targets]
         shape = places[0].shape
         if len(places) > 1:
             shape = (*shape[:-1], sum(place.shape[-1] for place in places))
         if array.shape != shape or any(place.shape[:-1] != shape[:-1] for place in places if place.shape):
-            wanted = " and ".join(f"{format_path(path)}: {self.goals.show(path)}" for path, _ in found)
+            wanted = " and ".join(f"{format_path(path)}: {self.goals.show(path)}" for path, _ in targets)
             self.wrong.append(f"{name}: {show_type(str(array.dtype), array.shape)} as stored here, not {wanted}")
             return
         ends = list(itertools.accumulate(place.shape[-1] for place in places[:-1])) if len(places) > 1 else []
-        for (path, _), place, piece in zip(found, places, np.split(array, ends, -1) if ends else [array], strict=True):
+        for (path, _), place, piece in zip(
+            targets, places, np.split(array, ends, -1) if ends else [array], strict=True
+        ):
             if path in self.pieces:
                 self.wrong.append(f"{format_path(path)}: given by {self._names[path]} and by {name}")
             elif piece.dtype != place.dtype and not (_is_float(piece.dtype) and _is_float(place.dtype)):
@@ -261,8 +263,8 @@ class _Filling:
             place = self.goals.places[path]
             old = like[place.leaf]
             if place.leaf not in whole:
-                kept = place.copy and not _is_abstract(old)
-                whole[place.leaf] = np.array(old) if kept else np.empty(old.shape, old.dtype)
+                keeps_old = place.copy and not _is_abstract(old)
+                whole[place.leaf] = np.array(old) if keeps_old else np.empty(old.shape, old.dtype)
             whole[place.leaf][place.copy] = piece
         return {path: _placed(array, like[path]) for path, array in whole.items()}
 

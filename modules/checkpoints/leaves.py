@@ -91,25 +91,25 @@ def _refuse_unstorable(value: Any, name: str, whole: bool) -> None:
     Raises:
         CheckpointError: naming it.
     """
-    what = fix = None
+    problem = fix = None
     if isinstance(value, Tracer):
-        what, fix = "an array that is being traced has no value to store", "save outside of jit and other transforms"
+        problem, fix = "an array that is being traced has no value to store", "save outside of jit and other transforms"
     elif isinstance(value, jax.ShapeDtypeStruct):
-        what, fix = "a ShapeDtypeStruct has no value to store", "save arrays"
+        problem, fix = "a ShapeDtypeStruct has no value to store", "save arrays"
     elif isinstance(value, jax.Ref):
-        what, fix = "a mutable array cannot be stored", "save its value, ref[...]"
+        problem, fix = "a mutable array cannot be stored", "save its value, ref[...]"
     elif isinstance(value, np.ma.MaskedArray):
-        what, fix = "an array with a mask cannot be stored", "save its data and its mask"
+        problem, fix = "an array with a mask cannot be stored", "save its data and its mask"
     elif getattr(value, "dtype", None) == np.dtype(object) or getattr(getattr(value, "dtype", None), "hasobject", 0):
-        what, fix = "an array of Python objects cannot be stored", "cast it"
+        problem, fix = "an array of Python objects cannot be stored", "cast it"
     elif isinstance(value, jax.Array):
         if value.is_deleted():
-            what, fix = "this array was donated or deleted", "save what the call returned that it was donated to"
+            problem, fix = "this array was donated or deleted", "save what the call returned that it was donated to"
         elif whole and not (value.is_fully_addressable or value.is_fully_replicated):
-            what = "this process holds only a part of this array"
+            problem = "this process holds only a part of this array"
             fix = "save it with weft.Checkpoints, which writes each process's part"
-    if what is not None:
-        raise CheckpointError(what, at=name, fix=fix)
+    if problem is not None:
+        raise CheckpointError(problem, at=name, fix=fix)
 
 
 def in_host_memory(value: Any) -> np.ndarray[Any, Any]:
@@ -166,8 +166,8 @@ def target_of(  # weft: skip(of any leaf)
         return _number_target(entry, like, cast, source, described)
     if is_key(like):
         data = data_type(like)
-        held = (kind_of(like), like.shape) if described else (str(data.dtype), data.shape)
-        return Target(entry, data.shape, np.dtype(data.dtype)) if (entry.kind, entry.shape) == held else None
+        stored = (kind_of(like), like.shape) if described else (str(data.dtype), data.shape)
+        return Target(entry, data.shape, np.dtype(data.dtype)) if (entry.kind, entry.shape) == stored else None
     if entry.shape != tuple(like.shape):
         return None
     dtype = np.dtype(like.dtype)

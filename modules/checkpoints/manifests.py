@@ -23,7 +23,7 @@ from weft.modules.checkpoints.configuration import Description, configuration, i
 from weft.modules.checkpoints.fitting import by_name
 from weft.modules.checkpoints.format import CheckpointError, Entry, Target, cast, empty
 from weft.modules.checkpoints.kinds import PYTHON
-from weft.modules.checkpoints.leaves import content_of, in_host_memory, is_key, placement, restored
+from weft.modules.checkpoints.leaves import content_of, in_host_memory, is_key, placement
 
 Keys = tuple[str, ...]
 
@@ -54,7 +54,7 @@ class Held(Entry):
     number: complex | None = None
 
 
-def held(target: Target) -> Held:
+def entry_of(target: Target) -> Held:
     """The entry of a target of this file, which reads entries of Orbax's alone."""
     assert isinstance(target.entry, Held)
     return target.entry
@@ -74,13 +74,13 @@ def content(tree: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         if type(leaf.value) in NUMBERS:
             numbers[name] = _number(leaf.value)
             continue
-        kept = content_of(leaf.value, name, whole=False)
-        raw = not _is_known(kept.stored[0])
+        stored = content_of(leaf.value, name, whole=False)
+        raw = not _is_known(stored.stored[0])
         keys = _keys_of(leaf.path)
-        entries[name] = {"keys": keys, "dtype": kept.kind, "shape": kept.shape, "kind": leaf.kind.__name__}
-        entries[name] |= {"weak": True} if kept.weak else {}
+        entries[name] = {"keys": keys, "dtype": stored.kind, "shape": stored.shape, "kind": leaf.kind.__name__}
+        entries[name] |= {"weak": True} if stored.weak else {}
         entries[name] |= {"raw": True} if raw else {}
-        if 0 not in kept.stored[1]:  # Orbax writes no array without items
+        if 0 not in stored.stored[1]:  # Orbax writes no array without items
             _set(nested, keys, _written(leaf.value, name, raw))
     return nested, {"format": FORMAT, "configuration": told, "numbers": numbers, "arrays": entries}
 
@@ -199,10 +199,10 @@ def entries_in(source: Path) -> list[Held]:
             "this is no checkpoint of Orbax's, or a damaged one", at=f"{source}: {why}", fix="restore another step"
         ) from error
     nodes = ((tuple(str(key_part(key)) for key in keys), node) for keys, node in trees.flatten_with_path(tree)[0])
-    found = [(keys, node) for keys, node in nodes if hasattr(node, "shape") and hasattr(node, "dtype")]
-    of_variables = bool(found) and all(keys[-1] == "value" for keys, _ in found)
+    arrays = [(keys, node) for keys, node in nodes if hasattr(node, "shape") and hasattr(node, "dtype")]
+    of_variables = bool(arrays) and all(keys[-1] == "value" for keys, _ in arrays)
     entries: list[Held] = []
-    for keys, value in found:
+    for keys, value in arrays:
         parts = [int(key) if _INDEX.fullmatch(key) else key for key in (keys[:-1] if of_variables else keys)]
         entries.append(Held(format_path(tuple(parts)), str(value.dtype), tuple(value.shape), keys=keys))
     return entries
@@ -216,35 +216,35 @@ def read_arrays(source: Path, targets: Mapping[str, Target], wanted: Mapping[str
         for name, target in targets.items():
             if _is_stored(target):
                 like, args = _request(target, wanted[name])
-                _set(item, held(target).keys, like)
-                _set(how, held(target).keys, args)
-        found: Any = {}
+                _set(item, entry_of(target).keys, like)
+                _set(how, entry_of(target).keys, args)
+        restored: Any = {}
         if item:
             ocp = orbax()
             with ocp.PyTreeCheckpointer() as reader:
                 args = ocp.args.PyTreeRestore(item=item, restore_args=how, partial_restore=True)
-                found = reader.restore(source, args=args)
-        return {name: _leaf(found, target, wanted[name]) for name, target in targets.items()}
+                restored = reader.restore(source, args=args)
+        return {name: _leaf(restored, target, wanted[name]) for name, target in targets.items()}
     except CheckpointError:
         raise
     except (ValueError, KeyError, TypeError, OSError) as error:
         # TensorStore says all that it was given behind what is wrong.
-        what, _, _ = str(error).partition(" [tensorstore_spec")
+        problem, _, _ = str(error).partition(" [tensorstore_spec")
         raise CheckpointError(
             "the arrays of this checkpoint cannot be read: files of it are missing or damaged",
-            at=f"{source}: {what:.300}",
+            at=f"{source}: {problem:.300}",
             fix="restore another step",
         ) from error
 
 
 def _is_stored(target: Target) -> bool:
-    return held(target).number is None and 0 not in target.entry.shape and 0 not in target.shape
+    return entry_of(target).number is None and 0 not in target.entry.shape and 0 not in target.shape
 
 
 def _request(target: Target, like: Any) -> tuple[Any, Any]:
     """What Orbax is asked for: an array on the devices where it shall lie, or on the host."""
     ocp = orbax()
-    where = None if is_key(like) or type(like) in NUMBERS or held(target).raw else placement(like)
+    where = None if is_key(like) or type(like) in NUMBERS or entry_of(target).raw else placement(like)
     # Orbax casts integers without a look at whether they fit.
     if where is None or not (target.source is None or np.can_cast(target.source, target.dtype) or _is_inexact(target)):
         return jax.ShapeDtypeStruct(target.shape, target.dtype), ocp.RestoreArgs(restore_type=np.ndarray)
@@ -256,14 +256,14 @@ def _is_inexact(target: Target) -> bool:
     return jax.numpy.issubdtype(target.dtype, np.inexact)
 
 
-def _leaf(found: Any, target: Target, like: Any) -> Any:
-    entry = held(target)
+def _leaf(restored: Any, target: Target, like: Any) -> Any:
+    entry = entry_of(target)
     if entry.number is not None and target.source is None:
         return entry.number
     if not _is_stored(target):
         value = np.full(target.shape, entry.number or 0, target.source or target.dtype)
     else:
-        value = functools.reduce(operator.getitem, entry.keys, found)
+        value = functools.reduce(operator.getitem, entry.keys, restored)
         if type(like) in NUMBERS:
             return value.item()
         if entry.raw and value.dtype == np.uint8:

@@ -40,11 +40,11 @@ class Writer:
     def __init__(self, folder: Path, keep: int | None):
         self._path = folder / LOCK
         self._deleted = folder / DELETED
-        self._lock, other = _locked(self._path) if jax.process_index() == 0 else (None, None)
-        if _any_process(other is not None):
+        self._lock, holder = _locked(self._path) if jax.process_index() == 0 else (None, None)
+        if _any_process(holder is not None):
             raise CheckpointError(
                 "another weft.Checkpoints writes to this folder",
-                at=f"{folder}: {other or 'see the error of the first process'}",
+                at=f"{folder}: {holder or 'see the error of the first process'}",
                 fix="end or close that one first, or give each run a folder of its own; to read is always allowed",
             )
         self._sweeper = ThreadPoolExecutor(1)

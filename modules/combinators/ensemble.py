@@ -73,11 +73,11 @@ class Ensemble(Combinator[L_co]):
         self.members = _where_own(self.axes, lambda own, leaf: leaf if own else leaf[0], copies)
 
     def _run(self, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> tuple[Any, Self | None]:
-        given = (x, *args)
-        in_axes = self.in_axes if isinstance(self.in_axes, tuple) else (self.in_axes,) * len(given)
-        if len(in_axes) != len(given):
+        arguments = (x, *args)
+        in_axes = self.in_axes if isinstance(self.in_axes, tuple) else (self.in_axes,) * len(arguments)
+        if len(in_axes) != len(arguments):
             raise AxisError(
-                f"in_axes has {len(in_axes)} entries for {len(given)} positional arguments",
+                f"in_axes has {len(in_axes)} entries for {len(arguments)} positional arguments",
                 at=f"Ensemble.in_axes={self.in_axes!r}",
                 fix="give one for each positional argument, or one for all; arguments by name go to all members",
             )
@@ -89,7 +89,7 @@ class Ensemble(Combinator[L_co]):
             axis_name=self.axis_name,
             axis_size=self.n,
         )
-        y, successor = over_members(self.members, keys, Beside((), kwargs), *given)
+        y, successor = over_members(self.members, keys, Beside((), kwargs), *arguments)
         if successor is None:
             return y, None
         return y, self.replace(members=successor) if jax.tree.leaves(changes(self.members, successor)) else self
@@ -106,25 +106,25 @@ class Ensemble(Combinator[L_co]):
         return _where_own(self.axes, lambda own, leaf: leaf[place] if own else leaf, self.members)
 
 
-def _one_member(member: Any, key: Any, beside: Beside, *args: Any) -> tuple[Any, Any]:
+def _one_member(member: Any, key: Any, rest: Beside, *args: Any) -> tuple[Any, Any]:
     options = {} if key is None else {"key": key}
-    return call_layer(member, "Ensemble.members", *args, **beside.kwargs, **options)
+    return call_layer(member, "Ensemble.members", *args, **rest.kwargs, **options)
 
 
-def _by_kind(given: Mapping[Filter, int | None] | None) -> RidesByKind | int:
-    if given is None:
+def _by_kind(by_kind: Mapping[Filter, int | None] | None) -> RidesByKind | int:
+    if by_kind is None:
         return 0
-    wrong = {filter: axis for filter, axis in given.items() if axis not in (0, None)}
+    wrong = {filter: axis for filter, axis in by_kind.items() if axis not in (0, None)}
     if wrong:
         raise ConfigError(
             f"the members of an Ensemble lie on axis 0 or are shared, None, and not: {wrong}",
             fix="axes={BatchStat: None}",
         )
-    return axes(given if ... in given else {**given, ...: 0})
+    return axes(by_kind if ... in by_kind else {**by_kind, ...: 0})
 
 
 def _where_own(axes: RidesByKind | int, function: Callable[[bool, Any], Any], members: Any) -> Any:
     """The members with a function applied to each array and whether it is each member's own."""
     structure, leaves = take_apart(members)
-    rides = resolve(axes, members, leaves, read_axis, what="axes", statics=structure.static_positions)
+    rides = resolve(axes, members, leaves, read_axis, option="axes", statics=structure.static_positions)
     return structure.build([function(axis_of(ride) == 0, leaf.value) for leaf, ride in zip(leaves, rides, strict=True)])

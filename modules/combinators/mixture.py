@@ -48,8 +48,8 @@ def send(
         Who takes which place; with what weight (those of one token add up to one, before any is passed over); and the
         load-balancing loss, `experts * sum(fraction of tokens * mean probability)`, which is one where all is even.
 
-    >>> taken, weights, loss = send(jnp.array([[9.0, 0.0], [9.0, 0.0]]), top_k=1, capacity=1)
-    >>> taken[:, 0, 0].tolist(), taken[:, 1, 0].tolist()
+    >>> sent, weights, loss = send(jnp.array([[9.0, 0.0], [9.0, 0.0]]), top_k=1, capacity=1)
+    >>> sent[:, 0, 0].tolist(), sent[:, 1, 0].tolist()
     ([True, False], [False, False])
 
     Source: Fedus et al., "Switch Transformers", 2021; Lepikhin et al., "GShard", 2020.
@@ -60,11 +60,11 @@ def send(
     gates = gates / jnp.sum(gates, axis=-1, keepdims=True)
     choices = jax.nn.one_hot(chosen.T, experts, dtype=jnp.int32)  # (top_k, tokens, experts)
     places = _places(choices)
-    taken = (choices == 1)[..., None] & (places[..., None] == jnp.arange(capacity)[None, None, None, :])
-    weights = jnp.sum(jnp.where(taken, gates.T[:, :, None, None], jnp.zeros((), gates.dtype)), axis=0)
+    sent = (choices == 1)[..., None] & (places[..., None] == jnp.arange(capacity)[None, None, None, :])
+    weights = jnp.sum(jnp.where(sent, gates.T[:, :, None, None], jnp.zeros((), gates.dtype)), axis=0)
     fractions = jnp.mean(jnp.sum(choices, axis=0).astype(logits.dtype), axis=0) / top_k
     loss = experts * jnp.sum(fractions * jnp.mean(probabilities, axis=0))
-    return jnp.any(taken, axis=0), weights, loss
+    return jnp.any(sent, axis=0), weights, loss
 
 
 def _places(choices: Int[Array, "top_k tokens experts"]) -> Int[Array, "top_k tokens experts"]:
@@ -152,8 +152,8 @@ class MoE(Module, Generic[L_co]):  # weft: skip(of any experts)
             # Who came before is asked of all tokens, wherever they lie; what comes of it lies where they do.
             with_token, everywhere = (on_mesh_of(entries, logits) for entries in (spec_of(tokens)[:1], ()))
             choose = cast(Any, jax.sharding).auto_axes(choose, out_sharding=(with_token, with_token, everywhere))
-        taken, weights, loss = choose(logits)
-        each = einsum("tec,tf->ecf", taken.astype(x.dtype), tokens)
+        sent, weights, loss = choose(logits)
+        each = einsum("tec,tf->ecf", sent.astype(x.dtype), tokens)
         ys = vmap(_expert)(self.experts, _beside_experts(each, self.experts))
         y = einsum("tec,ecf->tf", weights.astype(ys.dtype), ys)
         return jnp.reshape(y, (*x.shape[:-1], y.shape[-1])), loss

@@ -169,20 +169,20 @@ def _aliases(model: Any) -> tuple[Tie, ...]:
 
 
 def _read(model: Any, ties: Mapping[Where, Source]) -> tuple[Tie, ...]:
-    found: list[Tie] = []
+    tied: list[Tie] = []
     for place, source in ties.items():
         function: Any = None
         if isinstance(source, tuple) and len(source) == 2 and callable(source[1]):
             source, function = cast(Any, source)
-        found += _leaf_ties(model, _path(place), _path(cast(Where, source)), function)
-    places = [tie.place for tie in found]
+        tied += _leaf_ties(model, _path(place), _path(cast(Where, source)), function)
+    places = [tie.place for tie in tied]
     wrong = [f"{format_path(path)} is tied twice" for path in dict.fromkeys(places) if places.count(path) > 1]
-    wrong += [f"{format_path(tie.source)} is held nowhere: it is tied itself" for tie in found if tie.source in places]
+    wrong += [f"{format_path(tie.source)} is held nowhere: it is tied itself" for tie in tied if tie.source in places]
     if wrong:
         raise StructureError(
             "these ties contradict each other", at=wrong, fix="tie each place once, to one that is held"
         )
-    return tuple(found)
+    return tuple(tied)
 
 
 def _path(where: Where) -> Path:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Self, cast, overload
 
 import equinox as eqx
 import jax
-from weft.core.caches import kept
+from weft.core.caches import cached_by
 from weft.core.errors import AxisError
 from weft.core.interpreter.rides import Carry
 from weft.core.records.axis_names import Sharded
@@ -102,25 +102,25 @@ class Beside(Module):
     kwargs: dict[str, Any]
 
 
-@kept("option", most=64, typed=True)  # 1 and True are two things
+@cached_by("option", most=64, typed=True)  # 1 and True are two things
 def _scan(unroll: int | bool) -> Any:
     # One function for all stacks: called eagerly, a scan over a new one would be compiled again.
     return scan(_advance, in_axes=(Carry, 0, 0, None, None), out_axes=(Carry, 0), unroll=unroll)
 
 
-def _advance(x: Any, layer: Any, key: Any, beside: Beside, remat: Any) -> tuple[Any, Any]:
-    one = _one_layer
+def _advance(x: Any, layer: Any, key: Any, rest: Beside, remat: Any) -> tuple[Any, Any]:
+    run = _one_layer
     if remat is not False:
         # Inside of a scan nothing can undo it.
-        one = remat_of(one, policy=None if remat is True else remat, prevent_cse=False)
-    y, changed = one(x, layer, key, beside)
+        run = remat_of(run, policy=None if remat is True else remat, prevent_cse=False)
+    y, changed = run(x, layer, key, rest)
     _check_kept(x, y, layer)
     return y, changed
 
 
-def _one_layer(x: Any, layer: Any, key: Any, beside: Beside) -> tuple[Any, Any]:
+def _one_layer(x: Any, layer: Any, key: Any, rest: Beside) -> tuple[Any, Any]:
     options = {} if key is None else {"key": key}
-    y, successor = call_layer(layer, "Stack.layers", x, *beside.args, **beside.kwargs, **options)
+    y, successor = call_layer(layer, "Stack.layers", x, *rest.args, **rest.kwargs, **options)
     # Only what changed leaves the loop: parameters would be stacked again, each a copy.
     return y, None if successor is None else changes(layer, successor)
 

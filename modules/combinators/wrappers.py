@@ -57,13 +57,13 @@ class Residual(Combinator[L_co]):
 def _sum(x: Any, y: Any) -> Any:
     mine, theirs = jax.tree.leaves_with_path(x), jax.tree.leaves_with_path(y)
     pairs = list(zip(mine, theirs, strict=False))
-    apart = [(path, a, b) for (path, a), (_, b) in pairs if jnp.shape(a) != jnp.shape(b)]
+    differing = [(path, a, b) for (path, a), (_, b) in pairs if jnp.shape(a) != jnp.shape(b)]
     if jax.tree.structure(x) != jax.tree.structure(y):
-        apart = [((), x, y)]
-    if apart:
+        differing = [((), x, y)]
+    if differing:
         raise AxisError(
             "a Residual adds what it is given to what its layer returns, and the two are of different shapes",
-            at=[f"{jax.tree_util.keystr(path)}x: {_shown(a)}, layer(x): {_shown(b)}" for path, a, b in apart],
+            at=[f"{jax.tree_util.keystr(path)}x: {_shown(a)}, layer(x): {_shown(b)}" for path, a, b in differing],
             fix="make the layer keep the shape, or bring x to the layer's: Parallel(layer, shortcut, merge=sum)",
         )
     return jax.tree.map(lambda a, b: a + b, x, y)

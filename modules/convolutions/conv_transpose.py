@@ -98,8 +98,8 @@ def _wrapped(y: Array, periods: Sequence[int], transpose_kernel: bool) -> Array:
     """Adds up what lies a period apart on each spatial axis, so that the middle of `y` stays where it is."""
     missing = [-(size - period) % (2 * period) for size, period in zip(y.shape[1:-1], periods, strict=True)]
     # An odd rest goes to the right for a transposed kernel, as in `conv`, and to the left otherwise.
-    left = [rest // 2 if transpose_kernel else (rest + 1) // 2 for rest in missing]
-    y = jnp.pad(y, [(0, 0), *((low, rest - low) for low, rest in zip(left, missing, strict=True)), (0, 0)])
+    before = [rest // 2 if transpose_kernel else (rest + 1) // 2 for rest in missing]
+    y = jnp.pad(y, [(0, 0), *((low, rest - low) for low, rest in zip(before, missing, strict=True)), (0, 0)])
     for axis, period in enumerate(periods, 1):
         y = jnp.sum(jnp.reshape(y, (*y.shape[:axis], -1, period, *y.shape[axis + 1 :])), axis)
     return y

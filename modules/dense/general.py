@@ -18,7 +18,7 @@ from weft.modules.construct import ConfigError, Initializer, KeyLike, check_posi
 from weft.modules.dense.linear import default_kernel_init, product_options
 from weft.modules.drawing import draw
 from weft.modules.dtypes import cast, promote
-from weft.modules.explicit import beside, einsum_sharding, product_sharding
+from weft.modules.explicit import einsum_sharding, laid_like, product_sharding
 from weft.modules.op import kept_options, op
 
 _ELLIPSIS = "..."
@@ -62,13 +62,13 @@ def linear_general(  # weft: skip(the axes decide the shapes)
     y = dot_general(x, kernel, dimensions, precision=precision, **product_options(out_dtype, out_sharding))
     if bias is None:
         return y
-    kept = [x.shape[axis] if axis in batch else 1 for axis in range(x.ndim) if axis not in contracted]
-    return _plus(y, jnp.reshape(bias, (*kept, *kernel.shape[features:])))
+    bias_axes = [x.shape[axis] if axis in batch else 1 for axis in range(x.ndim) if axis not in contracted]
+    return _plus(y, jnp.reshape(bias, (*bias_axes, *kernel.shape[features:])))
 
 
 def _plus(y: Array, bias: Array) -> Array:
     dtype = jnp.promote_types(y.dtype, bias.dtype)
-    return jnp.add(cast(y, dtype), cast(beside(bias, y), dtype))
+    return jnp.add(cast(y, dtype), cast(laid_like(bias, y), dtype))
 
 
 @op("equation", "dtype", "out_dtype", "precision", "product", "out_sharding", "promote")

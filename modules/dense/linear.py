@@ -20,7 +20,7 @@ from weft.modules.construct import (
 )
 from weft.modules.drawing import draw
 from weft.modules.dtypes import as_array, cast, promote
-from weft.modules.explicit import beside, is_divided, on_mesh_of, once, product_sharding, spec_of
+from weft.modules.explicit import is_divided, laid_like, on_mesh_of, once, product_sharding, spec_of
 from weft.modules.op import kept_options, op
 
 # As in flax: LeCun's normal for kernels, and for embeddings its fan-in over the features.
@@ -81,7 +81,7 @@ def add_bias(y: Float[Array, "*batch out"], bias: Float[Array, "out"]) -> Float[
     if y.dtype != wide.dtype:
         dtype = jnp.promote_types(y.dtype, wide.dtype)
         y, wide = cast(y, dtype), cast(wide, dtype)
-    return lax.add(y, beside(wide, y))
+    return lax.add(y, laid_like(wide, y))
 
 
 @op("dtype", "promote", "exact")

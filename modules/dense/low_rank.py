@@ -145,9 +145,9 @@ def lora(  # weft: skip(of any model)
             at=[format_path(path, "model") for path in adapted],
             fix="merge it first, at(model, LoRA).apply(LoRA.merged), or leave them out: where=Not(InstanceOf(LoRA))",
         )
-    found: list[Any] = []
-    at(model, LINEARS, where).apply(lambda base: found.append(base) or base)
-    keys = iter(jax.random.split(key, len(found)))
+    layers: list[Any] = []
+    at(model, LINEARS, where).apply(lambda base: layers.append(base) or base)
+    keys = iter(jax.random.split(key, len(layers)))
     return at(model, LINEARS, where).apply(lambda base: _adapted(base, rank, next(keys)))
 
 

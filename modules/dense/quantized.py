@@ -14,7 +14,7 @@ from weft.core.records.surgery import at
 from weft.modules.construct import check_features
 from weft.modules.dense.linear import Linear
 from weft.modules.dtypes import as_array, promote
-from weft.modules.explicit import beside, matmul
+from weft.modules.explicit import laid_like, matmul
 from weft.modules.op import op
 from weft.transforms.mapping import vmap
 
@@ -60,8 +60,8 @@ def quantized_linear(
     """
     x, scale, bias = promote(x, scale, bias, dtype=dtype)
     y = matmul(x, values.astype(x.dtype))
-    y = y * beside(jnp.expand_dims(scale, range(x.ndim - 1)), y)
-    return y if bias is None else y + beside(jnp.expand_dims(bias, range(x.ndim - 1)), y)
+    y = y * laid_like(jnp.expand_dims(scale, range(x.ndim - 1)), y)
+    return y if bias is None else y + laid_like(jnp.expand_dims(bias, range(x.ndim - 1)), y)
 
 
 class QuantizedLinear(Module):

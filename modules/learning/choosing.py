@@ -25,19 +25,19 @@ def chosen(tree: Any, filter: Filter) -> list[Leaf]:  # weft: skip(of any tree)
 
 
 def arrays_at(  # weft: skip(of any tree)
-    tree: Any, leaves: Sequence[Leaf], what: str
+    tree: Any, leaves: Sequence[Leaf], name: str
 ) -> dict[Path, Any]:
     """The arrays of a tree, by path; refuses one that lacks an array, or has it of another shape."""
-    found = {leaf.path: leaf.value for leaf in iter_leaves(tree) if leaf.dynamic}
-    wrong = [f"{format_path(leaf.path)}: nothing there" for leaf in leaves if leaf.path not in found]
+    arrays = {leaf.path: leaf.value for leaf in iter_leaves(tree) if leaf.dynamic}
+    wrong = [f"{format_path(leaf.path)}: nothing there" for leaf in leaves if leaf.path not in arrays]
     wrong += [
-        f"{format_path(leaf.path)}: {np.shape(found[leaf.path])}, not {np.shape(leaf.value)}"
+        f"{format_path(leaf.path)}: {np.shape(arrays[leaf.path])}, not {np.shape(leaf.value)}"
         for leaf in leaves
-        if leaf.path in found and np.shape(found[leaf.path]) != np.shape(leaf.value)
+        if leaf.path in arrays and np.shape(arrays[leaf.path]) != np.shape(leaf.value)
     ]
     if wrong:
-        raise StructureError(f"{what} does not fit", at=wrong, fix="pass trees of the same model")
-    return found
+        raise StructureError(f"{name} does not fit", at=wrong, fix="pass trees of the same model")
+    return arrays
 
 
 def is_of(category: Any, value: Any) -> bool:

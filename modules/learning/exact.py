@@ -66,9 +66,9 @@ def ratio(pair: Float[Array, "2"], count: UInt32[Array, "2"]) -> Float[Array, ""
     quotient = pair[0] / divisor[0]
     # What is left of the sum, by products of halves, which are exact.
     (q, q_rest), (d, d_rest) = _halves(quotient), _halves(divisor[0])
-    left = (((pair[0] - q * d) - q * d_rest) - q_rest * d) - q_rest * d_rest
-    left = left + (pair[1] - quotient * divisor[1])
-    return jnp.where(jnp.isfinite(quotient), quotient + left / divisor[0], quotient)
+    remainder = (((pair[0] - q * d) - q * d_rest) - q_rest * d) - q_rest * d_rest
+    remainder = remainder + (pair[1] - quotient * divisor[1])
+    return jnp.where(jnp.isfinite(quotient), quotient + remainder / divisor[0], quotient)
 
 
 def _add(a: Words, b: Words) -> Words:
@@ -80,8 +80,8 @@ def _add(a: Words, b: Words) -> Words:
 
 def _two_sum(a: Array, b: Array) -> Words:
     total = a + b
-    other = total - a
-    return total, _finite(total, (a - (total - other)) + (b - other))
+    rounded_b = total - a
+    return total, _finite(total, (a - (total - rounded_b)) + (b - rounded_b))
 
 
 def _ordered_sum(a: Array, b: Array) -> Words:

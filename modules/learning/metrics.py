@@ -291,14 +291,14 @@ class Welford(Metric):  # weft: skip(the names of arguments are given at run tim
         values, mask, count = _counted(arguments[self.argname], mask, self.argname)
         dtype = self.mean.dtype
         # Two passes, from a point near the mean: the deviations are small, and their own mean mends the point.
-        near = _or_zero(ratio(_masked_sum(values, mask, dtype), count), count)
+        offset = _or_zero(ratio(_masked_sum(values, mask, dtype), count), count)
         high, low = words_of(values, dtype)
-        apart = (high - near) + low
-        off, number = _masked_sum(apart, mask, dtype), count_as_sum(count, dtype)
+        deviations = (high - offset) + low
+        off, number = _masked_sum(deviations, mask, dtype), count_as_sum(count, dtype)
         shift = _or_zero(ratio(off, count), count)
-        squares = _masked_sum(apart * apart, mask, dtype)
+        squares = _masked_sum(deviations * deviations, mask, dtype)
         mended = add_sums(squares, jnp.stack([-(shift * shift * rounded(number)), jnp.zeros((), dtype)]))
-        mean = add_sums(jnp.stack([near, jnp.zeros((), dtype)]), jnp.stack([shift, jnp.zeros((), dtype)]))
+        mean = add_sums(jnp.stack([offset, jnp.zeros((), dtype)]), jnp.stack([shift, jnp.zeros((), dtype)]))
         return self.replace(count=count, mean=mean, m2=jnp.where(mended[0] < 0, jnp.zeros_like(mended), mended))
 
     def of_both(self, other: Any) -> Self:
@@ -307,10 +307,10 @@ class Welford(Metric):  # weft: skip(the names of arguments are given at run tim
         mine, theirs, both = (rounded(count_as_sum(one, dtype)) for one in (self.count, other.count, count))
         none = jnp.zeros((), dtype)
         share = jnp.where(both > 0, theirs / both, none)
-        apart = rounded(add_sums(other.mean, -self.mean))
+        difference = rounded(add_sums(other.mean, -self.mean))
         # What is added is small beside what there is: its own rounding does not matter.
-        mean = add_sums(self.mean, jnp.stack([apart * share, none]))
-        m2 = add_sums(add_sums(self.m2, other.m2), jnp.stack([apart * apart * mine * share, none]))
+        mean = add_sums(self.mean, jnp.stack([difference * share, none]))
+        m2 = add_sums(add_sums(self.m2, other.m2), jnp.stack([difference * difference * mine * share, none]))
         # From nothing, the other as it is: its mean is a pair, and `apart` one float.
         return self.replace(count=count, mean=jnp.where(mine > 0, mean, other.mean), m2=m2)
 

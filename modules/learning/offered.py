@@ -14,7 +14,7 @@ from weft.core.makeup import closed_over
 OFFERED = frozenset({"value", "grad", "value_fn", "grad_fn"})
 
 
-def taken(update: Callable[..., Any], extra: Mapping[str, Any]) -> Mapping[str, Any]:
+def accepted(update: Callable[..., Any], extra: Mapping[str, Any]) -> Mapping[str, Any]:
     """Those of the extra arguments that a transformation takes, by its signature and those of what is inside of it."""
     named, refused = _asked(update)
     # What takes any name hands them on, and optax's line searches refuse a `grad_fn`, which the loss does not take.

@@ -34,15 +34,15 @@ from weft.core.records.filters import Filter, format_filter, predicate
 from weft.core.records.kinds import OptState, Param
 from weft.core.records.leaves import Leaf, iter_leaves
 from weft.core.records.module import Module, static
-from weft.core.records.origins import arguments_by_name, check_origin, closed_over_by, seen_beside
+from weft.core.records.origins import arguments_by_name, check_origin, closed_over_by, rivals_of
 from weft.core.records.partition import only_leaves, with_leaves
 from weft.core.records.sorting import sort_leaves
-from weft.core.records.successors import apart, check_successor, pair_in_words, take_successor
+from weft.core.records.successors import check_successor, how_to_unpack, pair_in_words, take_successor
 from weft.core.threads.debugging import drop
 from weft.modules.construct import ConfigError
 from weft.modules.explicit import as_given
 from weft.modules.learning.choosing import chosen
-from weft.modules.learning.offered import taken
+from weft.modules.learning.offered import accepted
 from weft.modules.op import hashable
 from weft.transforms.autodiff import value_and_grad
 
@@ -140,13 +140,14 @@ class PerFilter:
         return treedef.unflatten([leaf if of == group else None for leaf, of in zip(leaves, self.groups, strict=True)])
 
 
-def _check_transformation(given: Any) -> None:
-    for one in cast("Mapping[Any, Any]", given).values() if isinstance(given, Mapping) else (given,):
-        if not callable(getattr(one, "init", None)) or not callable(getattr(one, "update", None)):
-            name = getattr(one, "__name__", None)
+def _check_transformation(transformations: Any) -> None:
+    by_filter = cast("Mapping[Any, Any]", transformations) if isinstance(transformations, Mapping) else None
+    for transformation in (transformations,) if by_filter is None else by_filter.values():
+        if not callable(getattr(transformation, "init", None)) or not callable(getattr(transformation, "update", None)):
+            name = getattr(transformation, "__name__", None)
             raise ConfigError(
-                f"an optimizer takes a transformation of optax, not a {type(one).__name__}",
-                at=f"transformation={f'the function {name}' if name else one!r}",
+                f"an optimizer takes a transformation of optax, not a {type(transformation).__name__}",
+                at=f"transformation={f'the function {name}' if name else transformation!r}",
                 fix=f"call it: {name}(...)" if name else "Optimizer(model, optax.adamw(1e-3)): the model comes first",
             )
 
@@ -261,7 +262,7 @@ class Optimizer(Module):  # weft: skip(of any model)
         if state_of is not None:
             new = self._with_parameters(state_of, tree)
             check_successor(model, new, "state_of")
-            check_origin(cast(Any, model), cast(Any, state_of), seen_beside(model), "state_of")
+            check_origin(cast(Any, model), cast(Any, state_of), rivals_of(model), "state_of")
         successor = self._with_parameters(new, optax.apply_updates(tree, updates))
         return successor, self.replace(state=_by_path(state), step=self.step + 1)
 
@@ -295,13 +296,13 @@ class Optimizer(Module):  # weft: skip(of any model)
         >>> (moved.bias - model.bias).tolist()
         [-0.5]
         """
-        given = model
+        before = model
 
         def evaluate(model: Any, *args: Any, **kwargs: Any) -> Any:
             value, successor = take_successor(model, loss(model, *args, **kwargs), "the loss")
             if successor is not None:
                 others = [*arguments_by_name(args, kwargs, parameter_names(loss)[1:]), *closed_over_by(loss)]
-                check_origin(model, successor, [(name, one) for name, one in others if one is not given], "the loss")
+                check_origin(model, successor, [(name, one) for name, one in others if one is not before], "the loss")
             return value[0] if type(value) is tuple else value, (value, successor)
 
         (_, (value, new)), gradient = value_and_grad(evaluate, wrt=self.wrt, has_aux=True)(model, *args, **kwargs)
@@ -317,25 +318,25 @@ class Optimizer(Module):  # weft: skip(of any model)
     def _read(self, model: Any) -> list[Any]:
         """The parameters of a model."""
         leaves = _parameters(model, self.wrt)
-        known, found = self.layout.paths, tuple(leaf.path for leaf in leaves)
-        if found != known:
+        known, paths = self.layout.paths, tuple(leaf.path for leaf in leaves)
+        if paths != known:
             raise StructureError(
                 "the model has other parameters than the one that this optimizer was made for",
-                at=_unlike(known, found, "model", "is no parameter there", "was none there"),
-                fix=apart(model) if pair_in_words(model) else "make a new Optimizer for this model",
+                at=_unlike(known, paths, "model", "is no parameter there", "was none there"),
+                fix=how_to_unpack(model) if pair_in_words(model) else "make a new Optimizer for this model",
             )
         refuse_aliases(model, leaves, ("model",), "an optimizer")
         return [leaf.value for leaf in leaves]
 
     def _read_gradient(self, grad: Any, parameters: Sequence[Any]) -> Any:
         """A gradient as optax sees it."""
-        found = {leaf.path: leaf.value for leaf in iter_leaves(grad) if leaf.dynamic}
+        gradients = {leaf.path: leaf.value for leaf in iter_leaves(grad) if leaf.dynamic}
         known = dict(zip(self.layout.paths, parameters, strict=True))
-        wrong = _unlike(tuple(known), tuple(found), "grad", "is missing", "is the gradient of no parameter")
+        wrong = _unlike(tuple(known), tuple(gradients), "grad", "is missing", "is the gradient of no parameter")
         wrong += [
-            f"{format_path(path, 'grad')} is of shape {jnp.shape(found[path])}, the parameter of {jnp.shape(value)}"
+            f"{format_path(path, 'grad')} is of shape {jnp.shape(gradients[path])}, the parameter of {jnp.shape(value)}"
             for path, value in known.items()
-            if path in found and jnp.shape(found[path]) != jnp.shape(value)
+            if path in gradients and jnp.shape(gradients[path]) != jnp.shape(value)
         ]
         if wrong:
             raise StructureError(
@@ -345,7 +346,7 @@ class Optimizer(Module):  # weft: skip(of any model)
                 if type(grad) is tuple
                 else "give grad and Optimizer the same wrt, and update the model that was differentiated",
             )
-        return self.layout.parameters.unflatten([found[path] for path in known])
+        return self.layout.parameters.unflatten([gradients[path] for path in known])
 
     def _with_parameters(self, model: M, tree: Any) -> M:
         values = self.layout.parameters.flatten_up_to(tree)
@@ -368,11 +369,11 @@ def _parameters(model: Any, wrt: Filter) -> list[Leaf]:
     return leaves
 
 
-def _unlike(known: Sequence[Path], found: Sequence[Path], root: str, missing: str, new: str) -> list[str]:
+def _unlike(known: Sequence[Path], paths: Sequence[Path], root: str, missing: str, new: str) -> list[str]:
     """What two lists of paths do not share, in words."""
-    here, there = set(known), set(found)
+    here, there = set(known), set(paths)
     gone = [f"{format_path(path, root)} {missing}" for path in known if path not in there]
-    return gone + [f"{format_path(path, root)} {new}" for path in found if path not in here]
+    return gone + [f"{format_path(path, root)} {new}" for path in paths if path not in here]
 
 
 def _update(transformation: Any, updates: Any, state: Any, params: Any, extra: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -381,8 +382,8 @@ def _update(transformation: Any, updates: Any, state: Any, params: Any, extra: M
     # What is no `GradientTransformation` (MultiSteps, PerFilter) takes extra arguments, and hands them on.
     if isinstance(transformation, optax.GradientTransformation):
         transformation = optax.with_extra_args_support(transformation)
-    given = extra if isinstance(transformation, PerFilter) else taken(transformation.update, extra)
-    return as_given(transformation.update, updates, state, params, like=(updates, state), **given)
+    arguments = extra if isinstance(transformation, PerFilter) else accepted(transformation.update, extra)
+    return as_given(transformation.update, updates, state, params, like=(updates, state), **arguments)
 
 
 def _in_terms(extra: Mapping[str, Any], whole: Callable[[Any], Any], own: Callable[[Any], Any]) -> dict[str, Any]:

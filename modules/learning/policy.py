@@ -103,10 +103,10 @@ class Policy(Module):
         return trees_by_filter.cast(model, self.param, CAST)
 
     def _computed(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        given = (args, kwargs)
-        low = trees_by_filter.cast(given, self.compute, CAST)
+        arguments = (args, kwargs)
+        low = trees_by_filter.cast(arguments, self.compute, CAST)
         out = function(*low[0], **low[1])
-        return _Return(given, low, self.output).of(out)
+        return _Return(arguments, low, self.output).of(out)
 
 
 class UnderPolicy(Combinator[L_co]):
@@ -138,17 +138,17 @@ class _Return:
     """What comes back from a function whose arguments were cast: with successors in the dtypes of what they follow.
 
     Args:
-        given: the arguments.
+        arguments: the arguments.
         low: the same, cast.
         output: the dtype of results.
     """
 
-    def __init__(self, given: Any, low: Any, output: Any):
+    def __init__(self, arguments: Any, low: Any, output: Any):
         self.output = output
         # By identity: what comes out as it went in is what was given.
-        self.given = {id(b): a for a, b in zip(jax.tree.leaves(given), jax.tree.leaves(low), strict=True)}
+        self.given = {id(b): a for a, b in zip(jax.tree.leaves(arguments), jax.tree.leaves(low), strict=True)}
         self.records: dict[Any, list[tuple[list[Any], list[Any]]]] = {}
-        for before, after in zip(_records(given), _records(low), strict=True):
+        for before, after in zip(_records(arguments), _records(low), strict=True):
             rows = jax.tree.leaves(before), jax.tree.leaves(after)
             self.records.setdefault(trees.structure(before), []).append(rows)
 
@@ -200,7 +200,7 @@ def _cast(value: Any, dtype: Any) -> Any:
 
 
 def _floating(dtype: DTypeLike) -> Any:
-    found = jnp.dtype(dtype)
-    if not jnp.issubdtype(found, jnp.floating):
-        raise ConfigError(f"a policy is of floating-point dtypes, and {found.name} is none")
-    return found
+    floating = jnp.dtype(dtype)
+    if not jnp.issubdtype(floating, jnp.floating):
+        raise ConfigError(f"a policy is of floating-point dtypes, and {floating.name} is none")
+    return floating

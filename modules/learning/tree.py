@@ -84,8 +84,8 @@ def map(f: Callable[..., Any], tree: T, *rest: Any, filter: Filter = PARAMETERS)
     ([2.0, 2.0], 3, 'scale')
     """
     leaves = chosen(tree, filter)
-    others = [arrays_at(other, leaves, f"tree {i}") for i, other in enumerate(rest, 1)]
-    return with_leaves(tree, {leaf.path: f(leaf.value, *(other[leaf.path] for other in others)) for leaf in leaves})
+    others = [arrays_at(values, leaves, f"tree {i}") for i, values in enumerate(rest, 1)]
+    return with_leaves(tree, {leaf.path: f(leaf.value, *(values[leaf.path] for values in others)) for leaf in leaves})
 
 
 def cast(tree: T, dtype: DTypeLike, filter: Filter = PARAMETERS) -> T:
@@ -319,7 +319,7 @@ def apply_updates(tree: T, updates: Any) -> T:
 
 def _length(tree: Any, axis: int) -> int:
     leaves = chosen(tree, ...)
-    length = mapped_size(leaves, [axis] * len(leaves), given=None, what="a stack")
+    length = mapped_size(leaves, [axis] * len(leaves), size=None, name="a stack")
     if length is None:
         raise AxisError("a stack without arrays has no length", fix="keep the models in a list")
     return length

@@ -18,7 +18,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float
 from weft.core.errors import AxisError
 from weft.modules.dtypes import as_array, cast, compute_dtype, promote
-from weft.modules.explicit import beside, laid_as
+from weft.modules.explicit import laid_as, laid_like
 from weft.modules.op import op
 
 Axes = int | Sequence[int]
@@ -239,7 +239,7 @@ def _over(shape: Sequence[int], value: Any, x: Any) -> Any:
             f"values of shape {value.shape} do not fit an input's axes of sizes {tuple(shape)}",
             fix="check the number of features",
         )
-    return beside(lax.reshape(value, shape), x)
+    return laid_like(lax.reshape(value, shape), x)
 
 
 def running(old: Float[Array, "*shape"], new: Float[Array, "*shape"], momentum: float) -> Float[Array, "*shape"]:

@@ -59,9 +59,9 @@ def gru_step(
     """
     input_r, input_z, input_n = jnp.split(from_input, 3, axis=-1)
     carry_r, carry_z, carry_n = jnp.split(from_carry, 3, axis=-1)
-    seen, kept = gate(input_r + carry_r), gate(input_z + carry_z)
+    seen, update = gate(input_r + carry_r), gate(input_z + carry_z)
     new = activation(input_n + seen * carry_n)
-    return (1.0 - kept) * new + kept * carry
+    return (1.0 - update) * new + update * carry
 
 
 @op("gate", "activation")
@@ -91,8 +91,8 @@ def lstm_step(
 
     Source: Hochreiter and Schmidhuber, "Long Short-Term Memory", 1997.
     """
-    written, kept, new, shown = gate(i), gate(f), activation(g), gate(o)
-    memory = kept * memory + written * new
+    written, forget, new, shown = gate(i), gate(f), activation(g), gate(o)
+    memory = forget * memory + written * new
     return memory, shown * activation(memory)
 
 
@@ -117,8 +117,8 @@ def flip_sequences(  # weft: skip(the time axis may be any)
     backwards = jnp.reshape(
         jnp.arange(steps - 1, -1, -1), [steps if axis == time_axis else 1 for axis in range(ends.ndim)]
     )
-    taken = (backwards + ends) % steps
-    return jnp.take_along_axis(x, jnp.reshape(taken, (*taken.shape, *[1] * (x.ndim - taken.ndim))), time_axis)
+    sources = (backwards + ends) % steps
+    return jnp.take_along_axis(x, jnp.reshape(sources, (*sources.shape, *[1] * (x.ndim - sources.ndim))), time_axis)
 
 
 def last_step(  # weft: skip(batch and features may be any)

@@ -13,7 +13,7 @@ from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack, overload
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
-from weft.core.caches import kept
+from weft.core.caches import cached_by
 from weft.core.errors import AxisError, SuccessorError
 from weft.core.interpreter.rides import Carry as CARRY
 from weft.core.records.module import Module, static
@@ -128,7 +128,7 @@ class RNN(Module, Generic[Carry]):  # weft: skip(of any cell)
         return (carry, y) if return_carry else y
 
 
-@kept("options", most=64, typed=True)  # 1 and True are two things
+@cached_by("options", most=64, typed=True)  # 1 and True are two things
 def _scan(axis: int, reverse: bool, unroll: int | bool) -> Any:
     # One function for all cells: called eagerly, a scan over a new one would be compiled again.
     axes = {"in_axes": (None, CARRY, axis, axis, 0), "out_axes": (CARRY, axis)}

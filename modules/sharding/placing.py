@@ -77,12 +77,12 @@ def shard(tree: T, mesh: AnyMesh, rules: Rules, *, names: NamesByFilter | None =
     places = _places(tree, mesh, rules, names, unnamed)
     placed: dict[Path, Any] = {}
     # One array in two places stays one.
-    kept: dict[tuple[int, NamedSharding], Any] = {}
+    shards: dict[tuple[int, NamedSharding], Any] = {}
     for leaf, sharding in places:
         key = id(leaf.value), sharding
-        if key not in kept:
-            kept[key] = _put(leaf.value, sharding)
-        placed[leaf.path] = kept[key]
+        if key not in shards:
+            shards[key] = _put(leaf.value, sharding)
+        placed[leaf.path] = shards[key]
     return with_leaves(tree, placed)
 
 
@@ -152,7 +152,7 @@ class _Named:
 def _named_arrays(tree: Any, names: NamesByFilter | None) -> Iterator[_Named]:
     leaves = [leaf for leaf in iter_leaves(tree) if leaf.dynamic and type(leaf.value) not in NUMBERS]
     models = list(_as_in_the_model(tree, leaves))
-    given = [_axes_of_names(value) for value in (names or {}).values()]
+    axes_of_mapping = [_axes_of_names(value) for value in (names or {}).values()]
     filters: list[Filter] = list(names or {})
     wanted = sort_leaves(models, filters, require_all=False) if filters else [None] * len(leaves)
     for leaf, model, place in zip(leaves, models, wanted, strict=True):
@@ -162,7 +162,7 @@ def _named_arrays(tree: Any, names: NamesByFilter | None) -> Iterator[_Named]:
         if axes.names is not None and axes.inherited:
             axes = replace(axes, names=names_of_adapter(model, axes.names))
         if place is not None:
-            outside = given[place]
+            outside = axes_of_mapping[place]
             before = outside.before + axes.before
             axes = replace(axes if outside.names is None else outside, before=before, rank=axes.rank)
         yield _Named(leaf, axes.of_rank(np.ndim(leaf.value)), axes)
@@ -204,9 +204,9 @@ def _places(
     specs = [on_mesh(one.axes or (), _complete(one.axes or (), table)) for one in arrays]
     problems: dict[str, list[str]] = {}
     for one, spec in zip(arrays, specs, strict=True):
-        found = _problem(one, spec, mesh)
-        if found is not None:
-            fix, line = found
+        problem = _problem(one, spec, mesh)
+        if problem is not None:
+            fix, line = problem
             problems.setdefault(fix, []).append(line)
     if problems:
         raise AxisError(
@@ -261,26 +261,26 @@ def _check_rules(mesh: AnyMesh, table: Table) -> None:
         )
 
 
-def _problem(one: _Named, spec: Any, mesh: AnyMesh) -> tuple[str, str] | None:
+def _problem(array: _Named, spec: Any, mesh: AnyMesh) -> tuple[str, str] | None:
     """A way out and a line about what does not fit, if something does not."""
-    if one.axes is None:
-        return "name as many axes as the array has", f"{one}: more names than axes"
+    if array.axes is None:
+        return "name as many axes as the array has", f"{array}: more names than axes"
     used: list[Any] = []
-    for name, size, entry in zip(one.axes, one.shape, spec, strict=True):
+    for name, size, entry in zip(array.axes, array.shape, spec, strict=True):
         axes = axes_of(entry)
         missing = [axis for axis in axes if axis not in mesh.shape]
         if missing:
             fix = f"add a rule for {name!r} (None: not divided), or one for the rest, `...: None`"
-            return fix, f"{one}: no rule for {name!r}"
+            return fix, f"{array}: no rule for {name!r}"
         parts = math.prod(mesh.shape[axis] for axis in axes)
         if size % parts:
             fix = "make the size a multiple, or give the name another rule, None if it is not to be divided"
-            return fix, f"{one}: {size} is no multiple of {parts}, the size of {entry!r}"
+            return fix, f"{array}: {size} is no multiple of {parts}, the size of {entry!r}"
         twice = [axis for axis in axes if axis in used]
         if twice:
             return (
                 "give one of the names another rule: an array's axes lie on different axes of the mesh",
-                f"{one}: two of its axes lie on {twice[0]!r}",
+                f"{array}: two of its axes lie on {twice[0]!r}",
             )
         used += axes
     return None

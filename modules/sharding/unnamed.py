@@ -50,11 +50,11 @@ def check_used(table: Table, names: Collection[str], divides: bool) -> None:
     if wrong:
         known = sorted(names)
         others = [*known, *CONVENTIONAL]
-        near = {name: difflib.get_close_matches(str(name), [o for o in others if o != name], n=1) for name in wrong}
+        close = {name: difflib.get_close_matches(str(name), [o for o in others if o != name], n=1) for name in wrong}
         raise FilterError(
             "a rule is for a name that no axis has"
             + ("" if divides or not wants else ", and so every array would be whole on every device"),
-            at=[f"{name!r}: {table[name]!r}{f' (is it {near[name][0]!r}?)' if near[name] else ''}" for name in wrong],
+            at=[f"{name!r}: {table[name]!r}{f' (is it {close[name][0]!r}?)' if close[name] else ''}" for name in wrong],
             fix=f"correct or leave out the rule; the axes are called {', '.join(map(repr, known)) or 'nothing'}: name "
             'them by Sharded(...) on fields or by names=, or divide what has no names by unnamed="axis of the mesh"; '
             "in a table for several models, weft.Maybe(name) may be for none",
@@ -71,10 +71,10 @@ def divided(leaf: Leaf, names: Sequence[str | None], spec: PartitionSpec, axes: 
         axes: of the mesh.
         mesh: the mesh.
     """
-    shape, taken = np.shape(leaf.value), {axis for entry in spec for axis in axes_of(entry)}
+    shape, used = np.shape(leaf.value), {axis for entry in spec for axis in axes_of(entry)}
     parts = math.prod(mesh.shape[axis] for axis in axes_of(axes))
     fitting = [i for i, name in enumerate(names) if name is None and shape[i] and shape[i] % parts == 0]
-    if not fitting or taken & set(axes_of(axes)) or issubclass(leaf.kind, RngState):
+    if not fitting or used & set(axes_of(axes)) or issubclass(leaf.kind, RngState):
         return spec
     largest = max(fitting, key=lambda i: shape[i])
     return PartitionSpec(*(axes if i == largest else entry for i, entry in enumerate(spec)))

@@ -104,12 +104,12 @@ def record_calls(model: Module, method: str, args: tuple[Any, ...], kwargs: dict
     return recording.calls
 
 
-def _watch(record: Any, method: Callable[..., Any], given: Given, proceed: Callable[[], Any]) -> Any:
+def _watch(record: Any, method: Callable[..., Any], arguments: Given, proceed: Callable[[], Any]) -> Any:
     __tracebackhide__ = True
     recording = _recording.get()
     if recording is None or isinstance(record, Keys):
         return proceed()
-    return _recorded(recording, record, method, method.__name__, given, proceed)
+    return _recorded(recording, record, method, method.__name__, arguments, proceed)
 
 
 def _recorded(
@@ -117,12 +117,12 @@ def _recorded(
     record: Any,
     method: Callable[..., Any],
     name: str,
-    given: Given,
+    arguments: Given,
     proceed: Callable[[], Any] | None = None,
 ) -> Any:
     __tracebackhide__ = True
     path, place = _place_of(recording.running, record)
-    inputs = described(given[0], {name: value for name, value in given[1].items() if value is not None})
+    inputs = described(arguments[0], {name: value for name, value in arguments[1].items() if value is not None})
     running = Running(record, path, place)
     call = Call(path, place if name == "__call__" else f"{place}.{name}()", 0, type(record), inputs)
     is_new = (call.place, inputs) not in recording.seen
@@ -133,13 +133,13 @@ def _recorded(
     recording.running.append(running)
     try:
         with tabulate_context(next(_numbers)):
-            result = method(record, *given[0], **given[1]) if proceed is None else proceed()
+            result = method(record, *arguments[0], **arguments[1]) if proceed is None else proceed()
     finally:
         recording.running.pop()
     if is_new:
         call.outputs = as_text(result)
         if recording.costs:
-            call.forward, call.backward = _costs(recording, record, method, given)
+            call.forward, call.backward = _costs(recording, record, method, arguments)
     return result
 
 
@@ -165,8 +165,8 @@ def _is_alike(part: Any, record: Any) -> bool:
     return type(part) is type(record) and trees.structure(part) == trees.structure(record)
 
 
-def _costs(recording: Recording, record: Any, method: Callable[..., Any], given: Given) -> tuple[Cost, Cost | None]:
-    arrays, skeleton = take_arrays((record, *given))
+def _costs(recording: Recording, record: Any, method: Callable[..., Any], arguments: Given) -> tuple[Cost, Cost | None]:
+    arrays, skeleton = take_arrays((record, *arguments))
     avals = list(map(abstract, arrays))
     key = (method, skeleton, tuple((aval.shape, aval.dtype) for aval in avals))
     try:

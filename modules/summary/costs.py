@@ -77,8 +77,8 @@ def estimate_program(program: ClosedJaxpr) -> Cost:
         return Cost()
 
     def run(*arrays: Any) -> list[Any]:
-        consts, given = arrays[: len(program.consts)], arrays[len(program.consts) :]
-        return _jax.run(ClosedJaxpr(program.jaxpr, consts), given)
+        consts, inputs = arrays[: len(program.consts)], arrays[len(program.consts) :]
+        return _jax.run(ClosedJaxpr(program.jaxpr, consts), inputs)
 
     # Axes that a transform around names are unknown to a program of its own.
     names = sorted({str(name) for effect in program.effects if (name := getattr(effect, "name", None)) is not None})

@@ -88,11 +88,11 @@ def tabulate(  # weft: skip(of any model)
     leaves = [leaf for leaf in iter_leaves(model) if hasattr(leaf.value, "shape")]
     kinds = sorted({leaf.kind.__name__ for leaf in leaves})
     rows = [
-        [call.place, call.type.__name__, call.inputs, call.outputs, *_held(_inside(leaves, call.path), kinds)]
+        [call.place, call.type.__name__, call.inputs, call.outputs, *_counts_by_kind(_inside(leaves, call.path), kinds)]
         + (_cost_cells(call) if costs else [])
         for call in calls
     ]
-    heads, total = HEADS + kinds + (COSTS if costs else []), ["", "", "", "total", *_held(leaves, kinds)]
+    heads, total = HEADS + kinds + (COSTS if costs else []), ["", "", "", "total", *_counts_by_kind(leaves, kinds)]
     if format == "html":
         return _page(rich, type(model).__name__, heads, rows, total)
     return _text(rich, type(model).__name__, heads, rows, total, width)
@@ -119,7 +119,7 @@ def _inside(leaves: list[Leaf], path: Path | None) -> list[Leaf]:
     return [] if path is None else [leaf for leaf in leaves if leaf.path[: len(path)] == path]
 
 
-def _held(leaves: list[Leaf], kinds: list[str]) -> list[str]:
+def _counts_by_kind(leaves: list[Leaf], kinds: list[str]) -> list[str]:
     """By kind, how many numbers some leaves are, and how many bytes."""
     cells: list[str] = []
     for kind in kinds:

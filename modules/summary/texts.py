@@ -40,10 +40,10 @@ def as_text(value: Any, is_object: Callable[[Any], bool] = is_record) -> str:
 
 def _lines(value: Any, is_object: Callable[[Any], bool]) -> list[str]:
     if isinstance(value, Mapping) and value:
-        entries = sorted(((str(key), one) for key, one in value.items()), key=lambda entry: entry[0])
-        return [line for key, one in entries for line in _entry(key, one, is_object)]
+        entries = sorted(((str(key), part) for key, part in value.items()), key=lambda entry: entry[0])
+        return [line for key, part in entries for line in _entry(key, part, is_object)]
     if isinstance(value, list | tuple) and value:
-        parts = [_lines(one, is_object) for one in value]
+        parts = [_lines(part, is_object) for part in value]
         return [line for first, *rest in parts for line in (f"- {first}", *(f"  {line}" for line in rest))]
     return [_leaf(value, is_object)]
 

@@ -24,7 +24,7 @@ from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-from weft.core.caches import kept
+from weft.core.caches import cached_by
 from weft.core.paths import Path, format_path
 from weft.core.records import kinds, partition
 from weft.core.records.leaves import NUMBERS
@@ -44,7 +44,7 @@ class VariableKind(kinds.Kind):
     """The kind of a plain `nnx.Variable`, and the base of the kinds of Variable types that are no kinds themselves."""
 
 
-@kept("class")
+@cached_by("class")
 def kind_of(variable_type: type) -> type[kinds.Kind]:
     """Returns the kind of a Variable type: the type itself if it is a kind, else a new kind of that name."""
     if issubclass(variable_type, kinds.Kind):
@@ -170,7 +170,7 @@ def _value(leaf: Any, path: Path) -> Any:
     return jnp.asarray(value) if type(value) in NUMBERS else value
 
 
-@kept("class and attributes")
+@cached_by("class and attributes")
 def _record_class(node_type: type, labels: tuple[tuple[Any, type | None], ...], is_root: bool) -> Any:
     """Makes the class of records with these fields; cached, so that equal modules have records of the same class."""
     base: Any = GraphRecord if is_root else RecordNode

@@ -33,7 +33,7 @@ from jax.nn.initializers import variance_scaling as variance_scaling
 from jax.nn.initializers import xavier_normal as xavier_normal
 from jax.nn.initializers import xavier_uniform as xavier_uniform
 from jax.nn.initializers import zeros as zeros
-from weft.core.caches import kept
+from weft.core.caches import cached_by
 from weft.modules.drawing import has_same_bits, make_of, of_make
 from weft.modules.untouched import watch
 from weft.nnx.variable.metadata import VariableMetadata
@@ -112,7 +112,7 @@ def _untouched() -> Callable[[], bool]:
     return watch(_of_make)  # `_of_make` calls every initializer, so one watch covers all
 
 
-@kept("initializer, shape and dtype", most=512)
+@cached_by("initializer, shape and dtype", most=512)
 def _compiled(make: Any, shape: tuple[int, ...], dtype: Any) -> Callable[[Any, Any], Any]:
     init = _of_make(make)
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
-from weft.core.caches import kept
+from weft.core.caches import cached_by
 from weft.core.errors import AxisError
 from weft.core.records.keys import SeedError
 from weft.modules import ops
@@ -200,7 +200,7 @@ def _loop(time_axis: int, history: bool, unroll: int, state_axes: Any, broadcast
 
 
 # One loop for all cells with equal options: outside `jit`, each new loop function would be compiled.
-_cached_loop = kept("options", most=64, typed=True)(_loop)
+_cached_loop = cached_by("options", most=64, typed=True)(_loop)
 
 
 def _step(cell: Any, carry: Any, x: Any) -> tuple[Any, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, TypeVar, cast
 
-from weft.core.caches import kept
+from weft.core.caches import cached_by
 from weft.core.interpreter.interpret import Interpreted, interpret
 from weft.core.interpreter.prefixes import RidesByKind, refuse_by_kind
 from weft.core.interpreter.rules import Rule
@@ -36,7 +36,7 @@ def boundary_of(
     return _boundary_of(name, graph_mode(graph), graph_updates_mode(graph_updates), copies, supplies, switches)
 
 
-@kept("mode and switches", most=256)
+@cached_by("mode and switches", most=256)
 def _boundary_of(
     name: str, graph: bool, updates: bool, copies: bool, supplies: int, switches: tuple[Hashable, ...]
 ) -> References:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import pytest
 import weft
 from jaxtyping import Array, Float
-from weft.core.caches import Table, clear_caches, kept, kept_in, kept_with_class, tables
+from weft.core.caches import Table, cached_by, clear_caches, kept_in, kept_with_class, tables
 from weft.typecheck import verify
 
 KEY = jax.random.key(0)
@@ -23,7 +23,7 @@ def sizes() -> dict[str, int]:
 
 
 def test_a_table_holds_no_more_than_its_bound():
-    @kept("number", most=3)
+    @cached_by("number", most=3)
     def double(x: int) -> int:
         return 2 * x
 

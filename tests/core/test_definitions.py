@@ -44,7 +44,7 @@ IT_IS_NEW, IT_IS_OLD = "another Block, defined at <cell 2>:2", "another Block, d
         (CarryError, lambda: weft.fori_loop(0, 3, lambda i, b: NEW, OLD), f"carry: Block of 1 -> {IT_IS_NEW}"),
         (CarryError, lambda: weft.fori_loop(0, 3, lambda i, c: (NEW,), (OLD,)), f"carry[0]: Block of 1 -> {IT_IS_NEW}"),
         (BranchError, lambda: weft.cond(jnp.array(True), lambda: OLD, lambda: NEW), f"Block of 1 -> {IT_IS_NEW}"),
-        (StructureError, lambda: weft.merge(weft.split(OLD, ...)[0], NEW), f"this structure: it has {IT_IS_NEW}"),
+        (StructureError, lambda: weft.merge(weft.split(OLD, ...)[0], NEW), f"than the tree: it has {IT_IS_NEW}"),
         (StructureError, lambda: weft.update({"b": OLD}, {"b": NEW}), "update 0.b"),
         (StructureError, lambda: weft.changes(OLD, NEW), f"it has {IT_IS_NEW}, in the place of a Block"),
         (StructureError, lambda: weft.jvp(lambda b: b.w.sum(), (OLD,), (NEW,)), f"expected Block, got {IT_IS_NEW}"),
@@ -61,7 +61,7 @@ def test_a_class_that_is_defined_again_is_said_to_be_another_one(error, call, me
 def test_the_way_out_is_to_make_the_record_again():
     with pytest.raises(ContractError) as caught:
         SECOND["Net"](OLD)
-    assert caught.value.fix.endswith("make the record again, with the class as it is now")
+    assert caught.value.fix.endswith("make the record again, with the new class")
 
 
 def test_two_classes_of_different_names_are_not_taken_for_one():

@@ -61,7 +61,10 @@ def test_an_import_is_rewritten_where_it_stands(migrate: Migrate, before: str, a
         ("from flax import nnx\nnnx.Param(1)._pytree__nodes\n", "it is an internal name of flax.nnx's objects"),
         ("import flax.nnx\nweft = flax.nnx.jit\n", "the file binds the name `weft`"),
         ("import flax.nnx\n__all__ = ['flax']\n", "`__all__` has the name `flax`"),
-        ("try:\n    import flax.nnx\nexcept ImportError:\n    flax = None\n", "the file binds the name `flax` in several ways"),
+        (
+            "try:\n    import flax.nnx\nexcept ImportError:\n    flax = None\n",
+            "the file binds the name `flax` in several ways",
+        ),
     ],
 )
 def test_what_is_in_doubt_holds_the_file(migrate: Migrate, text: str, why: str):

@@ -13,7 +13,7 @@ import pytest
 import weft
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from weft import nnx
-from weft.modules.explicit import beside, is_divided, laid_as, once, product_sharding, spec_of
+from weft.modules.explicit import is_divided, laid_as, laid_like, once, product_sharding, spec_of
 
 KEY = jax.random.key(0)
 # Everything is divided that can be: features as a fully sharded model's are, and hidden axes as tensor parallelism has.
@@ -164,7 +164,7 @@ def test_layers_of_nnx_follow_the_same_rule(mesh: Any):
         (
             lambda x: weft.scan(lambda c, x: (c.replace(mean=c.mean + x), None))(weft.BatchNorm(4), x.T),
             weft.CarryError,
-            ["carry.mean: float32[4] -> float32[4@data]", "jax.sharding.reshard lays a value as the other one lies"],
+            ["carry.mean: float32[4] -> float32[4@data]", "jax.sharding.reshard gives a value another sharding"],
         ),
         (
             lambda x: weft.cond(True, lambda y: y + x, lambda y: y, jnp.zeros((4, 4))),
@@ -179,7 +179,7 @@ def test_layers_of_nnx_follow_the_same_rule(mesh: Any):
         (
             lambda x: weft.vmap(lambda a, b: a + b)(jnp.ones((4, 4)), x),
             weft.MeshError,
-            ["a mapped axis is divided over the mesh in some arguments", "a: float32[4,4]", "b: float32[4@data,4]"],
+            ["a mapped axis is divided over the mesh differently", "a: float32[4,4]", "b: float32[4@data,4]"],
         ),
     ],
     ids=["carry", "branches", "slices", "mapped"],
@@ -196,7 +196,7 @@ def test_an_axis_of_the_mesh_stays_where_it_comes_first():
 
 def test_values_without_a_mesh_are_left_alone():
     small, y = jnp.ones(2), jnp.ones((3, 2))
-    assert beside(small, y) is small
+    assert laid_like(small, y) is small
     assert laid_as(small, small) is small
 
 

@@ -343,7 +343,7 @@ def test_nothing_to_differentiate(name: str):
         (
             lambda: weft.jvp(lambda t: t["x"], ({"x": 1.0},), ({"y": 1.0},)),
             StructureError,
-            "made like what it belongs to",
+            "have the structure of its value",
         ),
         (lambda: weft.vjp(lambda t: {"y": t}, 1.0)[1]([1.0]), StructureError, "expected dict with 1 children"),
         (lambda: weft.grad(lambda x: (x, x, x), has_aux=True)(1.0), Exception, "has_aux|fit"),

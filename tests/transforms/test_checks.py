@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -58,7 +58,7 @@ def test_a_check_is_tied_to_the_arrays_of_a_record():
     assert weft.tree.equal(checked(linear, 100.0), linear)
     with pytest.raises(CheckError, match=r"^too large$"):
         jax.block_until_ready(checked(linear, 0.0))
-    with pytest.raises(TypeError, match="ties a check to arrays, and there is none"):
+    with pytest.raises(TypeError, match="ties its check to the arrays of x, and there is none"):
         weft.jit(lambda x: weft.error_if("name", x > 0, "never"))(1.0)
 
 
@@ -73,3 +73,14 @@ def test_errors_of_the_two_libraries_are_told_apart():
 def test_a_program_that_jax_compiled_says_the_message():
     with pytest.raises(jax.errors.JaxRuntimeError, match=r"weft\.error_if: no root of a negative number"):
         jax.block_until_ready(jax.jit(root)(BAD))
+
+
+@pytest.mark.parametrize(("value", "fails"), [(1.0, False), (-1.0, True)])
+def test_a_condition_on_a_static_number_is_known_inside_of_a_trace(value: float, fails: bool):
+    # `eqx.filter_jit` passes Python numbers as they are, and `jnp.any` of a constant is a tracer inside of it.
+    call = cast(Any, eqx).filter_jit(lambda y, x: y + weft.error_if(x, x < 0, "x is negative"))
+    if fails:
+        with pytest.raises(CheckError, match="x is negative"):
+            call(GOOD, value)
+    else:
+        assert call(GOOD, value).tolist() == (GOOD + 1).tolist()

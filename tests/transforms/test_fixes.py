@@ -88,7 +88,7 @@ def test_a_traced_value_as_a_static_argument_is_told_of_the_transform_around():
 
     with pytest.raises(weft.StaticError, match=r"a traced array in a static argument: ~int32\[\]\n  at: n\n") as caught:
         weft.jit(outer)(X, 2)
-    assert caught.value.fix.endswith("or pass what is static in the transform around this call, too")
+    assert caught.value.fix.endswith("or make the value static in the transform around this call, too")
     assert "use a tuple" not in str(caught.value)
     assert weft.jit(outer, static_argnames="n")(X, 2).tolist() == [2.0] * 3
 
@@ -151,10 +151,10 @@ def scaled(rule: Any) -> Any:
 
 
 def test_cotangents_of_a_wrong_shape_are_told_by_the_argument_they_belong_to():
-    with pytest.raises(weft.StructureError, match="a cotangent must be of the shape and dtype of what") as caught:
+    with pytest.raises(weft.StructureError, match="a cotangent must have the shape and dtype of its primal") as caught:
         weft.grad(scaled(lambda saved, g: ({"w": g * saved[1]}, g * saved[0]["w"])))(1.0)
     assert "at: weights.w: ~float32[], its cotangent: float32[3]" in str(caught.value)
-    assert "sum it over the axes along which that was broadcast" in caught.value.fix
+    assert "sum it over the axes along which the primal was broadcast" in caught.value.fix
     assert float(weft.grad(scaled(lambda saved, g: ({"w": (g * saved[1]).sum()}, None)))(1.0)) == 3.0
 
 
@@ -175,7 +175,7 @@ def doubled_jvp() -> Any:
     ids=["jvp", "linearize", "vjp", "custom_jvp"],
 )
 def test_derivatives_of_a_wrong_shape_are_told_by_the_users_path(call: Any, place: str):
-    with pytest.raises(weft.StructureError, match="must be of the shape and dtype of what it belongs to") as caught:
+    with pytest.raises(weft.StructureError, match="must have the shape and dtype of its primal") as caught:
         call()
     assert f"at: {place}: float32[5]" in str(caught.value)
 
@@ -194,7 +194,7 @@ HALF = X.astype("float16")
     ids=["jvp", "linearize", "vjp", "nnx.vjp"],
 )
 def test_derivatives_of_a_wrong_dtype_are_told_by_the_users_path(call: Any, place: str):
-    with pytest.raises(weft.StructureError, match="must be of the shape and dtype of what it belongs to") as caught:
+    with pytest.raises(weft.StructureError, match="must have the shape and dtype of its primal") as caught:
         call()
     assert f"at: {place}: float16[3]" in str(caught.value)
     assert ".astype" in caught.value.fix
@@ -236,7 +236,7 @@ FORGETFUL = [
 def test_a_forgotten_successor_is_told_at_the_users_line(loss: Any, transform: Any):
     with pytest.raises(weft.SuccessorError) as caught:
         weft.vjp(loss, normed()) if transform is weft.vjp else transform(loss)(normed())
-    assert "a pair (value, successor of a Normed), as a call of a stateful record returns it" in str(caught.value)
+    assert "a pair (value, successor of a Normed), which a call of a stateful record returns" in str(caught.value)
     assert f"at: {__file__}:{loss.__code__.co_firstlineno} in <lambda>" in str(caught.value)
     assert "take it apart, y, normed = ..." in caught.value.fix
 
@@ -265,7 +265,9 @@ UNNAMED = [
 @pytest.mark.parametrize(("loss", "name"), UNNAMED)
 @pytest.mark.parametrize("transform", [weft.grad, weft.jit])
 def test_arithmetic_with_a_pair_that_has_no_name_is_told_at_the_users_line(transform: Any, loss: Any, name: str):
-    with pytest.raises(weft.SuccessorError, match=f"a call of an? {name} gave a tuple: that of a stateful") as caught:
+    with pytest.raises(
+        weft.SuccessorError, match=f"the call of an? {name} returned a tuple: a call of a stateful"
+    ) as caught:
         transform(loss)(Outer(normed()))
     assert f"at: {__file__}:" in str(caught.value)
     assert f"take it apart, y, {name.lower()} = ..." in caught.value.fix
@@ -289,7 +291,7 @@ def test_a_loss_that_returns_its_successor_without_has_aux_is_told_of_it(transfo
 
     with pytest.raises(weft.DifferentiationError, match=r"returned a pair \(value, successor of a Normed\)") as caught:
         transform(loss)(normed())
-    assert caught.value.fix.startswith("return the successor beside the loss, with has_aux=True")
+    assert caught.value.fix.startswith("return (loss, successor) with has_aux=True")
     transform(loss, has_aux=True)(normed())
 
 
@@ -320,7 +322,7 @@ def test_pairs_that_an_optimizer_is_given_are_told_to_be_taken_apart():
     ids=["in_axes", "out_axes", "scan"],
 )
 def test_a_function_in_the_place_of_an_axis_is_told_of_axes(transform: Any):
-    with pytest.raises(weft.AxisError, match=r"a function says how a leaf rides: if_array\(axis=0\)") as caught:
+    with pytest.raises(weft.AxisError, match=r"a function cannot stand for an axis: if_array\(axis=0\)") as caught:
         transform(eqx.if_array(0))(model(), jnp.ones((4, 3)))
     assert "weft.axes({filter: axis, ...: axis})" in caught.value.fix
     transform(None)(model(), jnp.ones((4, 3)))

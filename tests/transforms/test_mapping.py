@@ -139,7 +139,7 @@ def test_unchanged_leaves_need_not_be_mapped_out():
 
 
 def test_what_differs_from_example_to_example_cannot_leave_unmapped():
-    with pytest.raises(ValueError, match="something mapped leaves under None: by out_axes") as caught:
+    with pytest.raises(ValueError, match="a mapped value leaves under None: by out_axes") as caught:
         weft.vmap(lambda net, x: net.replace(weight=net.weight + x), in_axes=(None, 0), out_axes=None)(
             Net(*jnp.ones((4,))), jnp.arange(3.0)
         )

@@ -212,7 +212,7 @@ def test_options_by_the_name_of_a_parameter_are_those_of_the_method():
 def test_what_differs_between_examples_cannot_be_written_back_and_is_named():
     record = net(axis=None)
     with weft.thread(record) as t:
-        with pytest.raises(AxisError, match=r"something mapped leaves under None(.|\n)*at: Net.norm.mean: ") as error:
+        with pytest.raises(AxisError, match=r"a mapped value leaves under None(.|\n)*at: Net.norm.mean: ") as error:
             weft.vmap(t.norm)(jnp.stack([X, X]))
         assert "reduce it over the mapped one" in str(error.value)
         _, after = t.done(None)
@@ -505,7 +505,7 @@ def test_while_loop_carries_along_what_changes_of_a_part(options: Any):
 
 def test_the_condition_of_a_loop_has_no_successor():
     with weft.thread(Walker(Walk(jnp.array(0)))) as t:
-        with pytest.raises(SuccessorError, match=r"has no way out(.|\n)*Walker.walk.steps"):
+        with pytest.raises(SuccessorError, match=r"cannot be returned: in the(.|\n)*Walker.walk.steps"):
             weft.while_loop(t.walk.counts, t.walk, jnp.array(1))
         t.done(None)
 

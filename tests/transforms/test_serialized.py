@@ -29,7 +29,7 @@ def test_what_was_serialized_takes_and_gives_records():
     loaded = weft.jit(step, donate_argnums=0).load(data, MODEL, 2.0)
     y, model = loaded({**MODEL, "w": jnp.arange(3.0)}, 3.0)
     assert (y.tolist(), model["w"].tolist(), model["name"]) == ([0.0, 3.0, 6.0], [1.0, 2.0, 3.0], "scale")
-    with pytest.raises(StructureError, match="another structure"):
+    with pytest.raises(StructureError, match="structure of the arguments differs"):
         loaded({**MODEL, "name": "other"}, 3.0)
 
 
@@ -67,7 +67,7 @@ def test_what_was_made_from_another_program_is_refused():
     for damaged in (data[:-100], data[:20], data[:-5] + b"12345"):
         with pytest.raises(StructureError, match="damaged or cut"):
             weft.jit(step).load(damaged, MODEL, 2.0)
-    with pytest.raises(StructureError, match="only what was compiled"):
+    with pytest.raises(StructureError, match="only a compiled function"):
         weft.jit(step).lower(MODEL, 2.0).serialize()
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from weft.core.caches import kept
+from weft.core.caches import cached_by
 from weft.core.records.leaves import is_array
 from weft.typecheck.language import objects
 from weft.typecheck.language.forms import form_of
@@ -88,7 +88,7 @@ def _is_an_array(leaf: Any) -> bool:
 _LIBRARIES = sys.stdlib_module_names | {"jax", "jaxlib", "numpy", "equinox", "jaxtyping", "beartype"}
 
 
-@kept("class")
+@cached_by("class")
 def is_plain_class(cls: type) -> bool:
     """Whether a class is the user's own, and neither JAX nor a form knows what its instances hold."""
     return (

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
-from weft.core.caches import kept
+from weft.core.caches import cached_by
 from weft.typecheck.language.annotations import Annotation
 from weft.typecheck.language.dims import AnyDim, Dim, FixedDim, NamedDim, Shape, SymbolicDim, UnboundDim, VariadicDim
 from weft.typecheck.language.names import names_of_class
@@ -351,7 +351,7 @@ class Builder:
         return builder(self, annotation, place, scope)
 
 
-@kept("nothing", most=1)
+@cached_by("nothing", most=1)
 def key_dtype() -> Any:
     """The dtype of random keys. Asked for once: in a fresh trace even making a key would compile."""
     return jax.eval_shape(jax.random.key, 0).dtype

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-from weft.core.caches import kept
+from weft.core.caches import cached_by
 from weft.core.records.leaves import is_array
 from weft.typecheck.arguments.abstract import abstractly
 from weft.typecheck.arguments.builder import Assignment, Builder, Scope, key_dtype
@@ -24,7 +24,7 @@ from weft.typecheck.language.objects import layer_of
 from weft.typecheck.language.signatures import Parameter, Signature, fields_of, has_converter, signature_of
 
 
-@kept("class")
+@cached_by("class")
 def signature_of_class(cls: type) -> Signature:
     """The parameters that constructing a Module takes: its `__init__`'s, or its fields."""
     if not getattr(cls.__init__, "__code__", None) or cls.__init__.__code__.co_filename != "<string>":
@@ -45,7 +45,7 @@ def signature_of_class(cls: type) -> Signature:
 _MOST_MAKERS = 4
 
 
-@kept("class")
+@cached_by("class")
 def makers_of(cls: type) -> tuple[Signature, ...]:
     """What makes instances of a class beside calling it: its class methods, and functions of its module, that say so.
 
@@ -104,7 +104,7 @@ def counts_of(cls: type, parameters: tuple[Parameter, ...], given: Mapping[str, 
     return found
 
 
-@kept("class")
+@cached_by("class")
 def counts_of_class(cls: type) -> tuple[str, ...]:
     """The same for a class, as far as its constructor takes sizes, keys and defaults only."""
     try:

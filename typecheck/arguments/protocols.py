@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from weft.core.caches import kept
+from weft.core.caches import cached_by
 from weft.typecheck.arguments.builder import Builder, Scope, Unbuildable
 from weft.typecheck.language.annotations import Annotation, Anything, CallableOf
 from weft.typecheck.language.signatures import attributes_of, signature_of
@@ -49,7 +49,7 @@ def _returns_anything(annotation: Annotation) -> bool:
     return isinstance(annotation, CallableOf) and isinstance(annotation.returns, Anything)
 
 
-@kept("class")
+@cached_by("class")
 def _stand_in(cls: type) -> type:
     """A class for such objects. It does not inherit: a property of the protocol's could not be set."""
     called = {"__call__": lambda self, *args, **kwargs: vars(self)["__call__"](*args, **kwargs)}
@@ -57,7 +57,7 @@ def _stand_in(cls: type) -> type:
     return type(cls.__name__, (), {**names, **(called if "__call__" in _members(cls) else {})})
 
 
-@kept("class")
+@cached_by("class")
 def _members(cls: type) -> dict[str, Annotation]:
     """What a protocol asks for: its attributes, and its properties and methods in order."""
     found: dict[str, Annotation] = dict(attributes_of(cls))

@@ -14,7 +14,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
-from weft.core.caches import kept
+from weft.core.caches import cached_by
 from weft.typecheck.arguments.uses import is_stub
 from weft.typecheck.language.siblings import is_apart
 
@@ -22,7 +22,7 @@ from weft.typecheck.language.siblings import is_apart
 _MOST = 24
 
 
-@kept("class")
+@cached_by("class")
 def is_abstract(cls: type) -> bool:
     """Whether a class has something for its subclasses to bring: methods, or fields (equinox's `AbstractVar`).
 
@@ -105,7 +105,7 @@ def _is_public(cls: type, base: type) -> bool:
     return found is cls
 
 
-@kept("class")
+@cached_by("class")
 def _line(cls: type) -> int:
     functions = (inspect.unwrap(one) for one in vars(cls).values() if inspect.isroutine(one))
     codes = [one.__code__ for one in functions if inspect.isfunction(one) and one.__module__ == cls.__module__]

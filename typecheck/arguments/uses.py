@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from types import CodeType
 from typing import Any
 
-from weft.core.caches import kept
+from weft.core.caches import cached_by
 
 
 def strings_compared(function: Callable[..., Any] | None, name: str) -> tuple[str, ...]:
@@ -79,13 +79,13 @@ def is_stub(function: Any) -> bool:
     return _raises_only(function.__code__) or (promises and _is_empty(function.__code__))
 
 
-@kept("code")
+@cached_by("code")
 def _raises_only(code: CodeType) -> bool:
     operations = (one.opname for one in dis.get_instructions(code))
     return code.co_names[:1] == ("NotImplementedError",) and not any(one.startswith("RETURN") for one in operations)
 
 
-@kept("code")
+@cached_by("code")
 def _is_empty(code: CodeType) -> bool:
     if any(one.opname not in _OF_NOTHING for one in dis.get_instructions(code)):
         return False
@@ -128,7 +128,7 @@ def _nodes(function: Callable[..., Any] | None) -> tuple[ast.expr | ast.Match, .
     return () if code is None else _nodes_of(code)
 
 
-@kept("code")
+@cached_by("code")
 def _nodes_of(code: CodeType) -> tuple[ast.expr | ast.Match, ...]:
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(code)))

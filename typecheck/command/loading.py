@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-from weft.core.caches import kept
+from weft.core.caches import cached_by
 from weft.typecheck.command.units import WEFT, Unit, installed_roots
 from weft.typecheck.language.siblings import Written, below, is_apart, modules_of, written
 from weft.typecheck.proofs.writing import LOADED
@@ -99,7 +99,7 @@ def _written(path: Path) -> Written:
     return {}
 
 
-@kept("file and its time", most=20000)
+@cached_by("file and its time", most=20000)
 def _written_at(path: Path, time: int) -> Written:
     return written(path.read_text(encoding="utf-8"))
 
@@ -136,7 +136,7 @@ def _state(file: str) -> tuple[int, int] | None:
     return stat.st_mtime_ns, stat.st_size
 
 
-@kept("file")
+@cached_by("file")
 def _lasts(file: str) -> bool:
     """Whether a file stays what it is for as long as this process: an installed one, or one of weft's."""
     path = Path(os.path.realpath(file))

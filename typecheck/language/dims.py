@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
-from weft.core.caches import kept
+from weft.core.caches import cached_by
 from weft.typecheck.errors import AnnotationError
 
 
@@ -206,7 +206,7 @@ class Shape:
         return Shape(outer.dims + self.dims, variadic)
 
 
-@kept("text")
+@cached_by("text")
 def _parse_shape(text: str) -> Shape:
     words = text.split()
     dims = tuple(parse_dim(word, text) for word in words)
@@ -290,12 +290,12 @@ def _piece(part: ast.expr) -> str | Hole:
     return Hole(source, _free_names(source))
 
 
-@kept("text")
+@cached_by("text")
 def _compiled(source: str) -> CodeType:
     return compile(source.strip(), "<dim expression>", "eval")
 
 
-@kept("text")
+@cached_by("text")
 def _free_names(source: str) -> frozenset[str]:
     """The names that an expression reads; a name that is called, such as `min`, is Python's own."""
     tree = ast.parse(source.strip(), mode="eval")
@@ -311,7 +311,7 @@ def _protected(name: str) -> str:
     return f"_kw_{name}" if keyword.iskeyword(name) and name not in _OPERATORS else name
 
 
-@kept("text")
+@cached_by("text")
 def _protect_keywords(source: str) -> str:
     if not any(word in source for word in keyword.kwlist):
         return source

@@ -18,7 +18,7 @@ from typing import Any
 
 import equinox as eqx
 import typing_extensions
-from weft.core.caches import kept
+from weft.core.caches import cached_by
 from weft.core.records.configuration import field_values, stored
 from weft.core.records.kinds import Role, field_roles
 from weft.core.records.leaves import keeps_numbers
@@ -101,7 +101,7 @@ def _values_of_object(value: Any) -> Mapping[str, Any]:
     return {**_class_attributes(type(value)), **objects.attributes_of(value)}
 
 
-@kept("class")
+@cached_by("class")
 def _class_attributes(cls: type) -> Mapping[str, Any]:
     # A default in the class's own body is a value that an object has, though no attribute of its own.
     return {name: getattr(cls, name) for name, *_ in _object_fields(cls) if hasattr(cls, name)}
@@ -200,7 +200,7 @@ NAMEDTUPLE = Form(
 FORMS = (MODULE, OBJECT, TYPEDDICT, DATACLASS, NAMEDTUPLE)
 
 
-@kept("class")
+@cached_by("class")
 def form_of(cls: type) -> Form | None:
     """Which sort of class with annotated fields it is, if any."""
     return next((form for form in FORMS if form.is_class(cls)), None)

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from types import FunctionType
 
-from weft.core.caches import kept
+from weft.core.caches import cached_by
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import Annotation, ArrayOf, BatchedOf, RecordOf
 from weft.typecheck.language.dims import NamedDim, Shape, SymbolicDim, VariadicDim
@@ -70,13 +70,13 @@ def _annotations_of(signature: Signature) -> tuple[Annotation, ...]:
     return (signature.returns, *(p.annotation for p in signature.parameters), *(f.annotation for f in fields))
 
 
-@kept("class")
+@cached_by("class")
 def names_of_fields(cls: type) -> frozenset[str]:
     """The dims that the fields of a class name."""
     return frozenset().union(*(names_in(field.annotation) for field in fields_of(cls)))
 
 
-@kept("class")
+@cached_by("class")
 def names_of_class(cls: type) -> frozenset[str]:
     """The dims that the fields and methods of a class name."""
     layer = layer_of(cls)

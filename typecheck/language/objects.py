@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.core import hooks
-from weft.core.caches import kept
+from weft.core.caches import cached_by
 from weft.core.errors import ForeignObjectError
 
 # The attribute in which a proof notes the sizes that a constructor was given.
@@ -87,7 +87,7 @@ def is_foreign_class(cls: type) -> bool:
     return base is not None and issubclass(cls, base)
 
 
-@kept("class")
+@cached_by("class")
 def layer_of(cls: type) -> Layer | None:
     """The layer that a class belongs to; asking loads what that layer has for the checker."""
     module = hooks.object_layer(cls)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from weft.core.caches import kept
+from weft.core.caches import cached_by
 from weft.typecheck.language.annotations import (
     Annotation,
     ArrayOf,
@@ -70,7 +70,7 @@ class RecordPlan:
     binding: tuple[FieldCheck, ...]
 
 
-@kept("class and policy")
+@cached_by("class and policy")
 def record_plan(cls: type, policy: Policy) -> RecordPlan:
     """The plan of a class.
 

@@ -9,7 +9,7 @@ import textwrap
 from types import CodeType
 from typing import Any
 
-from weft.core.caches import kept
+from weft.core.caches import cached_by
 from weft.core.callers import shorten
 from weft.typecheck.matching.bindings import Slot
 
@@ -30,7 +30,7 @@ def locate(slot: Slot) -> str:
     return _place(code, "return" if slot.role in ("return", "yield") else slot.name)
 
 
-@kept("class or code, and name")
+@cached_by("class or code, and name")
 def _place(owner: Any, name: str) -> str:
     try:
         file = inspect.getsourcefile(owner) or inspect.getfile(owner)

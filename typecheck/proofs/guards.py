@@ -11,7 +11,7 @@ import re
 import traceback
 from pathlib import Path
 
-from weft.core.caches import kept
+from weft.core.caches import cached_by
 from weft.typecheck.proofs.whose import is_installed, is_of_library, is_users
 
 _RAISES = re.compile(r"(^|[:;]\s*)(raise|assert)\b")
@@ -53,7 +53,7 @@ def is_packages(file: str, own: frozenset[str]) -> bool:
     return any(file.startswith(top) and (is_installed(top) or not is_installed(file)) for top in _packages(own))
 
 
-@kept("files")
+@cached_by("files")
 def _packages(own: frozenset[str]) -> tuple[str, ...]:
     """The folders of the packages that some files are in."""
     found: list[str] = []

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
-from weft.core.caches import kept
+from weft.core.caches import cached_by
 from weft.core.edge import _tracers, names
 from weft.typecheck.proofs.guards import is_packages
 from weft.typecheck.proofs.whose import is_transforms, is_users
@@ -81,7 +81,7 @@ def is_transformed(function: Any) -> bool:
 # ------------------------------------------------------------------------------- what a guard asks for, by its source
 
 
-@kept("code")
+@cached_by("code")
 def _statements(code: CodeType) -> tuple[ast.stmt, ...]:
     """The statements of a function that may be guards, at their lines: `if`, `assert`, and calls."""
     if code.co_name.startswith("<"):

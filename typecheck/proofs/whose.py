@@ -13,11 +13,11 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Literal
 
-from weft.core.caches import kept
+from weft.core.caches import cached_by
 from weft.core.callers import Owner, owner_of
 
 
-@kept("nothing", most=1)
+@cached_by("nothing", most=1)
 def _targets() -> tuple[str, ...]:
     """The folders on the path where `pip install --target` has put packages: it leaves their metadata beside them."""
     folders = [Path(one) for one in sys.path if one]
@@ -34,7 +34,7 @@ _MACHINERY = tuple(str(Path(__file__).parents[2] / "modules" / name) for name in
 _IS_INSTALLED = any(name in __file__ for name in ("site-packages", "dist-packages"))
 
 
-@kept("file")
+@cached_by("file")
 def is_users(filename: str, own: frozenset[str] = frozenset()) -> bool:
     """Whether a file holds user's code."""
     if filename == "<string>":  # what dataclasses generate
@@ -103,6 +103,6 @@ def _line_of_def(code: CodeType) -> int:
     return min(lines, default=code.co_firstlineno)
 
 
-@kept("class")
+@cached_by("class")
 def file_of(cls: type) -> str:
     return getattr(sys.modules.get(cls.__module__), "__file__", None) or place_of(cls)[0]

@@ -23,7 +23,7 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
-from weft.core.caches import kept
+from weft.core.caches import cached_by
 from weft.core.edge import sizes as edge
 from weft.core.records import leaves
 from weft.typecheck.sizes import polynomials
@@ -40,7 +40,7 @@ def _is_silent(frame: FrameType) -> bool:
     return _is_silent_file(edge.caller(frame).f_code.co_filename)
 
 
-@kept("file")
+@cached_by("file")
 def _is_silent_file(file: str) -> bool:
     return edge.is_library(file) or file.startswith((_CHECKER, *_OWN))
 

@@ -165,7 +165,7 @@ def test_an_array_that_was_given_away_by_others_is_told_of_no_call():
     ids=["jit", "vmap", "grad", "remat", "scan", "while_loop", "cond"],
 )
 def test_a_shape_that_is_computed_with_is_told_by_its_path(call: Any):
-    with pytest.raises(TraceLevelError, match="a mere shape is computed with") as caught:
+    with pytest.raises(TraceLevelError, match="a ShapeDtypeStruct has a shape and no values") as caught:
         call(jax.ShapeDtypeStruct((2,), "float32"))
     assert ".x: float32[2]\n" in str(caught.value)
     assert "groups[" not in str(caught.value)

@@ -13,7 +13,7 @@ from weft.core.interpreter.interpret import QUICK_PLANS, Interpreted, interpret
 from weft.core.interpreter.rides import Axis
 from weft.core.interpreter.rules import Lift, Rule
 from weft.core.interpreter.values import VALUES
-from weft.core.records.statics import Bound, Static, given, same_static
+from weft.core.records.statics import Bound, Static, same_static, unwrapped
 from weft.transforms.compilation import bind
 
 
@@ -155,7 +155,7 @@ def test_bound_stands_for_its_tree():
     bound = bind({"w": jnp.ones(2), "name": "net"})
     assert isinstance(bound, Bound)
     assert bound.value["name"] == "net"
-    assert given(bound)["w"] is bound.value["w"]
-    assert given(Static(3)) == 3
-    assert given([1]) == [1]
+    assert unwrapped(bound)["w"] is bound.value["w"]
+    assert unwrapped(Static(3)) == 3
+    assert unwrapped([1]) == [1]
     assert jax.tree.map(lambda x: x * 2, bound).value["w"].tolist() == [2.0, 2.0]

@@ -41,7 +41,7 @@ def dynamic(tree: Any) -> list[Any]:
 
 
 def rides(prefix: Any, tree: Any) -> list[Any]:
-    return list(map(axis_of, resolve(prefix, tree, dynamic(tree), read_axis, what="in_axes")))
+    return list(map(axis_of, resolve(prefix, tree, dynamic(tree), read_axis, option="in_axes")))
 
 
 BY_KIND = axes({BatchStat: None, ...: 0})
@@ -100,9 +100,9 @@ def test_lanes_are_the_distinct_rides_in_their_order():
 
 
 def test_what_a_transform_does_not_know_in_a_prefix_is_left_to_jax():
-    found = resolve(("x", 0), (1.0, 2.0), dynamic((1.0, 2.0)), read_axis, what="in_axes")
+    found = resolve(("x", 0), (1.0, 2.0), dynamic((1.0, 2.0)), read_axis, option="in_axes")
     assert found == [Unknown("x"), Axis(0)]
-    with pytest.raises(weft.AxisError, match="out_axes gives 'x' to an array, which can ride on no such thing"):
+    with pytest.raises(weft.AxisError, match="out_axes gives 'x' to an array, which out_axes does not accept"):
         weft.vmap(lambda x: x + 1, out_axes="x")(jnp.ones(2))
 
 
@@ -116,7 +116,7 @@ def test_nodes_ride_whole():
 
 
 def sizes(tree: Any, prefix: Any, given: int | None = None) -> int | None:
-    return mapped_size(dynamic(tree), rides(prefix, tree), given=given, what="vmap")
+    return mapped_size(dynamic(tree), rides(prefix, tree), size=given, name="vmap")
 
 
 def test_the_size_of_the_mapped_axis():

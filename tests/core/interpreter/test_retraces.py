@@ -175,7 +175,7 @@ def test_a_function_made_anew_is_told():
         for _ in range(2):
             weft.jit(lambda x: x + 1)(X)
     assert "the first trace" in told[0]
-    assert "made anew, from the same lines" in told[1]
+    assert "defined again by the same lines" in told[1]
 
 
 def test_a_function_can_be_asked_afterwards():

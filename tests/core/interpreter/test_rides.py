@@ -175,10 +175,10 @@ def test_output_and_updates_have_lanes_of_their_own():
 def test_what_no_lane_takes_is_refused_with_its_path():
     with pytest.raises(AxisError) as caught:
         lanes((Axis(0),)).output(Axis(1), jnp.ones(2), here)
-    assert "out_axes gives 1 to an array, which can ride on no such thing" in str(caught.value)
+    assert "out_axes gives 1 to an array, which out_axes does not accept" in str(caught.value)
     assert "at: output.w: float32[2]" in str(caught.value)
     for ride in (Axis(1), None):
-        with pytest.raises(AxisError, match="something new in an argument cannot leave, because updates of that"):
+        with pytest.raises(AxisError, match="a value that is new in an argument cannot leave, because updates of that"):
             lanes((Axis(1),)).update(ride, 1.0, here)
 
 
@@ -190,7 +190,7 @@ def test_what_a_ride_refuses_is_refused_in_its_words():
     refusing = Role("'updates of differentiated leaves'", instead="pass it otherwise")
     with pytest.raises(AxisError) as caught:
         lanes((), (refusing,)).update(refusing, 1.0, here)
-    assert "something changes that cannot leave on out_axes 'updates of differentiated leaves'" in str(caught.value)
+    assert "a leaf changes that cannot leave on out_axes 'updates of differentiated leaves'" in str(caught.value)
     assert "fix: pass it otherwise" in str(caught.value)
 
 
@@ -200,5 +200,5 @@ def test_what_is_mapped_does_not_leave_without_an_axis():
         lanes((Axis(0),)).output(Axis(0), x, here)
         lanes((Axis(None),)).output(Axis(None), x, here)
 
-    with pytest.raises(AxisError, match=r"something mapped leaves under None(.|\n)*at: output.w: float32\[\]"):
+    with pytest.raises(AxisError, match=r"a mapped value leaves under None(.|\n)*at: output.w: float32\[\]"):
         jax.vmap(run)(jnp.ones(2))

@@ -140,7 +140,7 @@ def test_a_sparse_tree_that_is_whole_flattens_as_by_jax(tree: Any):
     ],
 )
 def test_a_sparse_tree_of_another_make_is_refused(tree: Any, sparse: Any):
-    with pytest.raises(StructureError, match="must be made like what it belongs to: expected") as caught:
+    with pytest.raises(StructureError, match="must have the structure of its value: expected") as caught:
         flatten_sparse(trees.structure(tree), sparse)
     assert "None wherever it is zero" in str(caught.value)
 

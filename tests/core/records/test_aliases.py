@@ -51,7 +51,7 @@ CASES: list[tuple[Any, list[str]]] = [
 @pytest.mark.parametrize(("model", "places"), CASES)
 @pytest.mark.parametrize("transform", [weft.grad, weft.value_and_grad])
 def test_gradients_name_both_places(transform: Any, model: Any, places: list[str]):
-    with pytest.raises(AliasError, match="would give one thing in two places two different values") as caught:
+    with pytest.raises(AliasError, match="would give one array in two places two different values") as caught:
         transform(loss)(model, W)
     assert list(caught.value.at) == places
     assert "weft.Shared(model); or give each place its own: weft.tree.copy(model)" in str(caught.value)

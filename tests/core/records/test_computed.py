@@ -78,7 +78,7 @@ def test_what_was_trained_is_not_made_anew():
     for new in (record.replace(rate=0.2), weft.at(record).rate.set(0.2), weft.inference(record)):
         np.testing.assert_array_equal(new.scale, 5 * np.ones(3))
         assert new.count == 1
-    with pytest.raises(StructureError, match="computes scale, and it cannot be told what it is where features"):
+    with pytest.raises(StructureError, match="computes scale, and it is unknown whether its value depends on features"):
         record.replace(features=4)
     assert record.replace(features=4, scale=jnp.ones(4)).scale.shape == (4,)
 

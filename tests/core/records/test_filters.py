@@ -181,7 +181,7 @@ def test_what_may_be_absent_has_an_empty_gradient():
     ("make", "message"),
     [
         (lambda: Inside(), "Inside takes a path, and this one is empty"),
-        (lambda: Inside("encoder..layers"), "this is no path: 'encoder..layers'"),
+        (lambda: Inside("encoder..layers"), "cannot be read as a path: 'encoder..layers'"),
         (lambda: InstanceOf(), "InstanceOf takes classes"),
         (lambda: InstanceOf(leaves_of_layer()), "InstanceOf takes classes, not"),  # type: ignore[arg-type]
     ],

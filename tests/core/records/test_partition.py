@@ -187,10 +187,13 @@ def test_parts_that_are_missing_or_twice_there_are_named():
 @pytest.mark.parametrize(
     ("run", "fragment"),
     [
-        (lambda s, layer: merge(s, {"x": 1}), "part 0 is not of this structure"),
-        (lambda s, layer: update(layer, {"x": 1}), "update 0 is not of this structure"),
-        (lambda s, layer: update(layer, layer, layer.replace(name="b")), "update 1 is not of this structure"),
-        (lambda s, layer: changes(layer, [1]), "the tree after is not of this structure"),
+        (lambda s, layer: merge(s, {"x": 1}), "part 0 has another structure than the tree"),
+        (lambda s, layer: update(layer, {"x": 1}), "update 0 has another structure than the tree"),
+        (
+            lambda s, layer: update(layer, layer, layer.replace(name="b")),
+            "update 1 has another structure than the tree",
+        ),
+        (lambda s, layer: changes(layer, [1]), "the tree after has another structure than the tree"),
     ],
 )
 def test_trees_of_another_make_are_refused(run: Any, fragment: str):

@@ -570,13 +570,13 @@ def give(value: Any) -> Callable[[], Any]:
         (
             give({"p": X[:2]}),
             StructureError,
-            "the perturbation 'p' does not fit the perturbed value\n  at: given: float32[2]\n"
-            "  at: perturbed: float32[3]\n",
+            "the perturbation 'p' does not fit the perturbed value\n  at: perturbation: float32[2]\n"
+            "  at: value: float32[3]\n",
         ),
         (
             give({"p": (X,)}),
             StructureError,
-            "the perturbation 'p' is not a tree like the perturbed value\n  at: given: PyTreeDef((*,))\n",
+            "the perturbation 'p' is not a tree like the perturbed value\n  at: perturbation: PyTreeDef((*,))\n",
         ),
         (
             lambda: perturbations(lambda x: perturb("p", x) + perturb("p", x))(X),

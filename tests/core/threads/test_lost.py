@@ -417,8 +417,8 @@ UNSEEN: list[tuple[str, Callable[[], Any], str, str]] = [
 
 @pytest.mark.parametrize(("program", "name", "why"), [row[1:] for row in UNSEEN], ids=[row[0] for row in UNSEEN])
 def test_what_is_not_looked_at_is_said_once(program: Callable[[], Any], name: str, why: str):
-    lost._said.clear()  # pyright: ignore[reportPrivateUsage]
-    said = rf"does not look at the successor of {re.escape(name)}: .*{why}(.|\n)*at: {re.escape(__file__)}:\d+\n  fix: "
+    lost._warned.clear()  # pyright: ignore[reportPrivateUsage]
+    said = rf"cannot follow the successor of {re.escape(name)}: .*{why}(.|\n)*at: {re.escape(__file__)}:\d+\n  fix: "
     with debug_successors(), pytest.warns(UserWarning, match=said) as warned:
         program()
     assert len(warned) == 1

@@ -309,5 +309,5 @@ def test_what_is_no_field_cannot_be_set_or_deleted_and_the_error_says_what_to_do
 
 def test_help_tells_the_whole_language():
     text = thread.__doc__ or ""
-    for form in ("scan(weft.remat(t.blocks))", "t.count = ", "(y, aux, successor)", "peek(t.part)", "What is an error"):
+    for form in ("scan(weft.remat(t.blocks))", "t.count = ", "(y, aux, successor)", "peek(t.part)", "**Errors**"):
         assert form in text

@@ -60,7 +60,7 @@ def test_layers_are_chosen_by_any_filter_and_quantised_ones_are_adapted_too():
     both = weft.lora(weft.quantize(attention, weft.Not(weft.PathContains("out"))), 1, key=KEY)
     assert [type(layer.base).__name__ for layer in (both.query, both.out)] == ["QuantizedLinear", "Linear"]
     np.testing.assert_allclose(both(X), attention(X), atol=0.05)
-    with pytest.raises(weft.FilterError, match="nothing in this MLP is InstanceOf"):
+    with pytest.raises(weft.FilterError, match="no part of this MLP matches InstanceOf"):
         weft.lora(make(), 1, key=KEY, where=weft.PathContains("bias"))  # a part of a layer is none
 
 

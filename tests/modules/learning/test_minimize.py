@@ -124,5 +124,5 @@ def test_minimize_names_what_is_no_scalar_and_what_may_be_the_successor():
     opt = weft.Optimizer(model, optax.sgd(1.0))
     with pytest.raises(weft.WeftError):
         opt.minimize(lambda model: model.weight, model)
-    with pytest.raises(weft.SuccessorError, match="nobody can tell that it is the successor"):
+    with pytest.raises(weft.SuccessorError, match="it may be the successor or a value"):
         opt.minimize(lambda model: (model, model(X)[0]), model)

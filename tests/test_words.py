@@ -1,0 +1,96 @@
+"""Names say what a value is: no function uses a filler (`found`, `given`, `other`) as a name for more than a line.
+
+A name *lives longer than a line* if a function binds it on one line (as a parameter, or by an assignment, a loop or a
+comprehension) and uses it on a later one. A comprehension on a single line may use any name, and so may attributes.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+# The packages whose names hold to this; add a package when its names do.
+ROOMS = ["core", "transforms"]
+FILLERS = frozenset(
+    [
+        "one",
+        "other",
+        "found",
+        "held",
+        "kept",
+        "given",
+        "left",
+        "near",
+        "taken",
+        "what",
+        "it",
+        "apart",
+        "beside",
+        "sideways",
+    ]
+)
+# A function called `_itself` returns its argument, which the name says, but not what for.
+ENDINGS = ("_itself",)
+# Python's own name for the second operand of a comparison, and the public name of a part of every error.
+CONVENTIONS = {"other": "__eq__", "what": "__init__"}
+
+
+def long_lived_fillers(source: str) -> Iterator[tuple[int, str]]:
+    """The lines and names of fillers that a function binds on a line and uses on a later one."""
+    tree = ast.parse(source)
+    functions = [
+        node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+    ]
+    for function in functions:
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) and is_filler(function.name):
+            yield function.lineno, function.name
+        names = [*_names(function)]
+        bound = {name: line for line, name, is_bound in reversed(names) if is_bound and is_filler(name)}
+        for name, first in bound.items():
+            is_convention = getattr(function, "name", None) == CONVENTIONS.get(name, "")
+            if not is_convention and any(used == name and line > first for line, used, _ in names):
+                yield first, name
+
+
+def is_filler(name: str) -> bool:
+    return name.strip("_") in FILLERS or name.endswith(ENDINGS)
+
+
+def _names(function: ast.AST) -> Iterator[tuple[int, str, bool]]:
+    """The names in a function, in the order of lines: line, name, and whether the line binds it."""
+    names = [(node.lineno, node.arg, True) for node in ast.walk(function) if isinstance(node, ast.arg)]
+    nodes = [node for node in ast.walk(function) if isinstance(node, ast.Name)]
+    names += [(node.lineno, node.id, isinstance(node.ctx, ast.Store)) for node in nodes]
+    return iter(sorted(names))
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_no_filler_is_the_name_of_anything_that_lives_longer_than_a_line(room: str):
+    places = [
+        f"{path.relative_to(ROOT)}:{line}: {name}"
+        for path in sorted((ROOT / room).rglob("*.py"))
+        for line, name in sorted(set(long_lived_fillers(path.read_text())))
+    ]
+    assert not places, "name these by what they are:\n" + "\n".join(places)
+
+
+@pytest.mark.parametrize(
+    ("source", "fillers"),
+    [
+        ("def f(one):\n    return one", [(1, "one")]),
+        ("def f(x):\n    found = x\n    return found", [(2, "found")]),
+        ("def f(x):\n    for other in x:\n        g(other)", [(2, "other")]),
+        ("def f(x):\n    return [one for one in x]", []),
+        ("def f(x):\n    found = x", []),
+        ("def value_itself(x):\n    return x", [(1, "value_itself")]),
+        ("found = 1", []),
+        ("def __eq__(self, other):\n    return self.x == other.x", []),
+        ("def f(founder):\n    return founder.found", []),
+    ],
+)
+def test_the_check_knows_what_lives_longer_than_a_line(source: str, fillers: list[tuple[int, str]]):
+    assert list(long_lived_fillers(source)) == fillers
