@@ -12,7 +12,7 @@ from weft.core.definitions import same_name
 from weft.core.frames import Frame, current_frames
 from weft.core.interpreter.rides import Carry
 from weft.core.records.leaves import is_array
-from weft.core.records.successors import apart, pair_in_words
+from weft.core.records.successors import how_to_unpack, pair_in_words
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import ArrayOf, Instance, RecordOf, TupleOf, members_of
 from weft.typecheck.language.dims import AnyDim, Dim, FixedDim, NamedDim, SymbolicDim, VariadicDim
@@ -249,7 +249,7 @@ def none(miss: Mismatch) -> Words | None:
 
 def pair(miss: Mismatch) -> Words | None:
     """The whole return value of a stateful call, where its first part is meant."""
-    return {"apart": apart(miss.value)} if pair_in_words(miss.value) else None
+    return {"apart": how_to_unpack(miss.value)} if pair_in_words(miss.value) else None
 
 
 def redefined(miss: Mismatch) -> type | None:
