@@ -1,4 +1,4 @@
-"""map and associative_scan: what to do with the slices of a sequence, one by one or pair by pair.
+"""lax_map and associative_scan: what to do with the slices of a sequence, one by one or pair by pair.
 
 Both are staged, like the loops of `loops`.
 """
@@ -27,7 +27,7 @@ from weft.transforms.carries import carrying_along, rule_of_a_carry, values_at, 
 
 @dataclass(frozen=True)
 class MapOverOptions:
-    """The options of one `map`."""
+    """The options of one `lax_map`."""
 
     batch_size: int | None
 
@@ -47,7 +47,7 @@ def _lift_map(lift: Lift[MapOverOptions]) -> Lifted:
             return lax.map(on_one, slices, batch_size=options.batch_size)
         if options.batch_size is not None:
             raise SuccessorError(
-                "map with batch_size runs several slices at once, and one record cannot follow all of them",
+                "lax_map with batch_size runs several slices at once, and one record cannot follow all of them",
                 at=format_path(body.crossing.structure.path_of(0)),
                 fix="leave out batch_size; or use vmap, inside of which what changes is reduced over a named axis",
             )
@@ -64,12 +64,12 @@ def _lift_map(lift: Lift[MapOverOptions]) -> Lifted:
 
 
 def _check_map(options: MapOverOptions, call: Call, leaves: Sequence[Leaf], rides: Sequence[Ride]) -> None:
-    if mapped_size(leaves, [axis_of(ride) for ride in rides], given=None, what="map") is None:
-        raise AxisError("map has nothing to map over", fix="pass a tree with at least one array")
+    if mapped_size(leaves, [axis_of(ride) for ride in rides], given=None, what="lax_map") is None:
+        raise AxisError("lax_map has nothing to map over", fix="pass a tree with at least one array")
 
 
 MAP: Rule[MapOverOptions] = Rule(
-    "map",
+    "lax_map",
     _lift_map,
     arrive=lambda options, call: (None, 0, None),
     depart=lambda options, index: 0,
@@ -83,7 +83,7 @@ MAP: Rule[MapOverOptions] = Rule(
 
 
 @cutting
-def map(function: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> Any:
+def lax_map(function: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> Any:
     """Applies a function to one slice after another, along the leading axis, and stacks the results.
 
     Args:
@@ -97,7 +97,7 @@ def map(function: Callable[[Any], Any], xs: Any, *, batch_size: int | None = Non
     Source: `jax.lax.map`.
 
     >>> import jax.numpy as jnp
-    >>> map(lambda x: x["a"] + 1, {"a": jnp.arange(3), "name": "xs"}).tolist()
+    >>> lax_map(lambda x: x["a"] + 1, {"a": jnp.arange(3), "name": "xs"}).tolist()
     [1, 2, 3]
     """
     return call_over_values(MAP, (function,), MapOverOptions(batch_size), xs)

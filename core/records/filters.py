@@ -1,4 +1,4 @@
-"""Filters: predicates over leaves, in one small language. `help(weft.Filter)` tells it; see `Filter` below.
+"""`weft.filters`: predicates over leaves, in one small language, which `help(weft.filters.Filter)` tells.
 
 How leaves are sorted by several of them is in `sorting`.
 """
@@ -16,6 +16,13 @@ from weft.core.errors import FilterError
 from weft.core.paths import Path, format_path, parse_path
 from weft.core.records.kinds import Kind
 from weft.core.records.leaves import Leaf
+
+__all__ = ["All", "Any", "Filter", "Inside", "InstanceOf", "Maybe", "Not", "PathContains", "WithTag"]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
 
 Predicate = Callable[[Leaf], bool]
 UserPredicate = Callable[[Path, type[Kind], AnyValue], bool]

@@ -11,7 +11,7 @@ from weft.core.paths import Path
 T = TypeVar("T")
 
 
-def drop(successor: T) -> T:
+def drop_successor(successor: T) -> T:
     """Says that a successor is lost on purpose: `debug_successors` lets it pass. It is given back as it is.
 
     Args:
@@ -21,9 +21,9 @@ def drop(successor: T) -> T:
     >>> @weft.jit
     ... def noise(keys):
     ...     key, keys = keys.next()
-    ...     drop(keys)
+    ...     drop_successor(keys)
     ...     return jax.random.normal(key)
-    >>> with weft.debug_successors():
+    >>> with weft.debug.debug_successors():
     ...     noise(weft.Keys(0)).shape
     ()
     """

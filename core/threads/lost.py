@@ -1,4 +1,4 @@
-"""Lost successors: `debug_successors` finds those that nothing uses, and `drop` says that it is meant.
+"""Lost successors: `debug_successors` finds those that nothing uses, and `drop_successor` says that it is meant.
 
 Records do not change, so a forgotten successor is no error to Python: `y, _ = self.bn(x)` runs, and statistics stay as
 they were. While debugging, what `weft.jit`, a loop or a branch traces is *looked at*, from the outermost on: every
@@ -6,8 +6,8 @@ public method of a record that is called there has the changed leaves of its suc
 call, its line, and where the record belongs. Once the function is traced, its program is all there is to know. A
 successor is
 
-- *used* if a new leaf of it leads to something that leaves the program, a gradient too, or to a `drop`; that it is
-  followed by another successor, which reads it as its old leaf, counts as leading there;
+- *used* if a new leaf of it leads to something that leaves the program, a gradient too, or to a `drop_successor`; that it
+  is followed by another successor, which reads it as its old leaf, counts as leading there;
 - *fresh* if it follows a record that was constructed in the same program, or old leaves that depend on nothing from
   outside of it: a stream or a layer that was made inside is gone with it;
 - *lost* if it is neither.
@@ -59,7 +59,8 @@ def debug_successors(enabled: bool = True) -> Generator[None]:
     `WEFT_DEBUG_SUCCESSORS=1` in the environment turns it on for the whole process, and pytest's option
     `--weft-debug-successors` for a test run.
 
-    Where the loss is meant, `drop` says so. Records that are made inside of the compiled function may be forgotten.
+    Where the loss is meant, `drop_successor` says so. Records that are made inside of the compiled function may be
+    forgotten.
 
     Args:
         enabled: `False` turns it off inside.
@@ -97,7 +98,7 @@ def debug_successors(enabled: bool = True) -> Generator[None]:
 
 
 def note_drop(successor: PyTree) -> None:
-    """See `drop`."""
+    """See `drop_successor`."""
     leaves = list(filter(_can_be_marked, take_arrays(successor)[0]))
     for mark in filter(None, map(_marked.get, leaves)):
         mark.dropped = True  # also where JAX drops an equation that nothing reads before the program is looked at

@@ -78,7 +78,7 @@ class Frozen(Combinator[L_co]):
 
     `weft.grad`, optimizers, `select(model, Param)` and whatever else goes by `Param` leave them alone. Gradients still
     flow through the layer to what comes before it. State keeps its kind: statistics in a frozen `BatchNorm` still move
-    while it trains; `inference(Frozen(...))` stops that too.
+    while it trains; `inference_mode(Frozen(...))` stops that too.
 
     It is called like its layer.
 

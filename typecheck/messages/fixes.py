@@ -23,7 +23,7 @@ from weft.typecheck.language.dims import AnyDim, Dim, FixedDim, NamedDim, Symbol
 from weft.typecheck.matching.bindings import Bindings, Mismatch
 
 Slip = Callable[[Mismatch], str | None]
-LOOPS = ("scan", "while_loop", "fori_loop", "associative_scan", "map")
+LOOPS = ("scan", "while_loop", "fori_loop", "associative_scan", "lax_map")
 
 
 def likely_fix(miss: Mismatch) -> str | None:
@@ -146,7 +146,7 @@ def _missing_axis(miss: Mismatch) -> str | None:
 
 
 def _missing_in_transform(dim: Dim) -> str | None:
-    frame = _frame("vmap", "pmap", "scan", "map")
+    frame = _frame("vmap", "pmap", "scan", "lax_map")
     if frame is None:
         return None
     size = _detail(frame, "size") or _detail(frame, "length")
@@ -307,7 +307,7 @@ def _record(miss: Mismatch) -> str | None:
             f'if the function takes the whole batch, annotate it Batched[{name}, "..."]'
         )
     if miss.reason == "overmapped":
-        frame = _frame("vmap", "pmap", "scan", "map")
+        frame = _frame("vmap", "pmap", "scan", "lax_map")
         by = f"{frame.transform} " if frame else ""
         return (
             f"it is a per-example {name} that {by}took an axis off: pass it unmapped (in_axes None), "
