@@ -313,7 +313,7 @@ def test_no_module_is_named_like_a_public_function():
     packages = [import_module(name) for name in ("weft", "weft.nnx", "weft.typecheck")]
     public = [(name, getattr(package, name)) for package in packages for name in package.__all__]
     functions = {name for name, value in public if callable(value) and not isinstance(value, type)}
-    # `weft.nnx.training` is one of flax's modules, whatever else `weft.training` is.
+    # `weft.nnx.training` is one of flax's modules, whatever else `weft.training_mode` is.
     submodules = {name for name, value in public if isinstance(value, ModuleType)}
     # `weft.nnx.nn.lora` and `weft.nnx.bridge.variables` likewise; the functions of these names are far from them.
     of_flax = ("nnx.nn.lora", "nnx.bridge.variables")
@@ -423,7 +423,7 @@ import sys, jax, weft
 traces = []
 double = jax.jit(lambda x: traces.append(x) or 2 * x)
 double(1.0)
-weft.capture, weft.debug_successors, weft.tabulate, weft.typecheck.verify
+weft.capture, weft.debug.debug_successors, weft.tabulate, weft.typecheck.verify
 import weft.typecheck.proofs.trial
 double(1.0)
 print(len(traces), "weft.core.sowing.tags" in sys.modules, "weft.modules.summary.calls" in sys.modules)
@@ -472,8 +472,8 @@ def test_an_import_of_all_names_shadows_neither_pythons_nor_typings():
     import weft
 
     assert not {*weft.__all__} & {*dir(builtins), "Any", "Callable", "Optional", "Union"}
-    assert weft.Any is not typing.Any
-    assert weft.map is not builtins.map
+    assert weft.filters.Any is not typing.Any
+    assert weft.lax_map is not builtins.map
 
 
 def test_every_error_that_a_user_can_meet_is_exported():

@@ -35,7 +35,8 @@ class PathContains:
     With `exact=False` a string part may also contain it as a substring.
 
     >>> import jax
-    >>> from weft import MLP, select
+    >>> from weft import MLP
+    >>> from weft.tree import select
     >>> model = MLP(2, 3, 4, key=jax.random.key(0))
     >>> [leaf.shape for leaf in jax.tree.leaves(select(model, PathContains("bias")))]
     [(3,), (4,)]
@@ -60,7 +61,8 @@ class InstanceOf:
         FilterError: for what is no class.
 
     >>> import jax, jax.numpy as jnp
-    >>> from weft import Linear, select
+    >>> from weft import Linear
+    >>> from weft.tree import select
     >>> model = [Linear(2, 3, key=jax.random.key(0)), jnp.ones(4)]
     >>> [leaf.shape for leaf in jax.tree.leaves(select(model, InstanceOf(Linear)))]
     [(2, 3), (3,)]
@@ -97,7 +99,7 @@ class Inside:
         FilterError: if a text cannot be read.
 
     >>> import jax.numpy as jnp
-    >>> from weft import select
+    >>> from weft.tree import select
     >>> select({"a": {"b": jnp.arange(1), "c": jnp.arange(2)}}, Inside("a.c"))
     {'a': {'b': None, 'c': Array([0, 1], dtype=int32)}}
     """
@@ -175,7 +177,8 @@ class Any:
         FilterError: for what is no filter.
 
     >>> import jax
-    >>> from weft import MLP, select
+    >>> from weft import MLP
+    >>> from weft.tree import select
     >>> model = MLP(2, 3, 4, key=jax.random.key(0))
     >>> [leaf.shape for leaf in jax.tree.leaves(select(model, Any(PathContains(0), PathContains("bias"))))]
     [(2, 3), (3,), (4,)]
@@ -209,7 +212,8 @@ class All(Any):
         FilterError: for what is no filter.
 
     >>> import jax
-    >>> from weft import MLP, select
+    >>> from weft import MLP
+    >>> from weft.tree import select
     >>> model = MLP(2, 3, 4, key=jax.random.key(0))
     >>> [leaf.shape for leaf in jax.tree.leaves(select(model, All(PathContains(0), PathContains("bias"))))]
     [(3,)]
@@ -226,7 +230,8 @@ class Not(Any):
         FilterError: for what is no filter.
 
     >>> import jax
-    >>> from weft import MLP, select
+    >>> from weft import MLP
+    >>> from weft.tree import select
     >>> model = MLP(2, 3, 4, key=jax.random.key(0))
     >>> [leaf.shape for leaf in jax.tree.leaves(select(model, Not(PathContains("bias"))))]
     [(2, 3), (3, 4)]
@@ -248,7 +253,8 @@ class Maybe(Any):
         FilterError: for what is no filter.
 
     >>> import jax
-    >>> from weft import MLP, BatchStat, select
+    >>> from weft import BatchStat, MLP
+    >>> from weft.tree import select
     >>> model = MLP(2, 3, 4, key=jax.random.key(0))
     >>> [leaf.shape for leaf in jax.tree.leaves(select(model, Maybe(BatchStat)))]
     []
@@ -377,7 +383,7 @@ def predicate(filter: Filter) -> Predicate:
     raise FilterError(
         f"not a filter: {filter!r}",
         fix="use a kind, InstanceOf, Inside, PathContains, WithTag, Any, All, Not, Maybe, `...`, a bool, a string (a "
-        "tag) or a callable (path, kind, leaf) -> bool; see help(weft.Filter)",
+        "tag) or a callable (path, kind, leaf) -> bool; see help(weft.filters.Filter)",
     )
 
 

@@ -6,8 +6,8 @@ public method of a record that is called there has the changed leaves of its suc
 call, its line, and where the record belongs. Once the function is traced, its program is all there is to know. A
 successor is
 
-- *used* if a new leaf of it leads to something that leaves the program, a gradient too, or to a `drop_successor`; that it
-  is followed by another successor, which reads it as its old leaf, counts as leading there;
+- *used* if a new leaf of it leads to something that leaves the program, a gradient too, or to a `drop_successor`; that
+  it is followed by another successor, which reads it as its old leaf, counts as leading there;
 - *fresh* if it follows a record that was constructed in the same program, or old leaves that depend on nothing from
   outside of it: a stream or a layer that was made inside is gone with it;
 - *lost* if it is neither.
@@ -78,7 +78,7 @@ def debug_successors(enabled: bool = True) -> Generator[None]:
     ...     y, counter = counter(x)
     ...     z, _ = counter(y)
     ...     return z, counter
-    >>> with weft.debug_successors():
+    >>> with weft.debug.debug_successors():
     ...     y, counter = twice(Counter(jnp.array(1)), 0)
     Traceback (most recent call last):
     ...
@@ -231,7 +231,7 @@ def _lost(marks: Sequence[Mark], name: str) -> SuccessorError:
         f"{f'{len(places)} successors are' if several else 'a successor is'} lost: nothing that leaves {name} uses "
         + ("them" if several else "it"),
         at=places,
-        fix="return it (a loss returns it beside its value, with has_aux=True), or say weft.drop(successor) if that is "
+        fix="return it (a loss returns it beside its value, with has_aux=True), or say weft.drop_successor(successor) if that is "
         "meant",
     )
 

@@ -91,7 +91,7 @@ def folder(namespace: str) -> str:
 def names_of(module: ModuleType) -> list[str]:
     """The public names, of which modules are no entries of their own."""
     if hasattr(module, "__all__"):
-        # `weft.Any` and `weft.map` are public, though not for `from weft import *`.
+        # `weft.filters.Any` and `weft.lax_map` are public, though not for `from weft import *`.
         names = {*module.__all__, *(("Any", "map") if module.__name__ == "weft" else ())}
         return sorted(name for name in names if not inspect.ismodule(getattr(module, name)))
     # A package gathers what its files hold; a file's own names are those that it defines.

@@ -310,7 +310,7 @@ class MultiHeadAttention(Module, Generic[C]):
         """The same attention with an empty cache, for decoding step by step: `y, attention = attention(x)`.
 
         Each call is given the next steps only, and attends to them and all before. In a whole model:
-        `weft.at(model, weft.InstanceOf(weft.MultiHeadAttention)).apply(lambda a: a.with_cache(256))`. A layer of a
+        `weft.at(model, weft.filters.InstanceOf(weft.MultiHeadAttention)).apply(lambda a: a.with_cache(256))`. A layer of a
         `Stack` gets one cache for each of its copies.
 
         Args:

@@ -47,7 +47,8 @@ class TransformerBlock(Module, Generic[C]):
     >>> x = jnp.ones((3, 5, 8))
     >>> block(x).shape
     (3, 5, 8)
-    >>> from weft import InstanceOf, at
+    >>> from weft import at
+    >>> from weft.filters import InstanceOf
     >>> decoding = at(block, InstanceOf(MultiHeadAttention)).apply(lambda a: a.with_cache(5, batch=(3,)))
     >>> y, decoding = decoding(x[:, :1])
     >>> y.shape, int(decoding.attention.cache.index)

@@ -85,7 +85,8 @@ class Frozen(Combinator[L_co]):
     Args:
         layer: a record; `frozen.layer` gives it back as it was.
 
-    >>> from weft.core import FrozenParam, Param, select
+    >>> from weft.core import FrozenParam, Param
+    >>> from weft.tree import select
     >>> from weft.modules import Linear
     >>> body, head = (Linear(2, 2, key=key) for key in jax.random.split(jax.random.key(0)))
     >>> model = {"body": Frozen(body), "head": head}

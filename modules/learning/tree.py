@@ -7,7 +7,7 @@
     weft.tree.stack([make(key) for key in keys])           # layers as one record with a leading axis
     structure, params, rest = weft.tree.split(model, Param, ...)    # and back: weft.tree.merge(structure, params, rest)
 
-A filter chooses the arrays (see `help(weft.Filter)`): `Param` where one makes sense, every array where a model is taken
+A filter chooses the arrays (see `help(weft.filters.Filter)`): `Param` where one makes sense, every array where a model is taken
 as a whole (`copy`, `stack`, `unstack`, `index`, `allclose`). What it does not choose stays as it is; configuration is
 never touched. All of them work on any tree, on sparse ones too, and under any transform. A filter of yours that matches
 nothing is an error; the default one may match nothing.

@@ -9,7 +9,7 @@ them: tied weights stay tied, and have one gradient.
     record = nnx.to_record(model)
     apply = nnx.functional(model)                   # (record, *args) -> (out, updates)
     out, updates = weft.jit(apply)(record, x)
-    record = weft.update(record, updates)
+    record = weft.tree.update(record, updates)
     out, record = record(x)                         # the same, as weft's own stateful layers do it
     model = nnx.from_record(record)
 """
@@ -207,7 +207,7 @@ def from_record(record: Any) -> Any:
 
     Raises:
         TypeError: if the record was not made by `to_record`.
-        ValueError: if leaves are missing, as in a part that `weft.split` made.
+        ValueError: if leaves are missing, as in a part that `weft.tree.split` made.
 
     >>> import jax.numpy as jnp
     >>> from weft.nnx.modules.containers import Dict
@@ -224,7 +224,7 @@ def from_record(record: Any) -> Any:
         raise StructureError(
             "a record without all of its leaves makes no module",
             at=[format_path(path, type(record).__name__) for path in missing],
-            fix="weft.merge its parts first",
+            fix="weft.tree.merge its parts first",
         )
     return unflatten(structure.graphdef, values)
 
@@ -237,7 +237,7 @@ def functional(model_or_function: Any) -> Callable[..., tuple[Any, Any]]:
 
     Returns:
         `(record, *args) -> (out, updates)`: `record` from `to_record`; `updates` is a sparse record of what changed,
-        for `weft.update`. Objects in the output come out as records, Variables as their values.
+        for `weft.tree.update`. Objects in the output come out as records, Variables as their values.
 
     Raises:
         TypeError: if it is not callable.

@@ -3,7 +3,7 @@
 The language is the core's (`weft.core.records.filters`): types, tags, `...`, booleans, `None`, callables and containers
 of them. What differs is what a filter is asked about, and how: here a path and whatever sits there, a Variable or an
 object, whose type is its kind. `Seen` is what the core's filters take that for, so a filter of the core's own, as
-`weft.Inside`, is a filter here.
+`weft.filters.Inside`, is a filter here.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Seen:
     def owners(self) -> tuple[type, ...]:
         raise InvalidFilterError(
             "InstanceOf asks what records a leaf sits in, and nothing here knows its owners",
-            fix="use PathContains, weft.Inside, or a callable (path, value) -> bool",
+            fix="use PathContains, weft.filters.Inside, or a callable (path, value) -> bool",
         )
 
 

@@ -5,7 +5,9 @@ import sys
 
 import jax.numpy as jnp
 import pytest
-from weft.typecheck import AnnotationError, ContractError, install_import_hook
+from weft import ContractError
+from weft.errors import AnnotationError
+from weft.typecheck import install_import_hook
 
 PACKAGE = """
 import dataclasses

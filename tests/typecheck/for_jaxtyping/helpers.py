@@ -6,7 +6,8 @@ import equinox as eqx
 import jax
 
 if os.environ["CHECKED_BY"] == "weft":
-    from weft.typecheck import ContractError, contract
+    from weft import ContractError
+    from weft.typecheck import contract
 
     checker = contract
     ParamError = ReturnError = ContractError
