@@ -8,7 +8,7 @@ Five of them are `weft`'s own names: `WeftError`, from which the others derive, 
 ...     weft.vmap(lambda x, y: x + y)(jnp.ones(2), jnp.ones(3))
 ... except weft.errors.AxisError as error:
 ...     print(error.what)
-vmap has inconsistent axis sizes
+vmap got arguments with inconsistent sizes on their mapped axes: 2, 3
 """
 
 from typing import TYPE_CHECKING

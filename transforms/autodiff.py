@@ -259,7 +259,7 @@ def value_and_grad(
 
 
 @cutting
-def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False, wrt: Any = None) -> Any:
+def vjp(function: Callable[..., Any], /, *primals: Any, has_aux: bool = False, wrt: Any = None) -> Any:
     """The output of a function and its pullback.
 
     Args:
@@ -291,6 +291,7 @@ def jvp(
     function: Callable[..., Any],
     primals: Sequence[Any],
     tangents: Sequence[Any],
+    /,
     *,
     has_aux: bool = False,
     wrt: Any = None,
@@ -322,7 +323,7 @@ def jvp(
 
 
 @cutting
-def linearize(function: Callable[..., Any], *primals: Any, has_aux: bool = False, wrt: Any = None) -> Any:
+def linearize(function: Callable[..., Any], /, *primals: Any, has_aux: bool = False, wrt: Any = None) -> Any:
     """The output of a function and its derivative there, as a linear function of tangents.
 
     Arguments are those of `vjp`; the linear function takes tangents as `jvp` does.

@@ -83,7 +83,7 @@ MAP: Rule[MapOverOptions] = Rule(
 
 
 @cutting
-def lax_map(function: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> Any:
+def lax_map(function: Callable[[Any], Any], xs: Any, /, *, batch_size: int | None = None) -> Any:
     """Applies a function to one slice after another, along the leading axis, and stacks the results.
 
     Args:
@@ -153,7 +153,9 @@ ASSOCIATIVE_SCAN: Rule[AssociativeOptions] = rule_of_a_carry(
 
 
 @cutting
-def associative_scan(function: Callable[[Any, Any], Any], elems: Any, *, reverse: bool = False, axis: int = 0) -> Any:
+def associative_scan(
+    function: Callable[[Any, Any], Any], elems: Any, /, *, reverse: bool = False, axis: int = 0
+) -> Any:
     """All prefixes of an associative operation, in logarithmic depth.
 
     Args:

@@ -346,6 +346,7 @@ else:
         `Optimizer(model, transformation, wrt=LoRAParam)`, `at(model, InstanceOf(Dropout))`, and in `weft.tree`.
 
         >>> import jax.numpy as jnp
+        >>> from weft.tree import select
         >>> model = {"scale": jnp.ones(3), "steps": jnp.zeros(3, int)}
         >>> select(model, All(Param, Not(PathContains("bias"))))
         {'scale': Array([1., 1., 1.], dtype=float32), 'steps': None}

@@ -91,9 +91,7 @@ def folder(namespace: str) -> str:
 def names_of(module: ModuleType) -> list[str]:
     """The public names, of which modules are no entries of their own."""
     if hasattr(module, "__all__"):
-        # `weft.filters.Any` and `weft.lax_map` are public, though not for `from weft import *`.
-        names = {*module.__all__, *(("Any", "map") if module.__name__ == "weft" else ())}
-        return sorted(name for name in names if not inspect.ismodule(getattr(module, name)))
+        return sorted(name for name in module.__all__ if not inspect.ismodule(getattr(module, name)))
     # A package gathers what its files hold; a file's own names are those that it defines.
     home = "weft." if hasattr(module, "__path__") else module.__name__
     own = {name for name, thing in vars(module).items() if getattr(thing, "__module__", "").startswith(home)}
@@ -141,7 +139,7 @@ def is_shared(namespace: str, name: str) -> bool:
     """Whether the name stands for the same thing in the records' namespace."""
     weft = importlib.import_module("weft")
     thing = getattr(importlib.import_module(namespace), name)
-    return namespace != "weft" and name in {*weft.__all__, "Any", "map"} and getattr(weft, name) is thing
+    return namespace != "weft" and name in weft.__all__ and getattr(weft, name) is thing
 
 
 def page_of(namespace: str, room: str, names: list[str], title: str | None = None) -> str:

@@ -310,8 +310,8 @@ class MultiHeadAttention(Module, Generic[C]):
         """The same attention with an empty cache, for decoding step by step: `y, attention = attention(x)`.
 
         Each call is given the next steps only, and attends to them and all before. In a whole model:
-        `weft.at(model, weft.filters.InstanceOf(weft.MultiHeadAttention)).apply(lambda a: a.with_cache(256))`. A layer of a
-        `Stack` gets one cache for each of its copies.
+        `weft.at(model, InstanceOf(weft.MultiHeadAttention)).apply(lambda a: a.with_cache(256))`. A layer of a `Stack`
+        gets one cache for each of its copies.
 
         Args:
             max_length: how many steps there is room for.

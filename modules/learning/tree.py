@@ -7,10 +7,10 @@
     weft.tree.stack([make(key) for key in keys])           # layers as one record with a leading axis
     structure, params, rest = weft.tree.split(model, Param, ...)    # and back: weft.tree.merge(structure, params, rest)
 
-A filter chooses the arrays (see `help(weft.filters.Filter)`): `Param` where one makes sense, every array where a model is taken
-as a whole (`copy`, `stack`, `unstack`, `index`, `allclose`). What it does not choose stays as it is; configuration is
-never touched. All of them work on any tree, on sparse ones too, and under any transform. A filter of yours that matches
-nothing is an error; the default one may match nothing.
+A filter chooses the arrays (see `help(weft.filters.Filter)`): `Param` where one makes sense, every array where a model
+is taken as a whole (`copy`, `stack`, `unstack`, `index`, `allclose`). What it does not choose stays as it is;
+configuration is never touched. All of them work on any tree, on sparse ones too, and under any transform. A filter of
+yours that matches nothing is an error; the default one may match nothing.
 """
 
 from __future__ import annotations
@@ -243,6 +243,7 @@ def mask(tree: T, filter: Filter, *, wrt: Filter = Param) -> T:
     Raises:
         FilterError: if one of the filters matches nothing.
 
+    >>> from weft.filters import Not, PathContains
     >>> mask({"w": jnp.ones(2), "b": jnp.ones(2), "n": jnp.array(0)}, Not(PathContains("b")))
     {'b': False, 'n': None, 'w': True}
     """
@@ -262,6 +263,7 @@ def labels(tree: T, by_filter: Mapping[Any, Any], *, wrt: Filter = Param) -> T:
     Raises:
         FilterError: if a filter matches nothing, or a parameter matches no filter.
 
+    >>> from weft.filters import PathContains
     >>> labels({"w": jnp.ones(2), "b": jnp.ones(2)}, {PathContains("b"): "slow", ...: "fast"})
     {'b': 'slow', 'w': 'fast'}
     """

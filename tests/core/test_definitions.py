@@ -45,7 +45,7 @@ IT_IS_NEW, IT_IS_OLD = "another Block, defined at <cell 2>:2", "another Block, d
         (CarryError, lambda: weft.fori_loop(0, 3, lambda i, b: NEW, OLD), f"carry: Block of 1 -> {IT_IS_NEW}"),
         (CarryError, lambda: weft.fori_loop(0, 3, lambda i, c: (NEW,), (OLD,)), f"carry[0]: Block of 1 -> {IT_IS_NEW}"),
         (BranchError, lambda: weft.cond(jnp.array(True), lambda: OLD, lambda: NEW), f"Block of 1 -> {IT_IS_NEW}"),
-        (StructureError, lambda: weft.tree.merge(weft.tree.split(OLD, ...)[0], NEW), f"this structure: it has {IT_IS_NEW}"),
+        (StructureError, lambda: weft.tree.merge(weft.tree.split(OLD)[0], NEW), f"this structure: it has {IT_IS_NEW}"),
         (StructureError, lambda: weft.tree.update({"b": OLD}, {"b": NEW}), "update 0.b"),
         (StructureError, lambda: weft.tree.changes(OLD, NEW), f"it has {IT_IS_NEW}, in the place of a Block"),
         (StructureError, lambda: weft.jvp(lambda b: b.w.sum(), (OLD,), (NEW,)), f"expected Block, got {IT_IS_NEW}"),

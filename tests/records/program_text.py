@@ -216,7 +216,8 @@ def _weft_grad(program: Program, i: int, level: Level, inner: str) -> list[str]:
         average = axes_to_average(program, i, paths)
         lines += [
             f"selected = weft.tree.select(m, {text})",
-            f"m = weft.tree.update(m, jax.tree.map(lambda p, d: settle(p - 0.1 * mean_over({average}, d)), selected, g))",
+            f"moved = jax.tree.map(lambda p, d: settle(p - 0.1 * mean_over({average}, d)), selected, g)",
+            "m = weft.tree.update(m, moved)",
         ]
     return lines
 

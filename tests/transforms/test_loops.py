@@ -188,7 +188,7 @@ def test_eager_loops_called_again_are_not_traced_again(traces: Any):
     assert traces.count == first <= 2
 
 
-@pytest.mark.parametrize("name", ["fori_loop", "while_loop", "map", "associative_scan", "cond", "switch"])
+@pytest.mark.parametrize("name", ["fori_loop", "while_loop", "lax_map", "associative_scan", "cond", "switch"])
 def test_eager_calls_of_one_closure_are_not_traced_again(name: str, traces: Any):
     offset = jnp.array(1.0)
     f = traces(lambda *args: args[-1] + offset)
@@ -196,7 +196,7 @@ def test_eager_calls_of_one_closure_are_not_traced_again(name: str, traces: Any)
     run = {
         "fori_loop": lambda: weft.fori_loop(0, 3, f, XS),
         "while_loop": lambda: weft.while_loop(g, f, XS),
-        "map": lambda: weft.lax_map(f, XS),
+        "lax_map": lambda: weft.lax_map(f, XS),
         "associative_scan": lambda: weft.associative_scan(f, XS),
         "cond": lambda: weft.cond(True, f, f, XS),
         "switch": lambda: weft.switch(1, [f, f], XS),
@@ -422,7 +422,7 @@ def test_a_condition_that_is_no_scalar(condition: Any, fragment: str):
         ),
         (lambda: weft.scan(step, in_axes=(Carry, 1))(make_cell(), XS), "x: axis 1 of shape (4,)"),
         (lambda: weft.lax_map(lambda x: x, {"a": XS, "b": jnp.ones(3)}), "x.b: axis 0 of shape (3,) has size 3"),
-        (lambda: weft.lax_map(lambda x: x, "nothing"), "map has nothing to map over"),
+        (lambda: weft.lax_map(lambda x: x, "nothing"), "lax_map has nothing to map over"),
         (lambda: weft.associative_scan(jnp.add, ()), "associative_scan has no elements"),
         (lambda: weft.associative_scan(jnp.add, XS, axis=1), "axis 1 of shape (4,)"),
     ],

@@ -93,7 +93,10 @@ PROGRAM = """
     transformations = {
         "sgd": optax.sgd(1e-2),
         "chain": optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule())),
-        "several": {weft.filters.All(weft.Param, weft.filters.PathContains("norm")): optax.adam(1e-2), ...: optax.lion(1e-3)},
+        "several": {
+            weft.filters.All(weft.Param, weft.filters.PathContains("norm")): optax.adam(1e-2),
+            ...: optax.lion(1e-3),
+        },
         "multi": optax.MultiSteps(optax.adam(1e-2), 2),
         "masked": optax.masked(optax.adam(1e-2), jax.tree.map(lambda a: a.ndim > 1, record(optax.sgd(1.0))[0])),
     }
