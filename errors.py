@@ -46,10 +46,10 @@ if TYPE_CHECKING:
     from weft.core.interpreter.retraces import RetraceWarning
     from weft.core.records.keys import SeedError, StreamError
     from weft.core.sowing.tags import CaptureError
-    from weft.errors import MetricError
     from weft.modules.attention.kv_cache import CacheError
     from weft.modules.construct import ConfigError
     from weft.modules.convolutions.windows import PaddingError
+    from weft.modules.learning.metrics import MetricError
     from weft.modules.norms.moments import UnboundAxisError
     from weft.modules.sharding.unnamed import ReplicatedWarning
     from weft.typecheck.calls.importing import ImportHookError
@@ -70,7 +70,12 @@ _HOMES = {
     "weft.typecheck.calls.importing": "ImportHookError",
     "weft.typecheck.errors": "AnnotationError BudgetError ModeError",
 }
-__getattr__, __dir__ = first_use(globals(), _HOMES)
+__getattr__, _ = first_use(globals(), _HOMES)
+
+
+def __dir__() -> list[str]:
+    return __all__
+
 
 __all__ = [
     "AnnotationError",

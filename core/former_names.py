@@ -31,14 +31,14 @@ MOVED = {
     "weft.scope": "weft.name_scope",
     "weft.training": "weft.training_mode",
 }
-# Other dotted names of a namespace: its rooms, which had its names too, and the modules that it stands for.
+# The namespace of a module below `weft`: of packages that have the names of `weft`, and of those with a short name.
 NAMESPACE_OF = {
-    "weft.core": "weft",
-    "weft.modules": "weft",
-    "weft.transforms": "weft",
-    "weft.insight.debug": "weft.debug",
-    "weft.modules.learning.metrics": "weft.metrics",
-    "weft.modules.ops": "weft.ops",
+    "core": "weft",
+    "modules": "weft",
+    "transforms": "weft",
+    "insight.debug": "weft.debug",
+    "modules.learning.metrics": "weft.metrics",
+    "modules.ops": "weft.ops",
 }
 
 
@@ -48,7 +48,7 @@ def place_of(module: str, name: str) -> str | None:
     >>> place_of("weft", "split"), place_of("weft.core", "AxisError"), place_of("weft", "jit")
     ('weft.tree.split', 'weft.errors.AxisError', None)
     """
-    return MOVED.get(f"{NAMESPACE_OF.get(module, module)}.{name}")
+    return MOVED.get(f"{NAMESPACE_OF.get(module.removeprefix('weft.'), module)}.{name}")
 
 
 def absence(module: str, name: str) -> str:

@@ -46,3 +46,7 @@ def __getattr__(name: str) -> Any:
     if name in _ON_FIRST_USE:
         return getattr(_importlib.import_module(f"weft.typecheck.{_ON_FIRST_USE[name]}"), name)
     raise AttributeError(_absence("weft.typecheck", name))
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

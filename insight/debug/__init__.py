@@ -30,7 +30,12 @@ _HOMES = {
     "weft.insight.debug.showing": "plot table",
     "weft.insight.debug.watching": "Row watch",
 }
-__getattr__, __dir__ = first_use(globals(), _HOMES)
+__getattr__, _ = first_use(globals(), _HOMES)
+
+
+def __dir__() -> list[str]:
+    return __all__
+
 
 __all__ = [
     "Row",
