@@ -1,1 +1,3 @@
-"""`weft migrate`: rewrites what a code base imports of flax.nnx, and lists what it uses of equinox, with what to do."""
+"""`weft migrate`: moves programs of weft 0.2 and of flax.nnx, and lists what they use of equinox, with what to do."""
+
+LIBRARIES = ("weft", "nnx", "equinox")
