@@ -42,13 +42,18 @@ class PathContains:
     [(3,), (4,)]
     """
 
-    part: Hashable
+    key: Hashable
     exact: bool = True
 
-    def __call__(self, leaf: Leaf) -> bool:
+    # `weft.nnx` has this class, too, and flax asks its filters with a path and a value.
+    def __call__(self, leaf: Leaf | Path, value: object = None, /) -> bool:
+        place = leaf if isinstance(leaf, tuple) else leaf.place
         if self.exact:
-            return self.part in leaf.place
-        return builtins.any(str(self.part) in str(part) for part in leaf.place)
+            return self.key in place
+        return builtins.any(str(self.key) in str(part) for part in place)
+
+    def __repr__(self) -> str:
+        return f"PathContains({self.key!r}, exact={self.exact})"
 
 
 class InstanceOf:
@@ -144,8 +149,12 @@ class WithTag:
 
     tag: str
 
-    def __call__(self, leaf: Leaf) -> bool:
-        return self.tag in leaf.tags
+    # As `PathContains`; the tag of a Variable or a stream of `weft.nnx` is its attribute.
+    def __call__(self, leaf: Leaf | Path, value: object = None, /) -> bool:
+        return getattr(value, "tag", None) == self.tag if isinstance(leaf, tuple) else self.tag in leaf.tags
+
+    def __repr__(self) -> str:
+        return f"WithTag({self.tag!r})"
 
 
 @dataclass(frozen=True)

@@ -25,11 +25,18 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("core", "transforms", "modules", "typecheck", "nnx")
+PACKAGES = ("core", "transforms", "modules", "typecheck", "nnx", "insight")
 # The namespaces whose `__all__` is public, and the folder of their pages.
 NAMESPACES = {"weft": "records", "weft.nnx": "nnx", "weft.typecheck": "typecheck"}
 # Modules that are API under a short name: their functions have a page of their own.
-SHORT = {"weft.tree": "Functions over arrays", "weft.metrics": "Metrics", "weft.ops": "Pure ops"}
+SHORT = {
+    "weft.tree": "Functions over models as trees",
+    "weft.filters": "Filters",
+    "weft.metrics": "Metrics",
+    "weft.ops": "Pure ops",
+    "weft.debug": "Debugging",
+    "weft.errors": "Errors",
+}
 OUTSIDE = "JAX's own"
 
 

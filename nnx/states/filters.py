@@ -19,6 +19,8 @@ from weft.core.paths import Path
 from weft.core.records import filters as core_filters
 from weft.core.records.filters import Everything as Everything
 from weft.core.records.filters import Nothing as Nothing
+from weft.core.records.filters import PathContains as PathContains
+from weft.core.records.filters import WithTag as WithTag
 from weft.nnx.errors import FilterError
 
 Predicate = Callable[[Path, AnyValue], bool]
@@ -52,49 +54,10 @@ class Seen:
         )
 
 
-class _ByPath:
-    """A filter that is asked with a path and a value."""
-
-    def __call__(self, path: Path, x: AnyValue) -> bool:
-        return super().__call__(Seen(path, x))  # pyright: ignore[reportAttributeAccessIssue]  (of the core's class)
-
-
 class HasTag(Protocol):
     """What `WithTag` may find."""
 
     tag: str
-
-
-class WithTag(_ByPath, core_filters.WithTag):
-    """What has this `tag`.
-
-    >>> from weft import nnx
-    >>> list(nnx.state(nnx.Rngs(params=0, dropout=1), nnx.WithTag("dropout")))
-    ['dropout']
-    """
-
-    def __repr__(self) -> str:
-        return f"WithTag({self.tag!r})"
-
-
-class PathContains(_ByPath, core_filters.PathContains):
-    """What has this part in its path; with `exact=False`, a part that contains it as text.
-
-    >>> from weft import nnx
-    >>> model = nnx.Dict(head=nnx.Param(1.0), body=nnx.Param(2.0))
-    >>> list(nnx.state(model, nnx.PathContains("head"))), list(nnx.state(model, nnx.PathContains("o", exact=False)))
-    (['head'], ['body'])
-    """
-
-    def __init__(self, key: AnyValue, exact: bool = True):
-        super().__init__(key, exact)
-
-    @property
-    def key(self) -> AnyValue:
-        return self.part
-
-    def __repr__(self) -> str:
-        return f"PathContains({self.key!r}, exact={self.exact})"
 
 
 class PathIn:
@@ -189,6 +152,10 @@ class Not(_OfPaths, core_filters.Not):
         return self.predicates[0]
 
 
+# Of the core's filters, those that take a path and a value as they are.
+_OF_PATHS = (PathContains, WithTag, _OfPaths, Everything, Nothing)
+
+
 def to_predicate(filter: Filter) -> Predicate:
     """Reads a filter as a predicate over (path, value).
 
@@ -211,7 +178,7 @@ def to_predicate(filter: Filter) -> Predicate:
             return Any(*filter)
     if filter is ...:
         return Everything()
-    if isinstance(filter, core_filters.NATIVE) and not isinstance(filter, (_ByPath, _OfPaths, Everything, Nothing)):
+    if isinstance(filter, core_filters.NATIVE) and not isinstance(filter, _OF_PATHS):
         of_leaves: AnyValue = filter
         return lambda path, x: of_leaves(Seen(path, x))
     if callable(filter):
