@@ -14,25 +14,26 @@ import importlib as _importlib
 import importlib.abc as _abc
 import importlib.machinery as _machinery
 import sys as _sys
-from typing import TYPE_CHECKING as _TYPE_CHECKING
+import typing as _typing
 
 from weft import core, modules, transforms
 from weft.core.contexts import DEBUG_NONFINITE as _DEBUG_NONFINITE
 from weft.core.hooks import defer_contracts as _defer_contracts
 from weft.core.switches import is_on as _is_on
 
-if _TYPE_CHECKING:
+if _typing.TYPE_CHECKING:  # pyright does not know TYPE_CHECKING under another name
+    # Those with short names have a stub file each, `tree.pyi` and the like.
+    from weft import debug as debug
     from weft import errors as errors
+    from weft import filters as filters
+    from weft import metrics as metrics
     from weft import nnx as nnx
+    from weft import ops as ops
+    from weft import tree as tree
     from weft import typecheck as typecheck
     from weft.core import *
-    from weft.core.records import filters as filters
-    from weft.insight import debug as debug
     from weft.insight.plan import plan as plan
     from weft.modules import *
-    from weft.modules import ops as ops
-    from weft.modules.learning import metrics as metrics
-    from weft.modules.learning import tree as tree
     from weft.transforms import *
     from weft.typecheck.errors import ContractError as ContractError
 
@@ -90,7 +91,7 @@ __all__ += modules.__all__
 __all__ += transforms.__all__
 
 
-if not _TYPE_CHECKING:  # a checker would take every misspelt name for one that is there
+if not _typing.TYPE_CHECKING:  # a checker would take every misspelt name for one that is there
 
     def __getattr__(name: str):
         if name in _NAMESPACES:

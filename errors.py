@@ -70,7 +70,8 @@ _HOMES = {
     "weft.typecheck.calls.importing": "ImportHookError",
     "weft.typecheck.errors": "AnnotationError BudgetError ModeError",
 }
-__getattr__, _ = first_use(globals(), _HOMES)
+if not TYPE_CHECKING:  # a checker would take every misspelt name for one that is there
+    __getattr__, _ = first_use(globals(), _HOMES)
 
 
 def __dir__() -> list[str]:
