@@ -22,25 +22,24 @@ from weft.core.hooks import defer_contracts as _defer_contracts
 from weft.core.switches import is_on as _is_on
 
 if _typing.TYPE_CHECKING:  # pyright does not know TYPE_CHECKING under another name
-    # Those with short names have a stub file each, `tree.pyi` and the like.
-    from weft import debug as debug
     from weft import errors as errors
-    from weft import filters as filters
-    from weft import metrics as metrics
     from weft import nnx as nnx
-    from weft import ops as ops
-    from weft import tree as tree
     from weft import typecheck as typecheck
     from weft.core import *
+    from weft.core.records import filters as filters
+    from weft.insight import debug as debug
     from weft.insight.plan import plan as plan
     from weft.modules import *
+    from weft.modules import ops as ops
+    from weft.modules.learning import metrics as metrics
+    from weft.modules.learning import tree as tree
     from weft.transforms import *
     from weft.typecheck.errors import ContractError as ContractError
 
 # The core knows of no checker; this package, above both, says where it is.
 _defer_contracts("weft.typecheck.calls.runtime")
 
-# Modules that are API under a shorter name.
+# Modules that are API under a shorter name; `tree.pyi` and the like say so to static checkers.
 _SHORT_NAMES = {
     "weft.debug": "weft.insight.debug",
     "weft.filters": "weft.core.records.filters",

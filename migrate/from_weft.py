@@ -106,15 +106,11 @@ def _attribute(reader: Reader, node: cst.Attribute, changes: Changes) -> None:
     if "weft" not in reader.imported(root) or isinstance(reader.parent(node), cst.AssignTarget):
         _leave(reader, node, changes, "the file has no name for weft itself here", f"it is {place}")
         return
-    changes.edits[node] = lambda old: _below(old, root, place)
-
-
-def _below(old: cst.Attribute, root: cst.BaseExpression, place: str) -> cst.Attribute:
-    """The dotted name `place`, with the file's own expression for `weft`; brackets stay around the whole."""
     made: cst.BaseExpression = root
     for part in place.split(".")[1:]:
         made = cst.Attribute(made, cst.Name(part))
-    return made.with_changes(lpar=old.lpar, rpar=old.rpar)
+    # Brackets stay around the whole.
+    changes.edits[node] = lambda old: made.with_changes(lpar=old.lpar, rpar=old.rpar)
 
 
 def _call(reader: Reader, node: cst.Call, changes: Changes) -> None:

@@ -581,7 +581,8 @@ def give(value: Any) -> Callable[[], Any]:
         (
             lambda: perturbations(lambda x: perturb("p", x) + perturb("p", x))(X),
             CaptureError,
-            "two values are perturbed under the name 'p'\n  fix: give each value a name of its own, or open a `name_scope`",
+            "two values are perturbed under the name 'p'\n  fix: give each value a name of its own, or open a "
+            "`name_scope`",
         ),
         (
             lambda: capture(lambda x: perturb("p", (x, 1)))(X),
