@@ -194,7 +194,7 @@ def _filter(rng: random.Random, found: Sequence[Leaf], depth: int = 0) -> Filter
         return Filter(f"weft.filters.Not({one.text})", lambda leaf: not one.matches(leaf))
     join = any if sort == "any" else all
     return Filter(
-        f"weft.{sort.capitalize()}({one.text}, {other.text})",
+        f"weft.filters.{sort.capitalize()}({one.text}, {other.text})",
         lambda leaf: join([one.matches(leaf), other.matches(leaf)]),
     )
 
