@@ -1,37 +1,48 @@
 """weft threads state through JAX's transforms.
 
 Models are immutable records (`weft.Module`); every transform (`weft.jit`, `weft.grad`, `weft.scan`, ...) takes records
-and gives their successors back. `weft.nnx`, `weft.typecheck`, `weft.debug` and `weft.plan` load on first use.
+and gives their successors back. What is neither a layer nor a transform is in a namespace, which loads on first use:
+
+    weft.tree       a model as a tree of arrays: split, merge, select, map, stack, ...
+    weft.filters    which leaves: All, Any, Not, Inside, ...
+    weft.errors     what weft raises
+    weft.debug      what a program does: retraces, lost successors, reused keys, numbers that go wrong
+    weft.metrics, weft.ops, weft.nnx, weft.typecheck
 """
 
 import importlib as _importlib
 import importlib.abc as _abc
 import importlib.machinery as _machinery
 import sys as _sys
-from typing import TYPE_CHECKING as _TYPE_CHECKING
+import typing as _typing
 
 from weft import core, modules, transforms
 from weft.core.contexts import DEBUG_NONFINITE as _DEBUG_NONFINITE
 from weft.core.hooks import defer_contracts as _defer_contracts
 from weft.core.switches import is_on as _is_on
 
-if _TYPE_CHECKING:
+if _typing.TYPE_CHECKING:  # pyright does not know TYPE_CHECKING under another name
+    from weft import errors as errors
     from weft import nnx as nnx
     from weft import typecheck as typecheck
     from weft.core import *
-    from weft.core import Any as Any
+    from weft.core.records import filters as filters
     from weft.insight import debug as debug
     from weft.insight.plan import plan as plan
     from weft.modules import *
+    from weft.modules import ops as ops
+    from weft.modules.learning import metrics as metrics
+    from weft.modules.learning import tree as tree
     from weft.transforms import *
-    from weft.transforms import map as map
+    from weft.typecheck.errors import ContractError as ContractError
 
 # The core knows of no checker; this package, above both, says where it is.
 _defer_contracts("weft.typecheck.calls.runtime")
 
-# Modules that are API under a shorter name.
+# Modules that are API under a shorter name; `tree.pyi` and the like say so to static checkers.
 _SHORT_NAMES = {
     "weft.debug": "weft.insight.debug",
+    "weft.filters": "weft.core.records.filters",
     "weft.metrics": "weft.modules.learning.metrics",
     "weft.ops": "weft.modules.ops",
     "weft.tree": "weft.modules.learning.tree",
@@ -39,10 +50,22 @@ _SHORT_NAMES = {
 
 
 class _ShortNames(_abc.Loader):
-    """Finds the modules of short names: `import weft.tree` works like `from weft import tree`."""
+    """Finds the modules of short names: `import weft.tree` works like `from weft import tree`.
+
+    Of a name that has moved, `from weft import name` says where it is: Python looks for a module of that name last, and
+    would itself say no more than that it cannot import it.
+    """
 
     def find_spec(self, name, path=None, target=None):
-        return _machinery.ModuleSpec(name, self) if name in _SHORT_NAMES else None
+        if name in _SHORT_NAMES:
+            return _machinery.ModuleSpec(name, self)
+        module, _, last = name.rpartition(".")
+        if module.partition(".")[0] == "weft":
+            from weft.core.former_names import absence, place_of
+
+            if place_of(module, last):
+                raise ImportError(absence(module, last), name=name)
+        return None
 
     def create_module(self, spec):
         return None
@@ -54,33 +77,33 @@ class _ShortNames(_abc.Loader):
 
 _sys.meta_path.append(_ShortNames())
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
-_ON_FIRST_USE = ("debug", "nnx", "typecheck")
-# Objects of `weft.insight`, likewise.
-_INSIGHT = {"plan": "weft.insight.plan.planning"}
+_NAMESPACES = ("debug", "errors", "filters", "metrics", "nnx", "ops", "tree", "typecheck")
+# What is loaded on first use from elsewhere than core, transforms and modules.
+_HOMES = {"ContractError": "weft.typecheck.errors", "plan": "weft.insight.plan.planning"}
 
-__all__ = ["core", "modules", "transforms"]
+# Not the namespaces: `from weft import *` would put `tree` before `jax.tree`.
+__all__ = ["ContractError"]
 __all__ += core.__all__
 __all__ += modules.__all__
 __all__ += transforms.__all__
-# `weft.Any` and `weft.map`, but not by `from weft import *`, which would put them before typing's and Python's own.
-__all__.remove("Any")
-__all__.remove("map")
 
 
-if not _TYPE_CHECKING:  # a checker would take every misspelt name for one that is there
+if not _typing.TYPE_CHECKING:  # a checker would take every misspelt name for one that is there
 
     def __getattr__(name: str):
-        if name in _ON_FIRST_USE:
+        if name in _NAMESPACES:
             return _importlib.import_module(f"weft.{name}")
-        if name in _INSIGHT:
-            return getattr(_importlib.import_module(_INSIGHT[name]), name)
+        if name in _HOMES:
+            return getattr(_importlib.import_module(_HOMES[name]), name)
         for package in (core, transforms, modules):
             if name in package.__all__:
                 found = globals()[name] = getattr(package, name)
                 return found
-        raise AttributeError(f"module 'weft' has no attribute {name!r}")
+        from weft.core.former_names import absence
+
+        raise AttributeError(absence("weft", name))
 
 
 if _is_on(_DEBUG_NONFINITE):
@@ -104,4 +127,4 @@ def unload_ipython_extension(shell) -> None:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_ON_FIRST_USE, *_INSIGHT, "Any", "map"})
+    return sorted({*globals(), *__all__, *_NAMESPACES, *_HOMES})

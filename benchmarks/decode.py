@@ -49,7 +49,7 @@ def decoder(layers: int, *, stacked: bool) -> Decoder:
 
 @weft.jit(static_argnames=("batch", "tokens"))
 def decoded(model: Decoder, batch: int, tokens: int) -> Any:
-    attention = weft.InstanceOf(weft.MultiHeadAttention)
+    attention = weft.filters.InstanceOf(weft.MultiHeadAttention)
     model = weft.at(model, attention).apply(lambda layer: layer.with_cache(tokens, batch=(batch,)))
 
     def step(carry: Any) -> Any:

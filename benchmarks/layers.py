@@ -109,7 +109,7 @@ def record_linear() -> Any:
 
 def first(result: Any) -> Any:
     """The output of a record with state, whose successor is not looked at."""
-    return weft.drop(result)[0] if isinstance(result, tuple) else result
+    return weft.drop_successor(result)[0] if isinstance(result, tuple) else result
 
 
 def pool(name: str, record: Callable[..., Any], equinox: Callable[..., Any]) -> Row:
@@ -262,8 +262,8 @@ def of_module(lib: Any, row: Row) -> tuple[Cost, Cost]:
 
 
 def of_record(layer: Any, call: Call, x: Any) -> tuple[Cost, Cost]:
-    structure, params, rest = weft.split(layer, weft.Maybe(weft.Param), weft.Maybe(...))
-    return costs(lambda params, x: call(weft.merge(structure, params, rest), x), params, x)
+    structure, params, rest = weft.tree.split(layer, weft.filters.Maybe(weft.Param), weft.filters.Maybe(...))
+    return costs(lambda params, x: call(weft.tree.merge(structure, params, rest), x), params, x)
 
 
 def of_equinox(layer: Any, call: Call, x: Any) -> tuple[Cost, Cost]:

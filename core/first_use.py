@@ -33,7 +33,9 @@ def first_use(
 
     def get(name: str) -> Any:
         if name not in origins:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            from weft.core.former_names import absence
+
+            raise AttributeError(absence(package, name))
         module, origin = origins[name]
         if module == package:
             return importlib.import_module(f"{package}.{origin}")

@@ -116,7 +116,7 @@ def sample(
 ) -> Int[Array, "length"]:
     """Characters behind a prompt; a temperature of zero takes the most likely one each time."""
     room = len(prompt) + length
-    attention = weft.InstanceOf(weft.MultiHeadAttention)
+    attention = weft.filters.InstanceOf(weft.MultiHeadAttention)
     decoding = weft.at(model, attention).apply(lambda layer: layer.with_cache(room))
 
     def choose(logits: Float[Array, "vocab"], key: Key[Array, ""]) -> Int[Array, ""]:
@@ -309,7 +309,7 @@ def main() -> None:
 if __name__ == "__main__":
     try:
         main()
-    except weft.NonFiniteError as error:
+    except weft.errors.NonFiniteError as error:
         sys.exit(f"char_lm: {error}")
     except (OSError, weft.CheckpointError) as error:
         sys.exit(f"char_lm: {str(error).splitlines()[0]}")

@@ -118,7 +118,7 @@ def train_step(
 
 @weft.jit
 def predict(model: ConvNet, images: Float[Array, "b 8 8 1"]) -> Int[Array, "b"]:
-    logits, _ = weft.vmap(weft.inference(model), in_axes=(0, None), out_axes=(0, None))(images, None)
+    logits, _ = weft.vmap(weft.inference_mode(model), in_axes=(0, None), out_axes=(0, None))(images, None)
     return logits.argmax(-1)
 
 

@@ -176,7 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         else:
             sizes = vocab, features, given.hidden, heads, given.kv_heads or heads, layers
             model = llama(weft.init(Llama, *sizes, abstract=True), given.file)
-    except (weft.CheckpointError, weft.ConfigError, OSError) as error:
+    except (weft.CheckpointError, weft.errors.ConfigError, OSError) as error:
         sys.exit(f"pretrained: {error}")
     print(f"{weft.tree.size(model):,} parameters")
     logits = weft.jit(model)(jnp.array(given.ids))

@@ -1,1 +1,3 @@
-"""`weft migrate`: rewrites imports of flax.nnx to weft.nnx, and lists uses of equinox with their counterparts."""
+"""`weft migrate`: moves programs of weft 0.2 and of flax.nnx, and lists what they use of equinox, with what to do."""
+
+LIBRARIES = ("weft", "nnx", "equinox")

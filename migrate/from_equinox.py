@@ -39,11 +39,11 @@ COUNTERPARTS = {
     "error_if": "weft.error_if, where weft.jit compiles it",
     "tree_at": "weft.at(model)....set(value), where it is one leaf",
     "tree_equal": "weft.tree.equal",
-    "partition": "weft.split and weft.merge",
+    "partition": "weft.tree.split and weft.tree.merge",
     "tree_serialise_leaves": f"weft.save_checkpoint, {_FILES}",
     "tree_deserialise_leaves": f"weft.load_checkpoint, {_FILES}",
     "nn.make_with_state": "a layer of weft's, which returns its successor: y, layer = layer(x)",
-    "nn.inference_mode": "weft.inference",
+    "nn.inference_mode": "weft.inference_mode",
 }
 
 

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from . import LIBRARIES
+
 _MISSING = "weft migrate: libcst is not installed: pip install 'weft[migrate]'"
 
 
@@ -16,13 +18,14 @@ def parser() -> argparse.ArgumentParser:
     """Makes the parser of the command line."""
     top = argparse.ArgumentParser(
         "weft migrate",
-        description="Rewrites the imports of flax.nnx, where a program stays the same. Prints a diff, and on standard "
-        "error what it left, and where a program uses equinox, each with what to do by hand.",
+        description="Rewrites the names of weft 0.2 that have another place now, and the imports of flax.nnx, where a "
+        "program stays the same. Prints a diff, and on standard error what it left, and where a program uses equinox, "
+        "each with what to do by hand.",
         epilog="Exit code: 0, or 2 if a path cannot be read or written; nothing is written then.",
     )
     top.add_argument("paths", nargs="+", metavar="PATH", help="files, notebooks and folders: best, a whole code base")
     top.add_argument("--write", action="store_true", help="change the files, all of them or none")
-    top.add_argument("--from", dest="library", choices=("nnx", "equinox"), help="only this library (default: both)")
+    top.add_argument("--from", dest="library", choices=LIBRARIES, help="only this library (default: all)")
     top.add_argument("--exclude", action="append", default=[], metavar="PATTERN", help="leave out such files (repeat)")
     return top
 
@@ -42,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(f"weft migrate: {error}", file=sys.stderr)
         return 2
-    done = migrated(project, (options.library,) if options.library else ("nnx", "equinox"))
+    done = migrated(project, (options.library,) if options.library else LIBRARIES)
     for path, (before, after) in done.files.items():
         print(diff(_shown(path).lstrip("/"), before, after), end="")
     for finding in sorted(done.left):

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import from_equinox, from_nnx
+from . import LIBRARIES, from_equinox, from_nnx, from_weft
 from .findings import Changes, Finding, edited
 from .notebooks import masked_lines
 from .project import Project, Source
@@ -27,15 +27,24 @@ class Migrated:
     left: list[Finding] = field(default_factory=list[Finding])
 
 
-def migrated(project: Project, libraries: Collection[str] = ("nnx", "equinox")) -> Migrated:
+def migrated(project: Project, libraries: Collection[str] = LIBRARIES) -> Migrated:
     """Computes the migration of a code base, without writing files."""
     done = Migrated()
     readers = _readers(project, done)
+    moving: dict[Source, Changes] = {}
     if "nnx" in libraries:
-        for source, changes in _over_nnx(project, readers, done).items():
-            data = edited(readers[source].module, changes).bytes
-            if data != source.data:
-                done.files[source.path] = (source.original, source.written(data))
+        others = {source: reader for source, reader in readers.items() if _mentions(source, "flax", "equinox")}
+        moving = _over_nnx(project, others, done)
+    if "weft" in libraries:
+        for source, reader in readers.items():
+            if source.asked and source.mentions("weft"):
+                changes = from_weft.changes_of(reader)
+                moving.setdefault(source, Changes()).edits.update(changes.edits)
+                done.left += changes.left
+    for source, changes in moving.items():
+        data = edited(readers[source].module, changes).bytes
+        if data != source.data:
+            done.files[source.path] = (source.original, source.written(data))
     if "equinox" in libraries:
         concerned = [reader for source, reader in readers.items() if source.asked and source.mentions("equinox")]
         done.left += [finding for reader in concerned for finding in from_equinox.findings_of(reader)]
@@ -46,7 +55,7 @@ def _readers(project: Project, done: Migrated) -> dict[Source, Reader]:
     """Parses the files that mention one of the libraries; a file that libcst cannot parse is a finding."""
     readers: dict[Source, Reader] = {}
     for source in project.sources:
-        if not (source.mentions("flax") or source.mentions("equinox")):
+        if not _mentions(source, "flax", "equinox", "weft"):
             continue
         try:
             readers[source] = Reader(source)
@@ -55,6 +64,10 @@ def _readers(project: Project, done: Migrated) -> dict[Source, Reader]:
                 fix = "rewrite it by hand, or repair its syntax"
                 done.left.append(Finding(source.path, 1, "the file", str(error), fix, True))
     return readers
+
+
+def _mentions(source: Source, *libraries: str) -> bool:
+    return any(map(source.mentions, libraries))
 
 
 def _over_nnx(project: Project, readers: dict[Source, Reader], done: Migrated) -> dict[Source, Changes]:

@@ -33,9 +33,9 @@ from jax.nn import (
 from weft.core.first_use import first_use
 
 if TYPE_CHECKING:
-    from weft.modules import ops
+    from weft.modules import ops as ops
     from weft.modules.activations import PReLU
-    from weft.modules.attention.kv_cache import CacheError, KeyValueCache, rewind
+    from weft.modules.attention.kv_cache import KeyValueCache, rewind
     from weft.modules.attention.multi_head import MultiHeadAttention
     from weft.modules.attention.positions import ALiBi, LearnedPositions, RoPE, SinusoidalPositions, sinusoidal
     from weft.modules.attention.transformer import TransformerBlock
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from weft.modules.combinators.shared import Shared
     from weft.modules.combinators.stack import Stack
     from weft.modules.combinators.wrappers import Frozen, Lambda, Residual
-    from weft.modules.construct import ConfigError
     from weft.modules.convolutions.conv import Conv, Conv1d, Conv2d, Conv3d
     from weft.modules.convolutions.conv_transpose import (
         ConvTranspose,
@@ -63,7 +62,6 @@ if TYPE_CHECKING:
     from weft.modules.convolutions.pooling import adaptive_avg_pool, adaptive_max_pool, avg_pool, max_pool, min_pool
     from weft.modules.convolutions.pooling_layers import AdaptiveAvgPool, AdaptiveMaxPool, AvgPool, MaxPool, MinPool
     from weft.modules.convolutions.resizing import PixelShuffle, Upsample
-    from weft.modules.convolutions.windows import PaddingError
     from weft.modules.dense.gated import GatedMLP
     from weft.modules.dense.general import Einsum, LinearGeneral
     from weft.modules.dense.linear import Embed, Linear
@@ -72,14 +70,13 @@ if TYPE_CHECKING:
     from weft.modules.dense.quantized import QuantizedLinear, quantize
     from weft.modules.dropout import Dropout, DropPath
     from weft.modules.initialising import init
-    from weft.modules.learning import metrics, tree
-    from weft.modules.learning.metrics import MetricError
+    from weft.modules.learning import metrics as metrics
+    from weft.modules.learning import tree as tree
     from weft.modules.learning.optimizer import Optimizer
     from weft.modules.learning.policy import Policy
     from weft.modules.learning.scaling import LossScale
-    from weft.modules.modes import inference, training
+    from weft.modules.modes import inference_mode, training_mode
     from weft.modules.norms.group_norm import GroupNorm, InstanceNorm
-    from weft.modules.norms.moments import UnboundAxisError
     from weft.modules.norms.norm import BatchNorm, LayerNorm, RMSNorm
     from weft.modules.norms.weight_norms import SpectralNorm, WeightNorm
     from weft.modules.recurrence.cells import GRUCell, LSTMCell, OptimizedLSTMCell, RecurrentCell, SimpleCell
@@ -87,14 +84,13 @@ if TYPE_CHECKING:
     from weft.modules.recurrence.state_space import DiagonalSSM
     from weft.modules.shaping import Flatten, Identity
     from weft.modules.sharding.placing import named_shardings, shard
-    from weft.modules.sharding.unnamed import ReplicatedWarning
     from weft.modules.summary import tabulate
 
 # Where each of them comes from; a test holds the two lists together.
 _HOMES = {
     "weft.modules": "ops",
     "weft.modules.activations": "PReLU",
-    "weft.modules.attention.kv_cache": "CacheError KeyValueCache rewind",
+    "weft.modules.attention.kv_cache": "KeyValueCache rewind",
     "weft.modules.attention.multi_head": "MultiHeadAttention",
     "weft.modules.attention.positions": "ALiBi LearnedPositions RoPE SinusoidalPositions sinusoidal",
     "weft.modules.attention.transformer": "TransformerBlock",
@@ -111,13 +107,11 @@ _HOMES = {
     "weft.modules.combinators.shared": "Shared",
     "weft.modules.combinators.stack": "Stack",
     "weft.modules.combinators.wrappers": "Frozen Lambda Residual",
-    "weft.modules.construct": "ConfigError",
     "weft.modules.convolutions.conv": "Conv Conv1d Conv2d Conv3d",
     "weft.modules.convolutions.conv_transpose": "ConvTranspose ConvTranspose1d ConvTranspose2d ConvTranspose3d",
     "weft.modules.convolutions.pooling": "adaptive_avg_pool adaptive_max_pool avg_pool max_pool min_pool",
     "weft.modules.convolutions.pooling_layers": "AdaptiveAvgPool AdaptiveMaxPool AvgPool MaxPool MinPool",
     "weft.modules.convolutions.resizing": "PixelShuffle Upsample",
-    "weft.modules.convolutions.windows": "PaddingError",
     "weft.modules.dense.gated": "GatedMLP",
     "weft.modules.dense.general": "Einsum LinearGeneral",
     "weft.modules.dense.linear": "Embed Linear",
@@ -127,13 +121,11 @@ _HOMES = {
     "weft.modules.dropout": "Dropout DropPath",
     "weft.modules.initialising": "init",
     "weft.modules.learning": "metrics tree",
-    "weft.modules.learning.metrics": "MetricError",
     "weft.modules.learning.optimizer": "Optimizer",
     "weft.modules.learning.policy": "Policy",
     "weft.modules.learning.scaling": "LossScale",
-    "weft.modules.modes": "inference training",
+    "weft.modules.modes": "inference_mode training_mode",
     "weft.modules.norms.group_norm": "GroupNorm InstanceNorm",
-    "weft.modules.norms.moments": "UnboundAxisError",
     "weft.modules.norms.norm": "BatchNorm LayerNorm RMSNorm",
     "weft.modules.norms.weight_norms": "SpectralNorm WeightNorm",
     "weft.modules.recurrence.cells": "GRUCell LSTMCell OptimizedLSTMCell RecurrentCell SimpleCell",
@@ -141,7 +133,6 @@ _HOMES = {
     "weft.modules.recurrence.state_space": "DiagonalSSM",
     "weft.modules.shaping": "Flatten Identity",
     "weft.modules.sharding.placing": "named_shardings shard",
-    "weft.modules.sharding.unnamed": "ReplicatedWarning",
     "weft.modules.summary": "tabulate",
 }
 __getattr__, __dir__ = first_use(globals(), _HOMES)
@@ -155,10 +146,8 @@ __all__ = [
     "AvgPool",
     "BatchNorm",
     "Bidirectional",
-    "CacheError",
     "CheckpointError",
     "Checkpoints",
-    "ConfigError",
     "Conv",
     "Conv1d",
     "Conv2d",
@@ -192,21 +181,18 @@ __all__ = [
     "LoadReport",
     "LossScale",
     "MaxPool",
-    "MetricError",
     "MinPool",
     "MoE",
     "MultiHeadAttention",
     "OptimizedLSTMCell",
     "Optimizer",
     "PReLU",
-    "PaddingError",
     "Parallel",
     "PixelShuffle",
     "Policy",
     "QuantizedLinear",
     "RMSNorm",
     "RecurrentCell",
-    "ReplicatedWarning",
     "Residual",
     "RoPE",
     "Sequential",
@@ -218,7 +204,6 @@ __all__ = [
     "StatefulParallel",
     "StatefulSequential",
     "TransformerBlock",
-    "UnboundAxisError",
     "Upsample",
     "WeightNorm",
     "adaptive_avg_pool",
@@ -235,7 +220,7 @@ __all__ = [
     "hard_tanh",
     "identity",
     "import_weights",
-    "inference",
+    "inference_mode",
     "init",
     "leaky_relu",
     "load_checkpoint",
@@ -245,11 +230,9 @@ __all__ = [
     "log_softmax",
     "lora",
     "max_pool",
-    "metrics",
     "min_pool",
     "mish",
     "named_shardings",
-    "ops",
     "quantize",
     "relu",
     "relu6",
@@ -269,6 +252,5 @@ __all__ = [
     "swish",
     "tabulate",
     "tanh",
-    "training",
-    "tree",
+    "training_mode",
 ]

@@ -53,7 +53,7 @@ class Dropout(Module):
     Args:
         rate: the probability of zero, in [0, 1].
         broadcast_dims: axes along which one decision holds for all elements.
-        inference: the mode, in which nothing is dropped; `weft.modules.inference(model)` sets it in a whole model.
+        inference: the mode, in which nothing is dropped; `weft.inference_mode(model)` sets it in a whole model.
 
     Raises:
         ConfigError: if the rate is not a probability.
@@ -101,7 +101,7 @@ class DropPath(Module):
         rate: the probability that an example is dropped, in [0, 1]; what stays is scaled to keep the mean.
         batch_axes: how many leading axes are of the batch, each of whose examples has a decision of its own; 0 for one
             example, as under `vmap`.
-        inference: the mode, in which nothing is dropped; `weft.modules.inference(model)` sets it in a whole model.
+        inference: the mode, in which nothing is dropped; `weft.inference_mode(model)` sets it in a whole model.
 
     Raises:
         ConfigError: if the rate is not a probability.
@@ -153,6 +153,6 @@ def _key(layer: str, key: Any) -> Key[Array, ""]:
     if key is None or dtype is None or not jnp.issubdtype(dtype, jax.dtypes.prng_key):
         raise SeedError(
             f"{layer} draws from a typed key, not from {'nothing' if key is None else type(key).__name__}",
-            fix='pass key= (key, keys = keys.next("dropout")), or inference(model) to drop nothing',
+            fix='pass key= (key, keys = keys.next("dropout")), or inference_mode(model) to drop nothing',
         )
     return key

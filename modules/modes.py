@@ -1,8 +1,8 @@
 """Modes: training and inference.
 
-A layer whose training differs from its use (BatchNorm, Dropout) has a static field `inference`. `inference(model)` and
-`training(model)` set it in every record of a tree at once; the arrays are shared, so it costs nothing but a compilation
-of what is called with the new structure.
+A layer whose training differs from its use (BatchNorm, Dropout) has a static field `inference`. `inference_mode(model)`
+and `training_mode(model)` set it in every record of a tree at once; the arrays are shared, so it costs nothing but a
+compilation of what is called with the new structure.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from weft.core.records.module import replaced
 T = TypeVar("T")
 
 
-def inference(tree: T) -> T:
+def inference_mode(tree: T) -> T:
     """The same tree with every record in inference mode: nothing dropped, running statistics used.
 
     >>> from weft.modules import Dropout
-    >>> [layer.inference for layer in inference([Dropout(0.5), Dropout(0.1)])]
+    >>> [layer.inference for layer in inference_mode([Dropout(0.5), Dropout(0.1)])]
     [True, True]
     """
     return set_mode(tree, True)
 
 
-def training(tree: T) -> T:
+def training_mode(tree: T) -> T:
     """The same tree with every record in training mode.
 
     >>> from weft.modules import Dropout
-    >>> training(inference(Dropout(0.5))).inference
+    >>> training_mode(inference_mode(Dropout(0.5))).inference
     False
     """
     return set_mode(tree, False)

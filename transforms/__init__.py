@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from weft.transforms.custom_vjps import custom_vjp
     from weft.transforms.jacobians import hessian, jacfwd, jacrev
     from weft.transforms.loops import fori_loop, while_loop
-    from weft.transforms.sequences import associative_scan, map
+    from weft.transforms.sequences import associative_scan, lax_map
     from weft.transforms.shards import shard_map
     from weft.transforms.tracing import checkify, eval_shape, make_jaxpr, remat, transform_metadata
 
@@ -30,7 +30,7 @@ _HOMES = {
     "weft.transforms.custom_vjps": "custom_vjp",
     "weft.transforms.jacobians": "hessian jacfwd jacrev",
     "weft.transforms.loops": "fori_loop while_loop",
-    "weft.transforms.sequences": "associative_scan map",
+    "weft.transforms.sequences": "associative_scan lax_map",
     "weft.transforms.shards": "shard_map",
     "weft.transforms.tracing": "checkify eval_shape make_jaxpr remat transform_metadata",
 }
@@ -53,9 +53,9 @@ __all__ = [
     "jacrev",
     "jit",
     "jvp",
+    "lax_map",
     "linearize",
     "make_jaxpr",
-    "map",
     "pmap",
     "remat",
     "scan",

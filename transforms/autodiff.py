@@ -263,7 +263,7 @@ def value_and_grad(
 
 
 @cutting
-def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False, wrt: Any = None) -> Any:
+def vjp(function: Callable[..., Any], /, *primals: Any, has_aux: bool = False, wrt: Any = None) -> Any:
     """The output of a function and its pullback.
 
     Args:
@@ -295,6 +295,7 @@ def jvp(
     function: Callable[..., Any],
     primals: Sequence[Any],
     tangents: Sequence[Any],
+    /,
     *,
     has_aux: bool = False,
     wrt: Any = None,
@@ -326,7 +327,7 @@ def jvp(
 
 
 @cutting
-def linearize(function: Callable[..., Any], *primals: Any, has_aux: bool = False, wrt: Any = None) -> Any:
+def linearize(function: Callable[..., Any], /, *primals: Any, has_aux: bool = False, wrt: Any = None) -> Any:
     """The output of a function and its derivative there, as a linear function of tangents.
 
     Arguments are those of `vjp`; the linear function takes tangents as `jvp` does.

@@ -118,7 +118,7 @@ COND_OPTIONS = BranchOptions("cond", ("true_fun", "false_fun"))
 
 
 @cutting
-def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any], *operands: Any) -> Any:
+def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any], /, *operands: Any) -> Any:
     """Calls one of two functions, by a boolean.
 
     Args:
@@ -140,7 +140,7 @@ def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any],
 
 
 @cutting
-def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -> Any:
+def switch(index: Any, branches: Sequence[Callable[..., Any]], /, *operands: Any) -> Any:
     """Calls one of several functions, by an index; one out of range is clamped.
 
     Args:

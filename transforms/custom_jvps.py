@@ -120,7 +120,7 @@ class CustomJvp(CustomFunction[P, R]):
 def custom_jvp(function: Callable[P, R], /, *, nondiff_argnums: int | Sequence[int] = ()) -> CustomJvp[P, R]: ...
 @overload
 def custom_jvp(*, nondiff_argnums: int | Sequence[int] = ()) -> Callable[[Callable[P, R]], CustomJvp[P, R]]: ...
-@transform()
+@transform("nondiff_argnums")
 def custom_jvp(function: Callable[..., Any] | None = None, /, *, nondiff_argnums: int | Sequence[int] = ()) -> Any:
     """A function with a custom forward-mode derivative, which `defjvp` defines.
 

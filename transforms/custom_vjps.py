@@ -220,7 +220,7 @@ class CustomVjp(CustomFunction[P, R]):
 def custom_vjp(function: Callable[P, R], /, *, nondiff_argnums: int | Sequence[int] = ()) -> CustomVjp[P, R]: ...
 @overload
 def custom_vjp(*, nondiff_argnums: int | Sequence[int] = ()) -> Callable[[Callable[P, R]], CustomVjp[P, R]]: ...
-@transform()
+@transform("nondiff_argnums")
 def custom_vjp(function: Callable[..., Any] | None = None, /, *, nondiff_argnums: int | Sequence[int] = ()) -> Any:
     """A function with a custom reverse-mode derivative, which `defvjp` defines.
 

@@ -92,7 +92,7 @@ WHILE: Rule[WhileOptions] = rule_of_a_carry(
 
 @cutting
 def while_loop(
-    cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], init: Any, *, max_steps: int | None = None
+    cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], init: Any, /, *, max_steps: int | None = None
 ) -> Any:
     """Repeats a function on a carry while a condition holds.
 
@@ -168,7 +168,7 @@ FORI: Rule[ForiOptions] = rule_of_a_carry("fori_loop", _lift_fori, frame=_trips)
 
 @cutting
 def fori_loop(
-    lower: Any, upper: Any, body_fun: Callable[[Any, Any], Any], init: Any, *, unroll: int | bool | None = None
+    lower: Any, upper: Any, body_fun: Callable[[Any, Any], Any], init: Any, /, *, unroll: int | bool | None = None
 ) -> Any:
     """Repeats a function on a carry, for a counter from `lower` up to `upper`.
 

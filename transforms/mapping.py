@@ -260,7 +260,7 @@ def vmap(
 def pmap(function: Callable[P, R], /, **options: Unpack[PmapKeywords]) -> PmapFunction[P, R]: ...
 @overload
 def pmap(**options: Unpack[PmapKeywords]) -> Callable[[Callable[P, R]], PmapFunction[P, R]]: ...
-@transform()
+@transform("axis_name", "in_axes", "out_axes")
 def pmap(
     function: Callable[..., Any] | None = None,
     /,

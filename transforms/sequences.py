@@ -27,7 +27,7 @@ from weft.transforms.carries import carrying_along, rule_of_a_carry, values_at, 
 
 @dataclass(frozen=True)
 class MapOverOptions:
-    """The options of one `map`."""
+    """The options of one `lax_map`."""
 
     batch_size: int | None
 
@@ -71,7 +71,7 @@ def _check_map(options: MapOverOptions, call: Call, leaves: Sequence[Leaf], ride
 
 
 MAP: Rule[MapOverOptions] = Rule(
-    "map",
+    "lax_map",
     _lift_map,
     arrive=lambda options, call: (None, 0, None),
     depart=lambda options, index: 0,
@@ -85,7 +85,7 @@ MAP: Rule[MapOverOptions] = Rule(
 
 
 @cutting
-def map(function: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> Any:
+def lax_map(function: Callable[[Any], Any], xs: Any, /, *, batch_size: int | None = None) -> Any:
     """Applies a function to one slice after another, along the leading axis, and stacks the results.
 
     Args:
@@ -99,7 +99,7 @@ def map(function: Callable[[Any], Any], xs: Any, *, batch_size: int | None = Non
     Source: `jax.lax.map`.
 
     >>> import jax.numpy as jnp
-    >>> map(lambda x: x["a"] + 1, {"a": jnp.arange(3), "name": "xs"}).tolist()
+    >>> lax_map(lambda x: x["a"] + 1, {"a": jnp.arange(3), "name": "xs"}).tolist()
     [1, 2, 3]
     """
     return call_over_values(MAP, (function,), MapOverOptions(batch_size), xs)
@@ -155,7 +155,9 @@ ASSOCIATIVE_SCAN: Rule[AssociativeOptions] = rule_of_a_carry(
 
 
 @cutting
-def associative_scan(function: Callable[[Any, Any], Any], elems: Any, *, reverse: bool = False, axis: int = 0) -> Any:
+def associative_scan(
+    function: Callable[[Any, Any], Any], elems: Any, /, *, reverse: bool = False, axis: int = 0
+) -> Any:
     """All prefixes of an associative operation, in logarithmic depth.
 
     Args:

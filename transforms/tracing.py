@@ -51,7 +51,7 @@ EVAL_SHAPE: Rule[NoOptions] = Rule(
 
 
 @cutting
-def eval_shape(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def eval_shape(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """The output of a function as `ShapeDtypeStruct`s, without computing anything.
 
     They have shardings if the function determines them: by explicit meshes, sharding constraints, `out_shardings`, or
@@ -122,7 +122,7 @@ def make_jaxpr(
 def make_jaxpr(
     *, static_argnums: int | Sequence[int] | None = None, return_shape: bool = False
 ) -> Callable[[Callable[P, Any]], Callable[P, Any]]: ...
-@transform()
+@transform("static_argnums")
 def make_jaxpr(
     function: Callable[..., Any] | None = None,
     /,
@@ -250,7 +250,7 @@ CHECKIFY: Rule[CheckifyOptions] = Rule("checkify", _lift_checkify, finish=lambda
 def checkify(function: Callable[P, R], /, *, errors: Any = jax_checkify.user_checks) -> Callable[P, tuple[Any, R]]: ...
 @overload
 def checkify(*, errors: Any = jax_checkify.user_checks) -> Callable[[Callable[P, R]], Callable[P, tuple[Any, R]]]: ...
-@transform()
+@transform("errors")
 def checkify(function: Callable[..., Any] | None = None, /, *, errors: Any = jax_checkify.user_checks) -> Any:
     """Makes the checks inside a function part of its output.
 

@@ -7,27 +7,22 @@
 import importlib as _importlib
 from typing import TYPE_CHECKING, Any
 
+from weft.core.former_names import absence as _absence
 from weft.typecheck.calls.runtime import check, contract
-from weft.typecheck.errors import AnnotationError, ContractError, ModeError, PromotionError
 from weft.typecheck.language.batched import Batched, Dims
 from weft.typecheck.modes import Mode, current_mode, mode, set_mode
 
 if TYPE_CHECKING:
-    from weft.typecheck.calls.importing import ImportHook, ImportHookError, install_import_hook
+    from weft.typecheck.calls.importing import ImportHook, install_import_hook
     from weft.typecheck.proofs.prover import verify
     from weft.typecheck.proofs.report import Finding, Report
 
 __all__ = [
-    "AnnotationError",
     "Batched",
-    "ContractError",
     "Dims",
     "Finding",
     "ImportHook",
-    "ImportHookError",
     "Mode",
-    "ModeError",
-    "PromotionError",
     "Report",
     "check",
     "contract",
@@ -43,7 +38,6 @@ _ON_FIRST_USE = {
     "Report": "proofs.report",
     "Finding": "proofs.report",
     "ImportHook": "calls.importing",
-    "ImportHookError": "calls.importing",
     "install_import_hook": "calls.importing",
 }
 
@@ -51,4 +45,8 @@ _ON_FIRST_USE = {
 def __getattr__(name: str) -> Any:
     if name in _ON_FIRST_USE:
         return getattr(_importlib.import_module(f"weft.typecheck.{_ON_FIRST_USE[name]}"), name)
-    raise AttributeError(f"module 'weft.typecheck' has no attribute {name!r}")
+    raise AttributeError(_absence("weft.typecheck", name))
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,4 +1,4 @@
-"""Filters: predicates over leaves, in one small language; `help(weft.Filter)` explains it (the class `Filter` below).
+"""`weft.filters`: predicates over leaves, in one small language; `help(weft.filters.Filter)` explains it.
 
 `sorting` sorts leaves by several filters.
 """
@@ -17,6 +17,13 @@ from weft.core.paths import Path, format_path, parse_path
 from weft.core.records.kinds import Kind
 from weft.core.records.leaves import Leaf
 
+__all__ = ["All", "Any", "Filter", "Inside", "InstanceOf", "Maybe", "Not", "PathContains", "WithTag"]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 Predicate = Callable[[Leaf], bool]
 UserPredicate = Callable[[Path, type[Kind], AnyValue], bool]
 
@@ -28,19 +35,25 @@ class PathContains:
     With `exact=False` a string part may also contain it as a substring.
 
     >>> import jax
-    >>> from weft import MLP, select
+    >>> from weft import MLP
+    >>> from weft.tree import select
     >>> model = MLP(2, 3, 4, key=jax.random.key(0))
     >>> [leaf.shape for leaf in jax.tree.leaves(select(model, PathContains("bias")))]
     [(3,), (4,)]
     """
 
-    part: Hashable
+    key: Hashable
     exact: bool = True
 
-    def __call__(self, leaf: Leaf) -> bool:
+    # `weft.nnx` has this class, too, and flax asks its filters with a path and a value.
+    def __call__(self, leaf: Leaf | Path, value: object = None, /) -> bool:
+        place = leaf if isinstance(leaf, tuple) else leaf.place
         if self.exact:
-            return self.part in leaf.place
-        return builtins.any(str(self.part) in str(part) for part in leaf.place)
+            return self.key in place
+        return builtins.any(str(self.key) in str(part) for part in place)
+
+    def __repr__(self) -> str:
+        return f"PathContains({self.key!r}, exact={self.exact})"
 
 
 class InstanceOf:
@@ -53,7 +66,8 @@ class InstanceOf:
         FilterError: if an argument is no class.
 
     >>> import jax, jax.numpy as jnp
-    >>> from weft import Linear, select
+    >>> from weft import Linear
+    >>> from weft.tree import select
     >>> model = [Linear(2, 3, key=jax.random.key(0)), jnp.ones(4)]
     >>> [leaf.shape for leaf in jax.tree.leaves(select(model, InstanceOf(Linear)))]
     [(2, 3), (3,)]
@@ -90,7 +104,7 @@ class Inside:
         FilterError: if a text cannot be read.
 
     >>> import jax.numpy as jnp
-    >>> from weft import select
+    >>> from weft.tree import select
     >>> select({"a": {"b": jnp.arange(1), "c": jnp.arange(2)}}, Inside("a.c"))
     {'a': {'b': None, 'c': Array([0, 1], dtype=int32)}}
     """
@@ -135,8 +149,12 @@ class WithTag:
 
     tag: str
 
-    def __call__(self, leaf: Leaf) -> bool:
-        return self.tag in leaf.tags
+    # As `PathContains`; the tag of a Variable or a stream of `weft.nnx` is its attribute.
+    def __call__(self, leaf: Leaf | Path, value: object = None, /) -> bool:
+        return getattr(value, "tag", None) == self.tag if isinstance(leaf, tuple) else self.tag in leaf.tags
+
+    def __repr__(self) -> str:
+        return f"WithTag({self.tag!r})"
 
 
 @dataclass(frozen=True)
@@ -168,7 +186,8 @@ class Any:
         FilterError: if an argument is no filter.
 
     >>> import jax
-    >>> from weft import MLP, select
+    >>> from weft import MLP
+    >>> from weft.tree import select
     >>> model = MLP(2, 3, 4, key=jax.random.key(0))
     >>> [leaf.shape for leaf in jax.tree.leaves(select(model, Any(PathContains(0), PathContains("bias"))))]
     [(2, 3), (3,), (4,)]
@@ -202,7 +221,8 @@ class All(Any):
         FilterError: if an argument is no filter.
 
     >>> import jax
-    >>> from weft import MLP, select
+    >>> from weft import MLP
+    >>> from weft.tree import select
     >>> model = MLP(2, 3, 4, key=jax.random.key(0))
     >>> [leaf.shape for leaf in jax.tree.leaves(select(model, All(PathContains(0), PathContains("bias"))))]
     [(3,)]
@@ -219,7 +239,8 @@ class Not(Any):
         FilterError: if the argument is no filter.
 
     >>> import jax
-    >>> from weft import MLP, select
+    >>> from weft import MLP
+    >>> from weft.tree import select
     >>> model = MLP(2, 3, 4, key=jax.random.key(0))
     >>> [leaf.shape for leaf in jax.tree.leaves(select(model, Not(PathContains("bias"))))]
     [(2, 3), (3, 4)]
@@ -242,7 +263,8 @@ class Maybe(Any):
         FilterError: if the argument is no filter.
 
     >>> import jax
-    >>> from weft import MLP, BatchStat, select
+    >>> from weft import BatchStat, MLP
+    >>> from weft.tree import select
     >>> model = MLP(2, 3, 4, key=jax.random.key(0))
     >>> [leaf.shape for leaf in jax.tree.leaves(select(model, Maybe(BatchStat)))]
     []
@@ -334,6 +356,7 @@ else:
         `Optimizer(model, transformation, wrt=LoRAParam)`, `at(model, InstanceOf(Dropout))`, and in `weft.tree`.
 
         >>> import jax.numpy as jnp
+        >>> from weft.tree import select
         >>> model = {"scale": jnp.ones(3), "steps": jnp.zeros(3, int)}
         >>> select(model, All(Param, Not(PathContains("bias"))))
         {'scale': Array([1., 1., 1.], dtype=float32), 'steps': None}
@@ -371,7 +394,7 @@ def predicate(filter: Filter) -> Predicate:
     raise FilterError(
         f"not a filter: {filter!r}",
         fix="use a kind, InstanceOf, Inside, PathContains, WithTag, Any, All, Not, Maybe, `...`, a bool, a string (a "
-        "tag) or a callable (path, kind, leaf) -> bool; see help(weft.Filter)",
+        "tag) or a callable (path, kind, leaf) -> bool; see help(weft.filters.Filter)",
     )
 
 

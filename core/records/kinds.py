@@ -40,7 +40,8 @@ class Kind:
 class Param(Kind):
     """Learned by gradient descent: the kind of every inexact array whose field declares no kind.
 
-    >>> from weft import Linear, select
+    >>> from weft import Linear
+    >>> from weft.tree import select
     >>> params = select(Linear(2, 3, key=jax.random.key(0)), Param)
     >>> params.kernel.shape, params.bias.shape
     ((2, 3), (3,))
@@ -52,7 +53,8 @@ class Param(Kind):
 class LoRAParam(Param):
     """A low-rank adapter's parameter.
 
-    >>> from weft import MLP, lora, select
+    >>> from weft import MLP, lora
+    >>> from weft.tree import select
     >>> adapted = lora(MLP(2, 3, 4, key=jax.random.key(0)), 1, key=jax.random.key(1))
     >>> [leaf.shape for leaf in jax.tree.leaves(select(adapted, LoRAParam))]
     [(2, 1), (1, 3), (3, 1), (1, 4)]
@@ -64,7 +66,8 @@ class LoRAParam(Param):
 class BatchStat(Kind):
     """A running statistic of batches, such as BatchNorm's mean and variance.
 
-    >>> from weft import BatchNorm, select
+    >>> from weft import BatchNorm
+    >>> from weft.tree import select
     >>> [leaf.shape for leaf in jax.tree.leaves(select(BatchNorm(2), BatchStat))]
     [(2,), (2,)]
     """
@@ -75,7 +78,8 @@ class BatchStat(Kind):
 class Cache(Kind):
     """State that decoding carries between steps, such as attention's keys and values.
 
-    >>> from weft import KeyValueCache, select
+    >>> from weft import KeyValueCache
+    >>> from weft.tree import select
     >>> [leaf.shape for leaf in jax.tree.leaves(select(KeyValueCache(8, 2, 4), Cache))]
     [(8, 2, 4), (8, 2, 4), ()]
     """
@@ -86,7 +90,7 @@ class Cache(Kind):
 class Buffer(Kind):
     """Neither learned nor state: the kind of every integer or boolean array whose field declares no kind.
 
-    >>> from weft import select
+    >>> from weft.tree import select
     >>> select({"weights": jnp.ones(2), "order": jnp.array([1, 0])}, Buffer)
     {'order': Array([1, 0], dtype=int32), 'weights': None}
     """
@@ -98,7 +102,8 @@ class FrozenParam(Buffer):
     """A parameter that is not learned. On a field that holds records it overrules what they declare: every `Param`
     inside becomes a `FrozenParam`; other kinds stay.
 
-    >>> from weft import Frozen, Linear, select
+    >>> from weft import Frozen, Linear
+    >>> from weft.tree import select
     >>> frozen = Frozen(Linear(2, 3, key=jax.random.key(0)))
     >>> [leaf.shape for leaf in jax.tree.leaves(select(frozen, FrozenParam))]
     [(2, 3), (3,)]
@@ -110,7 +115,8 @@ class FrozenParam(Buffer):
 class RngState(Kind):
     """Random state: keys and counts.
 
-    >>> from weft import Keys, select
+    >>> from weft import Keys
+    >>> from weft.tree import select
     >>> len(jax.tree.leaves(select(Keys(0, dropout=1), RngState)))
     4
     """
@@ -121,7 +127,8 @@ class RngState(Kind):
 class RngKey(RngState):
     """A random key: the kind of every typed key array whose field declares no kind.
 
-    >>> from weft import Keys, select
+    >>> from weft import Keys
+    >>> from weft.tree import select
     >>> len(jax.tree.leaves(select(Keys(0, dropout=1), RngKey)))
     2
     """
@@ -132,7 +139,8 @@ class RngKey(RngState):
 class RngCount(RngState):
     """How many keys a stream has drawn.
 
-    >>> from weft import Keys, select
+    >>> from weft import Keys
+    >>> from weft.tree import select
     >>> [count.item() for count in jax.tree.leaves(select(Keys(0), RngCount))]
     [0]
     """
@@ -143,7 +151,8 @@ class RngCount(RngState):
 class Intermediate(Kind):
     """A value inside of a computation, recorded for inspection.
 
-    >>> from weft import nnx, select
+    >>> from weft import nnx
+    >>> from weft.tree import select
     >>> record = nnx.to_record(nnx.Dict(w=nnx.Param(jnp.ones(2)), seen=nnx.Intermediate(jnp.ones(3))))
     >>> [leaf.shape for leaf in jax.tree.leaves(select(record, Intermediate))]
     [(3,)]
@@ -155,7 +164,8 @@ class Intermediate(Kind):
 class Perturbation(Kind):
     """A zero that is added to an intermediate value, so that its gradient is that of the value.
 
-    >>> from weft import nnx, select
+    >>> from weft import nnx
+    >>> from weft.tree import select
     >>> record = nnx.to_record(nnx.Dict(w=nnx.Param(jnp.ones(2)), zero=nnx.Perturbation(jnp.zeros(3))))
     >>> [leaf.shape for leaf in jax.tree.leaves(select(record, Perturbation))]
     [(3,)]
@@ -168,7 +178,8 @@ class OptState(Kind):
     """An optimizer's state.
 
     >>> import optax
-    >>> from weft import Linear, Optimizer, select
+    >>> from weft import Linear, Optimizer
+    >>> from weft.tree import select
     >>> optimizer = Optimizer(Linear(2, 3, key=jax.random.key(0)), optax.sgd(0.1, momentum=0.9))
     >>> [leaf.shape for leaf in jax.tree.leaves(select(optimizer, OptState))]
     [(3,), (2, 3), ()]
@@ -180,7 +191,8 @@ class OptState(Kind):
 class MetricState(Kind):
     """A metric's sums and counts so far.
 
-    >>> from weft import metrics, select
+    >>> from weft import metrics
+    >>> from weft.tree import select
     >>> len(jax.tree.leaves(select(metrics.Average(), MetricState)))
     2
     """

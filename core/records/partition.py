@@ -191,7 +191,7 @@ def merge(structure: Structure, *parts: PyTree) -> PyTree:
         StructureError: naming the leaves that no part holds, or that two hold, or the part whose structure differs.
 
     >>> import jax.numpy as jnp
-    >>> from weft import PathContains
+    >>> from weft.filters import PathContains
     >>> structure, small, rest = split({"a": jnp.zeros(()), "b": jnp.ones(())}, PathContains("a"), ...)
     >>> merge(structure, rest, {**small, "a": small["a"] + 1})["a"].item()
     1.0
@@ -251,7 +251,7 @@ def select(tree: PyTree, *filters: Filter) -> PyTree:
         FilterError: if a filter (other than `...`) matches no leaf.
 
     >>> import jax.numpy as jnp
-    >>> from weft import PathContains
+    >>> from weft.filters import PathContains
     >>> select({"a": jnp.zeros(()), "b": jnp.ones(())}, PathContains("b"))
     {'a': None, 'b': Array(1., dtype=float32)}
     """

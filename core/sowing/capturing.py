@@ -67,7 +67,7 @@ from weft.core.sowing.tags import (
     take_arrays,
 )
 
-__all__ = ["CaptureError", "capture", "perturb", "perturbations", "scope", "sow"]
+__all__ = ["CaptureError", "capture", "name_scope", "perturb", "perturbations", "sow"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -136,14 +136,14 @@ def perturb(name: str, value: T, /) -> T:
     return cast(T, skeleton.fill(bind_tag(Perturbed(_scoped(name), skeleton), arrays)))
 
 
-def scope(name: str) -> AbstractContextManager[None]:
+def name_scope(name: str) -> AbstractContextManager[None]:
     """Opens a `with` block in which `name/` is put before the names of `sow` and `perturb`.
 
     >>> def block(x):
     ...     return sow("out", x + 1)
     >>> def model(x):
     ...     for i in range(2):
-    ...         with scope(f"block{i}"):
+    ...         with name_scope(f"block{i}"):
     ...             x = block(x)
     ...     return x
     >>> list(capture(model)(0.0)[1])
@@ -322,7 +322,7 @@ def _values_of(name: str, sown: Sequence[tuple[str, PyTree]]) -> PyTree:
     if "strict" in modes and len(values) > 1:
         raise CaptureError(
             f"the name {name!r} is sown {len(values)} times, with mode 'strict'",
-            fix="give each value a name of its own, open a `scope`, or use mode 'append'",
+            fix="give each value a name of its own, open a `name_scope`, or use mode 'append'",
         )
     return values[-1]
 
@@ -331,7 +331,7 @@ def _check_planted_once(name: str, planted: Iterable[str]) -> None:
     if name in planted:
         raise CaptureError(
             f"two values are perturbed under the name {name!r}",
-            fix="give each value a name of its own, or open a `scope` around each",
+            fix="give each value a name of its own, or open a `name_scope` around each",
         )
 
 

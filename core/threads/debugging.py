@@ -11,7 +11,7 @@ from weft.core.paths import Path
 T = TypeVar("T")
 
 
-def drop(successor: T) -> T:
+def drop_successor(successor: T) -> T:
     """Declares that a successor is lost on purpose, so that `debug_successors` does not report it. Returns it
     unchanged.
 
@@ -22,9 +22,9 @@ def drop(successor: T) -> T:
     >>> @weft.jit
     ... def noise(keys):
     ...     key, keys = keys.next()
-    ...     drop(keys)
+    ...     drop_successor(keys)
     ...     return jax.random.normal(key)
-    >>> with weft.debug_successors():
+    >>> with weft.debug.debug_successors():
     ...     noise(weft.Keys(0)).shape
     ()
     """

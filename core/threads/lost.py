@@ -76,7 +76,7 @@ def debug_successors(enabled: bool = True) -> Generator[None]:
     ...     y, counter = counter(x)
     ...     z, _ = counter(y)
     ...     return z, counter
-    >>> with weft.debug_successors():
+    >>> with weft.debug.debug_successors():
     ...     y, counter = twice(Counter(jnp.array(1)), 0)
     Traceback (most recent call last):
     ...
@@ -96,7 +96,7 @@ def debug_successors(enabled: bool = True) -> Generator[None]:
 
 
 def note_drop(successor: PyTree) -> None:
-    """See `drop`."""
+    """See `drop_successor`."""
     leaves = list(filter(_can_be_marked, take_arrays(successor)[0]))
     for mark in filter(None, map(_marked.get, leaves)):
         mark.dropped = True  # the equation below is not enough: JAX may prune it, since nothing reads its output
@@ -235,8 +235,8 @@ def _lost(marks: Sequence[Mark], name: str) -> SuccessorError:
         f"{f'{len(places)} successors are' if several else 'a successor is'} lost: nothing that leaves {name} uses "
         + ("them" if several else "it"),
         at=places,
-        fix="return it (a loss returns it beside its value, with has_aux=True), or say weft.drop(successor) if that is "
-        "meant",
+        fix="return it (a loss returns it beside its value, with has_aux=True), or say weft.drop_successor(successor) "
+        "if that is meant",
     )
 
 

@@ -25,11 +25,18 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("core", "transforms", "modules", "typecheck", "nnx")
+PACKAGES = ("core", "transforms", "modules", "typecheck", "nnx", "insight")
 # The namespaces whose `__all__` is public, and the folder of their pages.
 NAMESPACES = {"weft": "records", "weft.nnx": "nnx", "weft.typecheck": "typecheck"}
 # Modules that are API under a short name: their functions have a page of their own.
-SHORT = {"weft.tree": "Functions over arrays", "weft.metrics": "Metrics", "weft.ops": "Pure ops"}
+SHORT = {
+    "weft.tree": "Functions over models as trees",
+    "weft.filters": "Filters",
+    "weft.metrics": "Metrics",
+    "weft.ops": "Pure ops",
+    "weft.debug": "Debugging",
+    "weft.errors": "Errors",
+}
 OUTSIDE = "JAX's own"
 
 
@@ -91,9 +98,7 @@ def folder(namespace: str) -> str:
 def names_of(module: ModuleType) -> list[str]:
     """The public names, of which modules are no entries of their own."""
     if hasattr(module, "__all__"):
-        # `weft.Any` and `weft.map` are public, though not for `from weft import *`.
-        names = {*module.__all__, *(("Any", "map") if module.__name__ == "weft" else ())}
-        return sorted(name for name in names if not inspect.ismodule(getattr(module, name)))
+        return sorted(name for name in module.__all__ if not inspect.ismodule(getattr(module, name)))
     # A package gathers what its files hold; a file's own names are those that it defines.
     home = "weft." if hasattr(module, "__path__") else module.__name__
     own = {name for name, thing in vars(module).items() if getattr(thing, "__module__", "").startswith(home)}
@@ -141,7 +146,7 @@ def is_shared(namespace: str, name: str) -> bool:
     """Whether the name stands for the same thing in the records' namespace."""
     weft = importlib.import_module("weft")
     thing = getattr(importlib.import_module(namespace), name)
-    return namespace != "weft" and name in {*weft.__all__, "Any", "map"} and getattr(weft, name) is thing
+    return namespace != "weft" and name in weft.__all__ and getattr(weft, name) is thing
 
 
 def page_of(namespace: str, room: str, names: list[str], title: str | None = None) -> str:

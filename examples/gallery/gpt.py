@@ -48,7 +48,7 @@ step = weft.jit(weft.Optimizer.minimize)
 
 @weft.jit
 def generate(model, prompt, key):
-    attentions = weft.at(model, weft.InstanceOf(weft.MultiHeadAttention))
+    attentions = weft.at(model, weft.filters.InstanceOf(weft.MultiHeadAttention))
     model = attentions.apply(lambda attention: attention.with_cache(LENGTH))
 
     def next_character(carry, i):

@@ -44,7 +44,7 @@ def train(model, steps=200):
     model, losses = fit(model, weft.Param, (images, labels), steps)
     before = accuracy(model, *turned)
     model, more = fit(adapted(model, jax.random.key(1)), weft.LoRAParam, turned, steps)
-    model = weft.at(model, weft.InstanceOf(weft.LoRA)).apply(weft.LoRA.merged)
+    model = weft.at(model, weft.filters.InstanceOf(weft.LoRA)).apply(weft.LoRA.merged)
     print(f"loss {more[-1]:.3f}, accuracy on turned digits {before:.1%} -> {accuracy(model, *turned):.1%}")
     return losses + more
 

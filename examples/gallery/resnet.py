@@ -36,7 +36,7 @@ step = weft.jit(weft.Optimizer.minimize)
 
 @weft.jit
 def accuracy(model, images, labels):
-    logits, _ = weft.inference(model)(images[..., None])
+    logits, _ = weft.inference_mode(model)(images[..., None])
     return jnp.mean(logits.argmax(-1) == labels)
 
 

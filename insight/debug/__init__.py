@@ -13,7 +13,6 @@ weft.core.errors.NonFiniteError: log of 0 gives -inf, first seen in the forward 
 
 from typing import TYPE_CHECKING
 
-from weft.core.errors import NonFiniteError
 from weft.core.first_use import first_use
 from weft.core.interpreter.retraces import explain_retraces
 
@@ -31,10 +30,14 @@ _HOMES = {
     "weft.insight.debug.showing": "plot table",
     "weft.insight.debug.watching": "Row watch",
 }
-__getattr__, __dir__ = first_use(globals(), _HOMES)
+__getattr__, _ = first_use(globals(), _HOMES)
+
+
+def __dir__() -> list[str]:
+    return __all__
+
 
 __all__ = [
-    "NonFiniteError",
     "Row",
     "debug_keys",
     "debug_successors",

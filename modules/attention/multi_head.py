@@ -82,7 +82,7 @@ class MultiHeadAttention(Module, Generic[C]):
         position_bias: adds to the logits by positions: `weft.ALiBi()`, or a function `(query, key, num_heads) -> bias`
             of positions `(*batch, q)` and `(kv,)`, which returns `(*batch, num_heads, q, kv)`.
         dropout: the probability that an attention weight is dropped. The call then needs a key, but for
-            `inference(model)`.
+            `inference_mode(model)`.
         use_bias: whether the maps of queries, keys and values add a bias.
         use_out_bias: whether the last map does; by default as `use_bias`.
         implementation: of `jax.nn.dot_product_attention`: `"cudnn"` for flash attention on a GPU, which refuses sizes
@@ -295,7 +295,7 @@ class MultiHeadAttention(Module, Generic[C]):
         if self.implementation is not None and self.implementation != "xla":
             raise ConfigError(
                 f"{self.implementation!r} has no dropout of attention weights",
-                fix="dropout=0.0, implementation=None, or inference(model)",
+                fix="dropout=0.0, implementation=None, or inference_mode(model)",
             )
         if window is not None:
             places = jnp.arange(query.shape[-3]), jnp.arange(key.shape[-3])
@@ -310,8 +310,8 @@ class MultiHeadAttention(Module, Generic[C]):
         """The same attention with an empty cache, for decoding step by step: `y, attention = attention(x)`.
 
         Each call is given the next steps only, and attends to them and all before. In a whole model:
-        `weft.at(model, weft.InstanceOf(weft.MultiHeadAttention)).apply(lambda a: a.with_cache(256))`. A layer of a
-        `Stack` gets one cache for each of its copies.
+        `weft.at(model, InstanceOf(weft.MultiHeadAttention)).apply(lambda a: a.with_cache(256))`. A layer of a `Stack`
+        gets one cache for each of its copies.
 
         Args:
             max_length: how many steps there is room for.

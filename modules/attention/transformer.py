@@ -34,7 +34,7 @@ class TransformerBlock(Module, Generic[C]):
         norm: makes a norm from a size, such as `weft.RMSNorm`.
         mlp: makes another layer from a key, in place of the MLP.
         dropout: the probability that an element of what attention and MLP add is dropped, and an attention weight. The
-            call then needs a key, but for `inference(model)`.
+            call then needs a key, but for `inference_mode(model)`.
         use_bias: whether the linear maps add a bias.
         dtype: the dtype to compute in; by default what input and parameters promote to.
         param_dtype: the dtype of the parameters.
@@ -47,7 +47,8 @@ class TransformerBlock(Module, Generic[C]):
     >>> x = jnp.ones((3, 5, 8))
     >>> block(x).shape
     (3, 5, 8)
-    >>> from weft import InstanceOf, at
+    >>> from weft import at
+    >>> from weft.filters import InstanceOf
     >>> decoding = at(block, InstanceOf(MultiHeadAttention)).apply(lambda a: a.with_cache(5, batch=(3,)))
     >>> y, decoding = decoding(x[:, :1])
     >>> y.shape, int(decoding.attention.cache.index)

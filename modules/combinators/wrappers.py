@@ -78,14 +78,15 @@ class Frozen(Combinator[L_co]):
 
     `weft.grad`, optimizers, `select(model, Param)` and whatever else goes by `Param` leave them alone. Gradients still
     flow through the layer to what comes before it. State keeps its kind: statistics in a frozen `BatchNorm` still move
-    while it trains; `inference(Frozen(...))` stops that too.
+    while it trains; `inference_mode(Frozen(...))` stops that too.
 
     It is called like its layer.
 
     Args:
         layer: a record; `frozen.layer` gives it back as it was.
 
-    >>> from weft.core import FrozenParam, Param, select
+    >>> from weft.core import FrozenParam, Param
+    >>> from weft.tree import select
     >>> from weft.modules import Linear
     >>> body, head = (Linear(2, 2, key=key) for key in jax.random.split(jax.random.key(0)))
     >>> model = {"body": Frozen(body), "head": head}

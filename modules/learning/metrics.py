@@ -46,7 +46,6 @@ __all__ = [
     "Accuracy",
     "Average",
     "Metric",
-    "MetricError",
     "MultiMetric",
     "Statistics",
     "Welford",

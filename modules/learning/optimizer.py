@@ -38,7 +38,7 @@ from weft.core.records.origins import arguments_by_name, check_origin, closed_ov
 from weft.core.records.partition import only_leaves, with_leaves
 from weft.core.records.sorting import sort_leaves
 from weft.core.records.successors import check_successor, how_to_unpack, pair_in_words, take_successor
-from weft.core.threads.debugging import drop
+from weft.core.threads.debugging import drop_successor
 from weft.modules.construct import ConfigError
 from weft.modules.explicit import as_given
 from weft.modules.learning.choosing import chosen
@@ -309,10 +309,10 @@ class Optimizer(Module):  # weft: skip(of any model)
         number = value[0] if type(value) is tuple else value
 
         def grad_fn(model: Any, *_: Any) -> Any:
-            return drop(value_and_grad(evaluate, wrt=self.wrt, has_aux=True)(model, *args, **kwargs))[1]
+            return drop_successor(value_and_grad(evaluate, wrt=self.wrt, has_aux=True)(model, *args, **kwargs))[1]
 
         seen = {"value": number, "grad": gradient, "grad_fn": grad_fn}
-        seen["value_fn"] = lambda model: drop(evaluate(model, *args, **kwargs))[0]
+        seen["value_fn"] = lambda model: drop_successor(evaluate(model, *args, **kwargs))[0]
         return value, *self.update(model, gradient, state_of=new, **seen)
 
     def _read(self, model: Any) -> list[Any]:

@@ -5,11 +5,12 @@
     weft.tree.ema(average, model, 0.999)                   # an average of the parameters over time
     weft.tree.norm(gradient)                               # the length of all numbers as one vector
     weft.tree.stack([make(key) for key in keys])           # layers as one record with a leading axis
+    structure, params, rest = weft.tree.split(model, Param, ...)    # and back: weft.tree.merge(structure, params, rest)
 
-A filter chooses the arrays (see `help(weft.Filter)`): `Param` where one makes sense, every array where a model is taken
-as a whole (`copy`, `stack`, `unstack`, `index`, `allclose`). What it does not choose stays as it is; configuration is
-never touched. All of them work on any tree, on sparse ones too, and under any transform. A filter of yours that matches
-nothing is an error; the default one may match nothing.
+A filter chooses the arrays (see `help(weft.filters.Filter)`): `Param` where one makes sense, every array where a model
+is taken as a whole (`copy`, `stack`, `unstack`, `index`, `allclose`). What it does not choose stays as it is;
+configuration is never touched. All of them work on any tree, on sparse ones too, and under any transform. A filter of
+yours that matches nothing is an error; the default one may match nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +33,13 @@ from weft.core.records.agree import describe, differences
 from weft.core.records.filters import Filter
 from weft.core.records.kinds import Param
 from weft.core.records.leaves import is_array
+from weft.core.records.partition import Structure as Structure
+from weft.core.records.partition import changes as changes
+from weft.core.records.partition import merge as merge
 from weft.core.records.partition import only_leaves, with_leaves
+from weft.core.records.partition import select as select
+from weft.core.records.partition import split as split
+from weft.core.records.partition import update as update
 from weft.core.records.sorting import sort_leaves
 from weft.core.tracebacks import cutting
 from weft.modules.construct import ConfigError
@@ -40,10 +47,12 @@ from weft.modules.learning.choosing import PARAMETERS, arrays_at, chosen, is_of
 from weft.modules.learning.comparing import allclose, equal, norm
 
 __all__ = [
+    "Structure",
     "allclose",
     "apply_updates",
     "bytes",
     "cast",
+    "changes",
     "copy",
     "ema",
     "equal",
@@ -51,10 +60,14 @@ __all__ = [
     "labels",
     "map",
     "mask",
+    "merge",
     "norm",
+    "select",
     "size",
+    "split",
     "stack",
     "unstack",
+    "update",
     "zeros_like",
 ]
 
@@ -230,6 +243,7 @@ def mask(tree: T, filter: Filter, *, wrt: Filter = Param) -> T:
     Raises:
         FilterError: if one of the filters matches nothing.
 
+    >>> from weft.filters import Not, PathContains
     >>> mask({"w": jnp.ones(2), "b": jnp.ones(2), "n": jnp.array(0)}, Not(PathContains("b")))
     {'b': False, 'n': None, 'w': True}
     """
@@ -249,6 +263,7 @@ def labels(tree: T, by_filter: Mapping[Any, Any], *, wrt: Filter = Param) -> T:
     Raises:
         FilterError: if a filter matches nothing, or a parameter matches no filter.
 
+    >>> from weft.filters import PathContains
     >>> labels({"w": jnp.ones(2), "b": jnp.ones(2)}, {PathContains("b"): "slow", ...: "fast"})
     {'b': 'slow', 'w': 'fast'}
     """
@@ -329,5 +344,5 @@ def _as(value: Any, dtype: Any) -> Any:
     return value if value.dtype == dtype else value.astype(dtype)
 
 
-# All of them are called by users, who have no use for the frames of this file.
-globals().update({name: cutting(globals()[name]) for name in __all__})
+# All of them are called by users, who have no use for the frames of this file; those of `partition` see to it there.
+globals().update({name: cutting(thing) for name in __all__ if (thing := globals()[name]).__module__ == __name__})

@@ -59,7 +59,7 @@ class BatchNorm(Module):
         axis_name: a named axis to average over as well.
         axis_index_groups: groups of its indices that are averaged apart.
         use_fast_variance: see `moments`.
-        inference: the mode; `weft.modules.inference(model)` sets it in a whole model.
+        inference: the mode; `weft.inference_mode(model)` sets it in a whole model.
         key: only for initialisers that draw.
 
     Raises:

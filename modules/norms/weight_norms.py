@@ -179,7 +179,7 @@ class SpectralNorm(Module):  # weft: skip(of any layer)
         name: the field that holds it; as a matrix it is its last axis by all others.
         steps: of power iteration in each call.
         epsilon: added to the squares of lengths.
-        inference: the mode; `weft.modules.inference(model)` sets it in a whole model.
+        inference: the mode; `weft.inference_mode(model)` sets it in a whole model.
         key: a typed key, for the vector to begin with.
 
     Raises:

@@ -1,5 +1,8 @@
 """The pure ops: layers' maths, without records. The layers here and in `weft.nnx` are two shells over them."""
 
+from typing import Any as _Any
+
+from weft.core.former_names import absence as _absence
 from weft.modules.activations import prelu as prelu
 from weft.modules.attention.dot_product import attention_mask as attention_mask
 from weft.modules.attention.dot_product import attention_weights as attention_weights
@@ -12,15 +15,9 @@ from weft.modules.attention.dot_product import fused_attention as fused_attentio
 from weft.modules.attention.dot_product import weighted_values as weighted_values
 from weft.modules.attention.positions import alibi as alibi
 from weft.modules.attention.positions import rope as rope
-from weft.modules.attention.positions import sinusoidal as sinusoidal
 from weft.modules.attention.positions import turn as turn
 from weft.modules.convolutions.conv import conv as conv
 from weft.modules.convolutions.conv_transpose import conv_transpose as conv_transpose
-from weft.modules.convolutions.pooling import adaptive_avg_pool as adaptive_avg_pool
-from weft.modules.convolutions.pooling import adaptive_max_pool as adaptive_max_pool
-from weft.modules.convolutions.pooling import avg_pool as avg_pool
-from weft.modules.convolutions.pooling import max_pool as max_pool
-from weft.modules.convolutions.pooling import min_pool as min_pool
 from weft.modules.convolutions.pooling import pool as pool
 from weft.modules.convolutions.resizing import pixel_shuffle as pixel_shuffle
 from weft.modules.convolutions.resizing import upsample as upsample
@@ -65,3 +62,7 @@ from weft.modules.sampling import keep_top_p as keep_top_p
 
 def __dir__() -> list[str]:
     return sorted(name for name in globals() if not name.startswith("_"))
+
+
+def __getattr__(name: str) -> _Any:
+    raise AttributeError(_absence("weft.ops", name))

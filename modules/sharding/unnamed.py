@@ -57,7 +57,7 @@ def check_used(table: Table, names: Collection[str], divides: bool) -> None:
             at=[f"{name!r}: {table[name]!r}{f' (is it {close[name][0]!r}?)' if close[name] else ''}" for name in wrong],
             fix=f"correct or leave out the rule; the axes are called {', '.join(map(repr, known)) or 'nothing'}: name "
             'them by Sharded(...) on fields or by names=, or divide what has no names by unnamed="axis of the mesh"; '
-            "in a table for several models, weft.Maybe(name) may be for none",
+            "in a table for several models, weft.filters.Maybe(name) may be for none",
         )
 
 

@@ -9,7 +9,7 @@ one gradient.
     record = nnx.to_record(model)
     apply = nnx.functional(model)                   # (record, *args) -> (out, updates)
     out, updates = weft.jit(apply)(record, x)
-    record = weft.update(record, updates)
+    record = weft.tree.update(record, updates)
     out, record = record(x)                         # the same, as weft's own stateful layers do it
     model = nnx.from_record(record)
 """
@@ -208,7 +208,7 @@ def from_record(record: Any) -> Any:
 
     Raises:
         TypeError: if the record was not made by `to_record`.
-        ValueError: if leaves are missing, as in a part of `weft.split`.
+        ValueError: if leaves are missing, as in a part of `weft.tree.split`.
 
     >>> import jax.numpy as jnp
     >>> from weft.nnx.modules.containers import Dict
@@ -225,7 +225,7 @@ def from_record(record: Any) -> Any:
         raise StructureError(
             "cannot make a module of a record that lacks leaves",
             at=[format_path(path, type(record).__name__) for path in missing],
-            fix="weft.merge its parts first",
+            fix="weft.tree.merge its parts first",
         )
     return unflatten(structure.graphdef, values)
 
@@ -238,7 +238,8 @@ def functional(model_or_function: Any) -> Callable[..., tuple[Any, Any]]:
 
     Returns:
         A function `(record, *args) -> (out, updates)`. `record` is a result of `to_record`, and `updates` a sparse
-        record of the changed leaves, for `weft.update`. Objects in the output become records, Variables their values.
+        record of the changed leaves, for `weft.tree.update`. Objects in the output become records, Variables their
+        values.
 
     Raises:
         TypeError: if the argument is not callable.

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+from weft import modules
 from weft.modules import ops
 
 
@@ -49,7 +50,7 @@ def max_pool(
     >>> max_pool(jnp.arange(4.0)[None, :, None], (2,), strides=(2,)).ravel().tolist()
     [1.0, 3.0]
     """
-    return ops.max_pool(inputs, window=window_shape, strides=strides, padding=padding)
+    return modules.max_pool(inputs, window=window_shape, strides=strides, padding=padding)
 
 
 def min_pool(
@@ -64,7 +65,7 @@ def min_pool(
     >>> min_pool(jnp.arange(4.0)[None, :, None], (2,), strides=(2,)).ravel().tolist()
     [0.0, 2.0]
     """
-    return ops.min_pool(inputs, window=window_shape, strides=strides, padding=padding)
+    return modules.min_pool(inputs, window=window_shape, strides=strides, padding=padding)
 
 
 def avg_pool(
@@ -86,6 +87,6 @@ def avg_pool(
     >>> avg_pool(jnp.arange(4.0)[None, :, None], (2,), strides=(2,)).ravel().tolist()
     [0.5, 2.5]
     """
-    return ops.avg_pool(
+    return modules.avg_pool(
         inputs, window=window_shape, strides=strides, padding=padding, count_include_pad=count_include_pad
     )

@@ -2,7 +2,7 @@
 
 The language is that of `weft.core.records.filters`: types, tags, `...`, booleans, None, callables, and lists of those.
 NNX calls a filter with a path and the Variable or object there, and the core calls it with a leaf. `Seen` presents a
-path and a value as a leaf, so the core's filters, such as `weft.Inside`, work here too.
+path and a value as a leaf, so the core's filters, such as `weft.filters.Inside`, work here too.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from weft.core.paths import Path
 from weft.core.records import filters as core_filters
 from weft.core.records.filters import Everything as Everything
 from weft.core.records.filters import Nothing as Nothing
+from weft.core.records.filters import PathContains as PathContains
+from weft.core.records.filters import WithTag as WithTag
 from weft.nnx.errors import FilterError
 
 Predicate = Callable[[Path, AnyValue], bool]
@@ -47,53 +49,14 @@ class Seen:
     def owners(self) -> tuple[type, ...]:
         raise InvalidFilterError(
             "InstanceOf selects by the records around a leaf, which a State does not know",
-            fix="use PathContains, weft.Inside, or a callable (path, value) -> bool",
+            fix="use PathContains, weft.filters.Inside, or a callable (path, value) -> bool",
         )
-
-
-class _ByPath:
-    """Mixin for a filter of the core: calls it with `Seen(path, value)`."""
-
-    def __call__(self, path: Path, x: AnyValue) -> bool:
-        return super().__call__(Seen(path, x))  # pyright: ignore[reportAttributeAccessIssue]  (of the core's class)
 
 
 class HasTag(Protocol):
     """A value with a tag, which `WithTag` can match."""
 
     tag: str
-
-
-class WithTag(_ByPath, core_filters.WithTag):
-    """Matches values whose attribute `tag` is this tag.
-
-    >>> from weft import nnx
-    >>> list(nnx.state(nnx.Rngs(params=0, dropout=1), nnx.WithTag("dropout")))
-    ['dropout']
-    """
-
-    def __repr__(self) -> str:
-        return f"WithTag({self.tag!r})"
-
-
-class PathContains(_ByPath, core_filters.PathContains):
-    """Matches paths with this part; with `exact=False`, paths with a part that contains it as a substring.
-
-    >>> from weft import nnx
-    >>> model = nnx.Dict(head=nnx.Param(1.0), body=nnx.Param(2.0))
-    >>> list(nnx.state(model, nnx.PathContains("head"))), list(nnx.state(model, nnx.PathContains("o", exact=False)))
-    (['head'], ['body'])
-    """
-
-    def __init__(self, key: AnyValue, exact: bool = True):
-        super().__init__(key, exact)
-
-    @property
-    def key(self) -> AnyValue:
-        return self.part
-
-    def __repr__(self) -> str:
-        return f"PathContains({self.key!r}, exact={self.exact})"
 
 
 class PathIn:
@@ -186,6 +149,10 @@ class Not(_OfPaths, core_filters.Not):
     @property
     def predicate(self) -> Predicate:
         return self.predicates[0]
+
+
+# Of the core's filters, those that take a path and a value as they are.
+_OF_PATHS = (PathContains, WithTag, _OfPaths, Everything, Nothing)
 
 
 def to_predicate(filter: Filter) -> Predicate:

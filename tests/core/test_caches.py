@@ -118,7 +118,7 @@ def mistaken_closure(array: Any) -> Any:
     def scaled(x: Float[Array, "n 2"]) -> Float[Array, "n"]:
         return x.sum() * array
 
-    with pytest.raises(weft.typecheck.ContractError):
+    with pytest.raises(weft.ContractError):
         weft.jit(scaled)(jnp.ones(3))
 
 

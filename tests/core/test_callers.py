@@ -24,7 +24,7 @@ def file_of(function: Callable[..., object]) -> str:
 @pytest.mark.parametrize(
     ("file", "owner"),
     [
-        (file_of(weft.split), "machinery"),
+        (file_of(weft.tree.split), "machinery"),
         (file_of(verify), "contracts"),
         (file_of(nnx.split), "nnx"),
         (str(weft.modules.__file__), "modules"),
@@ -50,7 +50,7 @@ def test_every_file_has_one_owner(file: str, owner: str):
 def test_an_error_is_told_by_whoever_is_outside_of_weft_and_what_it_stands_on():
     assert is_users(test_every_file_has_one_owner)
     assert is_users(optax.adam)
-    assert not is_users(weft.split)
+    assert not is_users(weft.tree.split)
     assert not is_users(jax.make_jaxpr)
     assert not is_users(equinox.partition)
 

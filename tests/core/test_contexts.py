@@ -13,8 +13,9 @@ import jax.numpy as jnp
 import pytest
 import weft
 from jaxtyping import Array, Float
+from weft import ContractError
 from weft.core.contexts import Ambient
-from weft.typecheck import ContractError, current_mode, mode, set_mode
+from weft.typecheck import current_mode, mode, set_mode
 
 
 def first(x: Float[Array, "n"], y: Float[Array, "n"]) -> Float[Array, ""]:

@@ -7,11 +7,12 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 import weft
+from weft import ContractError
 from weft.core.definitions import another, defined_at, redefined_in, same_name
 from weft.core.edge.trees import structure
 from weft.core.errors import BranchError, CarryError, StructureError, SuccessorError
 from weft.core.records.successors import check_successor
-from weft.typecheck import ContractError, contract
+from weft.typecheck import contract
 
 CELL = """
 class Block(weft.Module):
@@ -44,9 +45,9 @@ IT_IS_NEW, IT_IS_OLD = "another Block, defined at <cell 2>:2", "another Block, d
         (CarryError, lambda: weft.fori_loop(0, 3, lambda i, b: NEW, OLD), f"carry: Block of 1 -> {IT_IS_NEW}"),
         (CarryError, lambda: weft.fori_loop(0, 3, lambda i, c: (NEW,), (OLD,)), f"carry[0]: Block of 1 -> {IT_IS_NEW}"),
         (BranchError, lambda: weft.cond(jnp.array(True), lambda: OLD, lambda: NEW), f"Block of 1 -> {IT_IS_NEW}"),
-        (StructureError, lambda: weft.merge(weft.split(OLD, ...)[0], NEW), f"than the tree: it has {IT_IS_NEW}"),
-        (StructureError, lambda: weft.update({"b": OLD}, {"b": NEW}), "update 0.b"),
-        (StructureError, lambda: weft.changes(OLD, NEW), f"it has {IT_IS_NEW}, in the place of a Block"),
+        (StructureError, lambda: weft.tree.merge(weft.tree.split(OLD, ...)[0], NEW), f"tree: it has {IT_IS_NEW}"),
+        (StructureError, lambda: weft.tree.update({"b": OLD}, {"b": NEW}), "update 0.b"),
+        (StructureError, lambda: weft.tree.changes(OLD, NEW), f"it has {IT_IS_NEW}, in the place of a Block"),
         (StructureError, lambda: weft.jvp(lambda b: b.w.sum(), (OLD,), (NEW,)), f"expected Block, got {IT_IS_NEW}"),
         (SuccessorError, lambda: check_successor(OLD, NEW, "model"), f"the successor of a Block is {IT_IS_NEW}"),
         (SuccessorError, lambda: check_successor([OLD], [NEW], "model"), f"model[0]: Block of 1 -> {IT_IS_NEW}"),
@@ -69,7 +70,7 @@ def test_two_classes_of_different_names_are_not_taken_for_one():
     assert not same_name(FIRST["Block"], FIRST["Block"])
     assert same_name(FIRST["Block"], SECOND["Block"])
     with pytest.raises(StructureError, match="the tree after: Block -> Net"):
-        weft.changes(OLD, FIRST["Net"](OLD))
+        weft.tree.changes(OLD, FIRST["Net"](OLD))
 
 
 def test_the_place_of_a_class_is_its_own_also_once_it_was_replaced():

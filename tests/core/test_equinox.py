@@ -46,7 +46,7 @@ def make_around() -> Around:
 
 
 def loss(model: Any, x: Any) -> Any:
-    return (weft.drop(model(x))[0] ** 2).sum()
+    return (weft.drop_successor(model(x))[0] ** 2).sum()
 
 
 def test_tree_at_replaces_parts():
@@ -62,9 +62,9 @@ def test_filter_partition_and_combine():
     assert rest.activation is jnp.tanh
     combined = eqx.combine(arrays, rest)
     assert jax.tree.structure(combined) == jax.tree.structure(net)
-    structure, params, stats = weft.split(net, Param, BatchStat)
+    structure, params, stats = weft.tree.split(net, Param, BatchStat)
     assert params.linear.weight is net.linear.weight
-    assert weft.merge(structure, params, stats).activation is jnp.tanh
+    assert weft.tree.merge(structure, params, stats).activation is jnp.tanh
 
 
 def test_serialisation_round_trips():
@@ -94,8 +94,8 @@ def test_transforms_mix_both_ways(make: Any):
         weft.grad(eqx.filter_checkpoint(loss))(model, X),
     ):
         for found, want in zip(
-            jax.tree.leaves(eqx.filter(weft.select(gradient, Param), eqx.is_array)),
-            jax.tree.leaves(eqx.filter(weft.select(wanted, Param), eqx.is_array)),
+            jax.tree.leaves(eqx.filter(weft.tree.select(gradient, Param), eqx.is_array)),
+            jax.tree.leaves(eqx.filter(weft.tree.select(wanted, Param), eqx.is_array)),
             strict=True,
         ):
             np.testing.assert_allclose(found, want, rtol=1e-5)
@@ -150,8 +150,8 @@ def test_equinox_bounds_and_wrappers():
 def test_filter_eval_shape_and_filter_closures():
     shapes = eqx.filter_eval_shape(make_net)
     assert isinstance(shapes.linear.weight, jax.ShapeDtypeStruct)
-    assert weft.jit(lambda net: weft.drop(net(X))[0]).lower(shapes).compile() is not None
-    out, pullback = eqx.filter_vjp(weft.jit(lambda net: weft.drop(net(X))[0]), make_net())
+    assert weft.jit(lambda net: weft.drop_successor(net(X))[0]).lower(shapes).compile() is not None
+    out, pullback = eqx.filter_vjp(weft.jit(lambda net: weft.drop_successor(net(X))[0]), make_net())
     assert pullback(out)[0].linear.weight.shape == (3, 3)
 
 
@@ -161,7 +161,7 @@ def test_what_sets_configuration_in_equinox_has_a_way_of_wefts_own():
     dropout = weft.Dropout(0.5)
     with pytest.raises(TypeError, match="not a leaf of the pytree"):
         eqx.nn.inference_mode(dropout)
-    assert weft.inference(dropout).inference
+    assert weft.inference_mode(dropout).inference
     with pytest.raises(TypeError, match="not a leaf of the pytree"):
         eqx.tree_at(lambda layer: layer.rate, dropout, 0.25)
     assert weft.at(dropout).rate.set(0.25).rate == dropout.replace(rate=0.25).rate == 0.25

@@ -59,7 +59,7 @@ FRAMES = {
     "jacfwd": (lambda f: weft.jacfwd(f)(1.0), "jacfwd"),
     "jacrev": (lambda f: weft.jacrev(f)(1.0), "jacrev"),
     "scan": (lambda f: weft.scan(lambda c, x: (c, f(x)))(0.0, jnp.ones(3)), "scan(length=3)"),
-    "map": (lambda f: weft.map(f, jnp.ones(3)), "map(length=3)"),
+    "lax_map": (lambda f: weft.lax_map(f, jnp.ones(3)), "lax_map(length=3)"),
     "while_loop": (lambda f: weft.while_loop(lambda c: False, f, 0.0), "while_loop"),
     "fori_loop": (lambda f: weft.fori_loop(0, 2, lambda i, c: f(c), 0.0), "fori_loop(length=2)"),
     "associative_scan": (

@@ -125,7 +125,7 @@ TRANSFORMED: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "grad": (weft.grad(total), (XS,)),
     "grad of jit": (weft.grad(weft.jit(total)), (XS,)),
     "value_and_grad": (weft.value_and_grad(total), (XS,)),
-    "grad with a filter": (weft.grad(both, wrt=weft.Any(weft.Param, ...), has_aux=True), (jnp.array(1.0), 2.0)),
+    "grad with a filter": (weft.grad(both, wrt=weft.filters.Any(weft.Param, ...), has_aux=True), (jnp.array(1.0), 2.0)),
     "grad, as a decorator": (weft.grad(argnums=(0,))(total), (XS,)),
     "vmap": (weft.vmap(both, in_axes=(0, None)), (XS, 2.0)),
     "pmap": (weft.pmap(both), (XS[None], XS[None])),

@@ -91,7 +91,7 @@ def test_what_an_error_was_raised_from_is_cut_too():
     """JAX says where an operation was written that fails once it is transposed."""
     mesh = jax.make_mesh((8,), ("data",), (jax.sharding.AxisType.Explicit,))
     x = jax.device_put(jnp.ones((8, 2)), jax.NamedSharding(mesh, jax.P("data")))
-    with pytest.raises(weft.MeshError) as caught:
+    with pytest.raises(weft.errors.MeshError) as caught:
         weft.jit(lambda layer: weft.grad(lambda layer, x: layer(x).sum())(layer, x))(weft.Linear(2, 3, key=KEY))
     of_jax = caught.value.__cause__
     assert [is_own(frame) for frame in traceback.extract_tb(of_jax.__traceback__)] == [False]
@@ -125,10 +125,10 @@ ONE_CALL = {
     "at(...).field": lambda: weft.at(MODEL)["layer"].weight,
     "at(...)[...]": lambda: weft.at(MODEL)["other"],
     "at(...).replace": lambda: weft.at(MODEL)["layer"].replace(weight=1),
-    "at(...).set": lambda: weft.at(MODEL, weft.Inside("layer.kernel")).set(jnp.ones(7)),
-    "select": lambda: weft.select(MODEL, "tag"),
-    "split": lambda: weft.split(MODEL, weft.BatchStat),
-    "merge": lambda: weft.merge(*weft.split(MODEL, ...), {}),
+    "at(...).set": lambda: weft.at(MODEL, weft.filters.Inside("layer.kernel")).set(jnp.ones(7)),
+    "select": lambda: weft.tree.select(MODEL, "tag"),
+    "split": lambda: weft.tree.split(MODEL, weft.BatchStat),
+    "merge": lambda: weft.tree.merge(*weft.tree.split(MODEL, ...), {}),
     "tree.map": lambda: weft.tree.map(lambda leaf: leaf, MODEL, filter="tag"),
     "tree.stack": lambda: weft.tree.stack([MODEL["layer"], MODEL]),
     "tree.size": lambda: weft.tree.size(MODEL, "tag"),
@@ -146,7 +146,7 @@ ONE_CALL = {
     "cond": lambda: weft.cond(True, lambda x: x, lambda x: [x], X),
     "while_loop": lambda: weft.while_loop(lambda x: True, lambda x: x[:1], X),
     "fori_loop": lambda: weft.fori_loop(0, 3, lambda i, x: x[:1], X),
-    "map": lambda: weft.map(lambda x: x, (X, jnp.ones(3))),
+    "map": lambda: weft.lax_map(lambda x: x, (X, jnp.ones(3))),
     "eval_shape": lambda: weft.eval_shape(weft.grad(lambda x: x), X),
     "custom_vjp": lambda: weft.custom_vjp(lambda x: x)(X),
     "nnx.jit": lambda: nnx.jit(lambda x, n: x, static_argnums=1)(X, X),

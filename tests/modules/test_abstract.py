@@ -124,7 +124,7 @@ def test_a_function_of_inputs_gets_their_shapes():
 
 
 def test_sizes_that_eval_shape_would_trace_are_sent_to_init():
-    with pytest.raises(weft.TracedValueError, match="depends on `in_features`, and that is traced") as caught:
+    with pytest.raises(weft.errors.TracedValueError, match="depends on `in_features`, and that is traced") as caught:
         weft.eval_shape(weft.Linear, 4, 3, key=KEY)
     assert "fix: weft.init(Linear, ..., abstract=True), where numbers are configuration" in str(caught.value)
     assert types(weft.init(weft.Linear, 4, 3, abstract=True)) == types(

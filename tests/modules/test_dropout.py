@@ -5,8 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from weft import inference_mode
 from weft.core.records.keys import Keys, SeedError
-from weft.modules import ConfigError, Dropout, DropPath, inference
+from weft.errors import ConfigError
+from weft.modules import Dropout, DropPath
 
 KEY = jax.random.key(3)
 
@@ -64,7 +66,7 @@ def test_drop_path_drops_whole_examples(batch_axes):
 def test_drop_path_keeps_the_mean_and_drops_nothing_in_inference():
     x, layer = jnp.ones((20_000, 1)), DropPath(0.3)
     np.testing.assert_allclose(layer(x, key=KEY).mean(), 1.0, atol=0.02)
-    assert inference(layer)(x) is x
+    assert inference_mode(layer)(x) is x
     assert DropPath(0.0)(x) is x
 
 

@@ -74,14 +74,22 @@ def test_a_refusal_names_the_layer_its_path_and_the_argument(case: str):
 @pytest.mark.parametrize(
     ("make", "error", "text"),
     [
-        (lambda: weft.Linear(3, "4", key=KEY), weft.ConfigError, "Linear: out_features must be an integer, not '4'"),
-        (lambda: weft.LayerNorm(8.0), weft.ConfigError, "LayerNorm: features must be an integer, not 8.0"),
+        (
+            lambda: weft.Linear(3, "4", key=KEY),
+            weft.errors.ConfigError,
+            "Linear: out_features must be an integer, not '4'",
+        ),
+        (lambda: weft.LayerNorm(8.0), weft.errors.ConfigError, "LayerNorm: features must be an integer, not 8.0"),
         (
             lambda: weft.Conv2d(1, 2, 3, strides=0, key=KEY),
-            weft.ConfigError,
+            weft.errors.ConfigError,
             "strides must be positive integers, not 0",
         ),
-        (lambda: weft.Linear(3, 4, key=jax.random.split(KEY)), weft.SeedError, r"one typed key, not .* shape \(2,\)"),
+        (
+            lambda: weft.Linear(3, 4, key=jax.random.split(KEY)),
+            weft.errors.SeedError,
+            r"one typed key, not .* shape \(2,\)",
+        ),
         (lambda: weft.MLP(3, 4, depth=2, key=KEY), TypeError, "MLP.* unexpected keyword argument 'depth'"),
         (lambda: weft.Conv2d(3, 4, 3, stride=2, key=KEY), TypeError, "Conv2d.* unexpected keyword argument 'stride'"),
         (lambda: weft.InstanceNorm(3, eps=1e-6), TypeError, "InstanceNorm.* unexpected keyword argument 'eps'"),

@@ -61,7 +61,7 @@ LAYERS: dict[str, tuple[Callable[[], Any], Any]] = {
 
 def loss(model: Any, x: Any) -> Any:
     y, *successor = y if isinstance(y := model(x), tuple) else (y,)
-    weft.drop(successor)  # only the value is compared
+    weft.drop_successor(successor)  # only the value is compared
     return jnp.mean(y**2)
 
 
@@ -78,7 +78,7 @@ def test_loss_and_gradients_are_those_of_one_device(name: str, mesh: Any):
     np.testing.assert_allclose(value, expected, rtol=1e-5)
     if name in ("recurrent", "both ways") and hasattr(jax, "Inline"):
         # Since JAX 0.11 the derivative of a loop does not know the mesh by its operands.
-        with pytest.raises(weft.MeshError, match="fix: call it inside"):
+        with pytest.raises(weft.errors.MeshError, match="fix: call it inside"):
             step(placed, batch)
     else:
         np.testing.assert_allclose(step(placed, batch)[0], expected, rtol=1e-5)
@@ -109,7 +109,7 @@ def test_a_cache_stays_where_it_lies(mesh: Any):
     expected, after = weft.jit(lambda attention, x: attention(x))(attention, x)
     batch = jax.device_put(x, NamedSharding(mesh, P("data")))
     for names, place in ((None, P()), ({weft.Cache: ("rows", None, "heads", None)}, P("data", None, "model"))):
-        placed = weft.shard(attention, mesh, {**PRODUCT, weft.Maybe("rows"): "data"}, names=names)
+        placed = weft.shard(attention, mesh, {**PRODUCT, weft.filters.Maybe("rows"): "data"}, names=names)
         with jax.set_mesh(mesh):
             y, moved = weft.jit(lambda attention, x: attention(x))(placed, batch)
         np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-6)
@@ -128,7 +128,7 @@ def test_rows_of_a_cache_are_put_where_they_lie(mesh: Any):
     expected, after = weft.jit(follow)(attention, x, lengths)
     batch = jax.device_put(x, NamedSharding(mesh, P("data")))
     for names in (None, {weft.Cache: ("rows", None, "heads", None)}):
-        placed = weft.shard(attention, mesh, {**PRODUCT, weft.Maybe("rows"): "data"}, names=names)
+        placed = weft.shard(attention, mesh, {**PRODUCT, weft.filters.Maybe("rows"): "data"}, names=names)
         for rows in (lengths, jax.device_put(lengths, NamedSharding(mesh, P("data")))):
             with jax.set_mesh(mesh):
                 y, moved = weft.jit(follow)(placed, batch, rows)
@@ -163,22 +163,22 @@ def test_layers_of_nnx_follow_the_same_rule(mesh: Any):
     [
         (
             lambda x: weft.scan(lambda c, x: (c.replace(mean=c.mean + x), None))(weft.BatchNorm(4), x.T),
-            weft.CarryError,
+            weft.errors.CarryError,
             ["carry.mean: float32[4] -> float32[4@data]", "jax.sharding.reshard gives a value another sharding"],
         ),
         (
             lambda x: weft.cond(True, lambda y: y + x, lambda y: y, jnp.zeros((4, 4))),
-            weft.BranchError,
+            weft.errors.BranchError,
             ["output: float32[4@data,4] -> float32[4,4]", "jax.sharding.reshard"],
         ),
         (
             lambda x: weft.scan(lambda c, row: (c + row.sum(), None))(0.0, x),
-            weft.MeshError,
+            weft.errors.MeshError,
             ["an axis of which a scan takes slices is divided", "float32[4@data,4]", "have it whole on each device"],
         ),
         (
             lambda x: weft.vmap(lambda a, b: a + b)(jnp.ones((4, 4)), x),
-            weft.MeshError,
+            weft.errors.MeshError,
             ["a mapped axis is divided over the mesh differently", "a: float32[4,4]", "b: float32[4@data,4]"],
         ),
     ],
@@ -285,7 +285,7 @@ def test_what_only_its_caller_can_answer_is_told_with_the_place(transform: Any, 
     with jax.set_mesh(mesh):
         logits = jax.device_put(jnp.ones((8, 8)), NamedSharding(mesh, P("data", "model")))
         labels = jax.device_put(jnp.ones(8, int), NamedSharding(mesh, P("data")))
-        with pytest.raises(weft.MeshError) as caught:
+        with pytest.raises(weft.errors.MeshError) as caught:
             transform(loss)(logits, labels)
         for fragment in (
             "JAX cannot tell where a result lies on an explicit mesh: Use `.at[...].get(out_sharding=)`",
@@ -294,5 +294,5 @@ def test_what_only_its_caller_can_answer_is_told_with_the_place(transform: Any, 
             "auto_axes(softmax_cross_entropy_with_integer_labels, out_sharding=...) around the call",
         ):
             assert fragment in str(caught.value)
-        with pytest.raises(weft.MeshError, match=r"in <lambda>\n  fix: say it by out_sharding="):
+        with pytest.raises(weft.errors.MeshError, match=r"in <lambda>\n  fix: say it by out_sharding="):
             transform(lambda x: x @ x.T)(logits)

@@ -27,7 +27,7 @@ IMAGES = jnp.arange(2.0 * 3 * 8 * 8).reshape(2, 3, 8, 8)
     ids=["Conv2d", "Conv2d of one", "Conv1d", "ConvTranspose2d", "BatchNorm", "LayerNorm", "Linear"],
 )
 def test_channels_that_come_first_are_told_to_be_put_last(layer: Any, x: Any, advice: str):
-    with pytest.raises(weft.typecheck.ContractError) as caught:
+    with pytest.raises(weft.ContractError) as caught:
         layer(x)
     assert caught.value.fix.endswith(f"if its channels or features come first, put them last, {advice}")
     layer(eval(advice, {"jnp": jnp, "x": x}))
@@ -35,7 +35,7 @@ def test_channels_that_come_first_are_told_to_be_put_last(layer: Any, x: Any, ad
 
 def test_no_axis_is_told_to_be_moved_where_none_fits_or_several_do():
     for x in (jnp.ones((2, 5, 8)), jnp.ones((3, 3, 8))):
-        with pytest.raises(weft.typecheck.ContractError) as caught:
+        with pytest.raises(weft.ContractError) as caught:
             weft.BatchNorm(3)(x)
         assert "moveaxis" not in str(caught.value)
 
@@ -46,7 +46,7 @@ def test_statistics_under_none_are_told_of_the_axis_name():
     def run(norm: weft.BatchNorm, **options: Any) -> Any:
         return weft.vmap(lambda norm, x: norm(x), in_axes=(None, 0), out_axes=(0, None), **options)(norm, x)
 
-    with pytest.raises(weft.AxisError, match="a mapped value leaves under None") as caught:
+    with pytest.raises(weft.errors.AxisError, match="a mapped value leaves under None") as caught:
         run(weft.BatchNorm(3))
     assert "statistics of a BatchNorm by axis_name=, which the vmap is given too" in caught.value.fix
     assert run(weft.BatchNorm(3, axis_name="batch"), axis_name="batch")[1].mean.shape == (3,)

@@ -97,13 +97,21 @@ def test_arrays_are_made_where_shardings_say(how):
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: weft.init(weft.Linear, 2, 3, key=0), weft.SeedError, "Linear draws its parameters from a typed key"),
-        (lambda: weft.init(weft.Linear, 2, -3, key=KEY), weft.ConfigError, "out_features must be positive, not -3"),
-        (lambda: weft.init(3, key=KEY), weft.ConfigError, "init calls what makes a model, not a int"),
-        (lambda: weft.init(Table, jnp.ones(2), {"a": {1}}, key=KEY), weft.StaticError, "at: args[1].a"),
+        (
+            lambda: weft.init(weft.Linear, 2, 3, key=0),
+            weft.errors.SeedError,
+            "Linear draws its parameters from a typed key",
+        ),
+        (
+            lambda: weft.init(weft.Linear, 2, -3, key=KEY),
+            weft.errors.ConfigError,
+            "out_features must be positive, not -3",
+        ),
+        (lambda: weft.init(3, key=KEY), weft.errors.ConfigError, "init calls what makes a model, not a int"),
+        (lambda: weft.init(Table, jnp.ones(2), {"a": {1}}, key=KEY), weft.errors.StaticError, "at: args[1].a"),
         (
             lambda: weft.init(weft.Linear, 2, 3, key=KEY, shardings=weft.axes({weft.BatchStat: shardings()})),
-            weft.AxisError,
+            weft.errors.AxisError,
             "at: kernel: Param",
         ),
     ],

@@ -3,7 +3,8 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from weft.modules import BatchNorm, Dropout, Linear, StatefulSequential, inference, training
+from weft import inference_mode, training_mode
+from weft.modules import BatchNorm, Dropout, Linear, StatefulSequential
 
 
 def model():
@@ -13,7 +14,7 @@ def model():
 
 def test_every_record_changes_mode_and_arrays_are_shared():
     tree = model()
-    after = inference(tree)
+    after = inference_mode(tree)
     assert after["chain"][1].inference
     assert after["chain"][2].inference
     assert after["rest"][0].inference
@@ -25,16 +26,16 @@ def test_every_record_changes_mode_and_arrays_are_shared():
 
 def test_training_undoes_inference():
     tree = model()
-    assert jax.tree.structure(training(inference(tree))) == jax.tree.structure(tree)
+    assert jax.tree.structure(training_mode(inference_mode(tree))) == jax.tree.structure(tree)
 
 
 def test_a_tree_already_in_the_mode_comes_back_as_it_is():
     tree = model()["chain"]
-    assert training(tree) is tree
+    assert training_mode(tree) is tree
 
 
 def test_inference_needs_no_key_and_changes_no_statistics():
-    chain = inference(model()["chain"])
+    chain = inference_mode(model()["chain"])
     y, after = chain(jnp.ones((3, 2)))
     assert y.shape == (3, 2)
     assert after is chain

@@ -106,7 +106,7 @@ def text(apply, *args):
 @pytest.mark.parametrize("name", sorted(ONE_PROGRAM))
 def test_a_layers_program_is_flaxs_gradients_included(name):
     layer, ours, theirs, x = FLAX[name]()
-    with weft.debug_successors(False):  # its marks are equations too
+    with weft.debug.debug_successors(False):  # its marks are equations too
         assert text(ours, layer, x) == text(theirs, layer, x)
 
 

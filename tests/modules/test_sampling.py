@@ -50,5 +50,5 @@ def test_half_precision_keeps_its_dtype_and_its_likeliest():
 
 @pytest.mark.parametrize("k", [0, -1, 1.5])
 def test_a_number_of_choices_that_makes_no_sense_is_refused(k, unchecked):
-    with pytest.raises(weft.ConfigError, match="keeps a positive number of choices, not"):
+    with pytest.raises(weft.errors.ConfigError, match="keeps a positive number of choices, not"):
         keep_top_k(LOGITS, k=k)

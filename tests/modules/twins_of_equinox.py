@@ -126,7 +126,7 @@ def batch_norm():
 
     return Pair(
         weft.BatchNorm(8),
-        lambda layer, x: weft.drop(layer(x))[0],
+        lambda layer, x: weft.drop_successor(layer(x))[0],
         in_equinox(twin, scale_and_bias, normalised),
     )
 

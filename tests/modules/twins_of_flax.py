@@ -140,7 +140,7 @@ def embed(call):
 
 def batch_norm_in_training():
     def ours(layer, x):
-        y, successor = weft.drop(layer(x))  # a gradient does not hand it on
+        y, successor = weft.drop_successor(layer(x))  # a gradient does not hand it on
         # What the statistics become is not differentiated: flax stops that by itself.
         return y, jax.lax.stop_gradient((successor.mean, successor.var))
 
@@ -177,7 +177,7 @@ def spectral_norm():
             names[path[1][-1]] = ".".join(map(str, path))
 
     def ours(layer, x):
-        y, successor = weft.drop(layer(x))
+        y, successor = weft.drop_successor(layer(x))
         return y, jax.lax.stop_gradient(successor.u)
 
     def theirs(twin, x):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from weft import nnx
-from weft.core import AxisError, StructureError
+from weft.errors import AxisError, StructureError
 
 
 class Block(nnx.Module):

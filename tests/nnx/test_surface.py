@@ -176,3 +176,32 @@ def test_classes_have_the_same_members(name):
 def test_classes_are_made_with_the_same_parameters(name):
     ours, theirs = getattr(nnx, name), getattr(flax_nnx, name)
     assert accepts(parameters(ours.__init__), parameters(theirs.__init__)) == []
+
+
+# Public names of weft's that stand for something else here, by the reason. What is in no row is the same object.
+DIFFERENT = {
+    "a Variable, where weft has a role of plain arrays": (
+        "BatchStat Cache Intermediate LoRAParam OptState Param Perturbation RngCount RngKey RngState"
+    ),
+    "an object that changes, where weft has a record that has successors": (
+        "BatchNorm Bidirectional Conv ConvTranspose Dropout Einsum Embed GRUCell GroupNorm InstanceNorm LSTMCell "
+        "LayerNorm Linear LinearGeneral LoRA Metric Module MultiHeadAttention MultiMetric OptimizedLSTMCell Optimizer "
+        "PReLU RMSNorm RNN RoPE Sequential SimpleCell SpectralNorm WeightNorm"
+    ),
+    "a transform that writes into objects, with flax's options": (
+        "checkify cond custom_vjp eval_shape fori_loop grad jit jvp make_jaxpr pmap remat scan shard_map switch "
+        "transform_metadata value_and_grad vjp vmap while_loop"
+    ),
+    "of objects and their State": "map merge split update",
+    "a function among its filters is asked with (path, value), where weft asks with (path, kind, leaf)": "All Any Not",
+    "other parameters in flax": "avg_pool capture max_pool min_pool static tabulate",
+}
+
+
+def test_what_means_the_same_in_both_layers_is_the_same_object():
+    weft_places = [importlib.import_module(f"weft{below}") for below in ("", ".filters", ".metrics", ".tree")]
+    theirs = {name: getattr(place, name) for place in weft_places for name in place.__all__ if name in nnx.__all__}
+    same = {name for name, thing in theirs.items() if getattr(nnx, name) is thing}
+    assert {*theirs} - same == {name for names in DIFFERENT.values() for name in names.split()}
+    assert {"PathContains", "WithTag", "Carry", "relu"} <= same
+    assert len(same) > 24

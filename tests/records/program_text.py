@@ -215,8 +215,9 @@ def _weft_grad(program: Program, i: int, level: Level, inner: str) -> list[str]:
     if may_write(program, i, paths):
         average = axes_to_average(program, i, paths)
         lines += [
-            f"selected = weft.select(m, {text})",
-            f"m = weft.update(m, jax.tree.map(lambda p, d: settle(p - 0.1 * mean_over({average}, d)), selected, g))",
+            f"selected = weft.tree.select(m, {text})",
+            f"moved = jax.tree.map(lambda p, d: settle(p - 0.1 * mean_over({average}, d)), selected, g)",
+            "m = weft.tree.update(m, moved)",
         ]
     return lines
 
@@ -229,13 +230,13 @@ def _weft_jvp(program: Program, i: int, level: Level, inner: str) -> list[str]:
             if leaf.path not in paths:
                 lines.append(f"moves = {chain('moves', program.record, leaf.parts, 0, 'None')}")
     else:
-        lines = [f"moves = weft.select(m, {text})"]
+        lines = [f"moves = weft.tree.select(m, {text})"]
     call = f"weft.jvp({inner}, (m, x), (moves, jnp.ones_like(x)), has_aux=True, wrt={_both(text)})"
     return [*lines, f"x, dx, m = {call}", "x = settle(x + 0.25 * dx)"]
 
 
 def _both(text: str) -> str:
-    return f"weft.Any({text}, lambda path, kind, leaf: path == ())"
+    return f"weft.filters.Any({text}, lambda path, kind, leaf: path == ())"
 
 
 WEFT_CALLS: Calls = {

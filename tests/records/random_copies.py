@@ -21,7 +21,7 @@ COPIES = [
     "m = weft.jit(lambda box: box.replace(note=3))(Box(m, 2)).inner",
     "m = weft.jit(lambda r: r)(m)",
     "m = reassembled(m)",
-    "m = weft.merge(*weft.split(m))",
+    "m = weft.tree.merge(*weft.tree.split(m))",
     "repr(m)",
 ]
 BETWEEN = [

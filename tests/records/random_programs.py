@@ -150,10 +150,10 @@ def _whole(rng: random.Random, record: Record) -> Statement:
     text = ", ".join(filter.text for filter, _ in chosen)
     simple = [
         "m = jax.tree.map(lambda v: v, m)",
-        "m = weft.update(m, weft.changes(m, m))",
+        "m = weft.tree.update(m, weft.tree.changes(m, m))",
         "m = jax.tree.unflatten(jax.tree.structure(m), jax.tree.leaves(m))",
-        f"structure, *taken = weft.split(m, {text}, ...); m = weft.merge(structure, *reversed(taken))",
-        f"m = weft.update(m, weft.select(m, {chosen[0][0].text}))",
+        f"structure, *taken = weft.tree.split(m, {text}, ...); m = weft.tree.merge(structure, *reversed(taken))",
+        f"m = weft.tree.update(m, weft.tree.select(m, {chosen[0][0].text}))",
         "arrays, rest = eqx.partition(m, eqx.is_array); m = eqx.combine(arrays, rest)",
     ]
     filter, matched = chosen[0]
@@ -182,19 +182,19 @@ def _filter(rng: random.Random, found: Sequence[Leaf], depth: int = 0) -> Filter
         return Filter(kind, lambda leaf: kind in KINDS[leaf.kind])
     if sort == "path":
         name = rng.choice(sorted({name for leaf in found for name in leaf.names}, key=str))
-        return Filter(f"weft.PathContains({name!r})", lambda leaf: name in leaf.names)
+        return Filter(f"weft.filters.PathContains({name!r})", lambda leaf: name in leaf.names)
     if sort == "tag":
         tag = rng.choice(TAGS)
-        return Filter(rng.choice([f"weft.WithTag({tag!r})", repr(tag)]), lambda leaf: tag in leaf.tags)
+        return Filter(rng.choice([f"weft.filters.WithTag({tag!r})", repr(tag)]), lambda leaf: tag in leaf.tags)
     if sort == "call":
         text = "lambda path, kind, leaf: len(path) % 2 == 1"
         return Filter(f"({text})", lambda leaf: len(leaf.names) % 2 == 1)
     one, other = _filter(rng, found, depth + 1), _filter(rng, found, depth + 1)
     if sort == "not":
-        return Filter(f"weft.Not({one.text})", lambda leaf: not one.matches(leaf))
+        return Filter(f"weft.filters.Not({one.text})", lambda leaf: not one.matches(leaf))
     join = any if sort == "any" else all
     return Filter(
-        f"weft.{sort.capitalize()}({one.text}, {other.text})",
+        f"weft.filters.{sort.capitalize()}({one.text}, {other.text})",
         lambda leaf: join([one.matches(leaf), other.matches(leaf)]),
     )
 

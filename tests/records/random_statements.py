@@ -220,7 +220,7 @@ class Scale(Statement):
         return list(self.paths)
 
     def weft(self, code: Code) -> None:
-        code.add(f"m = weft.update(m, jax.tree.map(lambda v: 0.5 * v, weft.select(m, {self.filter})))")
+        code.add(f"m = weft.tree.update(m, jax.tree.map(lambda v: 0.5 * v, weft.tree.select(m, {self.filter})))")
 
     def plain(self, code: Code) -> None:
         code.add(f"m = {{**m, **{{k: 0.5 * m[k] for k in {list(self.paths)}}}}}")

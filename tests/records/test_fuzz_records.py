@@ -29,11 +29,13 @@ CONTENTS = {
     **dict.fromkeys(("weft.grad(", "weft.vjp(", "weft.remat(", "weft.while_loop(", "jax.jit(", "jax.vmap("), 2),
     "weft.switch(": 1,
     "def layer(x, part)": 5,
-    **dict.fromkeys(("weft.custom_vjp", "eqx.tree_at(", "weft.split(", "weft.select(", "donate_argnums"), 5),
-    **dict.fromkeys(("weft.PathContains(", "weft.All(", "weft.Not(", "lambda path, kind, leaf"), 5),
+    **dict.fromkeys(("weft.custom_vjp", "eqx.tree_at(", "weft.tree.split(", "weft.tree.select(", "donate_argnums"), 5),
+    **dict.fromkeys(
+        ("weft.filters.PathContains(", "weft.filters.All(", "weft.filters.Not(", "lambda path, kind, leaf"), 5
+    ),
     **dict.fromkeys(("next_key(", ".mixed", "(True, (2, 'b'))"), 10),
     **dict.fromkeys((".seen)", "def pair", "reset(r", "Own(", "reassembled(m)", "copy.copy(m)"), 5),
-    **dict.fromkeys(("weft.jvp(", "moves = weft.select(", "=None)", "pickle.loads(", "Box(m", "weft.at("), 2),
+    **dict.fromkeys(("weft.jvp(", "moves = weft.tree.select(", "=None)", "pickle.loads(", "Box(m", "weft.at("), 2),
 }
 
 

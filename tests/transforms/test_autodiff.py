@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import weft
-from weft import All, BatchStat, Buffer, Not, Param, PathContains, WithTag
-from weft import Any as AnyOf
+from weft import BatchStat, Buffer, Param
 from weft.core.errors import DifferentiationError, StructureError
+from weft.filters import All, Not, PathContains, WithTag
+from weft.filters import Any as AnyOf
 
 X = jnp.array([0.5, -1.0, 2.0])
 
@@ -366,5 +367,7 @@ def test_a_list_of_two_is_a_pair_too(lib):
 
 @pytest.mark.parametrize("argnums", [{Param}, {Param: 0, ...: None}, (Param,)])
 def test_argnums_that_are_kinds_are_refused(argnums: Any):
-    with pytest.raises(weft.DifferentiationError, match=r"argnums must be the position(.|\n)*wrt= chooses the leaves"):
+    with pytest.raises(
+        weft.errors.DifferentiationError, match=r"argnums must be the position(.|\n)*wrt= chooses the leaves"
+    ):
         weft.grad(lambda x: x**2, argnums=argnums)

@@ -194,7 +194,7 @@ def test_a_branch_in_a_scan_hands_on_what_is_the_same_at_every_step():
         (lambda of: of.cond(jnp.ones(2), abs, abs, 1.0), BranchError, r"must be a scalar, not float32\[2\]"),
         (
             lambda of: of.fori_loop(0, "a", max, 1.0),
-            weft.CarryError,
+            weft.errors.CarryError,
             "a bound of fori_loop must be a scalar, not str 'a'",
         ),
     ],

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import weft
-from weft import CheckError
+from weft.errors import CheckError
 
 GOOD, BAD = jnp.array([1.0, 4.0]), jnp.array([1.0, -4.0])
 

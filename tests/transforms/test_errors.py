@@ -158,7 +158,7 @@ FAILING: dict[str, Callable[[Any], Any]] = {
     "jvp": lambda f: weft.jvp(f, (X,), (X,))[0],
     "vmap": lambda f: weft.vmap(f)(X),
     "scan": lambda f: weft.scan(lambda c, x: (c, f(x)))(0.0, X),
-    "map": lambda f: weft.map(f, X),
+    "map": lambda f: weft.lax_map(f, X),
     "while_loop": lambda f: weft.while_loop(lambda x: False, f, X),
     "fori_loop": lambda f: weft.fori_loop(0, 1, lambda i, x: f(x), X),
     "cond": lambda f: weft.cond(True, f, f, X),

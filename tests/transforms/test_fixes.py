@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import optax
 import pytest
 import weft
-from weft import All, Inside, Param, PathContains, nnx
+from weft import Param, nnx
+from weft.filters import All, Inside, PathContains
 
 X = jnp.ones(3)
 
@@ -31,7 +32,7 @@ def model() -> Model:
 FILTER_USES = [
     lambda wrt: weft.grad(lambda model: model(X).sum(), wrt=wrt)(model()),
     lambda wrt: weft.Optimizer(model(), optax.sgd(0.1), wrt=wrt),
-    lambda wrt: weft.select(model(), wrt),
+    lambda wrt: weft.tree.select(model(), wrt),
     lambda wrt: weft.at(model(), wrt).apply(lambda part: part),
     lambda wrt: weft.jit(lambda model: model, in_shardings=weft.axes({wrt: None, ...: None}))(model()),
 ]
@@ -43,7 +44,7 @@ FILTER_USES = [
     [("head", Inside("head")), ("head.kernel", Inside("head.kernel")), ("kernel", PathContains("kernel"))],
 )
 def test_a_path_given_for_a_tag_is_told_how_a_path_is_written(use: Any, text: str, written: Any):
-    for wrong in (text, All(Param, text), weft.WithTag(text)):
+    for wrong in (text, All(Param, text), weft.filters.WithTag(text)):
         with pytest.raises(weft.WeftError, match="a string is a tag: for what is there by that name write ") as caught:
             use(wrong)
         advised = re.search(r"write (\w+\(.*?\)); ", caught.value.fix)[1]
@@ -53,7 +54,7 @@ def test_a_path_given_for_a_tag_is_told_how_a_path_is_written(use: Any, text: st
 
 def test_a_tag_that_names_nothing_is_told_of_no_path():
     with pytest.raises(weft.WeftError) as caught:
-        weft.select(model(), "tail")
+        weft.tree.select(model(), "tail")
     assert "a string is a tag" not in str(caught.value)
 
 
@@ -71,7 +72,7 @@ def times(x: jax.Array, n: Any) -> jax.Array:
 )
 def test_an_array_as_a_static_argument_is_told_by_its_name_and_what_to_give(transform: Any, value: Any, what: str):
     call = transform(times, static_argnums=1)
-    with pytest.raises(weft.StaticError, match=what) as caught:
+    with pytest.raises(weft.errors.StaticError, match=what) as caught:
         call(X, value)
     assert "leave the argument out of static_argnums" in caught.value.fix
     assert "or give numbers: x.item(), or a tuple of x.tolist()" in caught.value.fix
@@ -86,7 +87,9 @@ def test_a_traced_value_as_a_static_argument_is_told_of_the_transform_around():
     def outer(x: jax.Array, n: Any) -> jax.Array:
         return inner(x, n=n)
 
-    with pytest.raises(weft.StaticError, match=r"a traced array in a static argument: ~int32\[\]\n  at: n\n") as caught:
+    with pytest.raises(
+        weft.errors.StaticError, match=r"a traced array in a static argument: ~int32\[\]\n  at: n\n"
+    ) as caught:
         weft.jit(outer)(X, 2)
     assert caught.value.fix.endswith("or make the value static in the transform around this call, too")
     assert "use a tuple" not in str(caught.value)
@@ -97,7 +100,7 @@ def test_remat_is_told_the_number_of_what_is_to_be_static():
     def power(x: jax.Array, n: Any) -> jax.Array:
         return x**3 if n > 2 else x
 
-    with pytest.raises(weft.TracedBoolError, match=r"make it static \(remat with static_argnums=1\)"):
+    with pytest.raises(weft.errors.TracedBoolError, match=r"make it static \(remat with static_argnums=1\)"):
         weft.remat(power)(X, jnp.array(3))
     assert weft.remat(power, static_argnums=1)(X, 3).tolist() == [1.0] * 3
 
@@ -107,7 +110,7 @@ def test_remat_is_not_told_to_make_a_keyword_only_argument_static_as_it_is():
         return x**3 if n > 2 else x
 
     advice = r"make it static \(remat with static_argnums, once n may be positional\)"
-    with pytest.raises(weft.TracedBoolError, match=advice):
+    with pytest.raises(weft.errors.TracedBoolError, match=advice):
         weft.remat(power)(X, n=jnp.array(3))
 
 
@@ -127,7 +130,7 @@ BY_VARIABLE: Any = {nnx.Param: None, ...: None}
     ],
 )
 def test_a_bare_dict_by_kind_is_answered_with_what_to_write(transform: Any, marked: str):
-    with pytest.raises(weft.AxisError, match="has a dict by kind where a tree is expected") as caught:
+    with pytest.raises(weft.errors.AxisError, match="has a dict by kind where a tree is expected") as caught:
         transform()
     option, _, text = marked.partition(": ")
     assert caught.value.what.startswith(option)
@@ -151,7 +154,9 @@ def scaled(rule: Any) -> Any:
 
 
 def test_cotangents_of_a_wrong_shape_are_told_by_the_argument_they_belong_to():
-    with pytest.raises(weft.StructureError, match="a cotangent must have the shape and dtype of its primal") as caught:
+    with pytest.raises(
+        weft.errors.StructureError, match="a cotangent must have the shape and dtype of its primal"
+    ) as caught:
         weft.grad(scaled(lambda saved, g: ({"w": g * saved[1]}, g * saved[0]["w"])))(1.0)
     assert "at: weights.w: ~float32[], its cotangent: float32[3]" in str(caught.value)
     assert "sum it over the axes along which the primal was broadcast" in caught.value.fix
@@ -175,7 +180,7 @@ def doubled_jvp() -> Any:
     ids=["jvp", "linearize", "vjp", "custom_jvp"],
 )
 def test_derivatives_of_a_wrong_shape_are_told_by_the_users_path(call: Any, place: str):
-    with pytest.raises(weft.StructureError, match="must have the shape and dtype of its primal") as caught:
+    with pytest.raises(weft.errors.StructureError, match="must have the shape and dtype of its primal") as caught:
         call()
     assert f"at: {place}: float32[5]" in str(caught.value)
 
@@ -194,7 +199,7 @@ HALF = X.astype("float16")
     ids=["jvp", "linearize", "vjp", "nnx.vjp"],
 )
 def test_derivatives_of_a_wrong_dtype_are_told_by_the_users_path(call: Any, place: str):
-    with pytest.raises(weft.StructureError, match="must have the shape and dtype of its primal") as caught:
+    with pytest.raises(weft.errors.StructureError, match="must have the shape and dtype of its primal") as caught:
         call()
     assert f"at: {place}: float16[3]" in str(caught.value)
     assert ".astype" in caught.value.fix
@@ -289,7 +294,9 @@ def test_a_loss_that_returns_its_successor_without_has_aux_is_told_of_it(transfo
         y, model = model(ROWS)
         return y.mean(), model
 
-    with pytest.raises(weft.DifferentiationError, match=r"returned a pair \(value, successor of a Normed\)") as caught:
+    with pytest.raises(
+        weft.errors.DifferentiationError, match=r"returned a pair \(value, successor of a Normed\)"
+    ) as caught:
         transform(loss)(normed())
     assert caught.value.fix.startswith("return (loss, successor) with has_aux=True")
     transform(loss, has_aux=True)(normed())
@@ -307,7 +314,7 @@ def test_pairs_that_an_optimizer_is_given_are_told_to_be_taken_apart():
     for wrong in (lambda: opt.update(model, gradient, state_of=model(ROWS)), lambda: opt.update(model(ROWS), gradient)):
         with pytest.raises(weft.WeftError, match=r"fix: take it apart, y, normed = \.\.\."):
             wrong()
-    with pytest.raises(weft.StructureError, match=r"take apart the pair that has_aux=True, \(gradient, aux\)"):
+    with pytest.raises(weft.errors.StructureError, match=r"take apart the pair that has_aux=True, \(gradient, aux\)"):
         opt.update(model, (gradient, successor))
     opt.update(model, gradient, state_of=successor)
 
@@ -322,7 +329,9 @@ def test_pairs_that_an_optimizer_is_given_are_told_to_be_taken_apart():
     ids=["in_axes", "out_axes", "scan"],
 )
 def test_a_function_in_the_place_of_an_axis_is_told_of_axes(transform: Any):
-    with pytest.raises(weft.AxisError, match=r"a function cannot stand for an axis: if_array\(axis=0\)") as caught:
+    with pytest.raises(
+        weft.errors.AxisError, match=r"a function cannot stand for an axis: if_array\(axis=0\)"
+    ) as caught:
         transform(eqx.if_array(0))(model(), jnp.ones((4, 3)))
     assert "weft.axes({filter: axis, ...: axis})" in caught.value.fix
     transform(None)(model(), jnp.ones((4, 3)))
@@ -331,7 +340,7 @@ def test_a_function_in_the_place_of_an_axis_is_told_of_axes(transform: Any):
 
 
 def test_a_tangent_that_is_a_tree_where_an_array_is_is_told_by_the_users_path():
-    with pytest.raises(weft.StructureError, match=r"at: a\.w: float32\[3\], its tangent: tuple\n"):
+    with pytest.raises(weft.errors.StructureError, match=r"at: a\.w: float32\[3\], its tangent: tuple\n"):
         weft.jvp(lambda a: a["w"], ({"w": X},), ({"w": (X,)},))
 
 
@@ -343,8 +352,8 @@ class Configured(weft.Module):
 @pytest.mark.parametrize(
     "call",
     [
-        lambda one, other: weft.merge(weft.split(one, ...)[0], other),
-        lambda one, other: weft.update(one, other),
+        lambda one, other: weft.tree.merge(weft.tree.split(one, ...)[0], other),
+        lambda one, other: weft.tree.update(one, other),
         lambda one, other: weft.tree.stack([one, other]),
         lambda one, other: weft.cond(True, lambda: one, lambda: other),
         lambda one, other: weft.scan(lambda carry, x: (other, x))(one, X),

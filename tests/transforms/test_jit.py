@@ -129,7 +129,7 @@ def test_the_generated_way_notices_what_changed_between_calls(traces: Any):
     assert traces.count == 7
 
 
-@pytest.mark.filterwarnings("ignore::weft.RetraceWarning")
+@pytest.mark.filterwarnings("ignore::weft.errors.RetraceWarning")
 @pytest.mark.parametrize("values", [(1, 1.0, True), (True, 1.0, 1), ("1", 1, 1.0), (0, False, None)])
 def test_numbers_in_records_are_told_apart_by_type(values: Any, traces: Any):
     class Config(weft.Module):
@@ -157,7 +157,7 @@ class Configured(weft.Module):
     value: Any = weft.static()
 
 
-@pytest.mark.filterwarnings("ignore::weft.RetraceWarning")
+@pytest.mark.filterwarnings("ignore::weft.errors.RetraceWarning")
 @pytest.mark.parametrize("values", EQUAL_STATICS)
 def test_equal_values_of_static_fields_are_told_apart_by_type(values: Any, traces: Any):
     step = weft.jit(traces(lambda config, x: (config, x * 2)))

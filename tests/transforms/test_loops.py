@@ -188,7 +188,7 @@ def test_eager_loops_called_again_are_not_traced_again(traces: Any):
     assert traces.count == first <= 2
 
 
-@pytest.mark.parametrize("name", ["fori_loop", "while_loop", "map", "associative_scan", "cond", "switch"])
+@pytest.mark.parametrize("name", ["fori_loop", "while_loop", "lax_map", "associative_scan", "cond", "switch"])
 def test_eager_calls_of_one_closure_are_not_traced_again(name: str, traces: Any):
     offset = jnp.array(1.0)
     f = traces(lambda *args: args[-1] + offset)
@@ -196,7 +196,7 @@ def test_eager_calls_of_one_closure_are_not_traced_again(name: str, traces: Any)
     run = {
         "fori_loop": lambda: weft.fori_loop(0, 3, f, XS),
         "while_loop": lambda: weft.while_loop(g, f, XS),
-        "map": lambda: weft.map(f, XS),
+        "lax_map": lambda: weft.lax_map(f, XS),
         "associative_scan": lambda: weft.associative_scan(f, XS),
         "cond": lambda: weft.cond(True, f, f, XS),
         "switch": lambda: weft.switch(1, [f, f], XS),
@@ -215,7 +215,7 @@ def test_closures_given_to_loops_are_not_kept():
         big = jnp.ones((321, i + 1))
         weft.fori_loop(0, 2, lambda i, c: c + big.sum(), 0.0)
         weft.cond(True, lambda: big.sum(), lambda: 0.0)
-        weft.map(lambda x: x + big.sum(), XS)
+        weft.lax_map(lambda x: x + big.sum(), XS)
 
     for i in range(3):
         run(i)
@@ -229,7 +229,7 @@ def test_closures_over_tracers_do_not_leak(checking_leaks: Any):
         y = weft.while_loop(lambda c: (c < x + 10).all(), lambda c: c + x + 1, y)
         y = weft.cond(x.sum() > 0, lambda: y * x, lambda: y)
         y = weft.switch(1, [lambda v: v + x, lambda v: v - x], y)
-        y = weft.map(lambda v: v + x.sum(), y)
+        y = weft.lax_map(lambda v: v + x.sum(), y)
         _, y = weft.scan(lambda c, v: (c + x.sum(), v))(0.0, y)
         return weft.associative_scan(lambda a, b: a + b + 0 * x.sum(), y)
 
@@ -289,7 +289,7 @@ def test_loops_of_a_carry_without_arrays():
 @pytest.mark.parametrize("batch_size", [None, 1, 2, 3, 8])
 def test_map_is_that_of_jax(batch_size: int | None):
     cells = Cell(jnp.arange(4.0), jnp.ones(4))
-    y, after = weft.map(lambda cell: cell(2.0), cells, batch_size=batch_size)
+    y, after = weft.lax_map(lambda cell: cell(2.0), cells, batch_size=batch_size)
     wanted, _ = lax.map(lambda c: plain_step(c[0], c[1], 2.0), (cells.weight, cells.state))
     np.testing.assert_allclose(y, wanted, rtol=1e-6)
     np.testing.assert_allclose(after.state, wanted, rtol=1e-6)
@@ -421,8 +421,8 @@ def test_a_condition_that_is_no_scalar(condition: Any, fragment: str):
             "x.b: axis 0 of shape (3,) has size 3",
         ),
         (lambda: weft.scan(step, in_axes=(Carry, 1))(make_cell(), XS), "x: axis 1 of shape (4,)"),
-        (lambda: weft.map(lambda x: x, {"a": XS, "b": jnp.ones(3)}), "x.b: axis 0 of shape (3,) has size 3"),
-        (lambda: weft.map(lambda x: x, "nothing"), "map has nothing to map over"),
+        (lambda: weft.lax_map(lambda x: x, {"a": XS, "b": jnp.ones(3)}), "x.b: axis 0 of shape (3,) has size 3"),
+        (lambda: weft.lax_map(lambda x: x, "nothing"), "lax_map has nothing to map over"),
         (lambda: weft.associative_scan(jnp.add, ()), "associative_scan has no elements"),
         (lambda: weft.associative_scan(jnp.add, XS, axis=1), "axis 1 of shape (4,)"),
     ],
@@ -435,9 +435,9 @@ def test_axes_that_do_not_fit(run: Any, fragment: str):
 
 def test_a_part_of_the_carry_that_goes_is_said_once():
     mlp = weft.MLP(2, 2, 2, key=jax.random.key(0))
-    with pytest.raises(weft.CarryError) as caught:
+    with pytest.raises(weft.errors.CarryError) as caught:
         weft.while_loop(lambda carry: False, lambda carry: {"mlp": None}, {"mlp": mlp})
     assert caught.value.at == ("carry.mlp: MLP -> None",)
-    with pytest.raises(weft.CarryError) as caught:
+    with pytest.raises(weft.errors.CarryError) as caught:
         weft.while_loop(lambda carry: False, lambda carry: 1, mlp)
     assert caught.value.at == ("carry: MLP -> int32[]",)

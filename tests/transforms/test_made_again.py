@@ -57,7 +57,7 @@ AGAIN: dict[str, Callable[[], Any]] = {
     "scan": lambda: weft.scan(add)(jnp.float32(0), X),
     "scan with axes": lambda: weft.scan(add, in_axes=(weft.Carry, 0), reverse=True)(jnp.float32(0), X),
     "pmap": lambda: weft.pmap(double)(X),
-    "map": lambda: weft.map(double, X),
+    "map": lambda: weft.lax_map(double, X),
     "cond": lambda: weft.cond(True, double, double, X),
     "fori_loop": lambda: weft.fori_loop(0, 3, double, 1),
 }

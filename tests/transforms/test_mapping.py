@@ -213,7 +213,7 @@ def test_an_error_inside_tells_the_frames():
     def f(x: Any) -> Any:
         return weft.scan(lambda c, x: (c.astype(int), x))(x, jnp.ones(3))
 
-    with pytest.raises(weft.CarryError) as caught:
+    with pytest.raises(weft.errors.CarryError) as caught:
         weft.jit(weft.vmap(f, axis_name="batch"))(jnp.ones(2))
     assert "inside: jit > vmap(axis_name='batch', size=2) > scan(length=3)" in str(caught.value)
 

@@ -60,7 +60,7 @@ LOST: dict[str, tuple[Callable[[], Any], str]] = {
 @pytest.mark.parametrize("name", LOST)
 def test_a_derivative_that_a_custom_rule_does_not_have_is_refused(name: str):
     run, path = LOST[name]
-    with pytest.raises(weft.DifferentiationError, match="does not differentiate") as caught:
+    with pytest.raises(weft.errors.DifferentiationError, match="does not differentiate") as caught:
         run()
     assert f"at: {path}\n" in str(caught.value)
     assert "jax.lax.stop_gradient" in str(caught.value)
@@ -95,7 +95,7 @@ def test_a_default_rides_on_the_axis_that_names_it(transform: Any):
 
 
 def test_a_default_that_does_not_fit_the_axis_that_names_it_is_refused():
-    with pytest.raises(weft.AxisError, match=r"at: by: axis 0 of shape \(\)"):
+    with pytest.raises(weft.errors.AxisError, match=r"at: by: axis 0 of shape \(\)"):
         weft.vmap(lambda x, by=2.0: x * by, in_axes={"x": 0, "by": 0})(X)
 
 
@@ -156,7 +156,7 @@ def test_a_container_of_axes_may_hold_what_is_static_in_the_output():
 
     for axes in ({"x": 0, "name": "a", "f": jnp.tanh}, {"x": 0, "name": None, "f": 0}):
         assert weft.vmap(named, out_axes=axes)(X)["x"].tolist() == X.tolist()
-    with pytest.raises(weft.AxisError, match="out_axes gives 'a' to an array") as caught:
+    with pytest.raises(weft.errors.AxisError, match="out_axes gives 'a' to an array") as caught:
         weft.vmap(named, out_axes={"x": "a", "name": None, "f": None})(X)
     assert "at: output.x: float32[]" in str(caught.value)
 
@@ -178,7 +178,7 @@ def test_pmap_lowers_and_compiles_for_records():
     out = lowered.compile()(Scale(jnp.float32(3)), X)
     assert out["y"].tolist() == [0.0, 3.0, 6.0]
     assert out["name"] == "y"
-    with pytest.raises(weft.StructureError, match="differs from that which this was compiled for"):
+    with pytest.raises(weft.errors.StructureError, match="differs from that which this was compiled for"):
         lowered.compile()({"weight": 2.0}, X)
 
 
@@ -218,7 +218,7 @@ def test_an_abstract_array_is_returned_as_it_is(name: str):
 def test_an_abstract_array_rides_nowhere():
     found = weft.vmap(lambda x: (SHAPE, x), out_axes=(0, 0))(X)
     assert found[0] == SHAPE
-    with pytest.raises(weft.BranchError, match="do not return the same"):
+    with pytest.raises(weft.errors.BranchError, match="do not return the same"):
         weft.cond(True, lambda: SHAPE, lambda: jax.ShapeDtypeStruct((3,), jnp.float32))
 
 

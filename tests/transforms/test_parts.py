@@ -13,8 +13,9 @@ import weft
 from jax.experimental import checkify
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float
-from weft import AxisError, BatchStat, Carry, SuccessorError, TraceLevelError
+from weft import BatchStat, Carry, SuccessorError
 from weft.core.threads import blocks
+from weft.errors import AxisError, TraceLevelError
 
 
 class Block(weft.Module):
@@ -354,7 +355,7 @@ def test_branches_may_be_a_record_and_a_part_of_it():
 
 def test_branches_that_differ_are_named_by_the_users_output():
     with weft.thread(net()) as t:
-        with pytest.raises(weft.BranchError, match=r"output: float32\[3\] -> float32\[2\]"):
+        with pytest.raises(weft.errors.BranchError, match=r"output: float32\[3\] -> float32\[2\]"):
             weft.cond(True, t.block, lambda x: x[:2], X)
         t.done(None)
 
@@ -449,11 +450,11 @@ def test_jacobians_are_those_of_the_arguments_and_the_successor_is_written_back(
 
 def test_map_gives_each_slice_the_record_that_the_one_before_left():
     xs, record = jnp.stack([X, X + 2, X - 1]), net(axis=None)
-    ys, after = run(lambda t: weft.map(t.norm, xs), record)
+    ys, after = run(lambda t: weft.lax_map(t.norm, xs), record)
     close(ys, xs - xs)
     assert after.norm.count == 3
     close(after.norm.mean, xs[-1])
-    ys, after = run(lambda t: weft.map(t.block.pure, xs, batch_size=2), record)
+    ys, after = run(lambda t: weft.lax_map(t.block.pure, xs, batch_size=2), record)
     close(ys, xs @ record.block.weight)
     assert after is record
 
@@ -461,7 +462,7 @@ def test_map_gives_each_slice_the_record_that_the_one_before_left():
 def test_map_of_several_slices_at_once_cannot_have_one_record_follow_all():
     with weft.thread(net(axis=None)) as t:
         with pytest.raises(SuccessorError, match=r"map with batch_size(.|\n)*Net.norm(.|\n)*vmap"):
-            weft.map(t.norm, jnp.stack([X, X]), batch_size=2)
+            weft.lax_map(t.norm, jnp.stack([X, X]), batch_size=2)
         t.done(None)
 
 
@@ -579,7 +580,7 @@ def test_custom_vjp_of_a_part_has_a_method_as_its_forward_function():
 
 def test_custom_vjp_of_a_part_has_no_derivative_in_its_record_and_says_so():
     record = OfClipped(Clipped(jnp.array(3.0), jnp.array(0)))
-    with pytest.raises(weft.DifferentiationError, match=r"does not differentiate(.|\n)*OfClipped.part.weight"):
+    with pytest.raises(weft.errors.DifferentiationError, match=r"does not differentiate(.|\n)*OfClipped.part.weight"):
         weft.grad(OfClipped.loss, has_aux=True)(record, 2.0)
 
 
@@ -610,7 +611,7 @@ def test_a_call_that_fails_leaves_the_block_as_it_was():
     record = net()
     with weft.thread(record) as t:
         for call in (lambda: weft.jit(t.block)(X[:2]), lambda: weft.grad(t.block)(X)):
-            with pytest.raises((TypeError, weft.DifferentiationError)):
+            with pytest.raises((TypeError, weft.errors.DifferentiationError)):
                 call()
         _, after = t.done(None)
     assert after is record
@@ -635,7 +636,7 @@ def test_a_successor_that_is_lost_inside_of_a_part_is_found():
             return t.done(weft.vmap(t.part if part == "whole" else t.part.norm, axis_name="batch")(xs))
 
     xs, model = jnp.stack([X, X + 2]), Forgetting(Forgetful(net().norm))
-    with weft.debug_successors():
+    with weft.debug.debug_successors():
         step(model, xs, "norm")
         with pytest.raises(SuccessorError, match=r"a successor is lost(.|\n)*Forgetting.part.norm"):
             step(model, xs, "whole")

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import pytest
 import weft
 import weft.nnx as nnx
-from weft import StructureError
+from weft.errors import StructureError
 
 MODEL = {"w": jnp.arange(3.0), "rate": weft.Dropout(0.5), "name": "scale"}
 

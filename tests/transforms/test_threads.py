@@ -93,7 +93,7 @@ def test_eight_threads_call_one_function_at_once():
         np.testing.assert_allclose(net.mean, wanted(i, 0.5, 20)[1], rtol=1e-4)
 
 
-@pytest.mark.filterwarnings("ignore::weft.RetraceWarning")
+@pytest.mark.filterwarnings("ignore::weft.errors.RetraceWarning")
 def test_eight_threads_call_one_function_with_different_structures():
     step = weft.jit(lambda tree: {**tree, "sum": sum(tree["xs"])})
 

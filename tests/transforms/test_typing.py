@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = sorted((ROOT / "tests" / "typing_samples").glob("*.py"))
-PACKAGES = ("core", "transforms", "modules", "typecheck", "nnx")
+PACKAGES = ("core", "transforms", "modules", "typecheck", "nnx", "insight")
 
 
 Line = tuple[str, int]
@@ -28,7 +28,8 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[Line, str]:
     folder = tmp_path_factory.mktemp("typing")
     for package in PACKAGES:
         shutil.copytree(ROOT / package, folder / "weft" / package, ignore=shutil.ignore_patterns("*.pyc"))
-    shutil.copy(ROOT / "__init__.py", folder / "weft")
+    for file in [*ROOT.glob("*.py"), *ROOT.glob("*.pyi")]:
+        shutil.copy(file, folder / "weft")
     (folder / "weft" / "py.typed").touch()
     for sample in SAMPLES:
         shutil.copy(sample, folder)

@@ -15,8 +15,10 @@ import optax
 import pytest
 import weft
 from jaxtyping import Array, Float
+from weft import ContractError
 from weft.core import hooks
-from weft.typecheck import ContractError, ModeError, PromotionError, contract, current_mode, mode, set_mode
+from weft.errors import ModeError, PromotionError
+from weft.typecheck import contract, current_mode, mode, set_mode
 
 from .layers import linear
 

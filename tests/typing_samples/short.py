@@ -20,12 +20,12 @@ def loss(net: Net, x: Array) -> Array:
 
 
 def train(net: Net, x: Array, gradient: Any) -> None:
-    opt = weft.Optimizer(net, {weft.Inside("blocks"): optax.sgd(0.1), ...: optax.adam(1e-3)}, wrt=weft.Param)
+    opt = weft.Optimizer(net, {weft.filters.Inside("blocks"): optax.sgd(0.1), ...: optax.adam(1e-3)}, wrt=weft.Param)
     reveal_type(opt.update(net, gradient, state_of=net, value=x))  # tuple[Net, Optimizer]
     reveal_type(opt.minimize(loss, net, x))  # tuple[Any, Net, Optimizer]
     reveal_type(weft.at(net).blocks[1:].kernel.set(x))  # Net
-    reveal_type(weft.at(net, weft.InstanceOf(weft.Linear)).apply(lambda linear: linear))  # Net
-    reveal_type(weft.at(net, [weft.Param, weft.Maybe("frozen")]).apply(lambda leaf: leaf))  # Net
+    reveal_type(weft.at(net, weft.filters.InstanceOf(weft.Linear)).apply(lambda linear: linear))  # Net
+    reveal_type(weft.at(net, [weft.Param, weft.filters.Maybe("frozen")]).apply(lambda leaf: leaf))  # Net
     reveal_type(weft.tree.cast(net, "bfloat16"))  # Net
     reveal_type(weft.tree.ema(net, net, 0.9))  # Net
     reveal_type(weft.tree.unstack(weft.tree.stack([net, net])))  # list[Net]

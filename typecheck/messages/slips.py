@@ -18,7 +18,7 @@ from weft.typecheck.language.annotations import ArrayOf, Instance, RecordOf, Tup
 from weft.typecheck.language.dims import AnyDim, Dim, FixedDim, NamedDim, SymbolicDim, VariadicDim
 from weft.typecheck.matching.bindings import Bindings, Mismatch
 
-LOOPS = ("scan", "while_loop", "fori_loop", "associative_scan", "map")
+LOOPS = ("scan", "while_loop", "fori_loop", "associative_scan", "lax_map")
 Words = Mapping[str, Any]
 
 # ---- what a mismatch is about ----------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ def lacks_first(miss: Mismatch) -> Words | None:
 
 def taken_off(miss: Mismatch) -> Words | None:
     """The axis is missing that a transform maps over or scans."""
-    words, frame = lacks_first(miss), _frame("vmap", "pmap", "scan", "map")
+    words, frame = lacks_first(miss), _frame("vmap", "pmap", "scan", "lax_map")
     if words is None or frame is None:
         return None
     size = _detail(frame, "size") or _detail(frame, "length")
@@ -268,7 +268,7 @@ def apart_from_stack(miss: Mismatch) -> Words | None:
 
 
 def record(miss: Mismatch) -> Words | None:
-    frame = _frame("vmap", "pmap", "scan", "map")
+    frame = _frame("vmap", "pmap", "scan", "lax_map")
     by = f"{frame.transform} " if frame else ""
     return {"record": type(miss.value).__name__, "by": by} if miss.stacked is None else None
 

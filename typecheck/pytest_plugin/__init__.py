@@ -1,7 +1,7 @@
 """The pytest plugin: options for a run, and the fixture `weft_typecheck` for one test.
 
 - `--weft-typecheck=off|on|strict`: whether contracts are checked, and how;
-- `--weft-debug-successors`: a successor that nothing uses is an error, see `weft.debug_successors`;
+- `--weft-debug-successors`: a successor that nothing uses is an error, see `weft.debug.debug_successors`;
 - `--weft-contracts=package,...`: the contracts of packages that do not import weft are checked, see
   `weft.typecheck.install_import_hook`; at the end it says what could not be.
 
@@ -51,7 +51,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--weft-debug-successors",
         action="store_true",
         default=False,
-        help="whether a record's successor that nothing uses is an error in this run; see weft.debug_successors",
+        help="whether a record's successor that nothing uses is an error in this run; see weft.debug.debug_successors",
     )
     group.addoption(
         "--weft-contracts",

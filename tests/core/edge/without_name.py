@@ -58,8 +58,8 @@ def use_features() -> None:
     weft.capture(jax.vmap(sowing))(x)
     weft.capture(jax.grad(lambda x: weft.sow("h", jax.checkpoint(jnp.sin)(x))))(1.0)
     assert verify(double).proved
-    with weft.debug_successors():
-        weft.jit(lambda norm, x: weft.drop(norm(x)[1]))(weft.BatchNorm(3), x)
+    with weft.debug.debug_successors():
+        weft.jit(lambda norm, x: weft.drop_successor(norm(x)[1]))(weft.BatchNorm(3), x)
     weft.tabulate(model, x)
     weft.jit(model).lower(x).compile()
 

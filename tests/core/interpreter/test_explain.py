@@ -65,7 +65,7 @@ def test_other_errors_pass_by(error: Exception):
 
 
 def test_an_error_of_wefts_own_is_left_as_it_is():
-    explain(weft.DonatedError("an array was deleted"), lambda: pytest.fail("looked"))
+    explain(weft.errors.DonatedError("an array was deleted"), lambda: pytest.fail("looked"))
 
 
 def test_nothing_is_blamed_that_is_in_order():
@@ -184,7 +184,7 @@ def times_bounded(x: Any, n: Any) -> Any:
 @pytest.mark.parametrize("around", [lambda f: f, weft.jit, weft.remat], ids=["alone", "jit", "remat"])
 def test_a_loop_without_a_bound_in_reverse_is_told_how_to_be_bounded(around: Any):
     with pytest.raises(
-        weft.DifferentiationError, match="a loop whose number of steps is known only when it runs"
+        weft.errors.DifferentiationError, match="a loop whose number of steps is known only when it runs"
     ) as caught:
         weft.grad(around(times))(X, jnp.array(3))
     assert "weft.while_loop(cond, body, init, max_steps=...)" in caught.value.fix
@@ -197,7 +197,9 @@ def test_a_loop_without_a_bound_in_reverse_is_told_how_to_be_bounded(around: Any
 def test_a_sharding_that_does_not_fit_is_told_without_lanes(option: str):
     mesh = jax.make_mesh((1,), ("data",), devices=jax.devices()[:1])
     options = {option: jax.NamedSharding(mesh, jax.P(None, "data"))}
-    with pytest.raises(weft.MeshError, match="an array cannot lie as in_shardings or out_shardings say") as caught:
+    with pytest.raises(
+        weft.errors.MeshError, match="an array cannot lie as in_shardings or out_shardings say"
+    ) as caught:
         weft.jit(lambda x: {"y": x["x"] + 1}, **options)({"x": X})
     assert "rank at least 2, but was applied to a value of rank 1" in caught.value.at[0]
     assert "[0]" not in str(caught.value)

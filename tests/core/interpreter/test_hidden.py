@@ -71,7 +71,7 @@ HIDING: dict[str, tuple[Callable[[Any], Any], str]] = {
 @pytest.mark.parametrize("jit", [weft.jit, nnx.jit], ids=["records", "objects"])
 def test_what_hides_an_array_of_the_trace_is_refused_by_its_place(name: str, jit: Any):
     make, place = HIDING[name]
-    with pytest.raises(weft.TraceLevelError, match="a value of type") as caught:
+    with pytest.raises(weft.errors.TraceLevelError, match="a value of type") as caught:
         jit(lambda x: make(x * 2))(X)
     assert place in str(caught.value)
     assert isinstance(caught.value, TypeError)
@@ -90,7 +90,7 @@ WRAPPED: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("name", WRAPPED)
 def test_no_transform_lets_one_out(name: str):
-    with pytest.raises(weft.TraceLevelError, match=r"output.*\.held"):
+    with pytest.raises(weft.errors.TraceLevelError, match=r"output.*\.held"):
         WRAPPED[name](lambda x: Box(x * 2))
 
 

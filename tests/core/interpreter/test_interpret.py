@@ -102,10 +102,10 @@ def test_finish_makes_the_result():
 
 def test_check_refuses_before_anything_runs():
     def check(options: Any, call: Any, leaves: Any, rides: Any) -> None:
-        raise weft.AxisError("no", at=[str(leaf.path) for leaf in leaves])
+        raise weft.errors.AxisError("no", at=[str(leaf.path) for leaf in leaves])
 
     run = make(plain(check=check), lambda x: pytest.fail("ran"))
-    with pytest.raises(weft.AxisError, match="at: \\('x', 'a'\\)"):
+    with pytest.raises(weft.errors.AxisError, match="at: \\('x', 'a'\\)"):
         run(({"a": 1.0},), {})
     assert LIFTS == []
 

@@ -10,7 +10,7 @@ import pytest
 import weft
 from hypothesis import given
 from hypothesis import strategies as st
-from weft import BatchStat, Cache, InstanceOf, Param
+from weft import BatchStat, Cache, Param
 from weft.core.errors import AxisError
 from weft.core.interpreter.prefixes import (
     axes,
@@ -24,6 +24,7 @@ from weft.core.interpreter.prefixes import (
 )
 from weft.core.interpreter.rides import CARRIED, Axis, Carry, Unknown, axis_of, read_axis, read_step
 from weft.core.records.leaves import iter_leaves
+from weft.filters import InstanceOf
 
 
 class Layer(weft.Module):
@@ -102,7 +103,7 @@ def test_lanes_are_the_distinct_rides_in_their_order():
 def test_what_a_transform_does_not_know_in_a_prefix_is_left_to_jax():
     found = resolve(("x", 0), (1.0, 2.0), dynamic((1.0, 2.0)), read_axis, option="in_axes")
     assert found == [Unknown("x"), Axis(0)]
-    with pytest.raises(weft.AxisError, match="out_axes gives 'x' to an array, which out_axes does not accept"):
+    with pytest.raises(weft.errors.AxisError, match="out_axes gives 'x' to an array, which out_axes does not accept"):
         weft.vmap(lambda x: x + 1, out_axes="x")(jnp.ones(2))
 
 
@@ -167,14 +168,18 @@ def test_filters_see_paths_that_begin_where_they_were_given():
     layer, by_path = make_layer(), axes({first: 1, ...: None})
     assert rides(by_path, layer) == [1, None]
     assert rides({"layer": by_path, "x": 0}, {"layer": layer, "x": 1.0}) == [1, None, 0]
-    by_part = axes({weft.PathContains(1): 0, ...: None})
+    by_part = axes({weft.filters.PathContains(1): 0, ...: None})
     assert rides([0, by_part], [1.0, [layer, 2.0]]) == [0, None, None, 0]
 
 
 @pytest.mark.parametrize("name", ["weight", "model"])
 def test_a_parameter_s_name_is_no_part_of_the_paths_that_filters_see(name: str):
     loss = eval(f"lambda {name}: {name}.weight.sum() + {name}.mean.sum()")
-    for chosen in (weft.PathContains("weight"), lambda path, kind, value: path == ("weight",), weft.Inside("weight")):
+    for chosen in (
+        weft.filters.PathContains("weight"),
+        lambda path, kind, value: path == ("weight",),
+        weft.filters.Inside("weight"),
+    ):
         gradient = weft.grad(loss, wrt=chosen)(make_layer())
         assert gradient.mean is None
         mapped = weft.vmap(lambda *args: loss(*args), in_axes=(axes({chosen: 0, ...: None}),))(make_layer())
@@ -183,7 +188,7 @@ def test_a_parameter_s_name_is_no_part_of_the_paths_that_filters_see(name: str):
 
 def test_by_kind_in_an_output_is_about_the_part_of_the_output_that_it_is_given_for():
     stack = jax.tree.map(lambda x: jnp.stack([x, x]), make_layer())
-    by_part = axes({weft.PathContains(1): 1, ...: 0})
+    by_part = axes({weft.filters.PathContains(1): 1, ...: 0})
     found = weft.vmap(lambda layer: (layer.weight, [layer, layer.mean]), out_axes=(0, by_part))(stack)
     assert found[0].shape == (2, 3)
     assert found[1][0].weight.shape == (2, 3)

@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 import weft
-from weft import RetraceWarning, nnx
+from weft import nnx
+from weft.errors import RetraceWarning
 
 
 class State(weft.Module):
@@ -138,7 +139,7 @@ REASONS: dict[str, tuple[Any, Any, str]] = {
 def test_it_says_why_each_trace_was_made(name: str, capsys: Any):
     before, after, reason = REASONS[name]
     look = weft.jit(lambda tree: 0)
-    with weft.explain_retraces() as told:
+    with weft.debug.explain_retraces() as told:
         look(before)
         look(after)
         look(before)
@@ -154,7 +155,7 @@ def test_it_says_why_each_trace_was_made(name: str, capsys: Any):
 
 def test_the_nearest_of_earlier_traces_is_what_it_is_compared_with():
     look = weft.jit(lambda x, y, z: 0)
-    with weft.explain_retraces(file=io.StringIO()) as told:
+    with weft.debug.explain_retraces(file=io.StringIO()) as told:
         look(X, X, X)
         look(jnp.ones(3), jnp.ones(3), "z")
         look(X, X, jnp.ones(1))
@@ -163,7 +164,7 @@ def test_the_nearest_of_earlier_traces_is_what_it_is_compared_with():
 
 def test_settings_of_jax_are_told_apart_from_arguments():
     look = weft.jit(lambda x: x @ x)
-    with weft.explain_retraces(file=io.StringIO()) as told:
+    with weft.debug.explain_retraces(file=io.StringIO()) as told:
         look(X)
         with jax.default_matmul_precision("float32"):
             look(X)
@@ -171,7 +172,7 @@ def test_settings_of_jax_are_told_apart_from_arguments():
 
 
 def test_a_function_made_anew_is_told():
-    with weft.explain_retraces(file=io.StringIO()) as told:
+    with weft.debug.explain_retraces(file=io.StringIO()) as told:
         for _ in range(2):
             weft.jit(lambda x: x + 1)(X)
     assert "the first trace" in told[0]
@@ -183,12 +184,12 @@ def test_a_function_can_be_asked_afterwards():
     step(STATE, X)
     step(STATE.replace(name="b"), X)
     file = io.StringIO()
-    told = weft.explain_retraces(step, file=file)
+    told = weft.debug.explain_retraces(step, file=file)
     assert len(told) == 2
     assert "static: state.name: 'state' -> 'b'" in told[1]
     assert file.getvalue() == "\n".join(told) + "\n"
     with pytest.raises(TypeError, match="a function that weft"):
-        weft.explain_retraces(len)
+        weft.debug.explain_retraces(len)
 
 
 def test_outside_of_it_nothing_is_printed(capsys: Any):
@@ -198,7 +199,7 @@ def test_outside_of_it_nothing_is_printed(capsys: Any):
 
 def test_traces_inside_of_other_transforms_are_told():
     inner = weft.jit(lambda x, name: x)
-    with weft.explain_retraces(file=io.StringIO()) as told:
+    with weft.debug.explain_retraces(file=io.StringIO()) as told:
         weft.vmap(lambda x: inner(x, "a") + inner(x, "b"))(X)
     assert "static: name: 'a' -> 'b'" in told[1]
 
@@ -222,7 +223,7 @@ def test_nnx_tells_when_it_is_asked_and_does_not_warn():
         model.weight = nnx.Param(jnp.ones(3))
         step(model, 1.0)
 
-    with weft.explain_retraces(file=io.StringIO()) as told:
+    with weft.debug.explain_retraces(file=io.StringIO()) as told:
         assert warned(run) == []
     assert [one.splitlines()[1] for one in told[1:]] == [
         "  static: model.count: 0 -> 1",

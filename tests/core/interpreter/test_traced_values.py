@@ -154,7 +154,7 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_the_argument_is_named_and_the_ways_out(name: str):
     run, theirs, fragments = CASES[name]
-    with pytest.raises(weft.TracedValueError) as caught:
+    with pytest.raises(weft.errors.TracedValueError) as caught:
         run()
     # Who catches JAX's error catches this one.
     assert isinstance(caught.value, theirs)

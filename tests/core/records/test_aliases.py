@@ -92,7 +92,7 @@ def test_a_call_in_which_other_leaves_are_one_array_is_traced_anew():
     traced: list[Any] = []
     step = weft.jit(lambda models: (traced.append(0), weft.tree.map(lambda x: 2 * x, models))[1])
     a, b = jnp.ones(2), jnp.ones(2)
-    with weft.explain_retraces() as why:
+    with weft.debug.explain_retraces() as why:
         for models in ([a, b, a], [a, b, b], [a, b, jnp.ones(2)]):
             for _ in range(4):
                 assert [leaf.tolist() for leaf in step(models)] == [[2, 2]] * 3
@@ -103,7 +103,7 @@ def test_a_call_in_which_other_leaves_are_one_array_is_traced_anew():
 
 def test_what_is_not_differentiated_may_be_shared():
     model = {"online": ONE, "target": ONE}
-    gradient = weft.grad(loss, wrt=weft.All(weft.Param, weft.Inside("online")))(model, W)
+    gradient = weft.grad(loss, wrt=weft.filters.All(weft.Param, weft.filters.Inside("online")))(model, W)
     assert gradient["target"].kernel is None
     assert weft.grad(lambda model, other, x: loss(model, x))(ONE, ONE, W).kernel.shape == (2, 2)
 

@@ -47,7 +47,7 @@ COPIES: dict[str, Any] = {
     "at, apply": lambda d: weft.at(d).a.apply(lambda a: a * 5),
     "at, replace": lambda d: weft.at(d).replace(a=FIVE),
     "tree map": lambda d: jax.tree.map(lambda a: a * 5, d),
-    "update": lambda d: weft.update(d, jax.tree.map(lambda a: a * 5, d)),
+    "update": lambda d: weft.tree.update(d, jax.tree.map(lambda a: a * 5, d)),
     "jit": lambda d: weft.jit(lambda d: d.replace(a=d.a * 5))(d),
     "in jit, after it was read": lambda d: weft.jit(lambda d: (d.twice, d.replace(a=d.a * 5))[1])(d),
 }

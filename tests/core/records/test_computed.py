@@ -75,7 +75,7 @@ def test_a_derived_field_that_cannot_be_compared_is_refused():
 def test_what_was_trained_is_not_made_anew():
     record = trained()(3)
     record = record.replace(scale=record.scale * 5, count=record.count + 1)
-    for new in (record.replace(rate=0.2), weft.at(record).rate.set(0.2), weft.inference(record)):
+    for new in (record.replace(rate=0.2), weft.at(record).rate.set(0.2), weft.inference_mode(record)):
         np.testing.assert_array_equal(new.scale, 5 * np.ones(3))
         assert new.count == 1
     with pytest.raises(StructureError, match="computes scale, and it is unknown whether its value depends on features"):

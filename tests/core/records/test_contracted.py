@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 import weft
 from jaxtyping import Array, Float
-from weft.typecheck import ContractError
+from weft import ContractError
 
 TWO, WRONG = jnp.ones(2), jnp.ones((2, 3))
 

@@ -110,7 +110,7 @@ CYCLES = {"field": r"InItself\.part", "list": r"InItself\.part\[0\]", "dict": r"
 
 @pytest.mark.parametrize(("how", "path"), [*CYCLES.items(), ("object", r"InItself\.kept\.it\[0\]")])
 def test_a_record_that_is_in_itself_is_refused_when_it_is_made(how: str, path: str):
-    with pytest.raises(weft.StructureError, match=rf"(?s)an InItself contains itself\n  at: {path}\n"):
+    with pytest.raises(weft.errors.StructureError, match=rf"(?s)an InItself contains itself\n  at: {path}\n"):
         InItself(how)
 
 

@@ -9,12 +9,13 @@ import jax
 import jax.numpy as jnp
 import pytest
 import weft
-from weft import All, BatchStat, Buffer, Cache, Inside, InstanceOf, LoRAParam, Maybe, Not, Param, PathContains, WithTag
-from weft import Any as AnyOf
+from weft import BatchStat, Buffer, Cache, LoRAParam, Param
 from weft.core.errors import FilterError
 from weft.core.records.filters import format_filter, predicate
 from weft.core.records.leaves import iter_leaves
 from weft.core.records.sorting import sort_leaves
+from weft.filters import All, Inside, InstanceOf, Maybe, Not, PathContains, WithTag
+from weft.filters import Any as AnyOf
 
 
 class Layer(weft.Module):
@@ -162,11 +163,11 @@ def test_inside_begins_at_the_argument_of_a_transform():
 
 
 def test_inside_and_instance_of_choose_what_is_selected_and_split():
-    part = weft.select(model(), Inside("['a.b']"))
+    part = weft.tree.select(model(), Inside("['a.b']"))
     assert [leaf.path for leaf in iter_leaves(part)] == [("a.b",)]
-    structure, layers, rest = weft.split(model(), InstanceOf(Layer), ...)
+    structure, layers, rest = weft.tree.split(model(), InstanceOf(Layer), ...)
     assert len(jax.tree.leaves(layers)) == 8
-    assert jax.tree.structure(weft.merge(structure, layers, rest)) == jax.tree.structure(model())
+    assert jax.tree.structure(weft.tree.merge(structure, layers, rest)) == jax.tree.structure(model())
 
 
 def test_what_may_be_absent_has_an_empty_gradient():
@@ -192,7 +193,7 @@ def test_filters_that_make_no_sense_are_refused_as_they_are_made(make: Any, mess
 
 
 def test_help_of_filter_tells_the_whole_language():
-    text = pydoc.render_doc(weft.Filter, renderer=pydoc.plaintext)
+    text = pydoc.render_doc(weft.filters.Filter, renderer=pydoc.plaintext)
     for word in ("InstanceOf(", "Inside(", "PathContains(", "WithTag(", "Any(", "All(", "Not(", "Maybe(", "`...`"):
         assert word in text
     assert "a callable" in text
@@ -201,11 +202,11 @@ def test_help_of_filter_tells_the_whole_language():
 
 def test_filters_are_instances_of_filter_and_may_be_fields_of_records():
     class Chooser(weft.Module):
-        filter: weft.Filter = weft.static()
+        filter: weft.filters.Filter = weft.static()
 
     for filter in (Param, Inside("a"), "frozen", ..., None, True, (Param, Not("x")), lambda path, kind, leaf: True):
-        assert isinstance(filter, weft.Filter)
+        assert isinstance(filter, weft.filters.Filter)
         assert Chooser(filter).filter == filter
-    assert not isinstance((Param, 3), weft.Filter)
+    assert not isinstance((Param, 3), weft.filters.Filter)
     with pytest.raises(TypeError):
         Chooser(3)  # type: ignore[arg-type]

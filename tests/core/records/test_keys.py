@@ -8,14 +8,17 @@ import pytest
 import weft
 from flax import nnx
 from hypothesis import given
-from weft.core import AxisError, KeyReuseError, RngCount, RngKey, drop, merge, select, split
+from weft import drop_successor
+from weft.core import RngCount, RngKey
 from weft.core.records.keys import Keys, KeyStream, SeedError, StreamError, debug_keys
+from weft.errors import AxisError, KeyReuseError
+from weft.tree import merge, select, split
 
 
 @pytest.fixture(autouse=True)
 def successors_may_be_lost():
     """These are about keys, and forget their streams' successors on purpose."""
-    with weft.debug_successors(False):
+    with weft.debug.debug_successors(False):
         yield
 
 
@@ -174,7 +177,7 @@ def test_debugging_allows_successors_forks_and_functions_traced_again():
     keys = Keys(0)
 
     def closed_over(x):
-        return x * jax.random.uniform(drop(keys.next())[0])
+        return x * jax.random.uniform(drop_successor(keys.next())[0])
 
     with debug_keys():
         jax.eval_shape(closed_over, 1.0)
@@ -239,7 +242,7 @@ def _in_a_loop(run):
     """`run(step, keys)` loops: over a step that draws from the same keys, and twin: that carries them."""
 
     def program(keys):
-        run(lambda _, x: (drop(drawn(keys))[0] + x, _), keys)
+        run(lambda _, x: (drop_successor(drawn(keys))[0] + x, _), keys)
 
     def twin(keys):
         run(lambda keys, x: (lambda y, keys: (y + x, keys))(*drawn(keys)), keys)
@@ -295,11 +298,11 @@ PROGRAMS = {
         )
     ),
     "closed over by a compiled function": (
-        lambda keys: [weft.jit(lambda x: x + drop(drawn(keys))[0])(x) for x in (1.0, 2.0)],
+        lambda keys: [weft.jit(lambda x: x + drop_successor(drawn(keys))[0])(x) for x in (1.0, 2.0)],
         lambda keys: [weft.jit(lambda x, k: x + drawn(k)[0])(x, Keys(i)) for i, x in enumerate((1.0, 2.0))],
     ),
     "closed over by a compiled function that is called twice": (
-        lambda keys: (lambda f: (f(1.0), f(2.0)))(weft.jit(lambda x: x + drop(drawn(keys))[0])),
+        lambda keys: (lambda f: (f(1.0), f(2.0)))(weft.jit(lambda x: x + drop_successor(drawn(keys))[0])),
         lambda keys: (lambda f: (f(1.0, keys), f(2.0, Keys(1))))(weft.jit(lambda x, k: x + drawn(k)[0])),
     ),
     "the same for all steps of scan": (

@@ -153,13 +153,13 @@ def test_the_leaves_are_those_of_jax_in_its_order_and_with_its_paths(tree: Any):
 
 
 @pytest.mark.parametrize(
-    "use", [weft.jit(lambda tree: 0), weft.vmap(lambda tree: 0), lambda tree: weft.split({"tree": tree}, ...)]
+    "use", [weft.jit(lambda tree: 0), weft.vmap(lambda tree: 0), lambda tree: weft.tree.split({"tree": tree}, ...)]
 )
 def test_a_dict_whose_keys_cannot_be_sorted_is_named_by_its_place(use: Any):
-    with pytest.raises(weft.StructureError, match=r"keys that can be sorted(.|\n)*at: tree.by_kind"):
+    with pytest.raises(weft.errors.StructureError, match=r"keys that can be sorted(.|\n)*at: tree.by_kind"):
         use({"by_kind": {weft.Param: jnp.ones(2), ...: jnp.ones(2)}})
 
 
 def test_a_returned_dict_whose_keys_cannot_be_sorted_is_refused():
-    with pytest.raises(weft.StructureError, match="keys that can be sorted"):
+    with pytest.raises(weft.errors.StructureError, match="keys that can be sorted"):
         weft.jit(lambda x: {weft.Param: x, ...: x})(1.0)

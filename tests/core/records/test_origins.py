@@ -32,7 +32,7 @@ class Net(weft.Module):
 
     def learning(self, x: Any, teacher: Net) -> Any:
         y, student = self(x)
-        return weft.drop(teacher(y))[0], student
+        return weft.drop_successor(teacher(y))[0], student
 
 
 class Both(weft.Module):
@@ -68,7 +68,7 @@ def own(student: Net, teacher: Net, x: Any) -> Any:
 @pytest.fixture(autouse=True)
 def lose_successors() -> Iterator[None]:
     """The losses here drop a successor, as the mistakes do that they show."""
-    with weft.debug_successors(False):
+    with weft.debug.debug_successors(False):
         yield
 
 

@@ -13,9 +13,11 @@ import pytest
 import weft
 from hypothesis import given
 from hypothesis import strategies as st
-from weft import BatchStat, Buffer, Cache, Not, Param, changes, merge, select, split, update
+from weft import BatchStat, Buffer, Cache, Param
 from weft.core.errors import FilterError, StaticError, StructureError
 from weft.core.records.partition import Structure, take_apart
+from weft.filters import Not
+from weft.tree import changes, merge, select, split, update
 
 
 class Pair(NamedTuple):

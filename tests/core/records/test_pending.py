@@ -106,7 +106,7 @@ LOOKS: dict[str, Callable[[Net], Any]] = {
     "at": lambda net: weft.at(net).rate.set(3.0),
     "tree_at": lambda net: eqx.tree_at(lambda net: net.parts[0].scale, net, jnp.zeros(2)),
     "partition": lambda net: eqx.combine(*eqx.partition(net, eqx.is_array)),
-    "split": lambda net: weft.merge(*weft.split(net, weft.Param, ...)),
+    "split": lambda net: weft.tree.merge(*weft.tree.split(net, weft.Param, ...)),
     "copy": copy.copy,
     "deepcopy": copy.deepcopy,
     "pickle": lambda net: pickle.loads(pickle.dumps(net)),
@@ -125,7 +125,7 @@ LOOKS: dict[str, Callable[[Net], Any]] = {
 
 
 def _refused(change: Callable[[], object]) -> str:
-    with pytest.raises(weft.FrozenError) as error:
+    with pytest.raises(weft.errors.FrozenError) as error:
         change()
     return str(error.value)
 
@@ -202,7 +202,7 @@ def test_a_donated_record_is_refused_as_any_other() -> None:
         model = donates(model)
     gone = model
     model = donates(model)
-    with pytest.raises(weft.DonatedError):
+    with pytest.raises(weft.errors.DonatedError):
         donates(gone)
     assert gone.parts[0].scale.is_deleted()
     assert not model.parts[0].scale.is_deleted()

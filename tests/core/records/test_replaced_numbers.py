@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import weft
 from jaxtyping import Array, Float, Int
-from weft.typecheck import ContractError
+from weft import ContractError
 
 
 class Env(weft.Module):
@@ -104,7 +104,7 @@ def test_sparse_tangents_take_none_and_numbers_in_the_users_own_containers():
 @pytest.mark.parametrize("wrong", [(None,), [None, 0.5], {"a": None}, 3])
 def test_a_tangent_of_another_structure_names_no_internal(wrong: Any):
     record = Sparse((jnp.ones(2), 0.5), jnp.ones(2), {})
-    with pytest.raises(weft.StructureError, match="a tangent or cotangent must have the structure") as error:
+    with pytest.raises(weft.errors.StructureError, match="a tangent or cotangent must have the structure") as error:
         weft.jvp(lambda r: r.w, (record,), (record.replace(a=wrong),))
     assert not any(word in str(error.value) for word in ("Static", "Mixed", "PyTreeDef"))
 

@@ -14,8 +14,8 @@ import weft
 from hypothesis import given
 from hypothesis import strategies as st
 from jaxtyping import Array, Float
-from weft import BatchStat, Cache, Inside, InstanceOf, Maybe, Param, PathContains, at
-from weft.typecheck import ContractError
+from weft import BatchStat, Cache, ContractError, Param, at
+from weft.filters import Inside, InstanceOf, Maybe, PathContains
 
 
 class Attention(weft.Module):
@@ -163,7 +163,7 @@ def test_a_record_may_become_another():
 
 def test_arrays_are_selected_by_filter_and_parts_by_path():
     assert at(model(), BatchStat).apply(lambda s: s + 1).norm.var.tolist() == [2, 2]
-    after = at(model(), weft.All(Param, PathContains("kernel"))).apply(jnp.zeros_like)
+    after = at(model(), weft.filters.All(Param, PathContains("kernel"))).apply(jnp.zeros_like)
     assert after.pair.left.kernel.sum() == 0
     assert at(model(), Inside("blocks[1].attn")).replace(heads=2).blocks[1].attn.heads == 2
     assert at(model(), Inside("blocks", 1)).attn.heads.set(2).blocks[1].attn.heads == 2
@@ -200,13 +200,13 @@ MISSING = [
 
 @pytest.mark.parametrize(("reach", "message"), MISSING)
 def test_what_is_not_there_is_named_by_path(reach: Any, message: str):
-    with pytest.raises(weft.SurgeryError, match=message):
+    with pytest.raises(weft.errors.SurgeryError, match=message):
         reach(model())
 
 
 def test_a_filter_that_selects_nothing_is_an_error():
     for filter in (InstanceOf(weft.Conv), weft.Conv, Inside("blocks[9]"), weft.LoRAParam):
-        with pytest.raises(weft.FilterError, match=r"match no leaf|no part of this Model matches"):
+        with pytest.raises(weft.errors.FilterError, match=r"match no leaf|no part of this Model matches"):
             at(model(), filter)
     before = model()
     assert at(before, Maybe(InstanceOf(weft.Conv))).apply(lambda c: None).norm is before.norm
@@ -238,7 +238,7 @@ def test_what_is_set_is_what_python_would_index(chosen: list[int], cut: slice):
     m = model()
     picked = range(4)[cut]
     if not picked:
-        with pytest.raises(weft.SurgeryError):
+        with pytest.raises(weft.errors.SurgeryError):
             at(m).blocks[cut]
         return
     after = at(m).blocks[cut]["set"].set(C)

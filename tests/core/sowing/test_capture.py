@@ -20,7 +20,7 @@ from jax.sharding import PartitionSpec
 from weft.core.edge import _jax, equations
 from weft.core.errors import DifferentiationError, StructureError
 from weft.core.records.kinds import BatchStat, Intermediate, Kind
-from weft.core.sowing.capturing import CaptureError, capture, perturb, perturbations, scope, sow
+from weft.core.sowing.capturing import CaptureError, capture, name_scope, perturb, perturbations, sow
 
 pytestmark = pytest.mark.wide
 
@@ -392,7 +392,7 @@ def test_scopes_prefix_names_in_functions_that_jit_has_seen_before():
 
     def fun(x: Any) -> Any:
         for name in "ab":
-            with scope(name), scope("in"):
+            with name_scope(name), name_scope("in"):
                 x = block(x)
         return x
 
@@ -520,7 +520,7 @@ def test_caches_let_go_of_what_they_have_seen():
 def test_captures_in_eight_threads_do_not_see_each_other():
     def run(i: int) -> Any:
         def fun(x: Any) -> Any:
-            with scope(f"thread{i}"):
+            with name_scope(f"thread{i}"):
                 return lax.scan(lambda c, a: (c + see(a * i), None), 0.0, x)[0]
 
         return [capture(fun)(X) if j % 2 else (fun(X), None) for j in range(4)]
@@ -581,7 +581,8 @@ def give(value: Any) -> Callable[[], Any]:
         (
             lambda: perturbations(lambda x: perturb("p", x) + perturb("p", x))(X),
             CaptureError,
-            "two values are perturbed under the name 'p'\n  fix: give each value a name of its own, or open a `scope`",
+            "two values are perturbed under the name 'p'\n  fix: give each value a name of its own, or open a "
+            "`name_scope`",
         ),
         (
             lambda: capture(lambda x: perturb("p", (x, 1)))(X),

@@ -15,8 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import weft
-from weft import BatchStat, Keys, SuccessorError, debug_successors, drop, nnx
+from weft import BatchStat, Keys, SuccessorError, drop_successor, nnx
 from weft.core.threads import lost
+from weft.debug import debug_successors
 
 
 class Norm(weft.Module):
@@ -161,7 +162,7 @@ RIGHT: list[tuple[str, Callable[[], Any]]] = [
     ("a training step", lambda: weft.jit(lambda m, x: weft.value_and_grad(loss, has_aux=True)(m, x))(net(), X)),
     (
         "a step that only moves statistics",
-        lambda: weft.jit(lambda m, x: weft.select(loss(m, x)[1], BatchStat))(net(), X),
+        lambda: weft.jit(lambda m, x: weft.tree.select(loss(m, x)[1], BatchStat))(net(), X),
     ),
     ("grad of jax", lambda: weft.jit(jax.value_and_grad(loss, has_aux=True))(norm(), X)),
     ("a stack", lambda: weft.jit(lambda m, x: m(x))(Stack(norm(False, 3)), X)),
@@ -200,23 +201,23 @@ RIGHT: list[tuple[str, Callable[[], Any]]] = [
     ("abstract evaluation", lambda: weft.jit(lambda m, x: m(x)[0]).eval_shape(norm(), X)),
     ("abstract evaluation inside", lambda: weft.jit(lambda m, x: jax.eval_shape(lambda: m(x)[0]) and m(x))(norm(), X)),
     ("overwritten by the next", lambda: weft.jit(lambda m: m.set(1.0).set(2.0))(Setter(jnp.array(0.0)))),
-    ("dropped", lambda: weft.jit(lambda m, x: drop(m(x))[0])(net(), X)),
-    ("dropped in a loss", lambda: weft.jit(weft.grad(lambda m, x: drop(m(x))[0].sum()))(net(), X)),
+    ("dropped", lambda: weft.jit(lambda m, x: drop_successor(m(x))[0])(net(), X)),
+    ("dropped in a loss", lambda: weft.jit(weft.grad(lambda m, x: drop_successor(m(x))[0].sum()))(net(), X)),
     (
         "dropped in a scan",
-        lambda: weft.jit(lambda m, xs: jax.lax.map(lambda x: drop(m(x))[0], xs))(norm(), jnp.stack([X])),
+        lambda: weft.jit(lambda m, xs: jax.lax.map(lambda x: drop_successor(m(x))[0], xs))(norm(), jnp.stack([X])),
     ),
     (
         "dropped after a scan",
-        lambda: weft.jit(lambda m, xs: (lambda out: (drop(out[0]), out[1])[1])(scanned(Last(m), xs)))(
+        lambda: weft.jit(lambda m, xs: (lambda out: (drop_successor(out[0]), out[1])[1])(scanned(Last(m), xs)))(
             norm(), jnp.stack([X])
         ),
     ),
     (
         "dropped in the gradient of a scan of remat",
-        lambda: weft.jit(jax.grad(lambda m, xs: jax.lax.map(jax.checkpoint(lambda x: drop(m(x))[0]), xs).sum()))(
-            norm(), jnp.stack([X])
-        ),
+        lambda: weft.jit(
+            jax.grad(lambda m, xs: jax.lax.map(jax.checkpoint(lambda x: drop_successor(m(x))[0]), xs).sum())
+        )(norm(), jnp.stack([X])),
     ),
 ]
 
@@ -350,7 +351,7 @@ LOST: list[tuple[str, Callable[[], Any], list[tuple[str, str]]]] = [
     ),
     (
         "in a map",
-        lambda: weft.jit(lambda m, xs: weft.map(lambda x: loss_alone(m, x), xs))(norm(), XS),
+        lambda: weft.jit(lambda m, xs: weft.lax_map(lambda x: loss_alone(m, x), xs))(norm(), XS),
         [("Norm(...)", LOSS)],
     ),
     ("in jvp", lambda: weft.jit(lambda m, x: weft.jvp(lambda x: m(x)[0], (x,), (x,)))(norm(), X), [("Norm(...)", "")]),
@@ -386,7 +387,7 @@ def test_a_lost_successor_is_named_with_its_path_file_and_line(
     for match, (_, line) in zip(found, places, strict=True):
         assert match is not None
         assert match[2] == line or not line
-    assert "weft.drop(successor)" in str(error.value)
+    assert "weft.drop_successor(successor)" in str(error.value)
 
 
 # What weft does not trace, and what JAX prunes before weft can look: (name, program, the call that is named, why).
@@ -448,8 +449,8 @@ def test_the_leaves_that_changed_are_named():
 
 def test_drop_gives_back_what_it_was_given():
     tree = (X, net(), "text")
-    assert drop(tree) is tree
-    assert weft.jit(lambda m, x: drop(m(x)))(net(), X)[0].shape == X.shape
+    assert drop_successor(tree) is tree
+    assert weft.jit(lambda m, x: drop_successor(m(x)))(net(), X)[0].shape == X.shape
 
 
 def test_debugging_leaves_nothing_behind_that_holds_a_trace(checking_leaks: Any):

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 import weft
 from jaxtyping import Int
-from weft.core import Module, SuccessorError, TraceLevelError, static
+from weft.core import Module, SuccessorError, static
 from weft.core.records import module as module_core
 from weft.core.records.keys import Keys
 from weft.core.threads.handle import peek, thread
+from weft.errors import TraceLevelError
 
 
 class Counter(Module):

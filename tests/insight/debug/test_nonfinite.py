@@ -29,7 +29,7 @@ def line_of(name: str) -> int:
 def test_a_planted_fault_is_told_at_its_line(name: str):
     function, fragments = FAULTS[name]
     (argument,) = function.__defaults__
-    with pytest.raises(weft.NonFiniteError) as caught:
+    with pytest.raises(weft.errors.NonFiniteError) as caught:
         weft.debug.nonfinite(weft.jit(function))(argument)
     text = str(caught.value)
     assert f"faults.py:{line_of(name)}:" in text, text
@@ -92,7 +92,7 @@ def test_objects_of_nnx_are_told_by_the_paths_of_their_variables():
         model.w[...] = model.w[...] - gradient.w[...] / x
 
     model = Scale()
-    with pytest.raises(weft.NonFiniteError) as caught:
+    with pytest.raises(weft.errors.NonFiniteError) as caught:
         weft.debug.nonfinite(step)(model, X)
     assert "reaches: model.w" in str(caught.value)
 
@@ -108,7 +108,7 @@ LAYERS = {
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_layer_of_wefts_is_told_at_the_line_of_its_maths(name: str):
     make, x, file, text = LAYERS[name]
-    with pytest.raises(weft.NonFiniteError) as caught:
+    with pytest.raises(weft.errors.NonFiniteError) as caught:
         weft.debug.nonfinite(nnx.jit(lambda layer, x: layer(x)))(make(), x)
     at = next(line for line in str(caught.value).splitlines() if line.startswith("  at: "))
     assert file in at, at
@@ -123,7 +123,7 @@ def test_a_loss_is_named_only_where_it_is_the_only_scalar_that_is_differentiated
         return (loss, metric, gradient) if aux else (loss, gradient)
 
     for aux, text in ((False, "reaches: the loss (output[0]), output[1]"), (True, "reaches: output[0], output[1]")):
-        with pytest.raises(weft.NonFiniteError) as caught:
+        with pytest.raises(weft.errors.NonFiniteError) as caught:
             weft.debug.nonfinite(weft.jit(lambda w, aux=aux: step(w, aux)))(X)
         assert text in str(caught.value)
 
@@ -137,26 +137,26 @@ def test_a_loop_under_the_context_is_looked_at_before_the_block_is_left():
             for _ in range(2):
                 x = step(x)
 
-    with pytest.raises(weft.NonFiniteError, match="overflow"):
+    with pytest.raises(weft.errors.NonFiniteError, match="overflow"):
         train()
 
 
 def test_donated_arguments_are_copied_only_where_asked():
     step = weft.jit(lambda x: jnp.log(x), donate_argnums=0)
-    with pytest.raises(weft.NonFiniteError, match="keep_donated=True"):
+    with pytest.raises(weft.errors.NonFiniteError, match="keep_donated=True"):
         weft.debug.nonfinite(step)(jnp.zeros(3))
-    with pytest.raises(weft.NonFiniteError, match="log of 0"):
+    with pytest.raises(weft.errors.NonFiniteError, match="log of 0"):
         weft.debug.nonfinite(step, keep_donated=True)(jnp.zeros(3))
 
 
 def test_an_argument_that_is_not_finite_is_named():
-    with pytest.raises(weft.NonFiniteError, match="an argument is not finite before the call") as caught:
+    with pytest.raises(weft.errors.NonFiniteError, match="an argument is not finite before the call") as caught:
         weft.debug.nonfinite(weft.jit(lambda model: model["w"] * 2))({"w": X / 0})
     assert "at: model.w" in str(caught.value)
 
 
 def test_an_infinity_that_is_written_down_is_an_alarm_where_it_reaches_an_output():
-    with pytest.raises(weft.NonFiniteError, match="written into the program"):
+    with pytest.raises(weft.errors.NonFiniteError, match="written into the program"):
         weft.debug.nonfinite(weft.jit(lambda x: jnp.where(x > 0, x, -jnp.inf)))(X)
 
 
@@ -164,7 +164,7 @@ def test_what_is_expected_hides_no_other_fault():
     def step(x):
         return weft.debug.expected(jnp.log(x)), jnp.log(x - 1)
 
-    with pytest.raises(weft.NonFiniteError, match="log of"):
+    with pytest.raises(weft.errors.NonFiniteError, match="log of"):
         weft.debug.nonfinite(weft.jit(step))(X)
 
 
@@ -176,7 +176,7 @@ mesh = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Auto,))
 f = jax.shard_map(lambda x: jax.lax.psum(jnp.log(x), "data"), mesh=mesh, in_specs=P("data"), out_specs=P())
 try:
     weft.jit(f)(jnp.ones(8).at[5].set(0.0))
-except weft.NonFiniteError as error:
+except weft.errors.NonFiniteError as error:
     print(error)
 """
     environment = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "WEFT_DEBUG_NONFINITE": "1", "PATH": ""}

@@ -5,13 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import weft
-from weft.core import FilterError
-from weft.modules import CacheError, KeyValueCache, LayerNorm, MultiHeadAttention, RMSNorm, RoPE
+from weft.errors import CacheError, FilterError
+from weft.modules import KeyValueCache, LayerNorm, MultiHeadAttention, RMSNorm, RoPE
 from weft.typecheck import verify
 
 KEY = jax.random.key(0)
 X = jax.random.normal(jax.random.key(1), (2, 6, 8))
-EVERY = weft.InstanceOf(MultiHeadAttention)
+EVERY = weft.filters.InstanceOf(MultiHeadAttention)
 
 
 def attention(key=KEY, **options):
@@ -56,9 +56,11 @@ def test_a_cache_is_of_kind_cache_and_only_it_changes():
     before = attention().with_cache(6)
     y, after = weft.jit(lambda layer, x: layer(x))(before, X[0, :2])
     assert y.shape == (2, 8)
-    kept = weft.select(after, weft.Not(weft.Cache))
-    assert len(jax.tree.leaves(weft.select(after, weft.Cache))) == 3
-    for old, new in zip(jax.tree.leaves(weft.select(before, weft.Not(weft.Cache))), jax.tree.leaves(kept), strict=True):
+    kept = weft.tree.select(after, weft.filters.Not(weft.Cache))
+    assert len(jax.tree.leaves(weft.tree.select(after, weft.Cache))) == 3
+    for old, new in zip(
+        jax.tree.leaves(weft.tree.select(before, weft.filters.Not(weft.Cache))), jax.tree.leaves(kept), strict=True
+    ):
         assert new is old
     assert weft.tree.size(before) == weft.tree.size(attention())
 
@@ -247,5 +249,5 @@ def test_decoding_holds_for_all_sizes():
 
 
 def test_a_cache_says_its_sizes():
-    with pytest.raises(weft.ConfigError, match="max_length must be positive, not 0"):
+    with pytest.raises(weft.errors.ConfigError, match="max_length must be positive, not 0"):
         KeyValueCache(0, 1, 1)

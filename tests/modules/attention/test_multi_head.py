@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import weft
 from flax import nnx
-from weft.core import AxisError
 from weft.core.records.keys import SeedError
-from weft.modules import ConfigError, LayerNorm, MultiHeadAttention, RMSNorm, RoPE, ops
+from weft.errors import AxisError, ConfigError
+from weft.modules import LayerNorm, MultiHeadAttention, RMSNorm, RoPE, ops
 
 KEY = jax.random.key(0)
 X = jax.random.normal(jax.random.key(1), (2, 5, 8))
@@ -197,7 +197,7 @@ def test_dropout_drops_weights_by_the_key_and_nothing_in_inference():
     one, again, other = (layer(X, key=jax.random.key(seed)) for seed in (0, 0, 1))
     np.testing.assert_array_equal(one, again)
     assert not np.allclose(one, other)
-    assert_close(weft.inference(layer)(X), attention()(X))
+    assert_close(weft.inference_mode(layer)(X), attention()(X))
     assert_close(layer(X, inference=True), attention()(X))
 
 

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import weft
-from weft.core import AxisError
-from weft.modules import ConfigError, LearnedPositions, RoPE, SinusoidalPositions, ops, sinusoidal
+from weft.errors import AxisError, ConfigError
+from weft.modules import LearnedPositions, RoPE, SinusoidalPositions, ops, sinusoidal
 
 KEY = jax.random.key(0)
 X = jax.random.normal(KEY, (2, 5, 3, 8))
@@ -143,6 +143,6 @@ def test_positions_run_under_strict_promotion():
 
 @pytest.mark.parametrize("turn", [ops.rope, weft.RoPE()], ids=["op", "layer"])
 def test_an_odd_number_of_features_is_no_pairs(turn: Any):
-    with pytest.raises(weft.AxisError, match="RoPE turns pairs of features, and 3 are no pairs") as caught:
+    with pytest.raises(weft.errors.AxisError, match="RoPE turns pairs of features, and 3 are no pairs") as caught:
         turn(jnp.ones((2, 1, 3)), jnp.arange(2))
     assert "x: float32[2,1,3]" in str(caught.value)

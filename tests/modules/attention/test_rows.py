@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import weft
-from weft.modules import CacheError, KeyValueCache, MultiHeadAttention, RMSNorm, RoPE
+from weft.errors import CacheError
+from weft.modules import KeyValueCache, MultiHeadAttention, RMSNorm, RoPE
 
 KEY = jax.random.key(0)
 X = jax.random.normal(jax.random.key(1), (3, 8, 8))
@@ -54,7 +55,7 @@ def test_prompts_of_unequal_length_decode_as_each_does_alone(options, count):
 def test_rows_of_a_stack_are_rewound_together():
     stack = weft.Stack(lambda key: weft.TransformerBlock(8, 2, causal=True, rope=RoPE(), key=key), 2, key=KEY)
     expected = stack(X)
-    decoding = weft.at(stack, weft.InstanceOf(MultiHeadAttention)).apply(lambda a: a.with_cache(8, batch=(3,)))
+    decoding = weft.at(stack, weft.filters.InstanceOf(MultiHeadAttention)).apply(lambda a: a.with_cache(8, batch=(3,)))
     _, decoding = decoding(padded(X[:, :5], LENGTHS))
     decoding = weft.rewind(decoding, LENGTHS)
     assert decoding.layers.attention.cache.index.tolist() == [LENGTHS.tolist()] * 2
@@ -107,7 +108,7 @@ def test_lengths_that_are_not_the_rows_are_refused(unchecked):
 
 
 def test_a_model_without_a_cache_is_not_rewound():
-    with pytest.raises(weft.core.FilterError):
+    with pytest.raises(weft.errors.FilterError):
         weft.rewind(attention(), LENGTHS)
 
 

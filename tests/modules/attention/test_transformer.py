@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import weft
 from weft.core.records.keys import SeedError
-from weft.modules import ConfigError, MultiHeadAttention, RMSNorm, RoPE, TransformerBlock
+from weft.errors import ConfigError
+from weft.modules import MultiHeadAttention, RMSNorm, RoPE, TransformerBlock
 from weft.typecheck import verify
 
 KEY = jax.random.key(0)
@@ -18,7 +19,7 @@ def assert_close(ours, theirs):
 
 
 def with_caches(model, length=5, batch=(2,)):
-    attentions = weft.at(model, weft.InstanceOf(MultiHeadAttention))
+    attentions = weft.at(model, weft.filters.InstanceOf(MultiHeadAttention))
     return attentions.apply(lambda attention: attention.with_cache(length, batch=batch))
 
 
@@ -49,7 +50,7 @@ def test_options_reach_the_parts():
     assert block.mlp[1] is jax.nn.silu
     assert isinstance(block.mlp_norm, RMSNorm)
     assert (block.attention.num_kv_heads, block.attention.window, block.attention.causal) == (2, (2, 2), True)
-    linears = weft.select(block, weft.InstanceOf(weft.Linear))
+    linears = weft.tree.select(block, weft.filters.InstanceOf(weft.Linear))
     assert {leaf.dtype for leaf in jax.tree.leaves(linears)} == {jnp.dtype(jnp.bfloat16)}
     assert len(jax.tree.leaves(linears)) == 6
     with pytest.raises(TypeError, match="unknown"):
@@ -75,7 +76,7 @@ def test_dropout_is_everywhere_by_keys_of_its_own_and_nowhere_in_inference():
     first, again, other = (block(X, key=jax.random.key(seed)) for seed in (0, 0, 1))
     assert_close(first, again)
     assert not np.allclose(first, other)
-    assert_close(weft.inference(block)(X), TransformerBlock(8, 2, key=KEY)(X))
+    assert_close(weft.inference_mode(block)(X), TransformerBlock(8, 2, key=KEY)(X))
     with pytest.raises(SeedError):
         block(X)
     stack = weft.Stack(lambda key: TransformerBlock(8, 2, key=key, dropout=0.5), 2, key=KEY)
@@ -142,4 +143,4 @@ def test_blocks_run_under_strict_promotion():
     block = TransformerBlock(8, 2, causal=True, rope=RoPE(), dropout=0.1, key=KEY)
     with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
         jax.eval_shape(lambda x: block(x, key=KEY), X)
-        jax.eval_shape(with_caches(weft.inference(block)), X)
+        jax.eval_shape(with_caches(weft.inference_mode(block)), X)

@@ -46,7 +46,7 @@ def make(seed: int, axes: tuple[str | None, str | None]) -> dict[str, Any]:
 
     mesh = jax.make_mesh((DEVICES,), ("x",))
     sharding = jax.NamedSharding(mesh, jax.P(*axes))
-    names = {weft.InstanceOf(weft.Linear): ("in", "out")}
+    names = {weft.filters.InstanceOf(weft.Linear): ("in", "out")}
     rules = dict(zip(("in", "out"), axes, strict=True))
     model = weft.shard(weft.Linear(4, 8, key=jax.random.key(seed)), mesh, rules, names=names)
     objects = nnx.state(nnx.Linear(4, 8, rngs=nnx.Rngs(seed)))

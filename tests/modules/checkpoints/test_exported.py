@@ -104,7 +104,7 @@ def test_sizes_may_be_symbols_and_platforms_others():
 
 
 def test_an_exported_function_can_be_differentiated():
-    exported = weft.export(weft.jit(lambda net, x: weft.drop(net(x))[0]))(make(), X)
+    exported = weft.export(weft.jit(lambda net, x: weft.drop_successor(net(x))[0]))(make(), X)
     for loaded in (exported, weft.load_exported(exported.serialize(vjp_order=1))):
         gradient = weft.grad(lambda net, loaded=loaded: loaded.call(net, X).sum())(make())
         assert gradient.weight.tolist() == [3.0] * 3
@@ -112,7 +112,7 @@ def test_an_exported_function_can_be_differentiated():
 
 def test_static_arguments_are_not_passed_again():
     step = weft.jit(
-        lambda net, mode, x, *, scale: weft.drop(net(x))[0] * len(mode) * scale,
+        lambda net, mode, x, *, scale: weft.drop_successor(net(x))[0] * len(mode) * scale,
         static_argnums=1,
         static_argnames="scale",
     )
@@ -152,7 +152,9 @@ def test_a_record_that_no_argument_is_like_comes_as_a_dict_or_as_it_is_told():
     like = jax.eval_shape(lambda: (Result(X), Net(X, heads=4)))
     result, net = reloaded(exported, out=like).call(X)
     assert (type(result), type(net), net.heads) == (Result, Net, 4)
-    with pytest.raises(weft.StructureError, match=r"at: \[0\]\.nothing\n  fix: pass arrays in the places of these"):
+    with pytest.raises(
+        weft.errors.StructureError, match=r"at: \[0\]\.nothing\n  fix: pass arrays in the places of these"
+    ):
         reloaded(exported, out=(Result(X, X), Net(X)))
 
 
@@ -172,7 +174,7 @@ def test_a_record_that_no_argument_is_like_comes_as_a_dict_or_as_it_is_told():
 )
 def test_arguments_that_are_otherwise_configured_are_refused_by_path(net: Any, fragment: str):
     exported = reloaded(weft.export(lambda net, x: net.weight * x)(make(), X))
-    with pytest.raises(weft.StructureError) as caught:
+    with pytest.raises(weft.errors.StructureError) as caught:
         exported.call(net, X)
     assert fragment in str(caught.value)
     assert "fix: make them as the process did that exported it" in str(caught.value)
@@ -181,16 +183,16 @@ def test_arguments_that_are_otherwise_configured_are_refused_by_path(net: Any, f
 
 def test_arguments_that_are_missing_or_too_many_are_refused_by_path():
     exported = weft.export(lambda net, x: net.weight * x)(make(), X)
-    with pytest.raises(weft.StructureError, match=r"at: x: float32\[3\], not nothing"):
+    with pytest.raises(weft.errors.StructureError, match=r"at: x: float32\[3\], not nothing"):
         exported.call(make())
-    with pytest.raises(weft.StructureError, match=r"at: y: nothing, not float32\[3\]"):
+    with pytest.raises(weft.errors.StructureError, match=r"at: y: nothing, not float32\[3\]"):
         exported.call(make(), X, y=X)
 
 
 def test_static_values_in_arguments_are_compared():
     exported = reloaded(weft.export(lambda d: d["w"])({"w": X, "name": "d"}))
     assert exported.call({"w": X, "name": "d"}).tolist() == [1.0] * 3
-    with pytest.raises(weft.StructureError, match=r"d\.name: 'd', not 'e'"):
+    with pytest.raises(weft.errors.StructureError, match=r"d\.name: 'd', not 'e'"):
         exported.call({"w": X, "name": "e"})
 
 
@@ -272,16 +274,20 @@ def test_one_array_in_two_places_is_an_error_where_it_would_be_split():
 )
 def test_what_is_no_exported_function_of_wefts_is_refused(change: Any):
     data = weft.export(lambda x: x)(X).serialize()
-    with pytest.raises(weft.StructureError, match=r"no exported function of weft's(.|\n)*pass what weft.export\("):
+    with pytest.raises(
+        weft.errors.StructureError, match=r"no exported function of weft's(.|\n)*pass what weft.export\("
+    ):
         weft.load_exported(change(data))
     assert weft.load_exported(data).call(X).tolist() == [1.0] * 3
 
 
 def test_jax_export_says_who_exports_functions_of_records():
-    with pytest.raises(weft.StructureError, match=r"weft\.export\(function\)"):
+    with pytest.raises(weft.errors.StructureError, match=r"weft\.export\(function\)"):
         jax.export.export(weft.jit(lambda net, x: net(x)))(make(), X)
 
 
 def test_a_function_of_records_is_lowered_for_other_platforms():
-    lowered = weft.jit(lambda net, x: weft.drop(net(x))[0]).trace(make(), X).lower(lowering_platforms=("tpu",))
+    lowered = (
+        weft.jit(lambda net, x: weft.drop_successor(net(x))[0]).trace(make(), X).lower(lowering_platforms=("tpu",))
+    )
     assert "stablehlo" in lowered.as_text()

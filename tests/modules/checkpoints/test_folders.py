@@ -21,7 +21,8 @@ import orbax.checkpoint as ocp
 import pytest
 import weft
 from flax import nnx
-from weft import CheckpointError, Checkpoints, InstanceOf, Linear, load_orbax, shard
+from weft import CheckpointError, Checkpoints, Linear, load_orbax, shard
+from weft.filters import InstanceOf
 
 KEY = jax.random.key(0)
 NAMES = {InstanceOf(Linear): ("in", "out")}
@@ -81,7 +82,7 @@ def test_a_model_is_restored_onto_another_mesh(tmp_path: Path):
     narrow = jax.make_mesh((2,), ("x",), devices=jax.devices()[4:6])
     model = shard(Linear(4, 8, key=KEY), wide, {"in": "x", "out": None}, names=NAMES)
     optimizer = weft.Optimizer(model, optax.adam(0.1))
-    like = shard(weft.inference(model), narrow, {"in": None, "out": "x"}, names=NAMES)
+    like = shard(weft.inference_mode(model), narrow, {"in": None, "out": "x"}, names=NAMES)
     with Checkpoints(tmp_path) as checkpoints:
         checkpoints.save(0, (model, optimizer))
         abstract = jax.tree.map(lambda w: jax.ShapeDtypeStruct(w.shape, w.dtype, sharding=w.sharding), like)

@@ -11,11 +11,12 @@ import numpy as np
 import optax
 import pytest
 import weft
-from weft.core import AxisError, FrozenParam, Keys, LoRAParam, Module, Param, SuccessorError
+from weft import inference_mode, training_mode
+from weft.core import FrozenParam, Keys, LoRAParam, Module, Param, SuccessorError
 from weft.core.records.keys import SeedError
+from weft.errors import AxisError, ConfigError
 from weft.modules import (
     BatchNorm,
-    ConfigError,
     Dropout,
     Ensemble,
     Frozen,
@@ -27,8 +28,6 @@ from weft.modules import (
     Stack,
     StatefulParallel,
     StatefulSequential,
-    inference,
-    training,
 )
 
 from ..layers import KEY, Counted, Dense, Normed, X
@@ -148,10 +147,10 @@ def test_what_is_frozen_is_no_parameter_whatever_it_declares():
         keys: Keys
 
     frozen = Frozen(Adapted(Linear(2, 2, key=KEY), jnp.ones(3), Keys(0)))
-    assert shapes(weft.select(frozen, FrozenParam)) == [(2, 2), (2,), (3,)]
-    assert shapes(weft.select(frozen, weft.RngKey)) == [()]
-    with pytest.raises(weft.FilterError, match="these filters match no leaf: Param"):
-        weft.select(frozen, Param)
+    assert shapes(weft.tree.select(frozen, FrozenParam)) == [(2, 2), (2,), (3,)]
+    assert shapes(weft.tree.select(frozen, weft.RngKey)) == [()]
+    with pytest.raises(weft.errors.FilterError, match="these filters match no leaf: Param"):
+        weft.tree.select(frozen, Param)
 
 
 @pytest.mark.slow
@@ -163,7 +162,7 @@ def test_grads_and_optimizers_skip_what_is_frozen_and_gradients_flow_through_it(
     np.testing.assert_allclose(gradient[0].linear.kernel, plain[0].linear.kernel, rtol=1e-6)
     assert jax.tree.leaves(gradient[1]) == []
     optimizer = optax.sgd(0.1)
-    updates, _ = optimizer.update(gradient, optimizer.init(weft.select(model, Param)))
+    updates, _ = optimizer.update(gradient, optimizer.init(weft.tree.select(model, Param)))
     after = eqx.apply_updates(model, updates)
     assert after[1].layer.linear.kernel is second.linear.kernel
     assert float(jnp.max(jnp.abs(after[0].linear.kernel - first.linear.kernel))) > 0
@@ -171,10 +170,10 @@ def test_grads_and_optimizers_skip_what_is_frozen_and_gradients_flow_through_it(
 
 def test_state_inside_what_is_frozen_stays_state_unless_it_is_in_inference_mode():
     frozen = Frozen(Normed(key=KEY))
-    assert shapes(weft.select(frozen, weft.BatchStat)) == [(4,), (4,)]
+    assert shapes(weft.tree.select(frozen, weft.BatchStat)) == [(4,), (4,)]
     _, after = weft.jit(lambda frozen, x: frozen(x))(frozen, X)
     assert float(jnp.max(jnp.abs(after.layer.norm.mean))) > 0
-    still = inference(frozen)
+    still = inference_mode(frozen)
     assert still(X)[1] is still
 
 
@@ -183,8 +182,8 @@ def test_a_frozen_stack_and_a_stack_of_frozen_layers_are_frozen():
         Frozen(Stack(lambda key: Dense(key=key), 2, key=KEY)),
         Stack(lambda key: Frozen(Dense(key=key)), 2, key=KEY),
     ):
-        assert {leaf.shape[0] for leaf in jax.tree.leaves(weft.select(model, FrozenParam))} == {2}
-        assert jax.tree.leaves(weft.select({"m": model, "w": jnp.ones(())}, Param)) == [1.0]
+        assert {leaf.shape[0] for leaf in jax.tree.leaves(weft.tree.select(model, FrozenParam))} == {2}
+        assert jax.tree.leaves(weft.tree.select({"m": model, "w": jnp.ones(())}, Param)) == [1.0]
 
 
 def test_a_lambda_is_its_function_and_holds_no_arrays():
@@ -192,7 +191,7 @@ def test_a_lambda_is_its_function_and_holds_no_arrays():
     assert flatten(X).shape == (20,)
     assert flatten.name == "flatten"
     assert Lambda(jnp.sin).name == "sin"
-    assert jax.tree.leaves(weft.select(flatten, ...)) == []
+    assert jax.tree.leaves(weft.tree.select(flatten, ...)) == []
     assert weft.jit(Sequential(flatten, Lambda(jnp.sum)))(X).shape == ()
 
 
@@ -219,10 +218,10 @@ def test_modes_reach_into_every_combinator():
         return StatefulSequential(Residual(BatchNorm(4)), Frozen(Dropout(0.5)), Parallel(Dropout(0.1), merge=sum))
 
     model = Ensemble(lambda key: Stack(block, 2, key=key), 3, key=KEY)
-    after = inference(model)
+    after = inference_mode(model)
     first = after.members.layers
     assert (first[0].layer.inference, first[1].layer.inference, first[2].layers[0].inference) == (True, True, True)
-    assert jax.tree.structure(training(after)) == jax.tree.structure(model)
+    assert jax.tree.structure(training_mode(after)) == jax.tree.structure(model)
     y, same = after(X)
     assert y.shape == (3, 5, 4)
     assert same is after

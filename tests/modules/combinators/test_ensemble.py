@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import weft
-from weft.core import AxisError, BatchStat
-from weft.modules import ConfigError, Ensemble, Linear, Stack
+from weft.core import BatchStat
+from weft.errors import AxisError, ConfigError
+from weft.modules import Ensemble, Linear, Stack
 
 from ..layers import KEY, Counted, Dense, Normed, X
 
@@ -70,7 +71,7 @@ def test_gradients_are_the_members_own():
         return jnp.sum(y**2), ensemble
 
     gradient, after = weft.jit(weft.grad(loss, has_aux=True))(ensemble, X)
-    alone = weft.grad(lambda member: jnp.sum(weft.drop(member(X))[0] ** 2))(ensemble[1])
+    alone = weft.grad(lambda member: jnp.sum(weft.drop_successor(member(X))[0] ** 2))(ensemble[1])
     np.testing.assert_allclose(gradient.members.layers.linear.kernel[1], alone.layers.linear.kernel, rtol=1e-4)
     assert after.members.layers.calls.tolist() == [[1.0, 1.0]] * 3
 

@@ -66,11 +66,11 @@ def test_it_stands_in_a_stack_a_residual_and_half_precision():
 
 
 def test_what_makes_no_sense_is_named(unchecked):
-    with pytest.raises(weft.ConfigError, match="a token cannot go to top_k=4 of 3 experts"):
+    with pytest.raises(weft.errors.ConfigError, match="a token cannot go to top_k=4 of 3 experts"):
         make(top_k=4)
-    with pytest.raises(weft.ConfigError, match="capacity_factor must be positive"):
+    with pytest.raises(weft.errors.ConfigError, match="capacity_factor must be positive"):
         make(capacity_factor=0)
-    with pytest.raises(weft.core.AxisError, match="MoE takes 4 features on the last axis, not 3"):
+    with pytest.raises(weft.errors.AxisError, match="MoE takes 4 features on the last axis, not 3"):
         make()(X[..., :3])
     with pytest.raises(weft.core.SuccessorError, match="a BatchNorm is stateful, and MoE would lose its successor"):
         weft.MoE(lambda key: weft.BatchNorm(4), 2, 4, key=KEY)(X)

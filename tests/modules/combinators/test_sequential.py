@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from weft import inference_mode
 from weft.core import Module, SuccessorError
 from weft.core.records.keys import Keys, SeedError
 from weft.modules import (
@@ -17,7 +18,6 @@ from weft.modules import (
     Stack,
     StatefulParallel,
     StatefulSequential,
-    inference,
 )
 from weft.typecheck.errors import ContractError
 
@@ -82,7 +82,7 @@ class Untold(Module):
     "layer",
     [
         lambda: BatchNorm(3),
-        lambda: inference(BatchNorm(3)),
+        lambda: inference_mode(BatchNorm(3)),
         lambda: StatefulSequential(Linear(3, 3, key=KEYS[0])),
         lambda: Residual(BatchNorm(3)),
         lambda: Stack(lambda key: BatchNorm(3), 2, key=KEYS[0]),
@@ -123,7 +123,7 @@ def test_a_stateful_chain_nests_and_jits():
 
 
 def test_a_stateful_chain_that_changes_nothing_is_its_own_successor():
-    chain = inference(StatefulSequential(BatchNorm(3), Dropout(0.5)))
+    chain = inference_mode(StatefulSequential(BatchNorm(3), Dropout(0.5)))
     _, after = chain(jnp.ones((2, 3)))
     assert after is chain
 

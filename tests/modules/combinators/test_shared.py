@@ -99,10 +99,10 @@ def test_training_keeps_the_tie_and_equals_the_model_by_hand():
 
 def test_it_survives_split_and_merge_transforms_and_checkpoints(tmp_path: Any):
     model = shared()
-    structure, parameters, rest = weft.split(model, weft.Inside("model.embed"), ...)
+    structure, parameters, rest = weft.tree.split(model, weft.filters.Inside("model.embed"), ...)
     assert len(jax.tree.leaves(parameters)) == 1
     for same in (
-        weft.merge(structure, parameters, rest),
+        weft.tree.merge(structure, parameters, rest),
         weft.jit(lambda model: model)(model),
         jax.jit(lambda model: model)(model),
         jax.tree.map(lambda leaf: leaf, model),
@@ -216,7 +216,7 @@ def test_ties_that_make_no_sense_are_refused():
         ({"hidden.bias": "head.bias", "head.bias": "hidden.bias"}, "does not fit"),
     ]
     for ties, message in cases:
-        with pytest.raises(weft.StructureError, match=message):
+        with pytest.raises(weft.errors.StructureError, match=message):
             Shared(model, ties)
     with pytest.raises(weft.AliasError, match="no array of this Model is in two places"):
         Shared(model)
@@ -225,13 +225,15 @@ def test_ties_that_make_no_sense_are_refused():
 def test_modes_and_casts_reach_it():
     model = weft.tree.cast(shared(), jnp.bfloat16)
     assert model.head.kernel.dtype == jnp.bfloat16
-    assert weft.inference(shared()).ties == shared().ties
-    assert len(jax.tree.leaves(weft.select(shared(), Param))) == 3
+    assert weft.inference_mode(shared()).ties == shared().ties
+    assert len(jax.tree.leaves(weft.tree.select(shared(), Param))) == 3
 
 
 def test_what_belongs_transposed_is_told_how_to_be_turned():
     model = Sequential(Linear(2, 3, key=FIRST), Linear(3, 2, key=SECOND))
-    with pytest.raises(weft.StructureError, match=r"layers\[1\].kernel: float32\[3,2\] -> float32\[2,3\]") as caught:
+    with pytest.raises(
+        weft.errors.StructureError, match=r"layers\[1\].kernel: float32\[3,2\] -> float32\[2,3\]"
+    ) as caught:
         Shared(model, {"layers[1].kernel": "layers[0].kernel"})
     ties = caught.value.fix.partition("which turns it: ")[2]
     assert Shared(model, eval(ties, {"jnp": jnp}))(jnp.ones(2)).shape == (2,)
@@ -247,7 +249,7 @@ def test_what_belongs_transposed_is_told_how_to_be_turned():
 def test_a_path_that_leads_nowhere_lists_what_is_there(place: str, at: str, fix: str):
     model = Sequential(Linear(2, 3, key=FIRST), Linear(2, 3, key=SECOND))
     for ties in ({place: "layers[0].kernel"}, {"layers[0].kernel": place}):
-        with pytest.raises(weft.StructureError) as caught:
+        with pytest.raises(weft.errors.StructureError) as caught:
             Shared(model, ties)
         assert caught.value.at == (at,)
         assert caught.value.fix.startswith(fix)

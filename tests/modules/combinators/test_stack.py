@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import weft
 from jaxtyping import Array, Float
-from weft.core import AxisError
 from weft.core.records.keys import Keys, SeedError
-from weft.modules import BatchNorm, ConfigError, Conv2d, Dropout, Ensemble, Linear, Residual, Stack
+from weft.errors import AxisError, ConfigError
+from weft.modules import BatchNorm, Conv2d, Dropout, Ensemble, Linear, Residual, Stack
 
 from ..layers import KEY, Counted, Dense, Normed, X
 

@@ -13,12 +13,12 @@ X = jax.random.normal(KEYS[3], (5, 4))
 
 def adapted(model, where=weft.Linear):
     """With adapters that do something, as after training."""
-    model = weft.lora(model, 2, key=KEYS[1], where=weft.InstanceOf(where))
+    model = weft.lora(model, 2, key=KEYS[1], where=weft.filters.InstanceOf(where))
 
     def moved(layer):
         return layer.replace(up=jax.random.normal(KEYS[2], layer.up.shape))
 
-    return weft.at(model, weft.InstanceOf(weft.LoRA)).apply(moved)
+    return weft.at(model, weft.filters.InstanceOf(weft.LoRA)).apply(moved)
 
 
 def quantized_then_adapted(model):
@@ -50,7 +50,7 @@ def test_a_stack_is_changed_as_its_layers_are(change):
 @pytest.mark.parametrize("change", [adapted, quantized_then_adapted], ids=lambda change: change.__name__)
 def test_adapters_of_a_stack_are_merged_into_it(change):
     stack = change(weft.Stack(lambda key: weft.MLP(4, 6, 4, key=key), 3, key=KEYS[0]))
-    merged = weft.at(stack, weft.InstanceOf(weft.LoRA)).apply(weft.vmap(weft.LoRA.merged))
+    merged = weft.at(stack, weft.filters.InstanceOf(weft.LoRA)).apply(weft.vmap(weft.LoRA.merged))
     assert isinstance(merged.layers.layers[0], weft.Linear)
     np.testing.assert_allclose(merged(X), stack(X), rtol=1e-5, atol=1e-5)
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import weft
 from flax import nnx
-from weft.core import AxisError
-from weft.modules import ConfigError, Conv, Conv1d, Conv2d, Conv3d, ops
+from weft.errors import AxisError, ConfigError
+from weft.modules import Conv, Conv1d, Conv2d, Conv3d, ops
 
 
 def inputs(*shape):
@@ -159,5 +159,5 @@ def test_a_mask_hides_a_part_of_the_kernel_as_flaxs_does(make, theirs):
     gradient = weft.grad(lambda layer, x: (layer(x) ** 2).sum())(layer, x)
     assert gradient.mask is None  # it is no parameter
     np.testing.assert_array_equal(gradient.kernel[mask == 0], 0)
-    with pytest.raises(weft.ConfigError, match=r"the mask must have the shape of the kernel"):
+    with pytest.raises(weft.errors.ConfigError, match=r"the mask must have the shape of the kernel"):
         make(2, 4, 3, mask=mask[0], key=jax.random.key(0))

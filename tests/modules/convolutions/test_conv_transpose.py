@@ -48,12 +48,12 @@ def test_one_example_half_precision_and_other_ranks():
 
 
 def test_what_makes_no_sense_is_named(unchecked):
-    with pytest.raises(weft.ConfigError, match=r"ConvTranspose goes") as caught:
+    with pytest.raises(weft.errors.ConfigError, match=r"ConvTranspose goes") as caught:
         weft.ConvTranspose(3, 4, 3, key=KEY)
     assert "ConvTranspose2d(..., 3)" in str(caught.value)
-    with pytest.raises(weft.ConfigError, match="unknown padding 'REFLECT' of a transposed convolution"):
+    with pytest.raises(weft.errors.ConfigError, match="unknown padding 'REFLECT' of a transposed convolution"):
         weft.ConvTranspose2d(3, 4, 3, padding="REFLECT", key=KEY)
-    with pytest.raises(weft.ConfigError, match="ConvTranspose1d: kernel_size has 2 numbers for 1 spatial axes"):
+    with pytest.raises(weft.errors.ConfigError, match="ConvTranspose1d: kernel_size has 2 numbers for 1 spatial axes"):
         weft.ConvTranspose1d(3, 4, (3, 3), key=KEY)
-    with pytest.raises(weft.core.AxisError, match="ConvTranspose2d takes 3 features on the last axis, not 2"):
+    with pytest.raises(weft.errors.AxisError, match="ConvTranspose2d takes 3 features on the last axis, not 2"):
         weft.ConvTranspose2d(3, 4, 3, key=KEY)(X[..., :2])

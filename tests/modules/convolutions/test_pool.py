@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import weft
 from flax import nnx
-from weft.core import AxisError
-from weft.modules import ConfigError, adaptive_avg_pool, adaptive_max_pool, avg_pool, max_pool, min_pool
+from weft.errors import AxisError, ConfigError
+from weft.modules import adaptive_avg_pool, adaptive_max_pool, avg_pool, max_pool, min_pool
 
 POOLS = [(max_pool, nnx.max_pool), (min_pool, nnx.min_pool), (avg_pool, nnx.avg_pool)]
 

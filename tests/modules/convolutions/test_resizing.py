@@ -44,11 +44,11 @@ def test_one_axis_or_three_and_any_batch():
 
 
 def test_an_upsample_that_makes_no_sense_is_refused(unchecked):
-    with pytest.raises(weft.ConfigError, match="factors are one for each spatial axis, not 2"):
+    with pytest.raises(weft.errors.ConfigError, match="factors are one for each spatial axis, not 2"):
         weft.Upsample(2)
-    with pytest.raises(weft.ConfigError, match="factors must be positive integers"):
+    with pytest.raises(weft.errors.ConfigError, match="factors must be positive integers"):
         weft.Upsample((2, 0))
-    with pytest.raises(weft.ConfigError, match="knows no method 'best'"):
+    with pytest.raises(weft.errors.ConfigError, match="knows no method 'best'"):
         weft.Upsample((2, 2), method="best")
     with pytest.raises(AxisError, match="needs 2 spatial axes and one of features"):
         weft.Upsample((2, 2))(jnp.ones((3, 4)))
@@ -69,5 +69,5 @@ def test_pixel_shuffle_takes_any_batch_and_refuses_what_does_not_divide(unchecke
     np.testing.assert_array_equal(weft.PixelShuffle(2)(IMAGES[0]), weft.PixelShuffle(2)(IMAGES)[0])
     with pytest.raises(AxisError, match="8 channels do not divide into squares of 3 by 3 pixels"):
         weft.PixelShuffle(3)(IMAGES)
-    with pytest.raises(weft.ConfigError, match="factor must be positive, not 0"):
+    with pytest.raises(weft.errors.ConfigError, match="factor must be positive, not 0"):
         weft.PixelShuffle(0)

@@ -51,5 +51,5 @@ def test_dtypes_are_those_that_were_asked_for():
     mlp = weft.GatedMLP(8, 12, key=KEY, dtype=jnp.bfloat16)
     assert mlp(X).dtype == jnp.bfloat16
     assert mlp.up.kernel.dtype == jnp.float32
-    with pytest.raises(weft.ConfigError, match="must be positive, not 0"):
+    with pytest.raises(weft.errors.ConfigError, match="must be positive, not 0"):
         weft.GatedMLP(8, 0, key=KEY)

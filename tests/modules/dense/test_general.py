@@ -64,15 +64,15 @@ def test_half_precision_and_stacks():
 
 
 def test_what_makes_no_sense_is_named(unchecked):
-    with pytest.raises(weft.ConfigError, match="LinearGeneral maps 2 axes, but was given 1 sizes"):
+    with pytest.raises(weft.errors.ConfigError, match="LinearGeneral maps 2 axes, but was given 1 sizes"):
         weft.LinearGeneral(3, 4, axes=(0, 1), key=KEY)
-    with pytest.raises(weft.core.AxisError, match="LinearGeneral takes axes of these sizes: -1: 4"):
+    with pytest.raises(weft.errors.AxisError, match="LinearGeneral takes axes of these sizes: -1: 4"):
         weft.LinearGeneral(4, 4, key=KEY)(X)
-    with pytest.raises(weft.ConfigError, match="has no output"):
+    with pytest.raises(weft.errors.ConfigError, match="has no output"):
         weft.Einsum("bi,ij", (3, 4), key=KEY)
-    with pytest.raises(weft.ConfigError, match="has not as many axes as kernel_shape"):
+    with pytest.raises(weft.errors.ConfigError, match="has not as many axes as kernel_shape"):
         weft.Einsum("bi,ij->bj", (3, 4, 5), key=KEY)
-    with pytest.raises(weft.core.AxisError, match="Einsum takes inputs with the axes 'bi'"):
+    with pytest.raises(weft.errors.AxisError, match="Einsum takes inputs with the axes 'bi'"):
         weft.Einsum("bi,ij->bj", (3, 4), key=KEY)(X)
 
 
@@ -81,6 +81,6 @@ def test_einsum_refuses_another_size_under_a_letter_of_the_kernels(equation):
     layer = weft.Einsum(equation, (8, 4), key=jax.random.key(0))
     assert layer(jnp.ones((2, 5, 8))).shape == (2, 5, 4)
     with pytest.raises(
-        weft.AxisError, match=r"the sizes in .* differ\n  at: in Einsum\n  at: c: 7 in x, 8 in the kernel"
+        weft.errors.AxisError, match=r"the sizes in .* differ\n  at: in Einsum\n  at: c: 7 in x, 8 in the kernel"
     ):
         layer(jnp.ones((2, 5, 7)))

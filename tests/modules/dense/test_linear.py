@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import weft
 from flax import nnx
-from weft.core import AxisError
 from weft.core.records.keys import Keys, SeedError
-from weft.modules import ConfigError, Embed, Linear, ops
+from weft.errors import AxisError, ConfigError
+from weft.modules import Embed, Linear, ops
 
 KEY = jax.random.key(0)
 DTYPES = [None, jnp.float32, jnp.bfloat16]

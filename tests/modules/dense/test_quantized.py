@@ -38,7 +38,7 @@ def test_half_precision_and_stacks_keep_their_dtype_and_shape():
 def test_gradients_flow_through_to_the_input_and_only_adapters_learn():
     small = weft.quantize(weft.MLP(8, 4, 2, key=KEY))
     assert np.asarray(jax.grad(lambda x: small(x).sum())(X)).any()
-    assert {leaf.ndim for leaf in jax.tree.leaves(weft.select(small, weft.Param))} == {1}  # the biases
+    assert {leaf.ndim for leaf in jax.tree.leaves(weft.tree.select(small, weft.Param))} == {1}  # the biases
     model = weft.quantize(weft.lora(weft.MLP(8, 4, 2, key=KEY), 2, key=KEY))
     opt = weft.Optimizer(model, optax.sgd(0.1), wrt=weft.LoRAParam)
     _, after, _ = opt.minimize(lambda m, x: (m(x) ** 2).sum(), model, X)
@@ -48,5 +48,5 @@ def test_gradients_flow_through_to_the_input_and_only_adapters_learn():
 
 
 def test_a_model_without_linear_layers_is_refused():
-    with pytest.raises(weft.FilterError):
+    with pytest.raises(weft.errors.FilterError):
         weft.quantize(weft.LayerNorm(3))

@@ -11,8 +11,9 @@ import numpy as np
 import optax
 import pytest
 import weft
-from weft import BatchStat, PathContains, tree
+from weft import BatchStat, tree
 from weft.core.errors import FilterError, StructureError
+from weft.filters import PathContains
 
 
 class Layer(weft.Module):
@@ -29,7 +30,7 @@ def layer(value: float = 1.0, dtype: Any = jnp.float32) -> Layer:
 @pytest.mark.parametrize("seed", range(3))
 def test_norm_is_that_of_optax(seed: int):
     model = weft.MLP(4, 8, 2, key=jax.random.key(seed))
-    wanted = optax.tree.norm(weft.select(model, weft.Param))
+    wanted = optax.tree.norm(weft.tree.select(model, weft.Param))
     np.testing.assert_allclose(tree.norm(model), wanted, rtol=1e-6)
     np.testing.assert_allclose(weft.jit(tree.norm)(model), wanted, rtol=1e-6)
 

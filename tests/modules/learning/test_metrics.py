@@ -9,7 +9,8 @@ import pytest
 import weft
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from weft.metrics import Accuracy, Average, MetricError, MultiMetric, Welford, merge_stack
+from weft.errors import MetricError
+from weft.metrics import Accuracy, Average, MultiMetric, Welford, merge_stack
 from weft.modules.learning.exact import count_of
 
 pytestmark = pytest.mark.slow
@@ -172,8 +173,8 @@ def test_a_stack_of_metrics_merges_to_one():
 
 def test_a_metric_is_no_parameter_and_rides_along_in_a_loss():
     model = {"w": jnp.ones(3), "metric": many()}
-    assert jax.tree.leaves(weft.select(model, weft.Param))[0] is model["w"]
-    assert len(jax.tree.leaves(weft.select(model, weft.MetricState))) == 7
+    assert jax.tree.leaves(weft.tree.select(model, weft.Param))[0] is model["w"]
+    assert len(jax.tree.leaves(weft.tree.select(model, weft.MetricState))) == 7
 
     def loss(w, metric):
         value = jnp.sum(w**2)

@@ -28,10 +28,14 @@ def make_counting() -> Counting:
 
 X = jnp.array([1.0, 2.0])
 LOSSES = {
-    "value": (lambda model: weft.drop(model(X))[0], 3.0, 0),
-    "value, aux": (lambda model: (weft.drop(model(X))[0], "aux"), (3.0, "aux"), 0),
+    "value": (lambda model: weft.drop_successor(model(X))[0], 3.0, 0),
+    "value, aux": (lambda model: (weft.drop_successor(model(X))[0], "aux"), (3.0, "aux"), 0),
     "value, successor": (lambda model: model(X), 3.0, 1),
-    "value, aux, successor": (lambda model: (weft.drop(model(X))[0], {"n": 1}, model(X)[1]), (3.0, {"n": 1}), 1),
+    "value, aux, successor": (
+        lambda model: (weft.drop_successor(model(X))[0], {"n": 1}, model(X)[1]),
+        (3.0, {"n": 1}),
+        1,
+    ),
     "value and a cast successor": (lambda model: model.replace(weight=model.weight.astype("bfloat16"))(X), 3.0, 1),
 }
 
@@ -50,7 +54,7 @@ def test_minimize_moves_parameters_and_keeps_what_the_loss_changed(form: str, wr
 
 def test_minimize_differentiates_what_the_optimizer_moves():
     model = {"a": jnp.ones(2), "b": jnp.ones(2)}
-    opt = weft.Optimizer(model, optax.sgd(1.0), wrt=weft.Inside("b"))
+    opt = weft.Optimizer(model, optax.sgd(1.0), wrt=weft.filters.Inside("b"))
     _, after, _ = opt.minimize(
         lambda model, scale, *, shift: (model["a"] * model["b"] * scale + shift).sum(), model, 2, shift=1
     )
@@ -72,14 +76,19 @@ class Pair(weft.Module):
 
 @pytest.mark.parametrize(
     "transformation",
-    [SEARCH, {weft.Inside("first"): SEARCH, ...: optax.sgd(0.01)}, optax.polyak_sgd(), optax.MultiSteps(SEARCH, 1)],
+    [
+        SEARCH,
+        {weft.filters.Inside("first"): SEARCH, ...: optax.sgd(0.01)},
+        optax.polyak_sgd(),
+        optax.MultiSteps(SEARCH, 1),
+    ],
     ids=["a line search", "a line search of some", "polyak", "accumulated"],
 )
 @pytest.mark.parametrize("debug", [False, True])
 def test_minimize_gives_the_loss_to_what_looks_at_it(transformation: Any, debug: bool):
     model = Pair(make_counting(), make_counting())
     opt = weft.Optimizer(model, transformation)
-    with weft.debug_successors(debug):
+    with weft.debug.debug_successors(debug):
         step = weft.jit(lambda opt, model: opt.minimize(lambda model, x: model(x), model, X))
         before, model, opt = step(opt, model)
         after, model, opt = step(opt, model)

@@ -12,7 +12,8 @@ import pytest
 import weft
 from hypothesis import given
 from hypothesis import strategies as st
-from weft import All, BatchStat, Cache, Inside, LoRAParam, Maybe, Not, Param, PathContains
+from weft import BatchStat, Cache, LoRAParam, Param
+from weft.filters import All, Inside, Maybe, Not, PathContains
 
 pytestmark = pytest.mark.slow
 
@@ -72,14 +73,14 @@ TRANSFORMATIONS = {
 def test_parameters_move_as_optax_moves_them(name: str):
     transformation = TRANSFORMATIONS[name]
     model, opt = net(), weft.Optimizer(net(), transformation)
-    parameters = weft.select(model, Param)
+    parameters = weft.tree.select(model, Param)
     state = transformation.init(parameters)
     for _ in range(3):
         (_, new), gradient = gradients(model)
         updates, state = transformation.update(gradient, state, parameters)
         parameters = optax.apply_updates(parameters, updates)
         model, opt = opt.update(model, gradient, state_of=new)
-        assert same(weft.select(model, Param), parameters)
+        assert same(weft.tree.select(model, Param), parameters)
         assert same(opt.optax_state, state)
     assert int(opt.step) == 3
 
@@ -90,7 +91,9 @@ def test_statistics_come_from_the_successor_and_parameters_do_not():
     perturbed = jax.tree.map(lambda leaf: leaf + 1, new)
     moved, _ = opt.update(model, gradient, state_of=perturbed)
     assert same(moved.norm.mean, perturbed.norm.mean)
-    assert same(weft.select(moved, Param), jax.tree.map(lambda p, g: p - 0.1 * g, weft.select(model, Param), gradient))
+    assert same(
+        weft.tree.select(moved, Param), jax.tree.map(lambda p, g: p - 0.1 * g, weft.tree.select(model, Param), gradient)
+    )
 
 
 def test_without_a_successor_everything_else_stays():
@@ -101,7 +104,7 @@ def test_without_a_successor_everything_else_stays():
 
 def test_a_cast_inside_the_loss_never_reaches_the_masters():
     def low_precision(model: Net, x: Any) -> Any:
-        model = weft.update(model, jax.tree.map(lambda p: p.astype(jnp.bfloat16), weft.select(model, Param)))
+        model = weft.tree.update(model, jax.tree.map(lambda p: p.astype(jnp.bfloat16), weft.tree.select(model, Param)))
         y, model = model(x.astype(jnp.bfloat16))
         return y.astype(jnp.float32).mean(), model
 
@@ -110,7 +113,7 @@ def test_a_cast_inside_the_loss_never_reaches_the_masters():
     (_, new), gradient = weft.value_and_grad(low_precision, has_aux=True)(model, X)
     assert new.hidden.kernel.dtype == jnp.bfloat16
     moved, _ = opt.update(model, gradient, state_of=new)
-    assert same(weft.select(moved, Param), weft.select(model, Param))
+    assert same(weft.tree.select(moved, Param), weft.tree.select(model, Param))
     assert not same(moved.norm.mean, model.norm.mean)
 
 
@@ -146,15 +149,15 @@ def test_a_dict_of_transformations_passes_extra_arguments_to_those_that_take_the
 
 
 def test_a_parameter_that_no_filter_matches_is_named():
-    with pytest.raises(weft.FilterError, match="no filter matches these leaves") as caught:
+    with pytest.raises(weft.errors.FilterError, match="no filter matches these leaves") as caught:
         weft.Optimizer(net(), {Inside("out"): optax.sgd(1.0), Inside("norm"): optax.sgd(1.0)})
     assert "at: hidden.kernel: Param" in str(caught.value)
 
 
 def test_a_filter_that_matches_no_parameter_is_named():
-    with pytest.raises(weft.FilterError, match="these filters match no leaf: LoRAParam"):
+    with pytest.raises(weft.errors.FilterError, match="these filters match no leaf: LoRAParam"):
         weft.Optimizer(net(), optax.sgd(0.1), wrt=LoRAParam)
-    with pytest.raises(weft.FilterError, match=r"these filters match no leaf: Inside\('outt'\)"):
+    with pytest.raises(weft.errors.FilterError, match=r"these filters match no leaf: Inside\('outt'\)"):
         weft.Optimizer(net(), {Inside("outt"): optax.sgd(1.0), ...: optax.sgd(1.0)})
     weft.Optimizer(net(), {Maybe(LoRAParam): optax.sgd(1.0), ...: optax.sgd(1.0)})
 
@@ -168,7 +171,7 @@ def test_a_filter_that_matches_no_parameter_is_named():
     ],
 )
 def test_what_is_no_transformation_is_refused_with_the_fix(model: Any, transformation: Any, fix: str):
-    with pytest.raises(weft.ConfigError, match=f"takes a transformation of optax(.|\n)*{fix}"):
+    with pytest.raises(weft.errors.ConfigError, match=f"takes a transformation of optax(.|\n)*{fix}"):
         weft.Optimizer(model, transformation, wrt=...)
 
 
@@ -185,14 +188,18 @@ def test_a_gradient_that_does_not_fit_is_named_by_path():
     model = net()
     opt = weft.Optimizer(model, optax.sgd(0.1))
     part = gradients(model, wrt=Inside("out"))[1]
-    with pytest.raises(weft.StructureError, match="the gradient does not fit what is optimized: Param") as caught:
+    with pytest.raises(
+        weft.errors.StructureError, match="the gradient does not fit what is optimized: Param"
+    ) as caught:
         opt.update(model, part)
     assert "at: grad.hidden.kernel is missing" in str(caught.value)
     head = weft.Optimizer(model, optax.sgd(0.1), wrt=Inside("out"))
-    with pytest.raises(weft.StructureError, match=r"grad.hidden.kernel is the gradient of no parameter"):
+    with pytest.raises(weft.errors.StructureError, match=r"grad.hidden.kernel is the gradient of no parameter"):
         head.update(model, gradients(model)[1])
     wide = jax.tree.map(lambda leaf: leaf[None], gradients(model)[1])
-    with pytest.raises(weft.StructureError, match=r"grad.out.bias is of shape \(1, 1\), the parameter of \(1,\)"):
+    with pytest.raises(
+        weft.errors.StructureError, match=r"grad.out.bias is of shape \(1, 1\), the parameter of \(1,\)"
+    ):
         opt.update(model, wide)
 
 
@@ -200,26 +207,26 @@ def test_a_successor_of_another_structure_is_named_by_path():
     model = net()
     opt = weft.Optimizer(model, optax.sgd(0.1))
     (_, new), gradient = gradients(model)
-    low = weft.update(new, jax.tree.map(lambda s: s.astype(jnp.bfloat16), weft.select(new, BatchStat)))
+    low = weft.tree.update(new, jax.tree.map(lambda s: s.astype(jnp.bfloat16), weft.tree.select(new, BatchStat)))
     with pytest.raises(weft.SuccessorError, match=r"state_of.norm.mean: float32\[4\] -> bfloat16\[4\]"):
         opt.update(model, gradient, state_of=low)
     with pytest.raises(weft.SuccessorError, match="the successor of a Net is a Linear"):
         opt.update(model, gradient, state_of=new.out)
     with pytest.raises(weft.SuccessorError, match=r"state_of.norm.inference: static False -> static True"):
-        opt.update(model, gradient, state_of=weft.inference(new))
+        opt.update(model, gradient, state_of=weft.inference_mode(new))
 
 
 def test_another_model_is_refused():
     opt = weft.Optimizer(net(), optax.sgd(0.1))
     other = weft.Linear(2, 2, key=jax.random.key(0))
-    with pytest.raises(weft.StructureError, match="the model has other parameters") as caught:
+    with pytest.raises(weft.errors.StructureError, match="the model has other parameters") as caught:
         opt.update(other, other)
     assert "at: model.hidden.kernel is no parameter there" in str(caught.value)
     assert "at: model.kernel was none there" in str(caught.value)
 
 
 def test_integers_cannot_be_optimized():
-    with pytest.raises(weft.DifferentiationError, match=r"model.n: ~?int32\[\]"):
+    with pytest.raises(weft.errors.DifferentiationError, match=r"model.n: ~?int32\[\]"):
         weft.Optimizer({"w": jnp.ones(2), "n": jnp.array(1)}, optax.sgd(0.1), wrt=...)
 
 
@@ -238,9 +245,9 @@ def test_one_array_in_two_places_is_refused_by_both_paths():
 
 def test_the_mode_of_the_model_may_change_between_updates():
     model = net()
-    opt = weft.Optimizer(weft.inference(model), optax.adam(0.1))
+    opt = weft.Optimizer(weft.inference_mode(model), optax.adam(0.1))
     model, opt, _ = step(model, opt)
-    model, opt, _ = step(weft.inference(model), opt)
+    model, opt, _ = step(weft.inference_mode(model), opt)
     assert model.norm.inference
 
 
@@ -260,7 +267,7 @@ def test_line_searches_see_the_model():
 
     def value_of(model: Net) -> Any:
         assert isinstance(model, Net)
-        return weft.drop(loss(model, X, Y))[0]
+        return weft.drop_successor(loss(model, X, Y))[0]
 
     before = value_of(model)
     for _ in range(2):
@@ -271,7 +278,7 @@ def test_line_searches_see_the_model():
 
 def test_labels_and_masks_may_be_records():
     model = net()
-    parameters = weft.select(model, Param)
+    parameters = weft.tree.select(model, Param)
     labels = jax.tree.map(lambda leaf: "matrix" if leaf.ndim == 2 else "rest", parameters)
     mask = jax.tree.map(lambda leaf: leaf.ndim == 2, parameters)
     _, gradient = gradients(model)
@@ -360,9 +367,9 @@ def test_its_state_is_of_one_kind_whatever_the_parameters_declare():
 
     model = Adapted(jnp.ones(2), jnp.ones(2), jnp.ones(2))
     opt = weft.Optimizer(model, optax.adam(0.1))
-    assert jax.tree.leaves(weft.select(opt, Maybe(weft.Any(Param, Cache)))) == []
-    assert len(jax.tree.leaves(weft.select(opt, weft.OptState))) == 6
-    kernel = weft.select({"opt": opt}, Inside("opt.state[0].mu.low"))
+    assert jax.tree.leaves(weft.tree.select(opt, Maybe(weft.filters.Any(Param, Cache)))) == []
+    assert len(jax.tree.leaves(weft.tree.select(opt, weft.OptState))) == 6
+    kernel = weft.tree.select({"opt": opt}, Inside("opt.state[0].mu.low"))
     assert jax.tree.leaves(kernel)[0].shape == (2,)
 
 
@@ -383,7 +390,7 @@ def test_containers_and_arrays_may_be_models():
     np.testing.assert_allclose(moved, 0.9, rtol=1e-4)
     pair = (net(), {"scale": jnp.ones(2), "steps": jnp.zeros((), int)})
     opt = weft.Optimizer(pair, optax.sgd(0.1))
-    moved, _ = opt.update(pair, jax.tree.map(jnp.ones_like, weft.select(pair, Param)))
+    moved, _ = opt.update(pair, jax.tree.map(jnp.ones_like, weft.tree.select(pair, Param)))
     np.testing.assert_allclose(moved[1]["scale"], 0.9)
     assert moved[1]["steps"] is pair[1]["steps"]
 
@@ -391,7 +398,7 @@ def test_containers_and_arrays_may_be_models():
 @given(st.lists(st.sampled_from(["hidden", "norm", "out"]), min_size=1, max_size=3, unique=True))
 def test_groups_move_what_one_transformation_would_move(layers: list[str]):
     model = net()
-    gradient = jax.tree.map(jnp.ones_like, weft.select(model, Param))
+    gradient = jax.tree.map(jnp.ones_like, weft.tree.select(model, Param))
     whole, _ = weft.Optimizer(model, optax.sgd(0.5)).update(model, gradient)
     groups: dict[Any, Any] = {Inside(layer): optax.sgd(0.5) for layer in layers}
     if len(layers) < 3:

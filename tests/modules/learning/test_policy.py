@@ -49,7 +49,7 @@ def test_a_function_computes_in_one_dtype_and_returns_another():
 def test_statistics_are_never_rounded():
     model = net()
     model = weft.at(model).layers[1].replace(mean=jnp.full(4, 1 + 2**-12), var=jnp.full(4, 1 - 2**-12))
-    _, new = POLICY(loss)(weft.inference(model), X)
+    _, new = POLICY(loss)(weft.inference_mode(model), X)
     np.testing.assert_array_equal(new.layers[1].mean, model.layers[1].mean)
     _, new = POLICY(loss)(model, X)
     norm = new.layers[1]
@@ -148,7 +148,7 @@ def test_frozen_layers_compute_in_low_precision_too():
 
 
 def test_a_policy_is_of_floats():
-    with pytest.raises(weft.ConfigError, match="a policy is of floating-point dtypes, and int8 is none"):
+    with pytest.raises(weft.errors.ConfigError, match="a policy is of floating-point dtypes, and int8 is none"):
         Policy(compute=jnp.int8)
     assert Policy() == Policy("float32", "bfloat16", "float32")
 

@@ -12,7 +12,8 @@ import pytest
 import weft
 from hypothesis import given
 from hypothesis import strategies as st
-from weft import BatchStat, Inside, InstanceOf, Not, Param, PathContains, tree
+from weft import BatchStat, Param, tree
+from weft.filters import Inside, InstanceOf, Not, PathContains
 
 
 class Layer(weft.Module):
@@ -44,14 +45,14 @@ def test_map_changes_what_the_filter_matches_and_nothing_else():
 
 
 def test_map_takes_further_trees_which_may_be_sparse():
-    gradient = weft.select(layer(3.0), Param)
+    gradient = weft.tree.select(layer(3.0), Param)
     assert tree.map(lambda w, g: w - g, layer(), gradient).weight.tolist() == [-2, -2, -2]
-    with pytest.raises(weft.StructureError, match=r"tree 1 does not fit\n  at: weight: nothing there"):
-        tree.map(lambda w, g: w - g, layer(), weft.select(layer(), BatchStat))
+    with pytest.raises(weft.errors.StructureError, match=r"tree 1 does not fit\n  at: weight: nothing there"):
+        tree.map(lambda w, g: w - g, layer(), weft.tree.select(layer(), BatchStat))
 
 
 def test_a_filter_of_ones_own_must_match_and_the_default_need_not():
-    with pytest.raises(weft.FilterError, match="match no leaf: Cache"):
+    with pytest.raises(weft.errors.FilterError, match="match no leaf: Cache"):
         tree.map(jnp.zeros_like, layer(), filter=weft.Cache)
     assert tree.size(weft.Keys(0)) == 0
     assert tree.cast({"steps": jnp.array(0)}, jnp.bfloat16)["steps"].dtype == jnp.int32
@@ -66,7 +67,7 @@ def test_cast_changes_floats_only():
     assert everything["z"].dtype == jnp.complex64
     assert everything["eps"] == 1e-3
     assert configuration(everything["layer"]) == configuration(layer())
-    with pytest.raises(weft.StructureError, match="int8 is no floating-point dtype"):
+    with pytest.raises(weft.errors.StructureError, match="int8 is no floating-point dtype"):
         tree.cast(layer(), jnp.int8)
 
 
@@ -116,22 +117,22 @@ def test_a_stack_with_functions_is_scanned_and_indexed():
 
 
 def test_what_cannot_be_stacked_is_named_by_path():
-    with pytest.raises(weft.StructureError, match=r"models\[1\] is not like (.|\n)*weight: bfloat16\[3\]"):
+    with pytest.raises(weft.errors.StructureError, match=r"models\[1\] is not like (.|\n)*weight: bfloat16\[3\]"):
         tree.stack([layer(dtype=jnp.bfloat16), layer()])
-    with pytest.raises(weft.StructureError, match="nothing to stack"):
+    with pytest.raises(weft.errors.StructureError, match="nothing to stack"):
         tree.stack([])
-    with pytest.raises(weft.StructureError, match="rate"):
+    with pytest.raises(weft.errors.StructureError, match="rate"):
         tree.stack([layer(), layer().replace(rate=0.1)])
 
 
 def test_what_is_no_stack_is_named_by_path():
-    with pytest.raises(weft.AxisError, match=r"steps: axis 0 of shape \(\)"):
+    with pytest.raises(weft.errors.AxisError, match=r"steps: axis 0 of shape \(\)"):
         tree.unstack(layer())
-    with pytest.raises(weft.AxisError, match=r"b: axis 0 of shape \(3,\) has size 3"):
+    with pytest.raises(weft.errors.AxisError, match=r"b: axis 0 of shape \(3,\) has size 3"):
         tree.index({"a": jnp.ones(2), "b": jnp.ones(3)}, 0)
     with pytest.raises(IndexError, match="index 2 of a stack of 2"):
         tree.index({"a": jnp.ones(2)}, 2)
-    with pytest.raises(weft.AxisError, match="a stack without arrays"):
+    with pytest.raises(weft.errors.AxisError, match="a stack without arrays"):
         tree.unstack({})
 
 
@@ -151,7 +152,7 @@ def test_zeros_are_where_the_filter_matches():
 
 def test_masks_and_labels_are_laid_out_like_gradients():
     model = {"a": layer(), "b": layer(2.0)}
-    parameters = weft.select(model, Param)
+    parameters = weft.tree.select(model, Param)
     mask = tree.mask(model, Inside("a"))
     labels = tree.labels(model, {Inside("a"): "slow", ...: "fast"})
     assert jax.tree.structure(mask) == jax.tree.structure(labels) == jax.tree.structure(parameters)
@@ -163,7 +164,7 @@ def test_masks_and_labels_are_laid_out_like_gradients():
 
 def test_labels_and_masks_of_a_callable_model_serve_optax():
     model = weft.Linear(2, 2, key=jax.random.key(0))
-    parameters = weft.select(model, Param)
+    parameters = weft.tree.select(model, Param)
     groups = {"slow": optax.sgd(0.1), "fast": optax.sgd(1.0)}
     labels = tree.labels(model, {PathContains("bias"): "fast", ...: "slow"})
     both = optax.chain(
@@ -178,9 +179,9 @@ def test_labels_and_masks_of_a_callable_model_serve_optax():
 
 
 def test_a_parameter_without_a_label_is_named():
-    with pytest.raises(weft.FilterError, match=r"no filter matches these leaves\n  at: b.weight: Param"):
+    with pytest.raises(weft.errors.FilterError, match=r"no filter matches these leaves\n  at: b.weight: Param"):
         tree.labels({"a": layer(), "b": layer()}, {Inside("a"): "slow"})
-    with pytest.raises(weft.FilterError, match="match no leaf: InstanceOf"):
+    with pytest.raises(weft.errors.FilterError, match="match no leaf: InstanceOf"):
         tree.mask(layer(), InstanceOf(weft.Linear))
 
 
@@ -200,25 +201,27 @@ def test_an_average_in_half_precision_is_blended_in_full():
 
 
 def test_an_average_may_be_sparse_traced_and_with_a_traced_decay():
-    average, model = weft.select(layer(0.0), Param), layer()
+    average, model = weft.tree.select(layer(0.0), Param), layer()
     following = jax.jit(tree.ema)(average, model, jnp.array(0.5))
     assert following.weight.tolist() == [0.5] * 3
 
 
 def test_an_average_of_another_model_is_refused_by_path():
-    with pytest.raises(weft.StructureError, match=r"the average does not fit\n  at: b.weight: nothing there"):
+    with pytest.raises(weft.errors.StructureError, match=r"the average does not fit\n  at: b.weight: nothing there"):
         tree.ema({"a": layer()}, {"a": layer(), "b": layer()}, 0.9)
-    with pytest.raises(weft.StructureError, match=r"the model does not fit\n  at: b.weight: nothing there"):
+    with pytest.raises(weft.errors.StructureError, match=r"the model does not fit\n  at: b.weight: nothing there"):
         tree.ema({"a": layer(), "b": layer()}, {"a": layer()}, 0.9)
-    with pytest.raises(weft.StructureError, match=r"weight: \(3,\), not \(3, 3\)"):
+    with pytest.raises(weft.errors.StructureError, match=r"weight: \(3,\), not \(3, 3\)"):
         tree.ema(layer().replace(weight=jnp.ones((3, 3))), layer(), 0.9)
 
 
 def test_updates_are_added_where_there_are_some_and_dtypes_stay():
     model = layer(dtype=jnp.bfloat16)
-    moved = tree.apply_updates(model, jax.tree.map(lambda w: jnp.ones(w.shape, jnp.float32), weft.select(model, Param)))
+    moved = tree.apply_updates(
+        model, jax.tree.map(lambda w: jnp.ones(w.shape, jnp.float32), weft.tree.select(model, Param))
+    )
     assert moved.weight.dtype == jnp.bfloat16
     assert moved.weight.tolist() == [2, 2, 2]
     assert moved.mean is model.mean
-    with pytest.raises(weft.StructureError, match="the model does not fit\n  at: b: nothing there"):
+    with pytest.raises(weft.errors.StructureError, match="the model does not fit\n  at: b: nothing there"):
         tree.apply_updates({"a": jnp.ones(2)}, {"b": jnp.ones(2)})

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import weft
 from flax import nnx
-from weft.core import AxisError
-from weft.modules import ConfigError, GroupNorm, InstanceNorm
+from weft.errors import AxisError, ConfigError
+from weft.modules import GroupNorm, InstanceNorm
 
 X = 2 + 3 * jax.random.normal(jax.random.key(0), (2, 5, 4))
 SCALE, BIAS = jnp.array([1.0, 2.0, 0.5, -1.0]), jnp.array([0.0, 1.0, 2.0, 3.0])

@@ -5,8 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from weft.core import AxisError, BatchStat, select
-from weft.modules import BatchNorm, ConfigError, LayerNorm, RMSNorm, ops
+from weft.core import BatchStat
+from weft.errors import AxisError, ConfigError
+from weft.modules import BatchNorm, LayerNorm, RMSNorm, ops
+from weft.tree import select
 
 KEY = jax.random.key(0)
 OPTIONS = [

@@ -94,7 +94,7 @@ def test_spectral_norm_equals_flax_step_by_step():
 
 
 def test_spectral_norm_in_inference_is_itself():
-    norm = weft.inference(weft.SpectralNorm(dense(), key=jax.random.key(2)))
+    norm = weft.inference_mode(weft.SpectralNorm(dense(), key=jax.random.key(2)))
     y, same = norm(X)
     assert same is norm
     np.testing.assert_allclose(y, norm.normed()(X), rtol=1e-6)
@@ -121,5 +121,7 @@ def test_spectral_norm_of_half_precision_keeps_its_dtypes():
 
 @pytest.mark.parametrize("kind", [weft.WeightNorm, weft.SpectralNorm])
 def test_a_layer_without_a_kernel_is_refused(kind):
-    with pytest.raises(weft.ConfigError, match=f"{kind.__name__} holds a layer with an array in the field 'kernel'"):
+    with pytest.raises(
+        weft.errors.ConfigError, match=f"{kind.__name__} holds a layer with an array in the field 'kernel'"
+    ):
         kind(weft.LayerNorm(3), key=jax.random.key(0))

@@ -9,18 +9,9 @@ import numpy as np
 import pytest
 import weft
 from flax import nnx
-from weft.core import AxisError, SuccessorError
-from weft.modules import (
-    RNN,
-    Bidirectional,
-    ConfigError,
-    Dropout,
-    GRUCell,
-    LSTMCell,
-    OptimizedLSTMCell,
-    RecurrentCell,
-    SimpleCell,
-)
+from weft.core import SuccessorError
+from weft.errors import AxisError, ConfigError
+from weft.modules import RNN, Bidirectional, Dropout, GRUCell, LSTMCell, OptimizedLSTMCell, RecurrentCell, SimpleCell
 
 KEY = jax.random.key(0)
 X = jax.random.normal(jax.random.key(1), (3, 6, 5))
@@ -112,7 +103,9 @@ def test_the_two_lstms_are_one():
 
 @pytest.mark.parametrize("cls", CELLS)
 def test_recurrent_kernels_begin_orthogonal(cls):
-    kernels = weft.select(cell_of(cls), weft.Any(weft.PathContains("dense_h"), weft.PathContains("hi")))
+    kernels = weft.tree.select(
+        cell_of(cls), weft.filters.Any(weft.filters.PathContains("dense_h"), weft.filters.PathContains("hi"))
+    )
     kernel = next(leaf for leaf in jax.tree.leaves(kernels) if leaf.ndim == 2)
     assert_close(kernel @ kernel.T, jnp.eye(4))
     half = cls(5, 4, key=KEY, param_dtype=jnp.bfloat16)
@@ -255,7 +248,7 @@ def test_each_step_of_a_cell_that_draws_gets_a_key_of_its_own():
         carry, y = rnn.cell(carry, X[:, i], key=key)
         expected.append(y)
     assert_close(rnn(X, key=KEY), jnp.stack(expected, 1))
-    assert_close(weft.inference(rnn)(X), RNN(rnn.cell.inner)(X))
+    assert_close(weft.inference_mode(rnn)(X), RNN(rnn.cell.inner)(X))
 
 
 class Counting(RecurrentCell[Any]):

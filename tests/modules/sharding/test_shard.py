@@ -12,7 +12,9 @@ import pytest
 import weft
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float
-from weft import AxisError, Embed, InstanceOf, Linear, PathContains, Sharded, StaticError, named_shardings, shard
+from weft import Embed, Linear, Sharded, named_shardings, shard
+from weft.errors import AxisError, StaticError
+from weft.filters import InstanceOf, PathContains
 
 RULES = {"embed": "data", "mlp": "model", "heads": "model", "vocab": "model", ...: None}
 KEY = jax.random.key(0)
@@ -133,7 +135,7 @@ def test_an_optimizers_state_follows_its_parameters(mesh: Any):
         assert found[f".state[0]['{moment}']['outward']['kernel']"] == P("model", "data")
     assert found[".state[0]['count']"] == found[".step"] == P()
     factored = shard(
-        weft.Optimizer(Linear(256, 128, key=KEY), optax.adafactor(0.1)), mesh, {weft.Maybe("embed"): "data"}
+        weft.Optimizer(Linear(256, 128, key=KEY), optax.adafactor(0.1)), mesh, {weft.filters.Maybe("embed"): "data"}
     )
     assert set(specs(factored).values()) == {P()}  # its rows and columns have no parameter's shape
 
@@ -245,7 +247,9 @@ def test_a_batch_on_an_explicit_mesh_and_a_model_on_none_is_said_with_the_ways_o
     x = jax.device_put(jnp.ones((8, 4)), jax.NamedSharding(mesh, jax.P("data")))
     layer = weft.Linear(4, 2, key=jax.random.key(0))
     gradient = weft.jit(weft.grad(lambda layer, x: layer(x).sum()))
-    with pytest.raises(weft.MeshError, match=r"(?s)x lies on an explicit mesh \(data=8\).*at: layer.kernel.*set_mesh"):
+    with pytest.raises(
+        weft.errors.MeshError, match=r"(?s)x lies on an explicit mesh \(data=8\).*at: layer.kernel.*set_mesh"
+    ):
         gradient(layer, x)
     with jax.set_mesh(mesh):
         inside = gradient(layer, x)
@@ -280,13 +284,13 @@ class Gated(weft.Module):
 )
 @pytest.mark.parametrize("place", [shard, named_shardings])
 def test_a_rule_that_matches_nothing_is_an_error(mesh: Any, model: Any, rules: Any, fragments: list[str], place: Any):
-    with pytest.raises(weft.FilterError) as error:
+    with pytest.raises(weft.errors.FilterError) as error:
         place(model(), mesh, rules)
     assert all(fragment in str(error.value) for fragment in fragments)
 
 
 def test_a_table_for_several_models_says_what_may_not_be_there(mesh: Any):
-    rules = {weft.Maybe("hidden"): "model", weft.Maybe("embed"): "data", ...: None}
+    rules = {weft.filters.Maybe("hidden"): "model", weft.filters.Maybe("embed"): "data", ...: None}
     assert set(specs(shard(Gated().gate, mesh, rules)).values()) == {P()}
     assert specs(shard(Gated(), mesh, rules))[".table.embedding"] == P(None, "data")
     # weft's own names may stand in any table that divides something.
@@ -322,7 +326,9 @@ def test_moments_keys_and_stacks_without_names_lie_as_they_should(mesh: Any):
 
 def test_large_arrays_that_stay_whole_are_told(mesh: Any):
     large = weft.at(Gated()).gate.set(Linear(512, 1024, key=KEY))
-    with pytest.warns(weft.ReplicatedWarning, match=r"(?s)2,097,152 bytes in 1 array.*gate.kernel: \(512, 1024\)"):
+    with pytest.warns(
+        weft.errors.ReplicatedWarning, match=r"(?s)2,097,152 bytes in 1 array.*gate.kernel: \(512, 1024\)"
+    ):
         shard(large, mesh, {"embed": "data", ...: None})
     # What the warning advises, one way after the other; warnings are errors here.
     shard(large, mesh, {"embed": "data", ...: None}, unnamed="model")

@@ -118,7 +118,7 @@ def test_another_method_and_the_same_call_again():
 def test_the_model_and_its_classes_stay_as_they_are():
     model = Net()
     before, methods = jax.tree.leaves(model), dict(vars(Net))
-    with pytest.raises((weft.AxisError, TypeError)):
+    with pytest.raises((weft.errors.AxisError, TypeError)):
         weft.tabulate(model, jnp.ones((4, 4, 3)))
     assert all(a is b for a, b in zip(before, jax.tree.leaves(model), strict=True))
     assert dict(vars(Net)) == methods
@@ -184,7 +184,7 @@ def test_the_page_is_a_table_in_a_browser(visit, tmp_path):
     ],
 )
 def test_what_cannot_be_shown_is_refused(arguments, options, message):
-    with pytest.raises(weft.StructureError, match=message):
+    with pytest.raises(weft.errors.StructureError, match=message):
         weft.tabulate(*arguments, **options)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 from weft import nnx
-from weft.core import BranchError, CarryError, StructureError
+from weft.errors import BranchError, CarryError, StructureError
 
 
 class Part(nnx.Module):

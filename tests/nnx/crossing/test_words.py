@@ -61,8 +61,8 @@ def test_what_chooses_the_leaves_of_a_derivative_is_named_as_users_write_it():
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_retrace_is_told_of_the_jit_that_was_called(name):
     f = LAYERS[name].jit(lambda x: x)
-    with weft.explain_retraces(file=io.StringIO()) as told:
+    with weft.debug.explain_retraces(file=io.StringIO()) as told:
         f(X)
     assert told[0].startswith(f"{name}.jit(<lambda>), trace 1")
-    assert weft.explain_retraces(f, file=io.StringIO()) == told
+    assert weft.debug.explain_retraces(f, file=io.StringIO()) == told
     assert repr(f) == f"{name}.jit({f.__qualname__})"

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 import weft
 from weft import nnx
-from weft.core import AliasError, StructureError
+from weft.core import AliasError
+from weft.errors import StructureError
 
 X = jnp.ones((1, 2))
 

@@ -16,7 +16,7 @@ import optax
 import pytest
 import weft
 from weft import nnx
-from weft.core import StructureError
+from weft.errors import StructureError
 
 X, Y = jnp.ones((4, 2)), jnp.zeros((4, 1))
 
@@ -93,7 +93,10 @@ PROGRAM = """
     transformations = {
         "sgd": optax.sgd(1e-2),
         "chain": optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule())),
-        "several": {weft.All(weft.Param, weft.PathContains("norm")): optax.adam(1e-2), ...: optax.lion(1e-3)},
+        "several": {
+            weft.filters.All(weft.Param, weft.filters.PathContains("norm")): optax.adam(1e-2),
+            ...: optax.lion(1e-3),
+        },
         "multi": optax.MultiSteps(optax.adam(1e-2), 2),
         "masked": optax.masked(optax.adam(1e-2), jax.tree.map(lambda a: a.ndim > 1, record(optax.sgd(1.0))[0])),
     }
@@ -183,7 +186,7 @@ class Noisy(weft.Module):
 def test_a_process_without_weft_trains_on_numpy_arrays_alone(tmp_path: Path):
     layer = weft.Linear(2, 1, key=jax.random.key(0), param_dtype=jnp.bfloat16)
     net = Noisy(layer, weft.BatchNorm(1), weft.Keys(jax.random.key(1)))
-    opt, ema = weft.Optimizer(net, optax.adamw(1e-2)), jax.tree.map(lambda a: a, weft.select(net, weft.Param))
+    opt, ema = weft.Optimizer(net, optax.adamw(1e-2)), jax.tree.map(lambda a: a, weft.tree.select(net, weft.Param))
 
     def loss(net: Any, x: Any, y: Any) -> Any:
         prediction, net = net(x)
@@ -192,7 +195,7 @@ def test_a_process_without_weft_trains_on_numpy_arrays_alone(tmp_path: Path):
     @weft.jit
     def step(net: Any, opt: Any, ema: Any, x: Any, y: Any) -> Any:
         value, net, opt = opt.minimize(loss, net, x, y)
-        ema = jax.tree.map(lambda old, new: 0.9 * old + 0.1 * new, ema, weft.select(net, weft.Param))
+        ema = jax.tree.map(lambda old, new: 0.9 * old + 0.1 * new, ema, weft.tree.select(net, weft.Param))
         return {"loss": value, "net": net, "opt": opt, "ema": ema}
 
     x = jax.random.normal(jax.random.key(2), (4, 2))

@@ -70,7 +70,7 @@ def test_kinds_are_the_variables_types(model):
     record = nnx.to_record(model)
     roles = field_roles(type(record))
     assert (roles["mean"].kind, roles["table"].kind, roles["calls"].kind.__name__) == (nnx.BatchStat, Buffer, "Count")
-    params = weft.select(record, weft.Param)
+    params = weft.tree.select(record, weft.Param)
     assert (params.mean, params.table, params.calls) == (None, None, None)
     assert len(jax.tree.leaves(params)) == 5
 
@@ -106,7 +106,7 @@ def test_the_functional_form_gives_what_the_model_gives_and_what_it_changed(mode
     assert (updates.first.w, int(updates.calls), int(updates.rngs.noise.count)) == (None, 1, 1)
     assert int(model.calls[...]) == 0
     np.testing.assert_allclose(out, model(X), rtol=1e-6)
-    successor = nnx.from_record(weft.update(record, updates))
+    successor = nnx.from_record(weft.tree.update(record, updates))
     for ours, theirs in zip(jax.tree.leaves(nnx.state(successor)), jax.tree.leaves(nnx.state(model)), strict=True):
         if not jnp.issubdtype(ours.dtype, jax.dtypes.prng_key):
             np.testing.assert_allclose(ours, theirs, rtol=1e-6)
@@ -186,7 +186,7 @@ def test_a_call_that_changes_structure_is_refused(model, change, where):
 
 def test_a_part_of_a_record_makes_no_module(model):
     with pytest.raises(ValueError, match="cannot make a module of a record that lacks leaves") as error:
-        nnx.from_record(weft.select(nnx.to_record(model), weft.Param))
+        nnx.from_record(weft.tree.select(nnx.to_record(model), weft.Param))
     assert "at: Model.calls" in str(error.value)
 
 

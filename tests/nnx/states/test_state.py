@@ -143,13 +143,13 @@ def test_a_wrong_path_replaces_nothing():
 @pytest.mark.parametrize(
     ("filter", "paths"),
     [
-        (weft.Inside("a"), [("a", "w")]),
-        (weft.Any(weft.Inside("a.w"), weft.WithTag("t")), [("a", "w"), ("c",)]),
-        (weft.Not(weft.PathContains("a")), [("b",), ("c",)]),
-        (weft.All(nnx.Param, weft.Not(weft.Inside("a"))), [("b",)]),
-        (weft.Maybe(nnx.Cache), []),
-        ([weft.Inside("b"), nnx.BatchStat], [("b",), ("c",)]),
-        (weft.Any(lambda path, kind, value: kind is nnx.BatchStat), [("c",)]),
+        (weft.filters.Inside("a"), [("a", "w")]),
+        (weft.filters.Any(weft.filters.Inside("a.w"), weft.filters.WithTag("t")), [("a", "w"), ("c",)]),
+        (weft.filters.Not(weft.filters.PathContains("a")), [("b",), ("c",)]),
+        (weft.filters.All(nnx.Param, weft.filters.Not(weft.filters.Inside("a"))), [("b",)]),
+        (weft.filters.Maybe(nnx.Cache), []),
+        ([weft.filters.Inside("b"), nnx.BatchStat], [("b",), ("c",)]),
+        (weft.filters.Any(lambda path, kind, value: kind is nnx.BatchStat), [("c",)]),
     ],
 )
 def test_filters_of_the_core_are_filters_here(filter, paths):
@@ -160,7 +160,7 @@ def test_filters_of_the_core_are_filters_here(filter, paths):
 def test_what_only_records_know_is_refused_here():
     state = nnx.State({"w": nnx.Param(1)})
     with pytest.raises(FilterError, match="InstanceOf selects by the records around a leaf"):
-        nnx.filter_state(state, weft.InstanceOf(weft.Linear))
+        nnx.filter_state(state, weft.filters.InstanceOf(weft.Linear))
 
 
 def test_a_kind_selects_from_records_too():

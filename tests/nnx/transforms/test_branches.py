@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 from weft import nnx
-from weft.core import BranchError
+from weft.errors import BranchError
 
 
 class M(nnx.Module):

@@ -8,7 +8,8 @@ import types
 import jax.numpy as jnp
 import pytest
 import weft
-from weft.typecheck import ContractError, contract, verify
+from weft import ContractError
+from weft.typecheck import contract, verify
 
 pytestmark = pytest.mark.skipif(sys.version_info < (3, 12), reason="Python 3.11 cannot read `type X = ...`")
 

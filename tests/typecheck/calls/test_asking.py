@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import pytest
 import weft
 from jaxtyping import Array, Float, print_bindings
-from weft.typecheck import ContractError, contract
+from weft import ContractError
+from weft.typecheck import contract
 
 
 def _sized(size: int, out: int) -> Callable[[Any], Any]:

@@ -17,9 +17,10 @@ import numpy as np
 import pytest
 import weft
 from jaxtyping import Array, ArrayLike, Float, Int
-from weft import Module
+from weft import ContractError, Module
 from weft.core.hooks import call_checked
-from weft.typecheck import AnnotationError, ContractError, contract
+from weft.errors import AnnotationError
+from weft.typecheck import contract
 
 from ..layers import Linear, linear
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import weft
 from jaxtyping import Array, Float, Float32, Int
+from weft import ContractError
 from weft.core.errors import SuccessorError
-from weft.typecheck import ContractError, mode
+from weft.typecheck import mode
 
 X = jnp.ones((2, 4))
 NORM, LINEAR = weft.BatchNorm(4), weft.Linear(4, 4, key=jax.random.key(0))

@@ -15,7 +15,9 @@ import jax
 import jax.numpy as jnp
 import jaxtyping
 import pytest
-from weft.typecheck import ContractError, ImportHookError, install_import_hook, mode
+from weft import ContractError
+from weft.errors import ImportHookError
+from weft.typecheck import install_import_hook, mode
 
 pytest_plugins = ["pytester"]
 

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import pytest
 import weft
 from jaxtyping import Array, Float, Int
-from weft import Module
-from weft.typecheck import Batched, ContractError, contract
+from weft import ContractError, Module
+from weft.typecheck import Batched, contract
 
 from ..layers import Linear, Single, linear, stack
 

@@ -9,7 +9,9 @@ from types import SimpleNamespace
 import jax.numpy as jnp
 import pytest
 import weft
-from weft.typecheck import AnnotationError, ContractError, contract, install_import_hook
+from weft import ContractError
+from weft.errors import AnnotationError
+from weft.typecheck import contract, install_import_hook
 
 CLASSES = """
 import dataclasses

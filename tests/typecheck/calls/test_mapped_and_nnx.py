@@ -11,8 +11,8 @@ import pytest
 import weft
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float
-from weft import nnx
-from weft.typecheck import ContractError, contract
+from weft import ContractError, nnx
+from weft.typecheck import contract
 
 MESH = Mesh(np.array(jax.devices()[:4]), ("rows",))
 ROWS, WHOLE = PartitionSpec("rows"), PartitionSpec()

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import pytest
 import weft
 from jaxtyping import Array, Float
-from weft.typecheck import ContractError, contract, install_import_hook, verify
+from weft import ContractError
+from weft.typecheck import contract, install_import_hook, verify
 from weft.typecheck.command.linter import check
 
 WRONG = jnp.ones((2, 3))

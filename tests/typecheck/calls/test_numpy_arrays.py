@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 import weft
 from jaxtyping import Array, Float
-from weft.typecheck import ContractError
+from weft import ContractError
 
 Ts = TypeVarTuple("Ts")
 ONES = np.ones(2, np.float32)

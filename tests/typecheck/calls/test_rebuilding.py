@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 import weft
-from weft.typecheck import ContractError, install_import_hook
+from weft import ContractError
+from weft.typecheck import install_import_hook
 from weft.typecheck.calls.runtime import contract
 
 PACKAGE = """

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import pytest
 import weft
 from jaxtyping import Array, Float
-from weft.typecheck import ContractError, contract, verify
+from weft import ContractError
+from weft.typecheck import contract, verify
 
 
 class Row(NamedTuple):

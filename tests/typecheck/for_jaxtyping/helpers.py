@@ -9,7 +9,8 @@ DOOR = os.environ["CHECKED_BY"]
 
 if DOOR != "jaxtyping":
     import weft
-    from weft.typecheck import ContractError, contract
+    from weft import ContractError
+    from weft.typecheck import contract
     from weft.typecheck.calls.importing import ImportHook
 
     def method(function):

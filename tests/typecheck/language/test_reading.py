@@ -12,7 +12,8 @@ import pytest
 import typing_extensions
 from jaxtyping import Array, Float, Float32, Int, Key, PyTree, Shaped
 from weft import Module
-from weft.typecheck import AnnotationError, Batched, Dims
+from weft.errors import AnnotationError
+from weft.typecheck import Batched, Dims
 from weft.typecheck.language.annotations import RecordOf, Unresolved
 from weft.typecheck.language.reading import Scope, read
 from weft.typecheck.language.signatures import fields_of, signature_of

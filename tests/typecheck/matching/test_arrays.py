@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jaxtyping import Array, Bool, Complex, Float, Inexact, Int, Integer, Key, Num, PyTree, Real, Shaped, UInt
-from weft.typecheck import AnnotationError, ContractError, check, contract
+from weft import ContractError
+from weft.errors import AnnotationError
+from weft.typecheck import check, contract
 
 DIMS = ("a", "b", "#a", "2", "#2", "_", "*s", "*#s", "...", "a+1")
 DTYPES = {"float32": Float, "bfloat16": Float, "int8": Int, "uint32": UInt, "bool": Bool, "complex64": Complex}

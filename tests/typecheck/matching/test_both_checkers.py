@@ -21,7 +21,8 @@ import pytest
 import typing_extensions
 from jaxtyping import Array, Float, Float32, Int, Key, PyTree, Shaped
 from weft import Module, nnx
-from weft.typecheck import AnnotationError, Batched, Dims, mode
+from weft.errors import AnnotationError
+from weft.typecheck import Batched, Dims, mode
 from weft.typecheck.language.reading import Scope, read
 from weft.typecheck.matching.arrays import settle
 from weft.typecheck.matching.bindings import Bindings, Mismatch, Slot

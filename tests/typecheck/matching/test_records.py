@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import pytest
 import weft
 from jaxtyping import Array, Float, Int
-from weft import Module, static
-from weft.typecheck import AnnotationError, Batched, ContractError, contract, mode
+from weft import ContractError, Module, static
+from weft.errors import AnnotationError
+from weft.typecheck import Batched, contract, mode
 
 from ..layers import MLP, Deep, Linear, Projection, linear, stack
 
@@ -35,7 +36,7 @@ def test_fields_are_checked_when_a_transform_rebuilds_the_record():
 
 
 def test_the_parts_of_a_split_record_pass():
-    _, weights, rest = weft.split(linear(3, 5), lambda path, kind, leaf: path == ("weight",), ...)
+    _, weights, rest = weft.tree.split(linear(3, 5), lambda path, kind, leaf: path == ("weight",), ...)
     total = weft.jit(lambda part: sum(leaf.sum() for leaf in jax.tree.leaves(part)))
     assert float(total(weights)) == 15.0
     assert float(total(rest)) == 3.0

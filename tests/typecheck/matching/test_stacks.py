@@ -12,9 +12,9 @@ import pytest
 import weft
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Key
-from weft import BatchStat, Module
+from weft import BatchStat, ContractError, Module
 from weft.core.errors import AxisError
-from weft.typecheck import Batched, ContractError, Dims, contract, mode
+from weft.typecheck import Batched, Dims, contract, mode
 
 KEY = jax.random.key(0)
 SHARED = weft.axes({BatchStat: None, ...: 0})
@@ -79,7 +79,7 @@ MESH = Mesh(jax.devices()[:1], ("devices",))
 
 
 def total(model: Any) -> Any:
-    return sum(jnp.sum(leaf) for leaf in jax.tree.leaves(weft.select(model, weft.Param)))
+    return sum(jnp.sum(leaf) for leaf in jax.tree.leaves(weft.tree.select(model, weft.Param)))
 
 
 CROSSINGS: dict[str, Callable[[Any], Any]] = {
@@ -97,7 +97,7 @@ CROSSINGS: dict[str, Callable[[Any], Any]] = {
     "shard_map": lambda m: weft.shard_map(lambda m: m, mesh=MESH, in_specs=PartitionSpec(), out_specs=PartitionSpec())(
         m
     ),
-    "split": lambda m: weft.jit(lambda *parts: parts)(*weft.split(m, weft.Param, ...)[1:]),
+    "split": lambda m: weft.jit(lambda *parts: parts)(*weft.tree.split(m, weft.Param, ...)[1:]),
 }
 
 

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import weft
-from weft.typecheck import ContractError, Dims
+from weft import ContractError
+from weft.typecheck import Dims
 
 KEYS = jax.random.split(jax.random.key(0), 3)
 WRAPPERS = {

@@ -17,8 +17,8 @@ import pytest
 import weft
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, ArrayLike, Float, Int, Key, Shaped
-from weft import Module
-from weft.typecheck import ContractError, check, contract
+from weft import ContractError, Module
+from weft.typecheck import check, contract
 from weft.typecheck.matching.words import in_words, short_dtype
 
 from ..layers import MLP, linear

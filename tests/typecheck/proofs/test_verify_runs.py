@@ -13,7 +13,7 @@ import pytest
 import weft
 from jax import lax
 from jaxtyping import Array, Float
-from weft.typecheck import ContractError
+from weft import ContractError
 from weft.typecheck.proofs.prover import verify
 from weft.typecheck.proofs.report import Verdict
 
@@ -75,7 +75,9 @@ def loss(model: Scaled, x: Float[Array, "b d"]) -> Float[Array, ""]:
 
 
 def descended(model: Scaled, x: Float[Array, "b d"]) -> Scaled:
-    return weft.update(model, stepped(weft.select(model, weft.Param), weft.grad(loss, wrt=weft.Param)(model, x)))
+    return weft.tree.update(
+        model, stepped(weft.tree.select(model, weft.Param), weft.grad(loss, wrt=weft.Param)(model, x))
+    )
 
 
 def stepped(params: Scaled, gradient: Scaled) -> Scaled:

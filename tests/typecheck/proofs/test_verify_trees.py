@@ -7,7 +7,7 @@ from typing import TypedDict
 import jax
 import pytest
 from jaxtyping import Array, Float, PyTree
-from weft.typecheck import AnnotationError
+from weft.errors import AnnotationError
 from weft.typecheck.proofs.prover import verify
 
 

@@ -25,8 +25,8 @@ def train_step(encoder: Encoder, x: Float[Array, "batch width"], rate: float = 0
     def descend(leaf: Array, slope: Array) -> Array:
         return leaf - rate * slope
 
-    parameters = weft.select(after, Param)
-    return weft.update(after, jax.tree.map(descend, parameters, gradient)), value
+    parameters = weft.tree.select(after, Param)
+    return weft.tree.update(after, jax.tree.map(descend, parameters, gradient)), value
 
 
 def make_ensemble(size: int, out: int, width: int) -> Batched[Linear, "members"]:

@@ -1,0 +1,2 @@
+# For static checkers: `weft.debug` is this module, under a shorter name.
+from weft.insight.debug import *

@@ -1,0 +1,135 @@
+"""weft 0.2 to 0.3: names that have another place, and arguments that go by position alone.
+
+A file moves by itself: the objects are the same under either name.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import libcst as cst
+
+from .findings import Changes, Left, written
+from .imports import move_from
+from .reading import Reader, dotted, names_of
+
+# By name: this package knows of no layer above it.
+_TABLE = "weft.core.former_names"
+_STAR_BROUGHT = {"core", "metrics", "modules", "ops", "transforms", "tree"}
+# The parameters that had names, of transforms that take functions with their arguments.
+_BY_POSITION = {
+    "weft.associative_scan": ("function", "elems"),
+    "weft.cond": ("pred", "true_fun", "false_fun"),
+    "weft.fori_loop": ("lower", "upper", "body_fun", "init"),
+    "weft.jvp": ("function", "primals", "tangents"),
+    "weft.map": ("function", "xs"),
+    "weft.switch": ("index", "branches"),
+    "weft.while_loop": ("cond_fun", "body_fun", "init"),
+}
+
+
+@cache
+def _table() -> Any:
+    return importlib.import_module(_TABLE)
+
+
+@cache
+def _in_text() -> re.Pattern[str]:
+    return re.compile(r"(?<![\w.])(" + "|".join(map(re.escape, _table().MOVED)) + r")(?!\w)")
+
+
+def _place_of(name: str) -> str | None:
+    """The dotted name of 0.3 for one of 0.2, if it is another."""
+    module, _, last = name.rpartition(".")
+    return _table().place_of(module, last) if module.partition(".")[0] == "weft" else None
+
+
+def changes_of(reader: Reader) -> Changes:
+    """What of a file's weft 0.2 is moved, and what is left."""
+    changes = Changes()
+    for node in reader.nodes:
+        match node:
+            case cst.ImportFrom():
+                _import_from(reader, node, changes)
+            case cst.Attribute():
+                _attribute(reader, node, changes)
+            case cst.Call():
+                _call(reader, node, changes)
+            case cst.SimpleString() if not reader.is_docstring(node):
+                for name in dict.fromkeys(_in_text().findall(node.value)):
+                    _leave(reader, node, changes, "a text is not rewritten", f"{name} is {_place_of(name)}")
+            case _:
+                pass
+    return changes
+
+
+def _leave(reader: Reader, node: cst.CSTNode, changes: Changes, why: str, fix: str) -> None:
+    changes.left.append(Left(reader.source.path, reader.line(node), written(node)[:60], why, fix))
+
+
+def _import_from(reader: Reader, node: cst.ImportFrom, changes: Changes) -> None:
+    module = dotted(node.module)
+    if node.relative or module.partition(".")[0] != "weft":
+        return
+    if isinstance(node.names, cst.ImportStar):
+        _star(reader, node, changes)
+        return
+    places = {name: place for name in names_of(node) if (place := _place_of(f"{module}.{name}"))}
+    if places:
+        move_from(reader, node, {name: _split(place) for name, place in places.items()}, changes)
+
+
+def _split(place: str) -> tuple[str, str]:
+    module, _, name = place.rpartition(".")
+    return module, name
+
+
+def _star(reader: Reader, node: cst.ImportFrom, changes: Changes) -> None:
+    used = {one.value for one in reader.nodes if isinstance(one, cst.Name)} - reader.stored
+    names = sorted(name for name in used if name in _STAR_BROUGHT or _place_of(f"weft.{name}"))
+    if dotted(node.module) == "weft" and names:
+        places = (f"{name} is {_place_of(f'weft.{name}') or f'weft.{name}'}" for name in names)
+        _leave(reader, node, changes, "names that the file uses do not come with it any more", "; ".join(places))
+
+
+def _attribute(reader: Reader, node: cst.Attribute, changes: Changes) -> None:
+    place = next((place for name in sorted(reader.imported(node)) if (place := _place_of(name))), None)
+    if place is None or isinstance(reader.parent(node), (cst.ImportFrom, cst.ImportAlias)):
+        return
+    root: cst.BaseExpression = node.value
+    while isinstance(root, cst.Attribute) and "weft" not in reader.imported(root):
+        root = root.value
+    if "weft" not in reader.imported(root) or isinstance(reader.parent(node), cst.AssignTarget):
+        _leave(reader, node, changes, "the file has no name for weft itself here", f"it is {place}")
+        return
+    made: cst.BaseExpression = root
+    for part in place.split(".")[1:]:
+        made = cst.Attribute(made, cst.Name(part))
+    # Brackets stay around the whole.
+    changes.edits[node] = lambda old: made.with_changes(lpar=old.lpar, rpar=old.rpar)
+
+
+def _call(reader: Reader, node: cst.Call, changes: Changes) -> None:
+    names = [name for name in reader.imported(node.func) if name in _BY_POSITION]
+    parameters = _BY_POSITION[names[0]] if names else ()
+    named = [arg for arg in node.args if arg.keyword is not None and arg.keyword.value in parameters]
+    if not named:
+        return
+    if not _are_in_order(node.args, parameters, len(named)):
+        order = ", ".join(parameters)
+        _leave(reader, node.func, changes, "its arguments go by position", f"give them in this order: {order}")
+        return
+    for arg in named:
+        changes.edits[arg] = lambda old: old.with_changes(keyword=None, equal=cst.MaybeSentinel.DEFAULT)
+
+
+def _are_in_order(args: Sequence[cst.Arg], parameters: Sequence[str], named: int) -> bool:
+    """Whether the arguments with names follow those by position as the parameters do, and nothing else between."""
+    keywords = [arg.keyword and arg.keyword.value for arg in args]
+    before = keywords.count(None)
+    expected = [*[None] * before, *parameters[before : before + named]]
+    return keywords[: before + named] == expected and not any(arg.star for arg in args)
