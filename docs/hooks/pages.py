@@ -74,8 +74,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    if "<!-- gallery -->" in markdown:
-        return markdown.replace("<!-- gallery -->", gallery())
+    if page.file.src_path == "gallery.md":
+        # On the site a program has a page of its own.
+        return re.sub(r"\(\.\./examples/gallery/(\w+)\.py\)", r"(gallery/\1.md)", markdown)
     if "<!-- benchmarks -->" in markdown:
         return markdown.replace("<!-- benchmarks -->", benchmarks())
     return markdown
@@ -214,13 +215,6 @@ def programs() -> dict[str, str]:
         f"gallery/{file.stem}.md": f"# {file.stem}\n\n```python\n{file.read_text()}```\n"
         for file in sorted(folder.glob("*.py"))
     }
-
-
-def gallery() -> str:
-    """The README's table, with links to the pages of the programs."""
-    text = (ROOT / "README.md").read_text()
-    table = text.partition("<!-- gallery:")[2].partition("-->\n")[2].partition("<!-- end")[0]
-    return re.sub(r"\(examples/gallery/(\w+)\.py\)", r"(gallery/\1.md)", table)
 
 
 # The benchmarks.
