@@ -21,6 +21,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = sorted([DOCS / "index.md", DOCS / "start.md", *DOCS.glob("guides/*.md"), *DOCS.glob("coming/*.md")])
 FENCE = re.compile(r'^ *```(python|text)(?: title="([\w. ]+)")?\n(.*?)^ *```$', re.DOTALL | re.MULTILINE)
 PEERS = {"equinox": "equinox", "flax": "flax", "PyTorch": "torch", "weft": "weft"}
+PEERS |= {name: name for name in ("diffrax", "optimistix", "lineax", "blackjax", "numpyro", "distrax", "grain")}
 SAME = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 

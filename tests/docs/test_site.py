@@ -37,8 +37,10 @@ SEARCHES = {
 }
 LOOK = """({
     wide: document.documentElement.scrollWidth - window.innerWidth,
-    cut: [...document.querySelectorAll('pre, h1, h2, h3, p, li, header a')]  // the padding of code hangs over by a little
-        .filter(e => e.getClientRects().length && e.scrollWidth > e.clientWidth + 12).map(e => e.innerText.slice(0, 80)),
+    // The padding of code within a line hangs over by a little.
+    cut: [...document.querySelectorAll('pre, h1, h2, h3, p, li, header a')]
+        .filter(e => e.getClientRects().length && e.scrollWidth > e.clientWidth + 12)
+        .map(e => e.innerText.slice(0, 80)),
     letters: parseFloat(getComputedStyle(document.querySelector('article')).fontSize),
     dark: [...document.images].filter(i => !(i.complete && i.naturalWidth > 0)).map(i => i.src),
     pictures: document.images.length,
