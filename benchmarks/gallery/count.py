@@ -1,7 +1,7 @@
-"""Counts the code lines of the gallery's programs, and writes the table of the README.
+"""Counts the code lines of the gallery's programs, and writes the table of `docs/gallery.md`.
 
     python benchmarks/gallery/count.py            # prints the table
-    python benchmarks/gallery/count.py --write    # puts it into the README, between its two marks
+    python benchmarks/gallery/count.py --write    # puts it into the page, between its two marks
 
 A code line holds something other than a comment or a docstring; blank lines do not count. Data (`gallery_data.py`) does
 not count, for any library.
@@ -16,10 +16,10 @@ import tokenize
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-README = ROOT / "README.md"
+PAGE = ROOT / "docs" / "gallery.md"
 BEGIN, END = "<!-- gallery: written by benchmarks/gallery/count.py -->\n", "<!-- end of gallery -->"
 LIBRARIES = ("equinox", "flax")
-# The programs in the README's order, with what each is.
+# The programs in the page's order, with what each is.
 PROGRAMS = {
     "mlp": "an MLP",
     "resnet": "a ResNet with BatchNorm",
@@ -74,12 +74,12 @@ def counts() -> dict[str, dict[str, int]]:
 
 
 def table() -> str:
-    """The table of the README."""
+    """The table of the page."""
     rows = ["| program | weft | equinox | flax.nnx |", "| --- | --- | --- | --- |"]
     found = counts()
     for program, by_library in found.items():
         numbers = [str(by_library.get(library, "")) for library in ("weft", *LIBRARIES)]
-        link = f"[{PROGRAMS[program]}](examples/gallery/{program}.py)"
+        link = f"[{PROGRAMS[program]}](../examples/gallery/{program}.py)"
         rows.append(f"| {' | '.join([link, *numbers])} |")
     both = [by_library for by_library in found.values() if "flax" in by_library]
     ours, theirs = (sum(by_library[library] for by_library in found.values()) for library in ("weft", "equinox"))
@@ -93,8 +93,8 @@ def main() -> None:
     if "--write" not in sys.argv:
         print(table(), end="")
         return
-    before, rest = README.read_text().split(BEGIN)
-    README.write_text(before + BEGIN + table() + END + rest.split(END)[1])
+    before, rest = PAGE.read_text().split(BEGIN)
+    PAGE.write_text(before + BEGIN + table() + END + rest.split(END)[1])
 
 
 if __name__ == "__main__":

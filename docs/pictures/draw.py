@@ -1,7 +1,7 @@
-"""Draws the README's two pictures and the one of a guide anew: `python docs/pictures/draw.py`.
+"""Draws the README's picture and the one of a guide anew: `python docs/pictures/draw.py`.
 
-`dispatch.svg` shows the first row of the README's table of times, `contract.svg` what weft prints for a wrong program,
-`numbers.svg` what the program in `docs/guides/numbers.md` plots.
+`contract.svg` shows what weft prints for a wrong program, `numbers.svg` what the program in `docs/guides/numbers.md`
+plots.
 """
 
 from __future__ import annotations
@@ -19,14 +19,12 @@ from pathlib import Path
 import matplotlib
 
 matplotlib.use("svg")
-import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.syntax import Syntax
 from rich.text import Text
 
 HERE = Path(__file__).parent
-README = HERE.parents[1] / "README.md"
 GUIDE = HERE.parent / "guides" / "numbers.md"
 
 WRONG = """
@@ -53,32 +51,12 @@ CALL = """
 """
 
 
-def bars() -> list[tuple[str, float]]:
-    """The times of a call with all leaves changed, by the limit."""
-    row = next(line for line in README.read_text().splitlines() if line.startswith("| a call, 600 leaves"))
-    numbers = [float(one) for one in re.findall(r"\d+\.\d+", row)]
-    names = ["weft", "weft.nnx", "equinox with jax.jit", "equinox filter_jit", "flax.nnx", "flax.nnx, tree mode"]
-    return [("jax.jit, flat arrays", 1.0), *zip(names, numbers, strict=True)]
-
-
 def save(figure: Figure, name: str) -> None:
     """Writes a picture without a date, so that drawing again changes nothing."""
     matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "weft", "font.family": "sans-serif"})
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None}, facecolor="white")
     (HERE / name).write_text("\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n")
-
-
-def draw_dispatch() -> None:
-    """Bars, less is better."""
-    names, values = zip(*reversed(bars()), strict=True)
-    figure, axes = plt.subplots(figsize=(7, 2.8), layout="constrained")
-    colors = ["#3f51b5" if name.startswith("weft") else "#b0b4c8" for name in names]
-    axes.bar_label(axes.barh(names, values, color=colors), fmt="%.2f", padding=3)
-    axes.set_xlabel("time of a call over 301 objects, by the limit; less is better")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.margins(x=0.1)
-    save(figure, "dispatch.svg")
 
 
 def draw_numbers() -> None:
@@ -121,6 +99,5 @@ def draw_contract() -> None:
 
 
 if __name__ == "__main__":
-    draw_dispatch()
     draw_contract()
     draw_numbers()

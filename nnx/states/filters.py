@@ -178,7 +178,7 @@ def to_predicate(filter: Filter) -> Predicate:
     if filter is ...:
         return Everything()
     # A filter of the core is called with a leaf. NNX's own subclasses of core filters take (path, value) already.
-    if isinstance(filter, core_filters.NATIVE) and not isinstance(filter, (_ByPath, _OfPaths, Everything, Nothing)):
+    if isinstance(filter, core_filters.NATIVE) and not isinstance(filter, _OF_PATHS):
         of_leaves: AnyValue = filter
         return lambda path, x: of_leaves(Seen(path, x))
     if callable(filter):

@@ -85,8 +85,10 @@ def test_no_program_of_weft_needs_another_library_of_layers():
         assert not re.search(r"\b(equinox|flax|eqx|nnx)\b", source)
 
 
-def test_the_readme_has_the_counted_lines():
-    assert count.table() in (ROOT / "README.md").read_text()
+def test_the_gallery_and_the_readme_have_the_counted_lines():
+    assert count.table() in count.PAGE.read_text()
+    weft, equinox = (sum(row[library] for row in count.counts().values()) for library in ("weft", "equinox"))
+    assert f"{weft} lines of code in weft, {equinox} in equinox" in (ROOT / "README.md").read_text()
 
 
 def test_a_code_line_is_neither_blank_nor_comment_nor_docstring():

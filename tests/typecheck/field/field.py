@@ -2,8 +2,9 @@
 
 The pinned packages are installed into an environment of their own in a cache folder (`WEFT_FIELD`, by default
 `~/.cache/weft-field`), every module of theirs that imports jaxtyping is judged (`judge.py`), and the counts of verdicts
-are compared with `verdicts.json`. `--update` writes that file anew. Exit code 1 if more contracts fail, or fewer are
-decided, than it says. A package that asks for another Python than this one is left out, and that is said.
+are compared with `verdicts.json`. `--update` writes that file, and the table in `docs/field.md`, anew. Exit code 1 if
+more contracts fail, or fewer are decided, than it says. A package that asks for another Python than this one is left
+out, and that is said.
 
 `--small` judges the packages of `small.txt` in the environment that runs this, with nothing but them beside it: in a
 minute, for each landing. Exit code 3 if they could not be fetched, which is said: then nothing was judged.
@@ -106,6 +107,7 @@ def main(arguments: list[str]) -> int:
             worse |= counts.get("fails", 0) > before.get("fails", 0) or decided[0] < decided[1]
     if update:
         VERDICTS.write_text(json.dumps(known, indent=2) + "\n")
+        subprocess.run([sys.executable, str(HERE / "tables.py")], check=True)
     return int(worse)
 
 
