@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from weft.modules.norms.moments import UnboundAxisError
     from weft.modules.sharding.unnamed import ReplicatedWarning
     from weft.typecheck.calls.importing import ImportHookError
-    from weft.typecheck.errors import AnnotationError, BudgetError, ModeError
+    from weft.typecheck.errors import AnnotationError, BudgetError, ModeError, PromotionError
 
 # Where each of them comes from; a test holds the two lists together.
 _HOMES = {

@@ -13,7 +13,7 @@ from typing import Any
 
 import libcst as cst
 
-from .findings import Changes, Left, written
+from .findings import Changes, Finding, written
 from .imports import move_from
 from .reading import Reader, dotted, names_of
 
@@ -68,7 +68,7 @@ def changes_of(reader: Reader) -> Changes:
 
 
 def _leave(reader: Reader, node: cst.CSTNode, changes: Changes, why: str, fix: str) -> None:
-    changes.left.append(Left(reader.source.path, reader.line(node), written(node)[:60], why, fix))
+    changes.left.append(Finding(reader.source.path, reader.line(node), written(node)[:60], why, fix))
 
 
 def _import_from(reader: Reader, node: cst.ImportFrom, changes: Changes) -> None:

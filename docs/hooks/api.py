@@ -82,7 +82,7 @@ SECTIONS = {
     "NNX": "`weft.nnx`: the names of `flax.nnx`.",
 }
 # Public for users, though not in an `__all__`: a star import would hide Python's and typing's names.
-BESIDE_ALL = {"weft": ("Any", "map", "plan")}
+BESIDE_ALL = {"weft": ("plan",)}
 NAMESPACES = tuple(dict.fromkeys(namespace for _, _, namespace, _ in PAGES))
 # What an alias or a constant cannot say of itself.
 DESCRIPTIONS = {
