@@ -1,11 +1,9 @@
-"""Plans of tiny models, held to what is counted by hand and to what a real run on simulated devices holds."""
+"""Plans of tiny models, held to what is counted by hand."""
 
 from __future__ import annotations
 
 import json
 import resource
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
@@ -15,31 +13,9 @@ import pytest
 import weft
 from jax.sharding import NamedSharding, PartitionSpec
 from weft.core.errors import AxisError, MeshError
+from weft.tests.insight.plan.cases import RULES, SIZES, X, shapes, step
 
-MESH = {"data": 4, "model": 2}
-RULES = {"embed": "data", "mlp": "model", ...: None}
-
-
-# One for all: a step is compiled again for each new transformation.
-ADAM = optax.adam(1e-3)
-
-
-def loss(model, x):
-    return (model(x) ** 2).mean()
-
-
-@weft.jit(donate_argnums=(0, 1))
-def step(model, opt, x):
-    _, model, opt = opt.minimize(loss, model, x)
-    return model, opt
-
-
-def shapes():
-    model = weft.init(weft.MLP, 16, 64, 16, abstract=True)
-    return model, jax.eval_shape(lambda m: weft.Optimizer(m, ADAM), model)
-
-
-X = jax.ShapeDtypeStruct((32, 16), jnp.float32)
+MESH = SIZES
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +58,7 @@ def test_activations_are_told_by_path(plan):
 
 
 def test_a_collective_says_line_and_part(plan):
-    assert any("test_plan.py:" in one.where and "layers[" in one.where for one in plan.collectives)
+    assert any("cases.py:" in one.where and "layers[" in one.where for one in plan.collectives)
 
 
 def test_a_replicated_kernel_is_told_first():
@@ -195,40 +171,6 @@ def test_the_page_is_as_wide_as_a_phone(plan, tmp_path: Path, visit):
     [[fits, rows]] = visit((tmp_path / "plan.html").as_uri(), script=script, size=(390, 800))
     assert fits
     assert rows == len(plan.collectives)
-
-
-REAL = """
-import json, sys, jax
-sys.path.insert(0, sys.argv[1])
-from test_plan import *
-mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
-model = weft.shard(weft.MLP(16, 64, 16, key=jax.random.key(0)), mesh, RULES)
-opt = weft.shard(weft.Optimizer(model, optax.adam(1e-3)), mesh, RULES)
-x = jax.device_put(jnp.ones((32, 16)), NamedSharding(mesh, PartitionSpec("data")))
-held = lambda tree: sum(a.addressable_shards[0].data.nbytes for a in jax.tree.leaves(tree))
-arguments = held((model, opt, x))
-compiled = jax.jit(step, donate_argnums=(0, 1)).lower(model, opt, x).compile()
-stats, text = compiled.memory_analysis(), compiled.as_text()
-peak = stats.argument_size_in_bytes + stats.output_size_in_bytes - stats.alias_size_in_bytes + stats.temp_size_in_bytes
-outputs = held(step(model, opt, x))
-kinds = {kind: text.count(f" {kind}(") for kind in ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")}
-print(json.dumps({"arguments": arguments, "outputs": outputs, "peak": peak, "kinds": kinds}))
-"""
-
-
-@pytest.mark.slow
-def test_bytes_collectives_and_peak_are_those_of_the_real_run(plan):
-    environment = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu", "PATH": ""}
-    command = [sys.executable, "-c", REAL, str(Path(__file__).parent)]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert not ended.returncode, ended.stderr
-    real = json.loads(ended.stdout.splitlines()[-1])
-    sizes = plan.bytes_per_device
-    assert sizes.arguments == real["arguments"]
-    assert sizes.outputs == real["outputs"]
-    assert abs(sizes.peak - real["peak"]) <= 0.1 * real["peak"]
-    counted = {kind: sum(one.kind == kind for one in plan.collectives) for kind in real["kinds"]}
-    assert counted == real["kinds"]
 
 
 def test_the_command_prints_a_plan_and_one_line_for_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
