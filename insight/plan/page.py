@@ -29,7 +29,7 @@ def as_page(plan: Any) -> str:
     """The page: what to mend, bars of bytes, activations by path, and all collectives."""
     title = f"Plan for {mesh_of(plan)} of {plan.hardware.name}"
     sizes = [(name, getattr(plan.bytes_per_device, name), text) for name, text in bytes_rows(plan)]
-    kept = [(one.path, one.bytes, show(one.bytes)) for one in plan.kept[:20]]
+    kept = [(one.path, one.bytes, show(one.bytes)) for one in plan.activations[:20]]
     parts = [
         f"<h1>{html.escape(title)}</h1>",
         *(f"<p>{html.escape(line)}</p>" for line in (verdict(plan), bound(plan))),

@@ -14,9 +14,9 @@ def as_text(plan: Any) -> str:
     lines += [f"! {one.kind}: {one.text}" for one in plan.warnings]
     lines += ["", "bytes a device", *columns(bytes_rows(plan))]
     lines += ["", "operations a device", *columns([(name, f"{number:.3g}") for name, number in plan.flops.items()])]
-    if plan.kept:
+    if plan.activations:
         lines += ["", "kept for the backward pass (remat saves at most this)"]
-        lines += columns([(one.path, show(one.bytes)) for one in plan.kept[:10]])
+        lines += columns([(one.path, show(one.bytes)) for one in plan.activations[:10]])
     if plan.collectives:
         lines += ["", "collectives", *columns([COLLECTIVE_HEADS, *collective_rows(plan)[:20]])]
         lines += [f"  and {len(plan.collectives) - 20} more"] if len(plan.collectives) > 20 else []

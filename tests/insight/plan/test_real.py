@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import weft
 from jax.sharding import AbstractMesh, AxisType
-from weft.tests.insight.plan.cases import CASES, SIZES, run
-from weft.tests.insight.plan.counting import Counts, counted
+
+from .cases import CASES, SIZES, run
+from .counting import Counts, counted
 
 pytestmark = pytest.mark.slow
 MESH = AbstractMesh(tuple(SIZES.values()), tuple(SIZES), axis_types=(AxisType.Auto,) * len(SIZES))
