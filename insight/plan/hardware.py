@@ -40,50 +40,26 @@ class Hardware:
     derived: str = ""
 
 
-# NVIDIA prints rates with sparsity (A100: without too) and the sum of NVLink's two directions.
+_SHEET = "NVIDIA {} datasheet, https://www.nvidia.com/en-us/data-center/{}"
 _NVIDIA = (
-    "flops and flops32 (TF32, JAX's default for float32) are half of the rates with sparsity, link is half of NVLink's "
-    "two directions, network is one InfiniBand adapter a GPU as in NVIDIA's DGX of this generation"
+    "flops and flops32 (TF32, JAX's default for float32) are without sparsity, where NVIDIA prints them with it their "
+    "half; link is half of NVLink's two directions; network is an InfiniBand adapter a GPU, as in NVIDIA's DGX"
 )
+_CLOUD = "Google Cloud TPU {0} documentation, https://cloud.google.com/tpu/docs/{0}"
 _TPU = (
-    "flops32 is flops: JAX multiplies float32 in one pass of bfloat16 by default; link is one of the chip's links, by "
-    "its interconnect over their number; network is by 'How to Scale Your Model', https://jax-ml.github.io/scaling-book"
+    "flops32 is flops: JAX multiplies float32 in one pass of bfloat16 by default; link is the chip's interconnect over "
+    "its links and two directions; network is from 'How to Scale Your Model', https://jax-ml.github.io/scaling-book"
 )
-HARDWARE = {
-    hardware.name: hardware
-    for hardware in (
-        Hardware(
-            *("a100", 80e9, 2.039e12, 312e12, 156e12, 300e9, 8, 25e9),
-            "NVIDIA A100 80GB SXM datasheet, https://www.nvidia.com/en-us/data-center/a100",
-            _NVIDIA,
-        ),
-        Hardware(
-            *("h100", 80e9, 3.35e12, 989e12, 494e12, 450e9, 8, 50e9),
-            "NVIDIA H100 SXM datasheet, https://www.nvidia.com/en-us/data-center/h100",
-            _NVIDIA,
-        ),
-        Hardware(
-            *("h200", 141e9, 4.8e12, 989e12, 494e12, 450e9, 8, 50e9),
-            "NVIDIA H200 SXM datasheet, https://www.nvidia.com/en-us/data-center/h200",
-            _NVIDIA,
-        ),
-        Hardware(
-            *("b200", 180e9, 8e12, 2250e12, 1125e12, 900e9, 8, 50e9),
-            "NVIDIA HGX B200 and DGX B200 datasheets, https://www.nvidia.com/en-us/data-center/hgx",
-            f"memory and bandwidth are an eighth of the DGX's; {_NVIDIA}",
-        ),
-        Hardware(
-            *("v5e", 16e9, 819e9, 197e12, 197e12, 50e9, 256, 3.125e9),
-            "Google Cloud TPU v5e documentation, https://cloud.google.com/tpu/docs/v5e",
-            _TPU,
-        ),
-        Hardware(
-            *("v5p", 95e9, 2.765e12, 459e12, 459e12, 100e9, 8960, 6.25e9),
-            "Google Cloud TPU v5p documentation, https://cloud.google.com/tpu/docs/v5p",
-            _TPU,
-        ),
-    )
-}
+_DGX = f"memory and bandwidth are an eighth of a DGX B200's; {_NVIDIA}"
+_ROWS = (
+    ("a100", 80e9, 2.039e12, 312e12, 156e12, 300e9, 8, 25e9, _SHEET.format("A100 80GB SXM", "a100"), _NVIDIA),
+    ("h100", 80e9, 3.35e12, 989e12, 494e12, 450e9, 8, 50e9, _SHEET.format("H100 SXM", "h100"), _NVIDIA),
+    ("h200", 141e9, 4.8e12, 989e12, 494e12, 450e9, 8, 50e9, _SHEET.format("H200 SXM", "h200"), _NVIDIA),
+    ("b200", 180e9, 8e12, 2250e12, 1125e12, 900e9, 8, 50e9, _SHEET.format("HGX B200", "hgx"), _DGX),
+    ("v5e", 16e9, 819e9, 197e12, 197e12, 50e9, 256, 3.125e9, _CLOUD.format("v5e"), _TPU),
+    ("v5p", 95e9, 2.765e12, 459e12, 459e12, 100e9, 8960, 6.25e9, _CLOUD.format("v5p"), _TPU),
+)
+HARDWARE = {row[0]: Hardware(*row) for row in _ROWS}
 
 
 def hardware_of(name: str | Hardware) -> Hardware:

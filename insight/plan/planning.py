@@ -70,7 +70,7 @@ class Planning:
         >>> x = jax.ShapeDtypeStruct((16, 4), jnp.float32)
         >>> rules = {"embed": None, "mlp": "model"}
         >>> plan = weft.plan(lambda model, x: model(x), model, x, mesh={"data": 2, "model": 2}, rules=rules)
-        >>> plan.bytes_per_device.batch, [(one.kind, one.axes) for one in plan.collectives]
+        >>> plan.bytes_per_device.batch, [(each.kind, each.axes) for each in plan.collectives]
         (128, [('all-reduce', ('model',))])
         """
         device, on = hardware_of(hardware), as_mesh(mesh)

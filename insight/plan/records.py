@@ -71,7 +71,7 @@ def _scopes(models: list[Any]) -> Iterator[None]:
         _running.reset(token)
 
 
-def _scoped(record: Any, method: Callable[..., Any], given: Any, proceed: Callable[[], Any]) -> Any:
+def _scoped(record: Any, method: Any, arguments: Any, proceed: Callable[[], Any]) -> Any:
     __tracebackhide__ = True
     running = _running.get()
     if running is None or isinstance(record, Keys | Optimizer):

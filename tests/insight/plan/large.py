@@ -23,7 +23,7 @@ SIZES = {"data": 64, "model": 8}
 
 
 def llama(width: int, layers: int, heads: int) -> Any:
-    """The plan of a step of a transformer of Llama's size: scanned, rematerialised, fully sharded and tensor-parallel."""
+    """The plan of a step of a transformer of Llama's size: scanned, with remat, fully sharded and tensor-parallel."""
 
     class Llama(weft.Module):
         embed: weft.Embed
