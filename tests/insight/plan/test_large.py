@@ -21,7 +21,8 @@ def test_a_large_model_is_planned_for_512_devices_within_a_minute_and_4_gb(name:
     result = json.loads(ended.stdout.splitlines()[-1])
     plan, whole = result["plan"], 4 * result["parameters"]
     assert whole / 512 <= plan["bytes_per_device"]["params"] <= 1.2 * whole / 512
-    assert plan["flops"]["recomputed"] > 0.8 * plan["flops"]["forward"]
+    # All products of the blocks, and not the one of the output.
+    assert plan["flops"]["recomputed"] > 0.6 * plan["flops"]["forward"]
     # Left to itself XLA moves activations where parameters are divided over a batch's axis. The example's GPT gathers
     # its parameters first, and no activation is moved.
     unasked = sum(each["bytes"] * each["count"] for each in plan["collectives"] if not each["asked"])

@@ -91,10 +91,10 @@ def resharding_nnx() -> Any:
     return planned("nnx", *nnx_objects(), X, step=bent)
 
 
-# XLA moves what comes to the plant where that is smaller: in the NNX model the output of the relu.
+# XLA moves an operand where that is smaller: in the GPT an input of the norm, in the NNX model the relu's output.
 @pytest.mark.parametrize(
     ("plant", "file"),
-    [(resharding_mlp, "test_mending.py:"), (resharding_gpt, "test_mending.py:"), (resharding_nnx, "cases.py:")],
+    [(resharding_mlp, "test_mending.py:"), (resharding_gpt, "sharded_lm.py:"), (resharding_nnx, "cases.py:")],
 )
 def test_a_resharding_is_told_first(plant: Callable[[], Any], file: str):
     plan = plant()
