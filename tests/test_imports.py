@@ -33,7 +33,7 @@ MAY_IMPORT = {
     # It reads files, and asks weft.nnx what it has, by name.
     "migrate": {"migrate"},
     "nnx": {"", "core", "transforms", "modules", "typecheck", "nnx"},
-    "insight": {"core", "transforms", "modules", "insight"},
+    "insight": {"core", "transforms", "modules", "nnx", "insight"},
     "": {"", "core", "transforms", "modules", "typecheck", "nnx", "insight"},
 }
 # What the files of each room may import of the other rooms of their package, from the ground up; "" is the ground, the

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from weft.insight.plan.hardware import HARDWARE, Hardware
 from weft.insight.plan.planning import Planning, plan
-from weft.insight.plan.report import Bytes, Collective, Kept, Plan, PlanWarning, Seconds
+from weft.insight.plan.report import Activation, Bytes, Collective, Plan, PlanWarning, Seconds
 
-__all__ = ["HARDWARE", "Bytes", "Collective", "Hardware", "Kept", "Plan", "PlanWarning", "Planning", "Seconds", "plan"]
+__all__ = ["HARDWARE", "Activation", "Bytes", "Collective", "Hardware", "Plan", "PlanWarning", "Planning"]
+__all__ += ["Seconds", "plan"]

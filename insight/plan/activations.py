@@ -1,81 +1,124 @@
-"""What a traced step keeps for its backward pass, and the operations of its matrix products, counted on its jaxpr."""
+"""The activations that a traced step keeps for its backward pass, and the operations of its matrix products."""
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 from jax.extend.core import Jaxpr, JaxprEqn
 from weft.core.edge import _jax, equations
 from weft.core.edge._jax import ClosedJaxpr
-from weft.insight.plan.tracing import MARK, Program, inner_of
+from weft.insight.plan.arguments import MARK
+from weft.insight.plan.tracing import Program
+
+
+@dataclass(frozen=True)
+class Activations:
+    """What a step keeps for its backward pass.
+
+    Attributes:
+        program: from the step's arguments to the values that it keeps. XLA decides how they are divided, so the
+            program is compiled, and its outputs' shapes on one device are those of the activations.
+        paths: for each of them, the path of the module that computed it.
+        unseen: the primitives that hold a derivative of their own and that the jaxpr does not show the inside of.
+    """
+
+    program: Program | None
+    paths: list[str]
+    unseen: list[str]
 
 
 def path_in(names: str) -> str:
-    """The path of the innermost model's part in a name stack; empty if there is none.
+    """The path of the innermost module in a name stack; empty if there is none.
 
     >>> path_in("jit(step)/transpose(jvp(weft:blocks.attn))/dot_general")
     'blocks.attn'
     """
-    found = re.findall(rf"{MARK}([^/()]+)", names)
-    return found[-1] if found else ""
+    paths = re.findall(rf"{MARK}([^/()]+)", names)
+    return paths[-1] if paths else ""
+
+
+def activations_of(program: Program) -> Activations:
+    """The values that forward equations compute and backward equations read."""
+    unseen: set[str] = set()
+
+    def run(equation: JaxprEqn, values: list[Any]) -> Any:
+        if is_backward(equation) or not _holds_derivative(equation):
+            return _jax.bind_equation(equation, values)
+        name, params = equation.primitive.name, equation.params
+        if name in ("jit", "pjit"):
+            return _jax.evaluate(params["jaxpr"].jaxpr, params["jaxpr"].consts, values, run)
+        # A loop around a derivative (gradients that are accumulated) keeps the activations of one turn at a time.
+        if name == "scan":
+            whole = sum(equations.scan_counts(params))
+            turn = [*values[:whole], *(stacked[0] for stacked in values[whole:])]
+            _jax.evaluate(params["jaxpr"].jaxpr, params["jaxpr"].consts, turn, run)
+        elif name == "while":
+            _jax.evaluate(
+                params["body_jaxpr"].jaxpr, params["body_jaxpr"].consts, values[params["cond_nconsts"] :], run
+            )
+        else:
+            unseen.add(name)
+        return _jax.bind_equation(equation, values)
+
+    closed = program.closed
+    avals = [argument.aval for argument in program.arguments]
+    flat = jax.make_jaxpr(lambda *arrays: _jax.evaluate(closed.jaxpr, closed.consts, arrays, run))(*avals)
+    made: dict[Any, tuple[JaxprEqn, int]] = {}
+    paths: dict[Any, str] = {}
+    for equation in flat.jaxpr.eqns:
+        read = [var for var in equation.invars if not _jax.is_literal(var)]
+        if is_backward(equation):
+            paths |= {var: _nearest_path(var, made) for var in read if var in made and var not in paths}
+        elif read:
+            made.update({var: (equation, i) for i, var in enumerate(equation.outvars)})
+    if not paths:
+        return Activations(None, [], sorted(unseen))
+    outputs = ClosedJaxpr(_jax.replaced(flat.jaxpr, outvars=list(paths)), flat.consts)
+    return Activations(
+        Program(outputs, program.arguments, (), (None,) * len(paths)), list(paths.values()), sorted(unseen)
+    )
 
 
 def is_backward(equation: JaxprEqn) -> bool:
     return "transpose(" in str(equation.source_info.name_stack)
 
 
-def kept_values(program: Program) -> tuple[ClosedJaxpr, list[str]] | None:
-    """The program that returns what a step keeps, and the paths of what keeps it; None where it keeps nothing.
+def _inside(equation: JaxprEqn) -> Iterator[Jaxpr]:
+    yield from map(equations.opened, equations.inner_jaxprs(equation.params))
 
-    What forward equations compute and backward ones read is kept.
-    """
 
-    def run(equation: JaxprEqn, values: list[Any]) -> Any:
-        inner = inner_of(equation)
-        if equation.primitive.name in ("jit", "pjit") and any(map(is_backward, inner[0].eqns)):
-            body = equation.params["jaxpr"]
-            return _jax.evaluate(body.jaxpr, body.consts, values, run)
-        return _jax.bind_equation(equation, values)
-
-    closed = program.closed
-    shapes = [one.aval for one in program.arguments]
-    flat = jax.make_jaxpr(lambda *arrays: _jax.evaluate(closed.jaxpr, closed.consts, arrays, run))(*shapes)
-    made: dict[Any, tuple[JaxprEqn, int]] = {}
-    kept: dict[Any, str] = {}
-    for equation in flat.jaxpr.eqns:
-        for var in equation.invars:
-            if not _jax.is_literal(var) and var in made and is_backward(equation):
-                kept.setdefault(var, _nearest_path(var, made))
-        if not is_backward(equation) and any(not _jax.is_literal(var) for var in equation.invars):
-            made.update({var: (equation, i) for i, var in enumerate(equation.outvars)})
-    if not kept:
-        return None
-    return ClosedJaxpr(_jax.replaced(flat.jaxpr, outvars=list(kept)), flat.consts), list(kept.values())
+def _holds_derivative(equation: JaxprEqn) -> bool:
+    return any(is_backward(inner) or _holds_derivative(inner) for jaxpr in _inside(equation) for inner in jaxpr.eqns)
 
 
 def _nearest_path(var: Any, made: dict[Any, tuple[JaxprEqn, int]]) -> str:
-    """The path of the part that computed a value, or of the part whose output went into it, as into a relu."""
+    """The path of the module that computed a value, or else that computed what the value was made of.
+
+    The output of a module goes through functions that belong to none, such as a relu.
+    """
     for _ in range(8):
         if path := _path_of(*made[var]):
             return path
-        before = [one for one in made[var][0].invars if not _jax.is_literal(one) and one in made]
-        if not before:
+        sources = [source for source in made[var][0].invars if not _jax.is_literal(source) and source in made]
+        if not sources:
             break
-        var = before[0]
+        var = sources[0]
     return ""
 
 
 def _path_of(equation: JaxprEqn, index: int) -> str:
-    own = path_in(str(equation.source_info.name_stack))
-    for inner in inner_of(equation)[:1]:
-        var = inner.outvars[index] if index < len(inner.outvars) else None
-        for maker in inner.eqns:
-            if any(out is var for out in maker.outvars):
-                return _path_of(maker, list(maker.outvars).index(var)) or own
-    return own
+    """The path of the module that computed an output of an equation; inside of a loop or call it is more precise."""
+    for jaxpr in _inside(equation):
+        var = jaxpr.outvars[index] if index < len(jaxpr.outvars) else None
+        for maker in jaxpr.eqns:
+            if var in maker.outvars and (path := _path_of(maker, maker.outvars.index(var))):
+                return path
+    return path_in(str(equation.source_info.name_stack))
 
 
 def matrix_flops(jaxpr: Jaxpr) -> tuple[int, int]:
@@ -91,7 +134,7 @@ def matrix_flops(jaxpr: Jaxpr) -> tuple[int, int]:
             flops = 2 * math.prod(out.shape) * math.prod(left.shape[i] for i in contracting)
             total, half = total + flops, half + flops * (left.dtype.itemsize <= 2)
         turns = equation.params["length"] if equation.primitive.name == "scan" else 1
-        for inner in equations.inner_jaxprs(equation.params):
-            flops, of_half = matrix_flops(equations.opened(inner))
+        for inner in _inside(equation):
+            flops, of_half = matrix_flops(inner)
             total, half = total + turns * flops, half + turns * of_half
     return total, half

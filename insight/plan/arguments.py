@@ -1,60 +1,97 @@
-"""An array that a step takes: what it is for, and where it lies."""
+"""An array that a step takes: its purpose, and where it lies on a mesh."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from weft.core.errors import MeshError
 
+# How the name of a scope begins that a module's method runs in. Its path follows, and XLA keeps both in its text.
+MARK = "weft:"
+
 
 @dataclass(frozen=True)
 class Argument:
-    """An array that a step takes: its path, its role, its shape with where it lies, and whether it is a parameter's."""
+    """An array that a step takes.
+
+    Attributes:
+        path: with the number of the step's argument in front: `args[0].layers[0].kernel`.
+        role: `params`, `optimizer`, `state` or `batch`.
+        aval: its shape and dtype, with its sharding.
+    """
 
     path: str
     role: str
     aval: jax.ShapeDtypeStruct
 
     @property
-    def sharding(self) -> NamedSharding:
-        sharding = self.aval.sharding
-        assert isinstance(sharding, NamedSharding)
-        return sharding
-
-    @property
     def size(self) -> int:
-        return int(np.prod(self.aval.shape, dtype=np.int64)) * self.aval.dtype.itemsize
+        """Bytes of the whole array."""
+        return math.prod(self.aval.shape) * self.aval.dtype.itemsize
 
     @property
     def local(self) -> int:
         """Bytes on one device."""
-        return int(np.prod(self.sharding.shard_shape(self.aval.shape), dtype=np.int64)) * self.aval.dtype.itemsize
+        assert self.aval.sharding is not None
+        return math.prod(self.aval.sharding.shard_shape(self.aval.shape)) * self.aval.dtype.itemsize
+
+    @property
+    def parts(self) -> int:
+        """How many different parts the devices have of it: 1 if it is whole on every device."""
+        return self.size // max(self.local, 1)
 
 
-def fits(spec: PartitionSpec, mesh: Any) -> bool:
-    """Whether a mesh has the axes that a spec names."""
-    named = [axis for entry in spec if entry for axis in (entry if isinstance(entry, tuple) else (entry,))]
-    return all(axis in mesh.shape for axis in named)
+@dataclass(frozen=True)
+class Inputs:
+    """Some arguments of a step as arrays.
+
+    Attributes:
+        arguments: the arrays.
+        rebuilt: makes the step's arguments of such arrays.
+        scopes: a `with` block in which methods of what was rebuilt run in scopes with their paths.
+        changed: the arrays that a step has changed in place, of what was rebuilt.
+    """
+
+    arguments: list[Argument]
+    rebuilt: Callable[[Sequence[Any]], list[Any]]
+    scopes: Callable[[list[Any]], AbstractContextManager[Any]]
+    changed: Callable[[list[Any]], list[Any]]
 
 
-def on_mesh(value: Any, mesh: Any, batch: Any = None) -> jax.ShapeDtypeStruct:
-    """A shape where it lies; without a place whole, or with its first axis over those of a batch.
+def shape_on(value: Any, mesh: Any) -> jax.ShapeDtypeStruct:
+    """The shape and dtype of an array or number; its own sharding too, as far as this mesh has the axes."""
+    if not hasattr(value, "dtype"):
+        return jax.ShapeDtypeStruct(np.shape(value), jnp.result_type(value))
+    sharding = getattr(value, "sharding", None)
+    if isinstance(sharding, NamedSharding):
+        named = [axis for entry in sharding.spec if entry for axis in (entry if isinstance(entry, tuple) else (entry,))]
+        if set(named) <= set(mesh.shape):
+            return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=NamedSharding(mesh, sharding.spec))
+    return jax.ShapeDtypeStruct(value.shape, value.dtype)
+
+
+def whole_or_divided(shape: jax.ShapeDtypeStruct, mesh: Any, axes: Any) -> jax.ShapeDtypeStruct:
+    """A shape with a sharding: its own, or its first axis over some axes of the mesh, or whole on every device.
 
     Raises:
-        MeshError: if the first axis of a batch is not divided by them.
+        MeshError: if the axes do not divide the first axis.
     """
-    if getattr(value, "sharding", None) is not None:
-        return value
-    axes = (batch,) if isinstance(batch, str) else tuple(batch or ())
-    parts = int(np.prod([mesh.shape[axis] for axis in axes], dtype=int))
-    if axes and value.shape and value.shape[0] % parts:
+    if shape.sharding is not None:
+        return shape
+    over = (axes,) if isinstance(axes, str) else tuple(axes or ())
+    parts = math.prod(mesh.shape[axis] for axis in over)
+    if over and shape.shape and shape.shape[0] % parts:
         raise MeshError(
-            f"a batch of {value.shape[0]} is not divided by {parts} devices of the axis {', '.join(axes)}",
+            f"a batch of {shape.shape[0]} is not divided by {parts} devices of the axis {', '.join(over)}",
             fix="give a batch that is a multiple, another mesh, or batch=None for one that is whole on every device",
         )
-    spec = PartitionSpec(axes) if axes and value.shape else PartitionSpec()
-    return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=NamedSharding(mesh, spec))
+    spec = PartitionSpec(over) if over and shape.shape else PartitionSpec()
+    return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=NamedSharding(mesh, spec))

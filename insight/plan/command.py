@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-_EPILOG = """FUNCTION takes the mesh (of jax.sharding.AbstractMesh), or nothing, and returns a tuple: the step, and its
-arguments as arrays or shapes. Exit code: 0 if the step fits, 1 if it does not, 2 if there is no plan."""
+_EPILOG = """FUNCTION takes the mesh (jax.sharding.AbstractMesh), or nothing, and returns (step, *arguments). Arguments
+may be shapes. The script sees as many simulated devices as the mesh has. Exit code: 0 if the step fits, 1 if it does
+not, 2 if there is no plan."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -20,62 +23,78 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs the command and returns its exit code."""
+    """Runs the command and returns its exit code; exits with 2, after one line, for what cannot be planned."""
     parser = _Parser("weft plan", description="What a step will cost on a mesh that need not exist.", epilog=_EPILOG)
-    parser.add_argument("target", metavar="SCRIPT:FUNCTION", help="a file, and what in it makes the step")
+    parser.add_argument("target", metavar="SCRIPT:FUNCTION", help="a file, and the function in it that makes the step")
     parser.add_argument("--mesh", required=True, help="axes with their sizes: data=64,model=8")
     parser.add_argument("--hardware", default="h100", help="a name of weft.plan.HARDWARE (default: %(default)s)")
     parser.add_argument("--rules", help="a table of weft.plan.TABLES, or the name of one in SCRIPT")
     parser.add_argument("--out", metavar="PAGE", help="write a page of HTML, too")
     options = parser.parse_args(argv)
-    from weft.core.errors import WeftError
-    from weft.insight.plan.planning import TABLES, plan
-
-    try:
-        mesh = _read_mesh(options.mesh)
-        script, function = _load(options.target)
-        rules = TABLES.get(options.rules) or (getattr(script, options.rules, None) if options.rules else None)
-        if options.rules and rules is None:
-            raise ValueError(
-                f"no table of rules is called {options.rules!r}: one of {', '.join(TABLES)}, or SCRIPT's own"
-            )
-        made = function(mesh) if inspect.signature(function).parameters else function()
-        if not isinstance(made, tuple) or not callable(made[0]):
-            raise ValueError(f"{options.target} returns {type(made).__name__}, and has to return (step, *arguments)")
-        result = plan(made[0], *made[1:], mesh=mesh, rules=rules, hardware=options.hardware)
-    except (WeftError, ValueError, TypeError, OSError, AttributeError) as error:
-        line = (str(error).splitlines() or [type(error).__name__])[0]
-        fix = f" ({error.fix})" if isinstance(error, WeftError) and error.fix else ""
-        print(f"weft plan: {line}{fix}", file=sys.stderr)
-        return 2
-    print(result)
-    if options.out:
-        result.save(options.out)
-    return 0 if result.fits else 1
-
-
-def _read_mesh(text: str) -> Any:
-    from weft.insight.plan.planning import _mesh
-
-    pairs = [entry.partition("=") for entry in text.split(",")]
-    if not all(name and size.isdigit() for name, _, size in pairs):
-        raise ValueError(f"a mesh is written data=64,model=8, and this is {text!r}")
-    return _mesh({name: int(size) for name, _, size in pairs})
-
-
-def _load(target: str) -> tuple[Any, Any]:
-    file, _, name = target.rpartition(":")
+    file, _, name = options.target.rpartition(":")
+    pairs = [entry.partition("=") for entry in options.mesh.split(",")]
     if not file or not name:
-        raise ValueError(f"what to plan is written SCRIPT:FUNCTION, and this is {target!r}")
-    path = Path(file)
-    if not path.is_file():
-        raise OSError(f"there is no file {file}")
+        parser.error(f"SCRIPT:FUNCTION is a file and a function, and this is {options.target!r}")
+    if not all(axis and size.isdigit() for axis, _, size in pairs):
+        parser.error(f"a mesh is written data=64,model=8, and this is {options.mesh!r}")
+    if not Path(file).is_file():
+        parser.error(f"there is no file {file}")
+    try:
+        plan = _plan(file, name, {axis: int(size) for axis, _, size in pairs}, options, parser.error)
+        if options.out:
+            plan.save(options.out)
+    except Exception as error:
+        parser.error(_in_one_line(error, file))
+    print(plan)
+    return 0 if plan.fits else 1
+
+
+def _plan(file: str, name: str, sizes: dict[str, int], options: Any, refuse: Callable[[str], NoReturn]) -> Any:
+    from weft.insight.plan.planning import TABLES, as_mesh, plan
+
+    mesh = as_mesh(sizes)
+    _simulate(mesh.size)
+    script = _load(Path(file))
+    function = getattr(script, name, None)
+    if not callable(function):
+        refuse(f"{file} has no function {name!r}")
+    rules = TABLES.get(options.rules, getattr(script, options.rules or "", None))
+    if options.rules and rules is None:
+        refuse(f"no table of rules is called {options.rules!r}: one of {', '.join(TABLES)}, or SCRIPT's own")
+    made = function(mesh) if inspect.signature(function).parameters else function()
+    if not isinstance(made, tuple) or not made or not callable(made[0]):
+        refuse(f"{options.target} returns {type(made).__name__}, and has to return (step, *arguments)")
+    return plan(made[0], *made[1:], mesh=mesh, rules=rules, hardware=options.hardware)
+
+
+def _simulate(count: int) -> None:
+    """Gives this process as many devices as the mesh has, for scripts that make a mesh of devices as they load."""
+    import jax
+
+    jax.config.update("jax_platforms", "cpu")
+    # JAX refuses where it has been used before, as in a notebook: then its devices are what they are.
+    with contextlib.suppress(RuntimeError):
+        jax.config.update("jax_num_cpu_devices", count)
+
+
+def _load(path: Path) -> Any:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
-        raise OSError(f"{file} is no Python file")
+        raise ImportError("not a Python file")
     script = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.parent.resolve()))
     spec.loader.exec_module(script)
-    if not hasattr(script, name):
-        raise ValueError(f"{file} has no function {name!r}")
-    return script, getattr(script, name)
+    return script
+
+
+def _in_one_line(error: Exception, file: str) -> str:
+    """An error with its fix, or with the script's line that it came from."""
+    from weft.core.errors import WeftError
+
+    line = (str(error).splitlines() or [""])[0]
+    if isinstance(error, WeftError):
+        return f"{line} ({error.fix})" if error.fix else line
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == Path(file).resolve()]
+    place = f"{file}:{lines[-1]}" if lines else file
+    return f"{place}: {type(error).__name__}: {line}"

@@ -1,8 +1,7 @@
-"""What estimates of time rest on: accelerators by their public datasheets. Users add their own as a `Hardware`."""
+"""The hardware that estimates of time rest on: figures of public datasheets. Users add their own as a `Hardware`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from weft.core.errors import MeshError
@@ -10,21 +9,23 @@ from weft.core.errors import MeshError
 
 @dataclass(frozen=True)
 class Hardware:
-    """One device and its links.
+    """A device and its links.
 
     Args:
         name: as reports show it.
         memory: bytes on a device.
         bandwidth: bytes a second between the device and its memory.
         flops: operations a second in bfloat16 or float16, dense.
-        flops32: the same in float32 (on NVIDIA's TF32).
-        link: bytes a second that a device sends to those of its node (or along one axis of a torus).
+        flops32: the same for float32 arrays at JAX's default precision.
+        link: bytes a second that a device sends to those of its node, or along one axis of a torus.
         node: how many devices have this link between them.
         network: bytes a second that a device sends to other nodes.
-        source: where the figures are from.
+        source: what the figures are from, with the address.
+        derived: which of them are computed from others, and how.
 
-    >>> Hardware("ours", 16e9, 1e12, 1e14, 5e13, 1e11, 4, 1e10).node
-    4
+    >>> ours = Hardware("ours", 16e9, 1e12, 1e14, 5e13, 1e11, 4, 1e10)
+    >>> ours.node, "nvidia.com" in HARDWARE["h100"].source
+    (4, True)
     """
 
     name: str
@@ -35,31 +36,40 @@ class Hardware:
     link: float
     node: int
     network: float
-    source: str = "the user"
+    source: str = "figures of the user"
+    derived: str = ""
 
 
-_NVIDIA = "NVIDIA {} datasheet, SXM, NVLink in nodes of 8; {} Gbit/s InfiniBand a device between nodes"
-_GOOGLE = "Google Cloud TPU documentation, {}; ICI in one slice, data centre network beyond it"
+_SHEET = "NVIDIA {} datasheet, https://www.nvidia.com/en-us/data-center/{}"
+_NVIDIA = (
+    "flops and flops32 (TF32, JAX's default for float32) are without sparsity, where NVIDIA prints them with it their "
+    "half; link is half of NVLink's two directions; network is an InfiniBand adapter a GPU, as in NVIDIA's DGX"
+)
+_CLOUD = "Google Cloud TPU {0} documentation, https://cloud.google.com/tpu/docs/{0}"
+_TPU = (
+    "flops32 is flops: JAX multiplies float32 in one pass of bfloat16 by default; link is the chip's interconnect over "
+    "its links and two directions; network is from 'How to Scale Your Model', https://jax-ml.github.io/scaling-book"
+)
+_DGX = f"memory and bandwidth are an eighth of a DGX B200's; {_NVIDIA}"
+_ROWS = (
+    ("a100", 80e9, 2.039e12, 312e12, 156e12, 300e9, 8, 25e9, _SHEET.format("A100 80GB SXM", "a100"), _NVIDIA),
+    ("h100", 80e9, 3.35e12, 989e12, 494e12, 450e9, 8, 50e9, _SHEET.format("H100 SXM", "h100"), _NVIDIA),
+    ("h200", 141e9, 4.8e12, 989e12, 494e12, 450e9, 8, 50e9, _SHEET.format("H200 SXM", "h200"), _NVIDIA),
+    ("b200", 180e9, 8e12, 2250e12, 1125e12, 900e9, 8, 50e9, _SHEET.format("HGX B200", "hgx"), _DGX),
+    ("v5e", 16e9, 819e9, 197e12, 197e12, 50e9, 256, 3.125e9, _CLOUD.format("v5e"), _TPU),
+    ("v5p", 95e9, 2.765e12, 459e12, 459e12, 100e9, 8960, 6.25e9, _CLOUD.format("v5p"), _TPU),
+)
+HARDWARE = {row[0]: Hardware(*row) for row in _ROWS}
 
-HARDWARE = {
-    "a100": Hardware("a100", 80e9, 2.039e12, 312e12, 156e12, 300e9, 8, 25e9, _NVIDIA.format("A100 80GB", 200)),
-    "h100": Hardware("h100", 80e9, 3.35e12, 989e12, 494e12, 450e9, 8, 50e9, _NVIDIA.format("H100", 400)),
-    "h200": Hardware("h200", 141e9, 4.8e12, 989e12, 494e12, 450e9, 8, 50e9, _NVIDIA.format("H200", 400)),
-    "b200": Hardware("b200", 180e9, 7.7e12, 2250e12, 1125e12, 900e9, 8, 50e9, _NVIDIA.format("DGX B200", 400)),
-    "v5e": Hardware("v5e", 16e9, 0.819e12, 197e12, 98e12, 50e9, 256, 3e9, _GOOGLE.format("v5e")),
-    "v5p": Hardware("v5p", 95e9, 2.765e12, 459e12, 229e12, 100e9, 8960, 6e9, _GOOGLE.format("v5p")),
-    "v6e": Hardware("v6e", 32e9, 1.64e12, 918e12, 459e12, 100e9, 256, 12e9, _GOOGLE.format("v6e")),
-}
 
-
-def hardware_of(given: str | Hardware, table: Mapping[str, Hardware] = HARDWARE) -> Hardware:
+def hardware_of(name: str | Hardware) -> Hardware:
     """A device by its name, or the user's own as it is.
 
     Raises:
-        MeshError: for a name that the table has not.
+        MeshError: for a name that `HARDWARE` has not.
     """
-    if isinstance(given, Hardware):
-        return given
-    if given not in table:
-        raise MeshError(f"no hardware is called {given!r}", fix=f"one of {', '.join(table)}, or a weft.plan.Hardware")
-    return table[given]
+    if isinstance(name, Hardware):
+        return name
+    if name not in HARDWARE:
+        raise MeshError(f"no hardware is called {name!r}", fix=f"one of {', '.join(HARDWARE)}, or a weft.plan.Hardware")
+    return HARDWARE[name]

@@ -1,60 +1,56 @@
-"""Steps over NNX objects: their Variables' arrays as arguments, by the Variables' types and sharding metadata."""
+"""NNX objects as inputs of a step: roles by the Variables' types, shardings by their metadata, scopes by their methods.
+
+Loaded for a step that takes some, which has loaded `weft.nnx`.
+"""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
+from weft import nnx
 from weft.core.paths import format_path
-from weft.core.sowing.tags import take_arrays
-from weft.insight.plan.arguments import Argument, on_mesh
+from weft.insight.plan.arguments import MARK, Argument, Inputs, shape_on, whole_or_divided
+from weft.nnx.summary.calls import recorded_nodes, watch_calls
 
 
-def has_objects(args: tuple[Any, ...]) -> bool:
-    """Whether any argument is an NNX object. A program that has some has loaded `weft.nnx`."""
-    nnx = sys.modules.get("weft.nnx")
-    return nnx is not None and any(isinstance(arg, nnx.Pytree) for arg in args)
-
-
-def objects_taken_apart(
-    step: Callable[..., Any], args: tuple[Any, ...], mesh: Any, rules: Any, batch: Any
-) -> tuple[list[Argument], Callable[..., Any]]:
-    """The arrays of a step's arguments, and the step as a function of them that gives what it returns and changes."""
-    nnx: Any = sys.modules["weft.nnx"]
-    is_object = [isinstance(arg, nnx.Pytree) for arg in args]
-    graphdef, state = nnx.split([arg for arg, ours in zip(args, is_object, strict=True) if ours], graph=True)
-    names = [i for i, ours in enumerate(is_object) if ours]
-    rest = [arg for arg, ours in zip(args, is_object, strict=True) if not ours]
-    arguments: list[Argument] = []
+def inputs_of_objects(objects: dict[int, Any], mesh: Any, rules: Any) -> Inputs:
+    """A step's arguments that are NNX objects, by their numbers."""
+    numbers, graph = list(objects), list(objects.values())
+    graphdef, state = nnx.split(graph, graph=True)
     with nnx.logical_axis_rules(list(rules.items()) if isinstance(rules, dict) else rules or ()):
-        specs = nnx.get_partition_spec(state)
-    places = jax.tree.leaves(specs, is_leaf=lambda one: isinstance(one, PartitionSpec))
-    paths = [(path, one) for path, one in nnx.to_flat_state(state) for _ in jax.tree.leaves(one)]
-    leaves, tree = jax.tree.flatten(state)
-    for (path, variable), leaf, spec in zip(paths, leaves, places, strict=True):
-        is_moment = isinstance(args[names[path[0]]], nnx.Optimizer)
+        specs = jax.tree.leaves(nnx.get_partition_spec(state), is_leaf=lambda leaf: isinstance(leaf, PartitionSpec))
+    leaves, treedef = jax.tree.flatten(state)
+    variables = [(path, variable) for path, variable in nnx.to_flat_state(state) for _ in jax.tree.leaves(variable)]
+    arguments = []
+    for (path, variable), leaf, spec in zip(variables, leaves, specs, strict=True):
+        index, *place = path
+        is_moment = isinstance(graph[index], nnx.Optimizer)
         role = "optimizer" if is_moment else "params" if issubclass(variable.type, nnx.Param) else "state"
-        shape = jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, spec or PartitionSpec()))
-        arguments.append(Argument(format_path(path[1:], f"args[{names[path[0]]}]"), role, shape))
-    given, skeleton = take_arrays(rest)
-    for leaf in given:
-        shape = jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=getattr(leaf, "sharding", None))
-        is_placed = isinstance(shape.sharding, NamedSharding)
-        arguments.append(
-            Argument(
-                "batch",
-                "batch",
-                shape if is_placed else on_mesh(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), mesh, batch),
-            )
-        )
+        sharding = NamedSharding(mesh, spec) if spec else None
+        shape = jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding) if sharding else shape_on(leaf, mesh)
+        name = format_path(tuple(place), f"args[{numbers[index]}]")
+        arguments.append(Argument(name, role, whole_or_divided(shape, mesh, None)))
 
-    def run(*arrays: Any) -> Any:
-        objects = nnx.merge(graphdef, jax.tree.unflatten(tree, arrays[: len(leaves)]))
-        plain, live = iter(skeleton.fill(arrays[len(leaves) :])), iter(objects)
-        out = step(*(next(live) if ours else next(plain) for ours in is_object))
-        return [*take_arrays(out)[0], *jax.tree.leaves(nnx.split(objects, graph=True)[1])]
+    def rebuilt(arrays: Sequence[Any]) -> list[Any]:
+        return nnx.merge(graphdef, jax.tree.unflatten(treedef, arrays))
 
-    return arguments, run
+    return Inputs(arguments, rebuilt, _scopes, lambda objects: jax.tree.leaves(nnx.split(objects, graph=True)[1]))
+
+
+def _scopes(objects: list[Any]) -> AbstractContextManager[None]:
+    nodes = [(path[1:], node) for path, node in recorded_nodes(objects) if isinstance(node, nnx.Pytree)]
+
+    def scoped(
+        number: int, method: Callable[..., Any], name: str, node: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        path = nodes[number][0]
+        if not path or isinstance(node, nnx.Optimizer):
+            return method(node, *args, **kwargs)
+        with jax.named_scope(MARK + format_path(path)):
+            return method(node, *args, **kwargs)
+
+    return watch_calls([node for _, node in nodes], scoped)

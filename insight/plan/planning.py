@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
 from jax.sharding import AbstractMesh, AxisType, Mesh
 from weft.core.errors import AxisError, MeshError
-from weft.insight.plan.activations import kept_values
+from weft.insight.plan.activations import activations_of
 from weft.insight.plan.analysis import analysed
 from weft.insight.plan.hardware import HARDWARE as _HARDWARE
 from weft.insight.plan.hardware import Hardware as _Hardware
@@ -19,8 +20,10 @@ from weft.insight.plan.tracing import Program, traced
 
 FSDP = {"embed": "data", ...: None}
 TENSOR = {"mlp": "model", "heads": "model", "vocab": "model", ...: None}
-TABLES = {"data": {...: None}, "fsdp": FSDP, "tensor": TENSOR, "fsdp_tensor": {**FSDP, **TENSOR, "embed": "data"}}
+TABLES = {"data": {...: None}, "fsdp": FSDP, "tensor": TENSOR, "fsdp_tensor": {**TENSOR, **FSDP}}
 _FIRST: Any = object()
+# More parts of one layer than this make products so small that no device is busy with them.
+_MOST_TENSOR_PARTS = 64
 
 
 class Planning:
@@ -41,6 +44,7 @@ class Planning:
         batch: Any = _FIRST,
         names: Any = None,
         unnamed: Any = None,
+        progress: bool = True,
     ) -> Plan:
         """Plans a step: bytes a device, every collective, operations and an estimate of its time.
 
@@ -55,6 +59,7 @@ class Planning:
             hardware: a name of `weft.plan.HARDWARE`, or a `weft.plan.Hardware`.
             batch: the axes that divide a batch's first axis: by default the mesh's first; None for none.
             names, unnamed: as for `weft.shard`.
+            progress: whether a terminal shows how far the plan is, where `rich` is installed.
 
         Raises:
             AxisError, FilterError: as `weft.shard`.
@@ -65,13 +70,15 @@ class Planning:
         >>> x = jax.ShapeDtypeStruct((16, 4), jnp.float32)
         >>> rules = {"embed": None, "mlp": "model"}
         >>> plan = weft.plan(lambda model, x: model(x), model, x, mesh={"data": 2, "model": 2}, rules=rules)
-        >>> plan.bytes_per_device.batch, [(one.kind, one.axes) for one in plan.collectives]
+        >>> plan.bytes_per_device.batch, [(each.kind, each.axes) for each in plan.collectives]
         (128, [('all-reduce', ('model',))])
         """
-        device, on = hardware_of(hardware), _mesh(mesh)
+        device, on = hardware_of(hardware), as_mesh(mesh)
         axes = next(iter(on.shape)) if batch is _FIRST else batch
-        program = traced(step, args, on, rules, axes, names=names, unnamed=unnamed)
-        return _planned(program, on, device)
+        with _bar(3, progress) as stage:
+            stage("tracing")
+            program = traced(step, args, on, rules, axes, names=names, unnamed=unnamed)
+            return _planned(program, on, device, stage)
 
     def search(
         self,
@@ -87,44 +94,50 @@ class Planning:
         """Plans a step on meshes over `data` and `model` with tables of rules, and ranks those that fit by time.
 
         Args:
-            step, args, hardware: as for a plan.
+            step, args, hardware, progress: as for a plan.
             devices: how many there are.
             tables: tables of rules by name.
             most: how many are compiled, in the order of the least bytes of arguments a device; some seconds each.
-            progress: whether a bar is shown, where `rich` is installed.
 
         Returns:
             Names of tables, meshes and plans, the fastest first: by the time without overlap.
+
+        Raises:
+            MeshError: if no mesh divides the step and holds its arguments.
         """
-        device, programs = hardware_of(hardware), []
-        model_sizes = [2**i for i in range(int(math.log2(min(devices, device.node, 64))) + 1) if devices % 2**i == 0]
-        for name, rules in tables.items():
-            uses = {axis for axis in rules.values() if axis}
-            for size in model_sizes if "model" in uses else [1]:
-                shape = {"data": devices // size, "model": size}
-                try:
-                    program = traced(step, args, _mesh(shape), rules, "data")
-                except (AxisError, MeshError):  # this mesh does not divide the model or the batch
-                    continue
-                local = sum(one.local for one in program.arguments)
-                if local <= device.memory:
-                    programs.append((local, len(programs), name, shape, program))
-        if not programs:
+        device, candidates = hardware_of(hardware), []
+        parts = [2**i for i in range(devices.bit_length())]
+        parts = [n for n in parts if devices % n == 0 and n <= min(device.node, _MOST_TENSOR_PARTS)]
+        shapes = [
+            (name, {"data": devices // n, "model": n})
+            for name, rules in tables.items()
+            for n in (parts if "model" in rules.values() else [1])
+        ]
+        with _bar(len(shapes), progress) as stage:
+            for name, shape in shapes:
+                stage(f"tracing {name}")
+                # A mesh that does not divide the model or the batch is no candidate.
+                with contextlib.suppress(AxisError, MeshError):
+                    program = traced(step, args, as_mesh(shape), tables[name], "data")
+                    local = sum(argument.local for argument in program.arguments)
+                    if local <= device.memory:
+                        candidates.append((local, len(candidates), name, shape, program))
+        if not candidates:
             raise MeshError(f"no mesh of {devices} {device.name} divides this step and holds its arguments")
-        chosen = sorted(programs)[:most]
-        plans = [(name, shape, _planned(p, _mesh(shape), device)) for *_, name, shape, p in _shown(chosen, progress)]
-        return sorted((one for one in plans if one[2].fits), key=lambda one: one[2].seconds.serial)
+        chosen = sorted(candidates)[:most]
+        with _bar(2 * len(chosen), progress) as stage:
+            plans = [
+                (name, shape, _planned(program, as_mesh(shape), device, stage)) for *_, name, shape, program in chosen
+            ]
+        return sorted((entry for entry in plans if entry[2].fits), key=lambda entry: entry[2].seconds.serial)
 
 
-def _planned(program: Program, mesh: Any, device: _Hardware) -> Plan:
-    kept = kept_values(program)
-    lowered = [program.lowered(), *([program.lowered(kept[0])] if kept else [])]
-    results = compiled(lowered, mesh.size)
-    paths = kept[1] if kept else []
-    return analysed(program, results[0], results[1] if kept else None, paths, mesh.shape, device)
+def as_mesh(mesh: Mapping[str, int] | AbstractMesh | Mesh) -> AbstractMesh | Mesh:
+    """A mesh without devices of sizes by axis; a mesh as it is.
 
-
-def _mesh(mesh: Mapping[str, int] | AbstractMesh | Mesh) -> AbstractMesh | Mesh:
+    Raises:
+        MeshError: for no axes, or sizes below 1.
+    """
     if isinstance(mesh, AbstractMesh | Mesh):
         return mesh
     if not mesh or any(size < 1 for size in mesh.values()):
@@ -132,12 +145,28 @@ def _mesh(mesh: Mapping[str, int] | AbstractMesh | Mesh) -> AbstractMesh | Mesh:
     return AbstractMesh(tuple(mesh.values()), tuple(mesh), axis_types=(AxisType.Auto,) * len(mesh))
 
 
-def _shown(items: list[Any], progress: bool) -> Any:
+def _planned(program: Program, mesh: Any, device: _Hardware, stage: Callable[[str], None]) -> Plan:
+    stage("lowering")
+    activations = activations_of(program)
+    lowered = [each.lowered() for each in (program, activations.program) if each is not None]
+    stage(f"compiling for {mesh.size} devices")
+    step, *keeping = compiled(lowered, mesh.size)
+    return analysed(program, activations, step, keeping[0] if keeping else None, mesh.shape, device)
+
+
+@contextlib.contextmanager
+def _bar(stages: int, wanted: bool) -> Iterator[Callable[[str], None]]:
+    """A progress bar on standard error, where that is a terminal; gives a function to call as a stage begins."""
     try:
-        from rich.progress import track
+        from rich.console import Console
+        from rich.progress import Progress
     except ModuleNotFoundError:
-        return items
-    return track(items, "planning", transient=True) if progress else items
+        yield lambda description: None
+        return
+    console, begun = Console(stderr=True), itertools.count()
+    with Progress(console=console, transient=True, disable=not (wanted and console.is_terminal)) as bar:
+        task = bar.add_task("planning", total=stages)
+        yield lambda description: bar.update(task, description=description, completed=next(begun))
 
 
 plan = Planning()

@@ -1,4 +1,4 @@
-"""What a plan says, as data: text and page are drawn from it."""
+"""A plan as data, from which its text and its page are drawn."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Collective:
         bytes: of one run on one device: the larger of what goes in and what comes out.
         count: how often it runs in a step.
         axes: of the mesh, over which it goes.
-        where: the source line and, where a model's part caused it, its path.
+        where: the source line and, in parentheses, the path of the module whose method ran it.
         phase: `forward`, `backward` or `update`.
         moves: the path of the argument that it moves, if it moves one unchanged.
         asked: whether a rule asked for it: it sums, moves an argument, or belongs to the update.
@@ -66,8 +66,8 @@ class Collective:
 
 
 @dataclass(frozen=True)
-class Kept:
-    """Activations that a part keeps for the backward pass, in bytes a device; remat saves at most these."""
+class Activation:
+    """What a module computes and the backward pass reads, in bytes a device: remat of the module saves at most this."""
 
     path: str
     bytes: int
@@ -125,7 +125,7 @@ class Plan:
         mesh: sizes by axis.
         hardware: what times are estimated for.
         bytes_per_device: see `Bytes`.
-        kept: activations by path, largest first.
+        activations: what the backward pass needs, by path, largest first.
         collectives: those that no rule asked for first, then by estimated time.
         flops: on one device: `forward`, `backward`, `recomputed` (by remat), `update`, `total`; `model` is what the
             program's matrix products need without remat, over all devices.
@@ -138,7 +138,7 @@ class Plan:
     mesh: dict[str, int]
     hardware: Hardware
     bytes_per_device: Bytes
-    kept: list[Kept]
+    activations: list[Activation]
     collectives: list[Collective]
     flops: dict[str, int]
     seconds: Seconds
@@ -168,7 +168,7 @@ class Plan:
         return comparison(self, other)
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it as what JSON can write."""
+        """The whole plan as dicts, lists, texts and numbers, as JSON writes them."""
         from dataclasses import asdict
 
         return asdict(self)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import re
 import subprocess
 import sys
 import tempfile
@@ -30,7 +29,7 @@ class Lowered:
 
 @dataclass(frozen=True)
 class Compiled:
-    """A program's HLO text, XLA's count of its bytes a device (`argument`, `output`, `alias`, `temp`)."""
+    """A program's HLO text, and XLA's count of its bytes a device: `argument`, `output`, `alias` and `temp`."""
 
     text: str
     memory: dict[str, int]
@@ -45,15 +44,10 @@ def compiled(programs: Sequence[Lowered], count: int) -> list[Compiled]:
     with tempfile.TemporaryDirectory() as folder:
         job = Path(folder) / "job"
         job.write_bytes(pickle.dumps((list(programs), count)))
-        flags = re.sub(r"--xla_force_host_platform_device_count=\d+", "", os.environ.get("XLA_FLAGS", ""))
-        environment = {
-            **os.environ,
-            "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": f"{flags} --xla_force_host_platform_device_count={count}".strip(),
-        }
-        # Where this process found weft, which need not be installed.
-        search = [str(Path(entry).resolve()) for entry in sys.path if entry]
-        environment["PYTHONPATH"] = os.pathsep.join(search)
+        # The child finds weft where this process did: weft need not be installed.
+        search = os.pathsep.join(str(Path(entry).resolve()) for entry in sys.path if entry)
+        devices = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(count)}
+        environment = {**os.environ, **devices, "PYTHONPATH": search}
         command = [sys.executable, "-m", "weft.insight.plan.simulated", str(job)]
         ended = subprocess.run(command, env=environment, capture_output=True, text=True)
         if ended.returncode:
@@ -67,8 +61,8 @@ def _main(job: Path) -> None:
     from weft.insight.plan import simulated
 
     programs, count = pickle.loads(job.read_bytes())
-    # Not `Compiled` of this module, which is `__main__` here and something else where the result is read.
-    results = [simulated.Compiled(*compile_module(one.module, count, one.open_outputs)) for one in programs]
+    # A pickled object names its class by module, and this module is `__main__` here.
+    results = [simulated.Compiled(*compile_module(each.module, count, each.open_outputs)) for each in programs]
     job.with_suffix(".out").write_bytes(pickle.dumps(results))
 
 

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
-_BYTES = ("params", "optimizer", "state", "batch", "outputs", "gradients", "activations", "temporaries", "peak")
+COLLECTIVE_HEADS = ("kind", "bytes", "times", "over", "time", "phase", "where", "moves")
 
 
 def as_text(plan: Any) -> str:
-    """What `print(plan)` shows: what to mend, bytes, time, activations by path and collectives."""
+    """The text that `print(plan)` shows: warnings, bytes, operations, activations by path and collectives."""
+    tables: list[tuple[str, Sequence[Sequence[str]]]] = [
+        ("bytes a device", [(name, show(size)) for name, size in sizes_of(plan)]),
+        ("operations a device, but for the model's", [(name, f"{count:.3g}") for name, count in plan.flops.items()]),
+        ("kept for the backward pass (remat saves at most this)", [(a.path, show(a.bytes)) for a in plan.activations]),
+        ("collectives", [COLLECTIVE_HEADS, *collective_rows(plan)] if plan.collectives else []),
+    ]
     lines = [f"plan for {mesh_of(plan)} of {plan.hardware.name}: {verdict(plan)}", bound(plan)]
-    lines += [f"! {one.kind}: {one.text}" for one in plan.warnings]
-    lines += ["", "bytes a device", *columns(bytes_rows(plan))]
-    lines += ["", "operations a device", *columns([(name, f"{number:.3g}") for name, number in plan.flops.items()])]
-    if plan.kept:
-        lines += ["", "kept for the backward pass (remat saves at most this)"]
-        lines += columns([(one.path, show(one.bytes)) for one in plan.kept[:10]])
-    if plan.collectives:
-        lines += ["", "collectives", *columns([COLLECTIVE_HEADS, *collective_rows(plan)[:20]])]
-        lines += [f"  and {len(plan.collectives) - 20} more"] if len(plan.collectives) > 20 else []
+    lines += [f"! {warning.kind}: {warning.text}" for warning in plan.warnings]
+    for title, rows in tables:
+        lines += ["", title, *columns(rows[:20])] if rows else []
+        lines += [f"  and {len(rows) - 20} more"] if len(rows) > 20 else []
     return "\n".join([*lines, "", *(f"note: {note}" for note in plan.notes)])
-
-
-COLLECTIVE_HEADS = ("kind", "bytes", "times", "over", "time", "phase", "where", "moves")
 
 
 def mesh_of(plan: Any) -> str:
@@ -31,19 +30,19 @@ def mesh_of(plan: Any) -> str:
 
 
 def verdict(plan: Any) -> str:
-    """Whether it fits, and by how much."""
+    """Whether the step fits, and by how much."""
     peak, memory = plan.bytes_per_device.peak, plan.hardware.memory
     room = f"{show(memory - peak)} to spare" if plan.fits else f"{show(peak - memory)} too much"
     return f"{'fits' if plan.fits else 'does not fit'}, {show(peak)} of {show(memory)} a device, {room}"
 
 
 def bound(plan: Any) -> str:
-    """The bound that holds, in one sentence."""
+    """The estimate of time and the part that bounds it, in one sentence."""
     times = plan.seconds
     return (
-        f"a step takes at least {seconds(times.overlapped)} (estimated; {seconds(times.serial)} without overlap), and "
-        f"{times.bound} holds it: compute {seconds(times.compute)}, memory {seconds(times.memory)}, collectives "
-        f"{seconds(times.collectives)}"
+        f"a step takes at least {seconds(times.overlapped)} (estimated; {seconds(times.serial)} without overlap), "
+        f"bound by {times.bound}: compute {seconds(times.compute)}, memory {seconds(times.memory)}, "
+        f"collectives {seconds(times.collectives)}"
     )
 
 
@@ -53,29 +52,41 @@ def seconds(number: float) -> str:
     >>> seconds(0.0123)
     '12.3 ms'
     """
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if number >= scale:
-            return f"{number / scale:.3g} {unit}"
-    return f"{number / 1e-9:.3g} ns"
+    unit, scale = _scaled(number, (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9)))
+    return f"{number / scale:.3g} {unit}"
 
 
-def bytes_rows(plan: Any) -> list[tuple[str, str]]:
-    return [(name, show(getattr(plan.bytes_per_device, name))) for name in _BYTES]
+def show(number: float) -> str:
+    """Bytes for readers.
+
+    >>> show(1_500_000), show(12)
+    ('1.50 MB', '12 B')
+    """
+    unit, scale = _scaled(number, (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("KB", 1e3), ("B", 1)))
+    return f"{number / scale:.{2 if scale > 1 else 0}f} {unit}"
+
+
+def _scaled(number: float, units: Sequence[tuple[str, float]]) -> tuple[str, float]:
+    return next((unit for unit in units if number >= unit[1]), units[-1])
+
+
+def sizes_of(plan: Any) -> list[tuple[str, int]]:
+    return [(field.name, getattr(plan.bytes_per_device, field.name)) for field in fields(plan.bytes_per_device)]
 
 
 def collective_rows(plan: Any) -> list[tuple[str, ...]]:
     return [
         (
-            f"{'' if one.asked else '! '}{one.kind}",
-            show(one.bytes),
-            str(one.count),
-            ", ".join(one.axes),
-            seconds(one.seconds),
-            one.phase,
-            one.where,
-            one.moves or "",
+            f"{'' if each.asked else '! '}{each.kind}",
+            show(each.bytes),
+            str(each.count),
+            ", ".join(each.axes),
+            seconds(each.seconds),
+            each.phase,
+            each.where,
+            each.moves or "",
         )
-        for one in plan.collectives
+        for each in plan.collectives
     ]
 
 
@@ -87,24 +98,10 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def comparison(plan: Any, other: Any) -> str:
-    """Two plans' figures in columns, and how often the second's the first's are."""
+    """The figures of two plans in columns, and the ratio of the second's to the first's."""
     rows = [("", mesh_of(plan), mesh_of(other), "ratio")]
-    pairs = [(name, getattr(plan.bytes_per_device, name), getattr(other.bytes_per_device, name)) for name in _BYTES]
-    rows += [(name, show(a), show(b), f"{b / a:.2f}" if a else "") for name, a, b in pairs]
+    figures = [(name, a, b, show) for (name, a), (_, b) in zip(sizes_of(plan), sizes_of(other), strict=True)]
     for name in ("compute", "memory", "collectives", "overlapped", "serial"):
-        a, b = getattr(plan.seconds, name), getattr(other.seconds, name)
-        rows.append((f"{name} time", seconds(a), seconds(b), f"{b / a:.2f}" if a else ""))
-    rows.append(("warnings", str(len(plan.warnings)), str(len(other.warnings)), ""))
-    return "\n".join(columns(rows))
-
-
-def show(number: float) -> str:
-    """Bytes for readers.
-
-    >>> show(1_500_000)
-    '1.50 MB'
-    """
-    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
-        if number >= scale:
-            return f"{number / scale:.2f} {unit}"
-    return f"{number:.0f} B"
+        figures.append((f"{name} time", getattr(plan.seconds, name), getattr(other.seconds, name), seconds))
+    rows += [(name, written(a), written(b), f"{b / a:.2f}" if a else "") for name, a, b, written in figures]
+    return "\n".join(columns([*rows, ("warnings", str(len(plan.warnings)), str(len(other.warnings)), "")]))

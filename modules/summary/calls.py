@@ -121,7 +121,7 @@ def _recorded(
     proceed: Callable[[], Any] | None = None,
 ) -> Any:
     __tracebackhide__ = True
-    path, place = _place_of(recording.running, record)
+    path, place = place_of(recording.running, record)
     inputs = described(arguments[0], {name: value for name, value in arguments[1].items() if value is not None})
     running = Running(record, path, place)
     call = Call(path, place if name == "__call__" else f"{place}.{name}()", 0, type(record), inputs)
@@ -143,8 +143,8 @@ def _recorded(
     return result
 
 
-def _place_of(running: list[Running], record: Any) -> tuple[Path | None, str]:
-    """Where a record is, and that as text."""
+def place_of(running: list[Running], record: Any) -> tuple[Path | None, str]:
+    """A record's path in the model, None for one that was made on the way, and the path as text."""
     for matches in (_is_it, _is_alike):
         for owner in reversed(running):
             if owner.path is None:

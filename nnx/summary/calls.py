@@ -37,7 +37,9 @@ from weft.nnx.streams.rngs import Rngs
 _ID = "_nnx_tabulate_id"
 # Methods defined in these packages (`train`, `sow`, ...) are no part of a model's computation.
 _NOT_RECORDED = ("weft.nnx.modules.", "weft.nnx.printing.")
-_recording: ContextVar[Recording | None] = ContextVar("weft_tabulate", default=None)
+# Runs a call of a method in place of the method: `watcher(number, method, name, node, args, kwargs)`.
+Watcher = Callable[[int, Callable[..., Any], str, Any, tuple[Any, ...], dict[str, Any]], Any]
+_watcher: ContextVar[Watcher | None] = ContextVar("weft_watch_calls", default=None)
 _patching = threading.RLock()
 
 
@@ -94,17 +96,29 @@ def record(
     # A copy, because the numbers are stored as attributes, and the traced call may change the object.
     copy = clone(obj, graph=True)
     nodes = recorded_nodes(copy)
-    for number, (_, node) in enumerate(nodes):
-        setattr(node, _ID, number)
     function = getattr(type(obj), method)
     recording = Recording([path for path, _ in nodes], flops, vjp_flops)
-    with _patched({type(node) for _, node in nodes}):
-        token = _recording.set(recording)
-        try:
-            _recorded(recording, function, method, copy, args, kwargs)
-        finally:
-            _recording.reset(token)
+    watcher = functools.partial(_recorded, recording)
+    with watch_calls([node for _, node in nodes], watcher):
+        watcher(attributes_of(copy)[_ID], function, method, copy, args, kwargs)
     return recording.calls
+
+
+@contextlib.contextmanager
+def watch_calls(nodes: list[Any], watcher: Watcher) -> Iterator[None]:
+    """A `with` block in which a watcher runs the public methods of objects, in this thread.
+
+    An object's number is its place among `nodes`. It becomes an attribute, because a transform rebuilds objects and
+    keeps their attributes.
+    """
+    for number, node in enumerate(nodes):
+        setattr(node, _ID, number)
+    with _patched({type(node) for node in nodes}):
+        token = _watcher.set(watcher)
+        try:
+            yield
+        finally:
+            _watcher.reset(token)
 
 
 def recorded_nodes(obj: Any) -> list[tuple[Path, Any]]:
@@ -150,24 +164,24 @@ def _patched(kinds: set[type]) -> Iterator[None]:
 def _recorder(kind: type, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-        recording = _recording.get()
+        watcher = _watcher.get()
         # `type(self) is not kind`: called by `super()`, so it is a part of the call of the subclass's method.
-        if recording is None or type(self) is not kind or _ID not in attributes_of(self):
+        if watcher is None or type(self) is not kind or _ID not in attributes_of(self):
             return method(self, *args, **kwargs)
-        return _recorded(recording, method, name, self, args, kwargs)
+        return watcher(attributes_of(self)[_ID], method, name, self, args, kwargs)
 
     return wrapper
 
 
 def _recorded(
     recording: Recording,
+    number: int,
     method: Callable[..., Any],
     name: str,
     node: Any,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    number = attributes_of(node)[_ID]
     inputs = described(args, kwargs, is_graph_node)
     key = (number, name, inputs)
     # A call with the same object, method and input shapes is recorded once, with the calls that it makes.

@@ -1,0 +1,87 @@
+"""Trees of records as inputs of a step: roles by their owners, shardings by rules, scopes by the methods that run."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from weft.core.paths import format_path
+from weft.core.records.keys import Keys
+from weft.core.records.kinds import Param
+from weft.core.records.leaves import Leaf, iter_leaves
+from weft.core.records.module import watch_methods
+from weft.core.records.partition import with_leaves
+from weft.insight.plan.arguments import MARK, Argument, Inputs, shape_on, whole_or_divided
+from weft.modules.learning.optimizer import Optimizer
+from weft.modules.sharding.placing import shard
+from weft.modules.summary.calls import Running, place_of
+
+_running: ContextVar[list[Running] | None] = ContextVar("weft_plan_running", default=None)
+
+
+def inputs_of_trees(trees: dict[int, Any], mesh: Any, rules: Any, batch_axes: Any, naming: dict[str, Any]) -> Inputs:
+    """A step's arguments that are no NNX objects, by their numbers: records, batches and any other trees."""
+    shapes = []
+    for tree in trees.values():
+        leaves = [leaf for leaf in iter_leaves(tree) if leaf.dynamic]
+        shape = with_leaves(tree, {leaf.path: shape_on(leaf.value, mesh) for leaf in leaves})
+        is_model = rules is not None and any(leaf.owners for leaf in leaves)
+        shapes.append(shard(shape, mesh, rules, **naming) if is_model else shape)
+    numbers = list(trees)
+    leaves = [leaf for leaf in iter_leaves(shapes) if leaf.dynamic]
+    arguments = []
+    for leaf in leaves:
+        number, *path = leaf.path
+        role = _role(leaf, trees[numbers[number]])
+        aval = whole_or_divided(leaf.value, mesh, batch_axes if role == "batch" else None)
+        arguments.append(Argument(format_path(tuple(path), f"args[{numbers[number]}]"), role, aval))
+
+    def rebuilt(arrays: Sequence[Any]) -> list[Any]:
+        return with_leaves(shapes, {leaf.path: array for leaf, array in zip(leaves, arrays, strict=True)})
+
+    return Inputs(arguments, rebuilt, _scopes, lambda _: [])
+
+
+def _role(leaf: Leaf, tree: Any) -> str:
+    def is_optax(value: Any) -> bool:
+        return type(value).__module__.startswith("optax")
+
+    is_chain = isinstance(tree, tuple) and any(map(is_optax, tree))
+    if any(issubclass(owner, Optimizer) for owner in leaf.owners) or is_optax(tree) or is_chain:
+        return "optimizer"
+    is_inexact = jnp.issubdtype(leaf.value.dtype, jnp.inexact)
+    if leaf.owners:
+        return "params" if is_inexact and issubclass(leaf.kind, Param) else "state"
+    # Models that are no records keep their parameters in nested dicts; a batch is at most one dict of arrays.
+    return "params" if isinstance(tree, dict) and is_inexact and len(leaf.path) > 2 else "batch"
+
+
+@contextlib.contextmanager
+def _scopes(models: list[Any]) -> Iterator[None]:
+    token = _running.set([Running(model, (), "") for model in models])
+    watch_methods(_scoped, 1)
+    try:
+        yield
+    finally:
+        watch_methods(_scoped, -1)
+        _running.reset(token)
+
+
+def _scoped(record: Any, method: Any, arguments: Any, proceed: Callable[[], Any]) -> Any:
+    __tracebackhide__ = True
+    running = _running.get()
+    if running is None or isinstance(record, Keys | Optimizer):
+        return proceed()
+    path, _ = place_of(running, record)
+    if not path:
+        return proceed()
+    running.append(Running(record, path, ""))
+    try:
+        with jax.named_scope(MARK + format_path(path)):
+            return proceed()
+    finally:
+        running.pop()
