@@ -83,8 +83,9 @@ LOOKING, MARKING = "looking", "marking"
 successors_context: UserContext[str | None] = make_user_context(LOOKING if is_on(DEBUG_SUCCESSORS) else None)
 # Whether draws are entered in a ledger, for `debug_keys`.
 keys_context: UserContext[bool | None] = make_user_context(True if is_on(DEBUG_KEYS) else None)
-# Whether `debug.nonfinite` or `debug.watch` traces: calls of modules and marked values leave names in the program.
-insight_context: UserContext[bool | None] = make_user_context(None)
+# For which purpose `debug.nonfinite` or `debug.watch` traces: calls of modules and marked values leave names in the
+# program.
+insight_context: UserContext[str | None] = make_user_context(None)
 # A number for each call that `tabulate` records: what was traced for another one would not run again.
 tabulate_context: UserContext[int | None] = make_user_context(None)
 # A number for each trial of a proof, so that none is answered from what JAX keeps of another.

@@ -27,7 +27,7 @@ from weft.core.paths import format_path
 from weft.core.records.leaves import is_array, iter_leaves
 from weft.core.records.module import watch_methods
 from weft.core.records.partition import Structure
-from weft.core.threads.calls import calling
+from weft.insight.debug.calls import around_calls, see_records
 from weft.insight.debug.inside import RULES
 from weft.insight.debug.interpreting import Context, Origin, Run, is_inexact, iter_equations, state_of
 from weft.insight.debug.messages import error_of, reaching
@@ -109,21 +109,19 @@ def nonfinite(function: Any = None, /, *, keep_donated: bool = False) -> Any:
 
 @contextlib.contextmanager
 def _guarding(session: Session) -> Generator[None]:
-    watch_methods(_name_module, 1)
+    watch_methods(see_records, 1)
     token = guards.set(session.guard)
     try:
         yield
         session.finish()
     finally:
         guards.reset(token)
-        watch_methods(_name_module, -1)
+        watch_methods(see_records, -1)
 
 
-def _name_module(record: Any, method: Any, given: Any, proceed: Callable[[], Any]) -> Any:
+def _name_module(path: str, module: Any, method: str, proceed: Callable[[], Any]) -> Any:
     __tracebackhide__ = True
-    if not insight_context.value:
-        return proceed()
-    with calling(record) as name, jax.named_scope(f"{MODULE}{name} ({type(record).__qualname__}.{method.__name__})"):
+    with jax.named_scope(f"{MODULE}{path} ({type(module).__qualname__}.{method})"):
         return proceed()
 
 
@@ -137,7 +135,7 @@ class Session:
 
     def guard(self, interpreted: Interpreted[Any], plan: Plan) -> Plan:
         """What runs instead of a plan."""
-        if not interpreted.rule.quick or current_level() != EAGER:
+        if interpreted.rule.name != "jit" or current_level() != EAGER:
             return plan
         guarded = _guarded.get(plan)
         if guarded is None:
@@ -148,12 +146,11 @@ class Session:
         """Runs a call, and looks at what it or an earlier one gave."""
         donates = guarded.donates and self.keep_donated
         kept = jax.tree.map(jnp.copy, groups) if donates else groups
-        with insight_context(True):
-            out, updates, (outcome, states) = guarded.lifted(extra, *groups)
+        out, updates, (outcome, states), *more = guarded.lifted(extra, *groups)
         self.calls.append((guarded, states, (extra, *kept), outcome))
         while self.calls and (len(self.calls) > self.waiting or self.calls[0][1].is_ready()):
             self.look()
-        return out, updates, outcome
+        return out, updates, outcome, *more
 
     def look(self) -> None:
         """Looks at the oldest call."""
@@ -218,7 +215,7 @@ class Guarded:
             )
         axes: dict[Any, list[tuple[int, int]]] = {}
         with (
-            insight_context(True),
+            around_calls(_name_module, "nonfinite"),
             op_by_op(),  # an op that is traced apart and inlined loses its lines: its equations get its call's
             _tracers.mapped_axes(lambda var, size, axis: axes.setdefault(var, []).append((size, axis))),
         ):
@@ -273,8 +270,8 @@ class Guarded:
 
     def _paths(self, wrong: Sequence[int], arguments: Any, outcome: Any) -> list[str]:
         """The paths of outputs, by describing an output whose leaves have their own number for a shape."""
-        with insight_context(True):
-            out, updates, _ = self.lifted.eval_shape(*_abstract(arguments))
+        with insight_context("nonfinite"):
+            out, updates, *_ = self.lifted.eval_shape(*_abstract(arguments))
         leaves, definition = trees.flatten((out, updates))
         numbers = [i for i, leaf in enumerate(leaves) if is_inexact(leaf)]
         shaped = [np.broadcast_to(np.float32(0), (i,)) for i in range(len(leaves))]
@@ -332,5 +329,5 @@ _guarded: weakref.WeakKeyDictionary[Plan, Guarded] = weakref.WeakKeyDictionary()
 
 def guard_process() -> None:
     """Looks at each call of the process: for `WEFT_DEBUG_NONFINITE`."""
-    watch_methods(_name_module, 1)
+    watch_methods(see_records, 1)
     guards_of_process.append(Session(False, 0).guard)

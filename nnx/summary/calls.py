@@ -7,11 +7,8 @@ which tells its cost; what is around then runs the result of that trace, so that
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import inspect
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +25,7 @@ from weft.nnx.graphs.nodes import is_graph_node
 from weft.nnx.graphs.splitting import clone, merge, split
 from weft.nnx.graphs.updating import update
 from weft.nnx.graphs.walk import iter_graph
+from weft.nnx.modules.methods import methods_of, wrapped_methods
 from weft.nnx.modules.pytree import Pytree
 from weft.nnx.objects.attributes import is_array_leaf
 from weft.nnx.objects.objects import attributes_of
@@ -35,10 +33,7 @@ from weft.nnx.streams.rngs import Rngs
 
 # The number of a copied object, which stays with it when a transform rebuilds it.
 _ID = "_nnx_tabulate_id"
-# Methods of these are no part of a model's computation.
-_NOT_RECORDED = ("weft.nnx.modules.", "weft.nnx.printing.")
 _recording: ContextVar[Recording | None] = ContextVar("weft_tabulate", default=None)
-_patching = threading.RLock()
 
 
 @dataclass
@@ -97,7 +92,7 @@ def record(
         setattr(node, _ID, number)
     function = getattr(type(obj), method)
     recording = Recording([path for path, _ in nodes], flops, vjp_flops)
-    with _patched({type(node) for _, node in nodes}):
+    with wrapped_methods({type(node) for _, node in nodes}, _recorder):
         token = _recording.set(recording)
         try:
             _recorded(recording, function, method, copy, args, kwargs)
@@ -113,37 +108,7 @@ def recorded_nodes(obj: Any) -> list[tuple[Path, Any]]:
 
 def _is_recorded(node: Any) -> bool:
     is_ours = isinstance(node, Pytree) and not isinstance(node, Rngs)
-    return is_ours and bool(_methods(type(node)))
-
-
-def _methods(kind: type) -> dict[str, Callable[..., Any]]:
-    """The methods of a class to record: public ones and `__call__`, those of NNX's own bases left out."""
-    found = {}
-    for name in dir(kind):
-        function = inspect.getattr_static(kind, name)
-        is_public = name == "__call__" or not name.startswith("_")
-        if is_public and inspect.isfunction(function) and not (function.__module__ or "").startswith(_NOT_RECORDED):
-            found[name] = function
-    return found
-
-
-@contextlib.contextmanager
-def _patched(kinds: set[type]) -> Iterator[None]:
-    # One at a time, so that each puts back what was there before all of them.
-    with _patching:
-        before = [
-            (kind, name, vars(kind).get(name), method) for kind in kinds for name, method in _methods(kind).items()
-        ]
-        try:
-            for kind, name, _, method in before:
-                setattr(kind, name, _recorder(kind, name, method))
-            yield
-        finally:
-            for kind, name, own, _ in before:
-                if own is not None:
-                    setattr(kind, name, own)
-                elif name in vars(kind):
-                    delattr(kind, name)
+    return is_ours and bool(methods_of(type(node)))
 
 
 def _recorder(kind: type, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
