@@ -13,6 +13,25 @@ from weft.core.contexts import insight_context
 from weft.core.records.module import watch_methods
 from weft.core.threads.calls import calling
 
+
+class Replaced:
+    """Something that is called in another way; the rest of it is as it was.
+
+    Args:
+        inner: what is called, such as a body, or what a rule has lifted.
+        call: takes it and the arguments.
+    """
+
+    def __init__(self, inner: Any, call: Callable[..., Any]):
+        self._inner, self._call = inner, call
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def __call__(self, *args: Any) -> Any:
+        return self._call(self._inner, *args)
+
+
 # Runs a call: of the path of a module, the module, the method's name, and what goes on.
 Around = Callable[[str, Any, str, Callable[[], Any]], Any]
 _around: ContextVar[Around | None] = ContextVar("weft_insight_calls", default=None)

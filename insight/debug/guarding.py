@@ -27,7 +27,7 @@ from weft.core.paths import format_path
 from weft.core.records.leaves import is_array, iter_leaves
 from weft.core.records.module import watch_methods
 from weft.core.records.partition import Structure
-from weft.insight.debug.calls import around_calls, see_records
+from weft.insight.debug.calls import Replaced, around_calls, see_records
 from weft.insight.debug.inside import RULES
 from weft.insight.debug.interpreting import Context, Origin, Run, is_inexact, iter_equations, state_of
 from weft.insight.debug.messages import error_of, reaching
@@ -169,19 +169,11 @@ class Session:
             self.look()
 
 
-class _Checked:
-    """A body that gives the states of what it returns, beside the outcome."""
-
-    def __init__(self, body: Any):
-        self._body = body
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._body, name)
-
-    def __call__(self, *args: Any) -> Any:
-        out, updates, outcome = self._body(*args)
-        states = [state_of(leaf) for leaf in jax.tree.leaves((out, updates)) if is_inexact(leaf)]
-        return out, updates, (outcome, jnp.stack(states) if states else jnp.zeros(0, jnp.uint8))
+def _check(body: Any, *args: Any) -> Any:
+    """What a body gives, and the states of its inexact outputs."""
+    out, updates, outcome = body(*args)
+    states = [state_of(leaf) for leaf in jax.tree.leaves((out, updates)) if is_inexact(leaf)]
+    return out, updates, (outcome, jnp.stack(states) if states else jnp.zeros(0, jnp.uint8))
 
 
 class Guarded:
@@ -191,7 +183,7 @@ class Guarded:
         lift = interpreted.lift_of(plan.crossing)
         self.boundary, self.crossing = interpreted.boundary, plan.crossing
         self.donates = plan.donation is not None
-        bodies: Any = tuple(map(_Checked, lift.bodies))
+        bodies: Any = tuple(Replaced(body, _check) for body in lift.bodies)
         self.lifted: Any = interpreted.rule.lift(replace(lift, bodies=bodies, traces=Traces()))
         self._let_pass: np.ndarray | None = None
 
@@ -227,12 +219,17 @@ class Guarded:
         found = [run.origins(run.jaxpr.outvars[outputs[i]]) for i in wrong]
         origins = [origin for several, _ in found for origin in several]
         paths = self._paths(wrong, arguments, outcome)
-        if origins:
+        inputs = sorted({i for _, several in found for i in several})
+        # Infinities that are meant are a mask: an argument that is infinite otherwise is to blame for a NaN of it.
+        is_blamed = not all(_is_mask(values[i]) for i in inputs) and not any(
+            o.step.generates for o in origins if o.step
+        )
+        if origins and not is_blamed:
             first: Origin = min(origins, key=lambda origin: origin.order)
             differentiates = any("jvp" in _transforms(eqn) for eqn in iter_equations(closed))
             loss = next((path for path, i in zip(paths, wrong, strict=True) if outputs[i] == _loss_of(closed)), None)
             raise error_of(first, axes, reaching(paths, loss, _kinds_of(outcome.value)), differentiates)
-        if inputs := sorted({i for _, several in found for i in several}):
+        if inputs:
             self._came_in(inputs, paths)
         if self._literal(run, [outputs[i] for i in wrong]):
             raise NonFiniteError(
@@ -281,6 +278,11 @@ class Guarded:
             leaf.shape[0]: format_path(path) for path, leaf in described.leaves if len(getattr(leaf, "shape", ())) == 1
         }
         return [names.get(numbers[i], f"output {numbers[i]}") for i in wrong]
+
+
+def _is_mask(value: Any) -> bool:
+    array = np.asarray(value)
+    return bool((np.isfinite(array) | np.isneginf(array)).all())
 
 
 def _loss_of(closed: Any) -> int | None:

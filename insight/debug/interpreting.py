@@ -233,7 +233,7 @@ class Run:
                 origins, reached = [*origins, *more], [*reached, *inputs]
         # NaN of infinities that are meant: a row that is masked as a whole.
         if step.descend is None and step.makes_nan and not origins:
-            return [here], []
+            return [here], reached
         return origins, reached
 
 

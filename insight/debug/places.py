@@ -22,13 +22,11 @@ class Place:
     Attributes:
         where: file, line and source text.
         text: the innermost expression of the user's that it was traced for.
-        function: the function of JAX's that the user called there.
         derived: the primitive whose derivative rule made the equation, or nothing.
     """
 
     where: str
     text: str
-    function: str
     derived: str
 
 
@@ -37,7 +35,7 @@ def place_of(eqn: JaxprEqn) -> Place:
     lines = _jax.lines_of(eqn)
     outside = [i for i, (file, *_) in enumerate(lines) if owner_of(file) not in _TOOLS]
     if not outside:
-        return Place("", "", "", "")
+        return Place("", "", "")
     first = outside[0]
     file, _, number, column, end = lines[first]
     source = linecache.getline(file, number)
@@ -54,7 +52,9 @@ def place_of(eqn: JaxprEqn) -> Place:
         derived = next(rest, "").lstrip("_")
         if not derived or "operator" in derived:  # a compiled function of JAX's has no frame: its name is in the text
             derived = _called(text)
-    return Place(where, text, inner[-1][1] if inner else "", derived if derived != eqn.primitive.name else "")
+    name = eqn.primitive.name
+    is_itself = name == derived or name.startswith(f"{derived}_")  # `dot` makes a `dot_general`, `select` a `select_n`
+    return Place(where, text, "" if is_itself else derived)
 
 
 def _is_derivation(file: str, function: str) -> bool:

@@ -36,7 +36,9 @@ def wrapped_methods(
     """A `with` block in which the methods of some classes are what `wrap(class, name, method)` makes of them."""
     # One at a time, so that each puts back what was there before all of them.
     with _patching:
-        before = [(kind, name, vars(kind).get(name), method) for kind in kinds for name, method in methods_of(kind).items()]
+        before = [
+            (kind, name, vars(kind).get(name), method) for kind in kinds for name, method in methods_of(kind).items()
+        ]
         try:
             for kind, name, _, method in before:
                 setattr(kind, name, wrap(kind, name, method))
