@@ -209,12 +209,14 @@ class Guarded:
         with (
             around_calls(_name_module, "nonfinite"),
             op_by_op(),  # an op that is traced apart and inlined loses its lines: its equations get its call's
-            _tracers.mapped_axes(lambda var, size, axis: axes.setdefault(var, []).append((size, axis))),
+            _tracers.traced_to_explain(lambda var, size, axis: axes.setdefault(var, []).append((size, axis))),
         ):
             self.lifted.clear_cache()  # what is traced now says which axes are mapped
             closed = self.lifted.trace(*arguments).jaxpr
         values = [x if is_array(x) else jnp.asarray(x) for x in jax.tree.leaves(arguments)]
-        run = Run(closed, values, Context(rules=RULES), expected_p)
+        order = [i for lane in self.crossing.group(list(range(len(self.crossing.rides)))) for i in lane]
+        names = [format_path(self.crossing.structure.path_of(i)) for i in order]
+        run = Run(closed, values, Context(rules=RULES), expected_p, names.__getitem__)
         outputs = [i for i, var in enumerate(closed.jaxpr.outvars[:-1]) if is_inexact(var.aval)]
         found = [run.origins(run.jaxpr.outvars[outputs[i]]) for i in wrong]
         origins = [origin for several, _ in found for origin in several]
@@ -230,7 +232,7 @@ class Guarded:
             loss = next((path for path, i in zip(paths, wrong, strict=True) if outputs[i] == _loss_of(closed)), None)
             raise error_of(first, axes, reaching(paths, loss, _kinds_of(outcome.value)), differentiates)
         if inputs:
-            self._came_in(inputs, paths)
+            self._came_in([names[i] for i in inputs], paths)
         if self._literal(run, [outputs[i] for i in wrong]):
             raise NonFiniteError(
                 f"an infinity or NaN that is written into the program reaches an output: {reaching(paths)}",
@@ -238,9 +240,7 @@ class Guarded:
             )
         self.let_pass(len(states))[list(wrong)] = states[list(wrong)]
 
-    def _came_in(self, inputs: Sequence[int], paths: Sequence[str]) -> None:
-        order = [leaf for lane in self.crossing.group(list(range(len(self.crossing.rides)))) for leaf in lane]
-        names = [format_path(self.crossing.structure.path_of(order[i])) for i in inputs]
+    def _came_in(self, names: Sequence[str], paths: Sequence[str]) -> None:
         raise NonFiniteError(
             f"an argument is not finite before the call, and reaches {reaching(paths)}",
             at=names,
@@ -259,7 +259,7 @@ class Guarded:
             if step in seen or step.eqn.primitive is expected_p:
                 continue
             seen.add(step)
-            bad = [atom for atom in (step.causes or step.eqn.invars) if run.state(atom)]
+            bad = [atom for atom in ([atom for atom, _ in step.causes] or step.eqn.invars) if run.state(atom)]
             if not bad and not any(eqn.primitive is expected_p for eqn in iter_equations_of(step.eqn)):
                 return True
             pending += bad

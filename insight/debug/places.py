@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from jax.extend.core import JaxprEqn
 from weft.core.callers import owner_of, shorten
 from weft.core.edge import _jax
+from weft.core.edge._tracers import BRANCH
 
 # How the scope of a module's call begins in the names of a program.
 MODULE = "weft:"
@@ -30,7 +31,7 @@ class Place:
     derived: str
 
 
-def place_of(eqn: JaxprEqn) -> Place:
+def place_of(eqn: JaxprEqn, is_differentiated: bool = False) -> Place:
     """Where an equation was written, by its traceback."""
     lines = _jax.lines_of(eqn)
     outside = [i for i, (file, *_) in enumerate(lines) if owner_of(file) not in _TOOLS]
@@ -47,8 +48,10 @@ def place_of(eqn: JaxprEqn) -> Place:
     inner = lines[:first]
     rules = [i for i, (name, function, *_) in enumerate(inner) if _is_derivation(name, function)]
     derived = ""
-    if rules:  # the function of JAX's that bound what is differentiated is the next outside of JAX's own plumbing
-        rest = (function for name, function, *_ in inner[rules[0] :] if not _is_plumbing(name))
+    if (
+        rules or is_differentiated
+    ):  # the function of JAX's that bound what is differentiated is the next outside of JAX's own plumbing
+        rest = (function for name, function, *_ in inner[rules[0] if rules else 0 :] if not _is_plumbing(name))
         derived = next(rest, "").lstrip("_")
         if not derived or "operator" in derived:  # a compiled function of JAX's has no frame: its name is in the text
             derived = _called(text)
@@ -75,6 +78,7 @@ def _is_plumbing(file: str) -> bool:
             "api.py",
             "linear_util.py",
             "profiler.py",
+            "source_info_util.py",
         )
     )
 
@@ -100,10 +104,10 @@ _OPERATORS = {"Mult": "mul", "MatMult": "dot_general"}
 
 
 def argument_names(text: str, count: int) -> list[str]:
-    """What an expression calls its operands, if there are as many of them as an equation has inputs.
+    """What an expression calls its operands; nothing, unless there are as many of them as an equation has inputs.
 
     >>> argument_names("jnp.log(p)", 1), argument_names("x / (y + 1)", 2), argument_names("f(", 1)
-    (['p'], ['x', 'y + 1'], ['input 0'])
+    (['p'], ['x', 'y + 1'], [])
     """
     try:
         node = ast.parse(text.strip(), mode="eval").body
@@ -118,14 +122,15 @@ def argument_names(text: str, count: int) -> list[str]:
         operands = [node.left, node.right]
     elif isinstance(node, ast.UnaryOp):
         operands = [node.operand]
-    if len(operands) != count:
-        return [f"input {i}" for i in range(count)]
-    return [ast.unparse(operand) for operand in operands]
+    return [ast.unparse(operand) for operand in operands] if len(operands) == count else []
 
 
-def scopes(eqn: JaxprEqn) -> tuple[list[str], list[str]]:
-    """The transforms that an equation was traced in, and the modules whose calls ran, outermost first."""
+def scopes(eqn: JaxprEqn) -> tuple[list[str], list[str], list[str]]:
+    """What an equation was traced in, outermost first: transforms, the modules whose calls ran, branches."""
     parts = _jax.scopes_of(eqn)
-    return [name for is_transform, name in parts if is_transform], [
-        name.removeprefix(MODULE) for is_transform, name in parts if not is_transform and name.startswith(MODULE)
-    ]
+    names = [name for is_transform, name in parts if not is_transform]
+    return (
+        [name for is_transform, name in parts if is_transform],
+        [name.removeprefix(MODULE) for name in names if name.startswith(MODULE)],
+        [f"cond(branch {name.removeprefix(BRANCH)})" for name in names if name.startswith(BRANCH)],
+    )
