@@ -137,7 +137,7 @@ class Run:
         self.steps: dict[Var, tuple[Step, int]] = {}
         self.states: dict[Var, int] = {}
         self.inputs = {var: i for i, var in enumerate(self.jaxpr.invars)}
-        consts = [context.call(lambda const=const: const, (), ()) for const in closed.consts]
+        consts = [self._lifted(const) for const in closed.consts]
         for var, state in zip([*self.jaxpr.constvars, *self.jaxpr.invars], states_of([*consts, *values]), strict=True):
             self.states[var] = state
         self._known: dict[tuple[Step, int], tuple[list[Origin], list[int]]] = {}
@@ -152,7 +152,12 @@ class Run:
             return []
         step = Step(eqn, self._index, self)
         rule = self.context.rules.get(eqn.primitive.name)
-        outs = self._bound(eqn, values) if rule is None else rule(self, step, values)
+        if rule is None:
+            outs = self._bound(eqn, values)
+        else:  # inside of it a literal is a value as any other
+            is_literal = map(_jax.is_literal, eqn.invars)
+            values = [self._lifted(x) if literal else x for x, literal in zip(values, is_literal, strict=True)]
+            outs = rule(self, step, values)
         step.states = states_of(outs)
         for i, (var, state) in enumerate(zip(eqn.outvars, step.states, strict=True)):
             if state:
@@ -161,9 +166,12 @@ class Run:
             self._look(step, values, outs)
         return outs
 
+    def _lifted(self, value: Any) -> Any:
+        return self.context.call(lambda: value, (), ())
+
     def bind(self, eqn: JaxprEqn, values: Sequence[Any]) -> Sequence[Any]:
-        """Runs an equation as it is."""
-        return self._bound(eqn, values)
+        """Runs an equation with jaxprs inside as it is."""
+        return self.context.call(lambda *xs: tuple(_jax.bind_equation(eqn, xs)), values, [False] * len(values))
 
     def _bound(self, eqn: JaxprEqn, values: Sequence[Any]) -> Sequence[Any]:
         literal = tuple(_jax.is_literal(atom) for atom in eqn.invars)

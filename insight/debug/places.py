@@ -32,7 +32,7 @@ class Place:
 
 
 def place_of(eqn: JaxprEqn, is_differentiated: bool = False) -> Place:
-    """Where an equation was written, by its traceback."""
+    """Where an equation was written, by its traceback. For `is_differentiated` see `_derived`."""
     lines = _jax.lines_of(eqn)
     outside = [i for i, (file, *_) in enumerate(lines) if owner_of(file) not in _TOOLS]
     if not outside:
@@ -45,19 +45,32 @@ def place_of(eqn: JaxprEqn, is_differentiated: bool = False) -> Place:
     users = next((i for i in outside if owner_of(lines[i][0]) == "user"), None)
     if users is not None and owner_of(file) != "user":  # in a layer of weft's, or in optax: who called it, too
         where += f", called at {shorten(lines[users][0])}:{lines[users][2]}"
-    inner = lines[:first]
-    rules = [i for i, (name, function, *_) in enumerate(inner) if _is_derivation(name, function)]
-    derived = ""
-    if (
-        rules or is_differentiated
-    ):  # the function of JAX's that bound what is differentiated is the next outside of JAX's own plumbing
-        rest = (function for name, function, *_ in inner[rules[0] if rules else 0 :] if not _is_plumbing(name))
-        derived = next(rest, "").lstrip("_")
-        if not derived or "operator" in derived:  # a compiled function of JAX's has no frame: its name is in the text
-            derived = _called(text)
-    name = eqn.primitive.name
-    is_itself = name == derived or name.startswith(f"{derived}_")  # `dot` makes a `dot_general`, `select` a `select_n`
-    return Place(where, text, "" if is_itself else derived)
+    return Place(where, text, _derived(eqn.primitive.name, text, lines[:first], is_differentiated))
+
+
+def _derived(name: str, text: str, inner: list[tuple[str, str, int, int, int]], is_differentiated: bool) -> str:
+    """The primitive whose derivative an equation is: the one that the user's expression has bound.
+
+    Args:
+        name: of the equation's own primitive.
+        text: of the expression.
+        inner: the frames inside of it, innermost first.
+        is_differentiated: whether the equation is in a derivative. Of a loop's or a branch's body JAX derives a
+            program, and gives its equations the traceback of the one that they are derived from.
+    """
+    rules = [i for i, (file, function, *_) in enumerate(inner) if _is_derivation(file, function)]
+    if not rules and not is_differentiated:
+        return ""
+    # Next outside of the rule and of JAX's own plumbing is the function that bound the primitive.
+    rest = (function for file, function, *_ in inner[rules[0] if rules else 0 :] if not _is_plumbing(file))
+    derived = next(rest, "").lstrip("_")
+    if not _jax.has_derivative(derived):  # a compiled function of JAX's has no frame: its name is in the text
+        derived = _called(text)
+    # A rule binds its own primitive at once, and others, or the same one again, by functions.
+    is_new = bool(rules) and sum(not _is_plumbing(file) for file, *_ in inner[: rules[0]]) > 1
+    # `dot` makes a `dot_general`, `**` an `integer_pow`.
+    is_itself = name == derived or name.startswith(f"{derived}_") or name.endswith(f"_{derived}")
+    return derived if (is_new or not is_itself) and _jax.has_derivative(derived) else ""
 
 
 def _is_derivation(file: str, function: str) -> bool:

@@ -214,7 +214,7 @@ FAULTS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "gradient_sqrt": (gradient_sqrt, ("derivative of sqrt",)),
     "gradient_norm": (gradient_norm, ("derivative of sqrt",)),
     "gradient_div": (gradient_div, ("derivative of div",)),
-    "gradient_power": (gradient_power, ("derivative of",)),
+    "gradient_power": (gradient_power, ("pow of 0 and -0.5 gives inf",)),
     "in_scan": (in_scan, ("scan(iteration 4 of 6)",)),
     "in_weft_scan": (in_weft_scan, ("scan(iteration 4 of 6)",)),
     "in_reversed_scan": (in_reversed_scan, ("scan(iteration 1 of 6)",)),
