@@ -84,9 +84,9 @@ LOOKING, MARKING = "looking", "marking"
 successors_context: UserContext[str | None] = make_user_context(LOOKING if is_on(DEBUG_SUCCESSORS) else None)
 # Whether `debug_keys` is on.
 keys_context: UserContext[bool | None] = make_user_context(True if is_on(DEBUG_KEYS) else None)
-# Whether `debug.nonfinite` or `debug.watch` is tracing: then calls of modules and marked values leave names in the
-# jaxpr.
-insight_context: UserContext[bool | None] = make_user_context(None)
+# For which purpose `debug.nonfinite` or `debug.watch` traces: then calls of modules and marked values leave names in
+# the jaxpr.
+insight_context: UserContext[str | None] = make_user_context(None)
 # A number for each call that `tabulate` records, so that the call is not a cache hit: a cached trace would run no
 # layer, and the table would be empty.
 tabulate_context: UserContext[int | None] = make_user_context(None)

@@ -193,6 +193,11 @@ def bind_equation(eqn: JaxprEqn, values: Sequence[jax.Array]) -> Sequence[jax.Ar
     return outs if eqn.primitive.multiple_results else [outs]
 
 
+def has_derivative(name: str) -> bool:
+    """Whether a primitive of this name has a rule for its derivative."""
+    return any(primitive.name == name for primitive in _ad.primitive_jvps)
+
+
 def lines_of(eqn: JaxprEqn) -> list[tuple[str, str, int, int, int]]:
     """Where an equation was traced, innermost first: file, function, line, and the columns on it (or 0, 0)."""
     traceback: Any = eqn.source_info.traceback

@@ -91,6 +91,8 @@ class Sown(Tag):
 
     kind: type[Kind]
     mode: str
+    # Whether the value is of all examples of a `vmap`: where it has no mapped axis, it gets none.
+    of_all: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +110,10 @@ def bind_tag(tag: Tag, values: Sequence[jax.Array]) -> list[jax.Array]:
 
 def _batch_tag(
     axis: _jax.Axis, values: Sequence[jax.Array], dims: Sequence[int | None], *, tag: Tag
-) -> tuple[list[jax.Array], list[int]]:
+) -> tuple[list[jax.Array], Sequence[int | None]]:
     # Also called if no value is batched: a user of `vmap` expects the mapped axis in front of every sown value.
+    if isinstance(tag, Sown) and tag.of_all and all(dim is None for dim in dims):
+        return bind_tag(tag, values), [None] * len(values)
     at_front = [_jax.batched_at_front(axis, value, dim) for value, dim in zip(values, dims, strict=True)]
     return bind_tag(tag, at_front), [0] * len(at_front)
 

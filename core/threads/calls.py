@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterable
 from contextvars import ContextVar
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
+from weft.core.edge import trees
 from weft.core.paths import Path, format_path
 from weft.core.records.successors import records_in
 
 V = TypeVar("V")
+# Everything inside of an object, with its path.
+Parts = Callable[[Any], Iterable[tuple[Path, object]]]
 
 
 class ByIdentity(Generic[V]):
@@ -49,9 +52,14 @@ def running_calls() -> tuple[tuple[object, str], ...]:
 
 
 @contextlib.contextmanager
-def calling(record: object) -> Generator[str]:
-    """Opens a `with` block in which a public method of a record runs; gives the record's name."""
-    name = _name_of(record)
+def calling(record: object, parts: Parts = records_in) -> Generator[str]:
+    """Opens a `with` block in which a public method of a record runs; gives the record's name.
+
+    Args:
+        record: the record, or an object of another layer.
+        parts: gives the records in a record, with their paths.
+    """
+    name = _name_of(record, parts)
     token = _calls.set((*_calls.get(), (record, name)))
     try:
         yield name
@@ -69,12 +77,20 @@ def note_successor(record: object, successor: object, name: str) -> None:
     _places.put(successor, _places.get(record) or (name, ()))
 
 
-def _name_of(record: object) -> str:
+def _name_of(record: object, parts: Parts) -> str:
     root, path = _places.get(record) or (None, ())
     for owner, name in reversed(_calls.get()):
-        path_in_owner = next((path for path, part in records_in(owner) if part is record), None)
-        if path_in_owner is not None:
-            return format_path(path_in_owner, name)
+        inside = [path_in_owner for path_in_owner, part in parts(owner) if part is record]
+        if not inside and root is None:
+            # A transform has rebuilt it: it is the only part of its structure, or nobody knows which of them it is.
+            inside = [path_in_owner for path_in_owner, part in parts(owner) if _is_alike(part, record)]
+            inside = inside if len(inside) == 1 else []
+        if inside:
+            return format_path(inside[0], name)
         if root == type(owner).__qualname__:
             return format_path(path, name)
     return format_path(path, root or type(record).__qualname__)
+
+
+def _is_alike(part: object, record: object) -> bool:
+    return type(part) is type(record) and trees.structure(part) == trees.structure(record)

@@ -27,7 +27,7 @@ from weft.core.paths import format_path
 from weft.core.records.leaves import is_array, iter_leaves
 from weft.core.records.module import watch_methods
 from weft.core.records.partition import Structure
-from weft.core.threads.calls import calling
+from weft.insight.debug.calls import Replaced, around_calls, see_records
 from weft.insight.debug.inside import RULES
 from weft.insight.debug.interpreting import Context, Origin, Run, is_inexact, iter_equations, state_of
 from weft.insight.debug.messages import error_of, reaching
@@ -109,21 +109,19 @@ def nonfinite(function: Any = None, /, *, keep_donated: bool = False) -> Any:
 
 @contextlib.contextmanager
 def _guarding(session: Session) -> Generator[None]:
-    watch_methods(_name_module, 1)
+    watch_methods(see_records, 1)
     token = guards.set(session.guard)
     try:
         yield
         session.finish()
     finally:
         guards.reset(token)
-        watch_methods(_name_module, -1)
+        watch_methods(see_records, -1)
 
 
-def _name_module(record: Any, method: Any, given: Any, proceed: Callable[[], Any]) -> Any:
+def _name_module(path: str, module: Any, method: str, proceed: Callable[[], Any]) -> Any:
     __tracebackhide__ = True
-    if not insight_context.value:
-        return proceed()
-    with calling(record) as name, jax.named_scope(f"{MODULE}{name} ({type(record).__qualname__}.{method.__name__})"):
+    with jax.named_scope(f"{MODULE}{path} ({type(module).__qualname__}.{method})"):
         return proceed()
 
 
@@ -137,7 +135,7 @@ class Session:
 
     def guard(self, interpreted: Interpreted[Any], plan: Plan) -> Plan:
         """What runs instead of a plan."""
-        if not interpreted.rule.quick or current_level() != EAGER:
+        if interpreted.rule.name != "jit" or current_level() != EAGER:
             return plan
         guarded = _guarded.get(plan)
         if guarded is None:
@@ -148,12 +146,11 @@ class Session:
         """Runs a call, and looks at what it or an earlier one gave."""
         donates = guarded.donates and self.keep_donated
         kept = jax.tree.map(jnp.copy, groups) if donates else groups
-        with insight_context(True):
-            out, updates, (outcome, states) = guarded.lifted(extra, *groups)
+        out, updates, (outcome, states), *more = guarded.lifted(extra, *groups)
         self.calls.append((guarded, states, (extra, *kept), outcome))
         while self.calls and (len(self.calls) > self.waiting or self.calls[0][1].is_ready()):
             self.look()
-        return out, updates, outcome
+        return out, updates, outcome, *more
 
     def look(self) -> None:
         """Looks at the oldest call."""
@@ -172,19 +169,11 @@ class Session:
             self.look()
 
 
-class _Checked:
-    """A body that gives the states of what it returns, beside the outcome."""
-
-    def __init__(self, body: Any):
-        self._body = body
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._body, name)
-
-    def __call__(self, *args: Any) -> Any:
-        out, updates, outcome = self._body(*args)
-        states = [state_of(leaf) for leaf in jax.tree.leaves((out, updates)) if is_inexact(leaf)]
-        return out, updates, (outcome, jnp.stack(states) if states else jnp.zeros(0, jnp.uint8))
+def _check(body: Any, *args: Any) -> Any:
+    """What a body gives, and the states of its inexact outputs."""
+    out, updates, outcome = body(*args)
+    states = [state_of(leaf) for leaf in jax.tree.leaves((out, updates)) if is_inexact(leaf)]
+    return out, updates, (outcome, jnp.stack(states) if states else jnp.zeros(0, jnp.uint8))
 
 
 class Guarded:
@@ -194,7 +183,7 @@ class Guarded:
         lift = interpreted.lift_of(plan.crossing)
         self.boundary, self.crossing = interpreted.boundary, plan.crossing
         self.donates = plan.donation is not None
-        bodies: Any = tuple(map(_Checked, lift.bodies))
+        bodies: Any = tuple(Replaced(body, _check) for body in lift.bodies)
         self.lifted: Any = interpreted.rule.lift(replace(lift, bodies=bodies, traces=Traces()))
         self._let_pass: np.ndarray | None = None
 
@@ -218,25 +207,32 @@ class Guarded:
             )
         axes: dict[Any, list[tuple[int, int]]] = {}
         with (
-            insight_context(True),
+            around_calls(_name_module, "nonfinite"),
             op_by_op(),  # an op that is traced apart and inlined loses its lines: its equations get its call's
-            _tracers.mapped_axes(lambda var, size, axis: axes.setdefault(var, []).append((size, axis))),
+            _tracers.traced_to_explain(lambda var, size, axis: axes.setdefault(var, []).append((size, axis))),
         ):
             self.lifted.clear_cache()  # what is traced now says which axes are mapped
             closed = self.lifted.trace(*arguments).jaxpr
         values = [x if is_array(x) else jnp.asarray(x) for x in jax.tree.leaves(arguments)]
-        run = Run(closed, values, Context(rules=RULES), expected_p)
+        order = [i for lane in self.crossing.group(list(range(len(self.crossing.rides)))) for i in lane]
+        names = [format_path(self.crossing.structure.path_of(i)) for i in order]
+        run = Run(closed, values, Context(rules=RULES), expected_p, names.__getitem__)
         outputs = [i for i, var in enumerate(closed.jaxpr.outvars[:-1]) if is_inexact(var.aval)]
         found = [run.origins(run.jaxpr.outvars[outputs[i]]) for i in wrong]
         origins = [origin for several, _ in found for origin in several]
         paths = self._paths(wrong, arguments, outcome)
-        if origins:
+        inputs = sorted({i for _, several in found for i in several})
+        # Infinities that are meant are a mask: an argument that is infinite otherwise is to blame for a NaN of it.
+        is_blamed = not all(_is_mask(values[i]) for i in inputs) and not any(
+            o.step.generates for o in origins if o.step
+        )
+        if origins and not is_blamed:
             first: Origin = min(origins, key=lambda origin: origin.order)
             differentiates = any("jvp" in _transforms(eqn) for eqn in iter_equations(closed))
             loss = next((path for path, i in zip(paths, wrong, strict=True) if outputs[i] == _loss_of(closed)), None)
             raise error_of(first, axes, reaching(paths, loss, _kinds_of(outcome.value)), differentiates)
-        if inputs := sorted({i for _, several in found for i in several}):
-            self._came_in(inputs, paths)
+        if inputs:
+            self._came_in([names[i] for i in inputs], paths)
         if self._literal(run, [outputs[i] for i in wrong]):
             raise NonFiniteError(
                 f"an infinity or NaN that is written into the program reaches an output: {reaching(paths)}",
@@ -244,9 +240,7 @@ class Guarded:
             )
         self.let_pass(len(states))[list(wrong)] = states[list(wrong)]
 
-    def _came_in(self, inputs: Sequence[int], paths: Sequence[str]) -> None:
-        order = [leaf for lane in self.crossing.group(list(range(len(self.crossing.rides)))) for leaf in lane]
-        names = [format_path(self.crossing.structure.path_of(order[i])) for i in inputs]
+    def _came_in(self, names: Sequence[str], paths: Sequence[str]) -> None:
         raise NonFiniteError(
             f"an argument is not finite before the call, and reaches {reaching(paths)}",
             at=names,
@@ -265,7 +259,7 @@ class Guarded:
             if step in seen or step.eqn.primitive is expected_p:
                 continue
             seen.add(step)
-            bad = [atom for atom in (step.causes or step.eqn.invars) if run.state(atom)]
+            bad = [atom for atom in ([atom for atom, _ in step.causes] or step.eqn.invars) if run.state(atom)]
             if not bad and not any(eqn.primitive is expected_p for eqn in iter_equations_of(step.eqn)):
                 return True
             pending += bad
@@ -273,8 +267,8 @@ class Guarded:
 
     def _paths(self, wrong: Sequence[int], arguments: Any, outcome: Any) -> list[str]:
         """The paths of outputs, by describing an output whose leaves have their own number for a shape."""
-        with insight_context(True):
-            out, updates, _ = self.lifted.eval_shape(*_abstract(arguments))
+        with insight_context("nonfinite"):
+            out, updates, *_ = self.lifted.eval_shape(*_abstract(arguments))
         leaves, definition = trees.flatten((out, updates))
         numbers = [i for i, leaf in enumerate(leaves) if is_inexact(leaf)]
         shaped = [np.broadcast_to(np.float32(0), (i,)) for i in range(len(leaves))]
@@ -284,6 +278,11 @@ class Guarded:
             leaf.shape[0]: format_path(path) for path, leaf in described.leaves if len(getattr(leaf, "shape", ())) == 1
         }
         return [names.get(numbers[i], f"output {numbers[i]}") for i in wrong]
+
+
+def _is_mask(value: Any) -> bool:
+    array = np.asarray(value)
+    return bool((np.isfinite(array) | np.isneginf(array)).all())
 
 
 def _loss_of(closed: Any) -> int | None:
@@ -332,5 +331,5 @@ _guarded: weakref.WeakKeyDictionary[Plan, Guarded] = weakref.WeakKeyDictionary()
 
 def guard_process() -> None:
     """Looks at each call of the process: for `WEFT_DEBUG_NONFINITE`."""
-    watch_methods(_name_module, 1)
+    watch_methods(see_records, 1)
     guards_of_process.append(Session(False, 0).guard)

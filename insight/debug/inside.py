@@ -24,7 +24,7 @@ Found = tuple[list[Origin], list[int]]
 def _inline(run: Run, step: Step, jaxpr: Any, values: Sequence[Any], first: int, *frames: str) -> list[Any]:
     """Runs a jaxpr in the place of its equation, whose inputs it takes from the given one on."""
     context = run.context.inside(step.eqn, step.index, *frames)
-    inner = Run(jaxpr, values, context, run.expected)
+    inner = Run(jaxpr, values, context, run.expected, lambda i: run.name_of(step.eqn.invars[first + i]))
 
     def descend(which: int) -> Found:
         origins, inputs = inner.origins(inner.jaxpr.outvars[which])
@@ -43,20 +43,25 @@ def _remat(run: Run, step: Step, values: Sequence[Any]) -> list[Any]:
 
 
 def _cond(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
-    index = np.asarray(values[0])
-    if index.ndim:  # one for each device
-        return _whole(run, step, values)
-    branches = step.eqn.params["branches"]
-    taken = int(np.clip(int(index), 0, len(branches) - 1))
-    return _inline(run, step, branches[taken], values[1:], 1, f"cond(branch {taken})")
+    branches, index = step.eqn.params["branches"], np.asarray(values[0])
+    indices = np.clip(index, 0, len(branches) - 1)
+    if not index.ndim:
+        return _inline(run, step, branches[int(indices)], values[1:], 1, f"cond(branch {int(indices)})")
+    outs = run.bind(step.eqn, values)  # each device takes a branch
 
+    def descend(which: int) -> Found:
+        bad = ~np.isfinite(np.asarray(outs[which])).reshape(len(indices), -1).all(1)
+        taken = int(indices[bad][0])
+        # Devices that take another branch run this one on ones, of which little comes that is not finite.
+        operands = [
+            jnp.where(jnp.reshape(indices == taken, (-1,) + (1,) * (jnp.ndim(x) - 1)), x, jnp.ones_like(x))
+            for x in values[1:]
+        ]
+        _inline(run, step, branches[taken], operands, 1, f"cond(branch {taken})")
+        inline, step.descend = step.descend, descend
+        return inline(which) if inline is not None else ([], [])
 
-def _whole(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
-    """Runs an equation as it is, whose inside is not looked at: it is to blame, or what came in."""
-    outs = run.bind(step.eqn, values)
-    step.states = states_of(outs)
-    if any(step.states):
-        run._look(step, values, outs)
+    step.descend = descend
     return outs
 
 
@@ -132,8 +137,12 @@ class Loop:
             frame = f"{self.name}(iteration {i} of {len(self._flags or ())})"
             context = self.run.context.inside(self.step.eqn, self.step.index, frame)
             context = replace(context, order=(*context.order, i))
-            self._runs[i] = Run(self.body, values, context, self.run.expected)
+            self._runs[i] = Run(self.body, values, context, self.run.expected, self._name_of)
         return self._runs[i]
+
+    def _name_of(self, i: int) -> str:
+        name = self.run.name_of(self.step.eqn.invars[self.positions[i]])
+        return f"the carry that began as {name}" if 0 <= i - len(self.consts) < self._num else name
 
     def descend(self, which: int) -> Found:
         """Follows a bad output back through the turns."""
@@ -181,16 +190,27 @@ def _scan(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
 def _while(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
     params, outs = step.eqn.params, run.bind(step.eqn, values)
     num_cond, num_body = params["cond_nconsts"], params["body_nconsts"]
-    ends = [num_cond, num_cond + num_body, len(values)]
+    cond, body, num = params["cond_jaxpr"], params["body_jaxpr"], num_cond + num_body
+
+    def turn(*inputs: Any) -> list[Any]:
+        """A turn of a loop whose condition `vmap` has batched: examples that have finished stay as they are."""
+        goes_on, old = _jax.run(cond, [*inputs[:num_cond], *inputs[num:]])[0], inputs[num:]
+        new = _jax.run(body, inputs[num_cond:])
+        picks = [jnp.reshape(goes_on, goes_on.shape + (1,) * (x.ndim - goes_on.ndim)) for x in new]
+        return [
+            jax.lax.select(jnp.broadcast_to(pick, x.shape), x, y) for pick, x, y in zip(picks, new, old, strict=True)
+        ]
+
+    if is_batched := bool(cond.out_avals[0].shape):
+        body = _jax.make_jaxpr(turn)(*(jax.typeof(x) for x in values))
+    ends = [0 if is_batched else num_cond, num, len(values)]
     parts: list[Any] = [(list(range(a, b)), list(values[a:b])) for a, b in pairwise(ends)]
-    cond, call = jax.jit(lambda *all: _jax.run(params["cond_jaxpr"], all)[0]), run.context.call
+    condition, call = jax.jit(lambda *all: _jax.run(cond, all)[0]), run.context.call
 
     def goes_on(carry: list[Any]) -> bool:
-        return bool(np.any(call(cond, [*values[:num_cond], *carry], [False] * (num_cond + len(carry)))))
+        return bool(np.any(call(condition, [*values[:num_cond], *carry], [False] * (num_cond + len(carry)))))
 
-    if jnp.ndim(params["cond_jaxpr"].out_avals[0]):
-        return _whole(run, step, values)
-    step.descend = Loop(run, step, "while_loop", params["body_jaxpr"], *parts, goes_on=goes_on).descend
+    step.descend = Loop(run, step, "while_loop", body, *parts, goes_on=goes_on).descend
     return outs
 
 
@@ -227,7 +247,7 @@ def _shard_map(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
         if not known:
             lifted = mapped(lambda *xs: [_of_each(x, axes) for x in xs], params["in_specs"])(*values)
             context = run.context.inside(step.eqn, step.index, "shard_map", call=call)
-            known.append(Run(params["jaxpr"], lifted, context, run.expected))
+            known.append(Run(params["jaxpr"], lifted, context, run.expected, lambda i: run.name_of(step.eqn.invars[i])))
         inner = known[0]
         return inner.origins(inner.jaxpr.outvars[which])
 

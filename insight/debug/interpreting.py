@@ -26,7 +26,7 @@ import numpy as np
 from jax.extend.core import JaxprEqn, Var
 from weft.core.edge import _jax
 from weft.core.edge.names import ELEMENTWISE, UNARY
-from weft.insight.debug.places import scopes
+from weft.insight.debug.places import place_of, scopes
 
 FINITE, INFINITE, NAN = 0, 1, 2
 # Where a value of the run is read, while an equation's place in the program orders them.
@@ -47,12 +47,12 @@ class Context:
 
     def inside(self, eqn: JaxprEqn, index: int, *frames: str, call: Any = None) -> Context:
         """What is around a jaxpr of an equation."""
-        transforms, modules = scopes(eqn)
+        transforms, modules, branches = scopes(eqn)
         mapped = [] if "vmap" not in transforms else ["vmap"]
         return Context(
             (*self.transforms, *transforms),
             (*self.modules, *modules),
-            (*self.frames, *mapped, *frames),
+            (*self.frames, *mapped, *branches, *frames),
             (*self.order, index),
             self.call if call is None else call,
             self.rules,
@@ -61,40 +61,42 @@ class Context:
 
 @dataclass(eq=False)
 class Step:
-    """An equation that gave something bad: its inputs as bad causes, and what of it is not theirs."""
+    """An equation that gave something bad.
+
+    Attributes:
+        run: the run that it is a step of.
+        states: of its outputs.
+        causes: the inputs that what is bad came from; in an elementwise equation each with the elements that are bad.
+        mask: the elements of its output that are bad.
+        wrong: those of them that no input is to blame for; all, where infinities that are meant gave a NaN.
+        generates: whether there are any.
+        makes_nan: whether it gave a NaN of infinities.
+        values: inputs and output, where it may be an origin; of the rest nothing is kept alive.
+        pointwise: whether an element of the output is made of the same elements of the inputs.
+        descend: of an equation with jaxprs inside, what follows an output to origins and the equation's inputs.
+    """
 
     eqn: JaxprEqn
     index: int
-    context: Context
-    states: list[int]
-    causes: list[Any] = field(default_factory=list[Any])
+    run: Run
+    states: list[int] = field(default_factory=list[int])
+    causes: list[tuple[Any, Any]] = field(default_factory=list[Any])
+    mask: Any = None
+    wrong: Any = None
     generates: bool = False
     makes_nan: bool = False
-    facts: Facts | None = None
-    # Of an equation with jaxprs inside: which output of the run each output is, or what follows one to its causes.
+    values: tuple[Sequence[Any], Any] | None = None
+    pointwise: bool = False
     descend: Callable[[int], tuple[list[Origin], list[int]]] | None = None
 
 
 @dataclass(eq=False)
-class Facts:
-    """What is known of the arrays of a step once they are gone."""
-
-    inputs: list[Mapping[str, Any]]
-    index: tuple[int, ...]
-    at: list[Any]
-    result: Any
-    dtype: str
-    axes: tuple[int, ...]
-
-
-@dataclass(eq=False)
 class Origin:
-    """Where something bad began: a step, or what the program was given (`source`)."""
+    """Where something bad began: the order of its step in the program, the step, and the element that is told."""
 
     order: Order
-    step: Step | None
-    context: Context
-    source: str = ""
+    step: Step
+    index: tuple[int, ...]
 
 
 def state_of(value: jax.Array) -> jax.Array:
@@ -127,13 +129,15 @@ def _state(value: Any) -> int:
 class Run:
     """A jaxpr that is run one equation at a time."""
 
-    def __init__(self, closed: Any, values: Sequence[Any], context: Context, expected: object):
+    def __init__(
+        self, closed: Any, values: Sequence[Any], context: Context, expected: object, names: Callable[[int], str]
+    ):
         closed = _jax.close(closed)
-        self.jaxpr, self.context, self.expected = closed.jaxpr, context, expected
+        self.jaxpr, self.context, self.expected, self.names = closed.jaxpr, context, expected, names
         self.steps: dict[Var, tuple[Step, int]] = {}
         self.states: dict[Var, int] = {}
         self.inputs = {var: i for i, var in enumerate(self.jaxpr.invars)}
-        consts = [context.call(lambda const=const: const, (), ()) for const in closed.consts]
+        consts = [self._lifted(const) for const in closed.consts]
         for var, state in zip([*self.jaxpr.constvars, *self.jaxpr.invars], states_of([*consts, *values]), strict=True):
             self.states[var] = state
         self._known: dict[tuple[Step, int], tuple[list[Origin], list[int]]] = {}
@@ -146,9 +150,14 @@ class Run:
         values = [np.asarray(x, cast(Any, x).dtype) if isinstance(x, int | float | complex) else x for x in values]
         if not eqn.outvars:  # a print, which has printed
             return []
-        step = Step(eqn, self._index, self.context, [])
+        step = Step(eqn, self._index, self)
         rule = self.context.rules.get(eqn.primitive.name)
-        outs = self._bound(eqn, values) if rule is None else rule(self, step, values)
+        if rule is None:
+            outs = self._bound(eqn, values)
+        else:  # inside of it a literal is a value as any other
+            is_literal = map(_jax.is_literal, eqn.invars)
+            values = [self._lifted(x) if literal else x for x, literal in zip(values, is_literal, strict=True)]
+            outs = rule(self, step, values)
         step.states = states_of(outs)
         for i, (var, state) in enumerate(zip(eqn.outvars, step.states, strict=True)):
             if state:
@@ -157,13 +166,37 @@ class Run:
             self._look(step, values, outs)
         return outs
 
+    def _lifted(self, value: Any) -> Any:
+        return self.context.call(lambda: value, (), ())
+
     def bind(self, eqn: JaxprEqn, values: Sequence[Any]) -> Sequence[Any]:
-        """Runs an equation as it is."""
-        return self._bound(eqn, values)
+        """Runs an equation with jaxprs inside as it is."""
+        return self.context.call(lambda *xs: tuple(_jax.bind_equation(eqn, xs)), values, [False] * len(values))
 
     def _bound(self, eqn: JaxprEqn, values: Sequence[Any]) -> Sequence[Any]:
         literal = tuple(_jax.is_literal(atom) for atom in eqn.invars)
         return self.context.call(lambda *values: tuple(_jax.bind_equation(eqn, values)), values, literal)
+
+    def name_of(self, atom: Any, within: str = "") -> str:
+        """What a variable is called: an input by its path, anything else by the expression that gave it.
+
+        Args:
+            atom: the variable.
+            within: an expression of which it is a part, and whose text says nothing of it.
+        """
+        if atom in self.inputs:
+            return self.names(self.inputs[atom])
+        eqn = next((eqn for eqn in self.jaxpr.eqns if atom in eqn.outvars), None)
+        if eqn is None:
+            return "a constant"
+        text, name = place_of(eqn).text, eqn.primitive.name
+        if name in ("convert_element_type", "broadcast_in_dim", "copy", "squeeze", "reshape", "mul") and text == within:
+            inner = [x for x in eqn.invars if not _jax.is_literal(x)]
+            if len(inner) == 1:
+                return self.name_of(inner[0], within)
+        if "transpose" in (*self.context.transforms, *scopes(eqn)[0]):
+            return f"the cotangent of {text}"
+        return text if text and text != within else f"{name} in it"
 
     def state(self, atom: Any) -> int:
         """The state of what an equation reads."""
@@ -171,74 +204,80 @@ class Run:
 
     def _look(self, step: Step, values: Sequence[Any], outs: Sequence[Any]) -> None:
         """Finds which inputs what is bad came from, while they are there."""
-        eqn = step.eqn
+        eqn, name = step.eqn, step.eqn.primitive.name
         which = next(i for i, state in enumerate(step.states) if state == max(step.states))
         out, bad = outs[which], [self.state(atom) for atom in eqn.invars]
         masks = [~np.asarray(jnp.isfinite(x)) if is_inexact(x) else np.zeros(jnp.shape(x), bool) for x in values]
-        mask = ~np.asarray(jnp.isfinite(out))
+        mask = step.mask = ~np.asarray(jnp.isfinite(out))
         step.makes_nan = max(step.states) == NAN and NAN not in bad
-        name = eqn.primitive.name
-        together = name in ELEMENTWISE | UNARY and all(m.shape in ((), mask.shape) for m in masks)
+        is_elementwise = name in ELEMENTWISE | UNARY and all(m.shape in ((), mask.shape) for m in masks)
+        step.pointwise = is_elementwise or name in UNARY
         if not any(bad):
-            step.generates, wrong = True, mask
-        elif together:
+            wrong = mask
+        elif is_elementwise:
             wrong = mask & ~functools.reduce(np.logical_or, masks)
-            step.generates = bool(wrong.any())
-            step.causes = [a for a, m, s in zip(eqn.invars, masks, bad, strict=True) if s and (m & mask).any()]
-        else:  # would it give anything bad, were its inputs finite?
-            clean = [
-                jnp.where(jnp.isfinite(x), x, jnp.ones_like(x)) if s else x for x, s in zip(values, bad, strict=True)
+            step.causes = [
+                (atom, m) for atom, m, s in zip(eqn.invars, masks, bad, strict=True) if s and (m & mask).any()
             ]
-            wrong = (
-                mask & ~np.asarray(jnp.isfinite(self._bound(eqn, clean)[which])) if name != "expected" else mask & False
-            )
-            step.generates = bool(wrong.any())
-            step.causes = [atom for atom, state in zip(eqn.invars, bad, strict=True) if state]
-        shown = wrong if step.generates else mask
-        index = tuple(map(int, np.argwhere(shown)[0])) if shown.any() else (0,) * mask.ndim
-        at = [_item(x, index if jnp.shape(x) else ()) for x in values] if together or name in UNARY else []
-        step.facts = Facts(
-            [described(x) for x in values], index, at, _item(out, index), str(out.dtype), tuple(jnp.shape(out))
-        )
+        else:  # would it give anything bad, were its inputs finite?
+            step.causes = [(atom, None) for atom, state in zip(eqn.invars, bad, strict=True) if state]
+            wrong = mask & (False if eqn.primitive is self.expected else self._bad_of_finite(eqn, values, which))
+        step.generates = bool(wrong.any())
+        step.wrong = wrong if step.generates else mask
+        if step.generates or step.makes_nan:
+            step.values = values, out
 
-    def origins(self, atom: Any) -> tuple[list[Origin], list[int]]:
-        """Where something bad in a variable began; and which inputs of this jaxpr it came in by."""
+    def _bad_of_finite(self, eqn: JaxprEqn, values: Sequence[Any], which: int) -> np.ndarray:
+        clean = [jnp.where(jnp.isfinite(x), x, jnp.ones_like(x)) if is_inexact(x) else x for x in values]
+        return ~np.asarray(jnp.isfinite(self._bound(eqn, clean)[which]))
+
+    def origins(self, atom: Any, reach: Any = None) -> tuple[list[Origin], list[int]]:
+        """Where something bad in a variable began; and which inputs of this jaxpr it came in by.
+
+        Args:
+            atom: the variable.
+            reach: the elements that matter; all, if not given. Of others an example is told that was selected away.
+        """
         if _jax.is_literal(atom):
             return [], []
-        if atom not in self.steps:
-            if atom in self.inputs:
-                return [], [self.inputs[atom]]
-            return [], []  # a constant of the program: it was meant
+        if atom not in self.steps:  # an input, or a constant of the program: that was meant
+            return [], [self.inputs[atom]] if atom in self.inputs else []
         step, which = self.steps[atom]
         known = self._known.get((step, which))
         if known is None:
-            known = self._known[step, which] = self._origins(step, which)
+            known = self._known[step, which] = self._origins(step, which, reach)
         return known
 
-    def _origins(self, step: Step, which: int) -> tuple[list[Origin], list[int]]:
+    def _origins(self, step: Step, which: int, reach: Any) -> tuple[list[Origin], list[int]]:
         if step.eqn.primitive is self.expected:
             return [], []
-        here = Origin((*self.context.order, step.index), step, self.context)
         if step.descend is not None:
             origins, inputs = step.descend(which)
-            causes = [step.eqn.invars[i] for i in inputs]
-        elif step.generates:
-            return [here], []
+            causes = [(step.eqn.invars[i], None) for i in inputs]
         else:
-            origins, causes = [], step.causes
+            origins, causes = list[Origin](), step.causes
+            through, shown = _within(step.mask, reach), _within(step.wrong, reach)
+            index = tuple(map(int, np.argwhere(shown)[0])) if shown.any() else (0,) * shown.ndim
+            here = Origin((*self.context.order, step.index), step, index)
+            if step.generates:
+                return [here], []
+            if step.pointwise:
+                causes = [(atom, through) for atom, mask in causes if mask is None or (mask & through).any()]
         reached: list[int] = []
-        for cause in causes:
+        for cause, part in causes:
             if self.state(cause):
-                more, inputs = self.origins(cause)
+                more, inputs = self.origins(cause, part)
                 origins, reached = [*origins, *more], [*reached, *inputs]
         # NaN of infinities that are meant: a row that is masked as a whole.
         if step.descend is None and step.makes_nan and not origins:
-            return [here], []
+            return [here], reached
         return origins, reached
 
 
-def _item(value: Any, index: tuple[int, ...]) -> Any:
-    return np.asarray(value)[index] if len(index) == np.ndim(value) else None
+def _within(mask: np.ndarray, reach: Any) -> np.ndarray:
+    if reach is None or np.shape(reach) != mask.shape or not (mask & reach).any():
+        return mask
+    return mask & reach
 
 
 def described(value: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from weft.core.edge import _jax
 from weft.core.errors import NonFiniteError
-from weft.insight.debug.interpreting import Origin, Step
+from weft.insight.debug.interpreting import Origin, Step, described
 from weft.insight.debug.places import Place, argument_names, place_of, scopes
 
 # What helps: by the primitive (or the one whose derivative it is) and by whether it is in a derivative.
@@ -28,22 +28,33 @@ _HINTS = {
 }
 
 
-def words_of(step: Step, place: Place) -> str:
+def words_of(origin: Origin, place: Place) -> str:
     """What the equation did: `log of 0.0 gives -inf`."""
-    facts, name = step.facts, step.eqn.primitive.name
-    assert facts is not None
-    result = "nan" if max(step.states) == 2 else str(facts.result)
-    of = " and ".join(f"{float(x):.6g}" if np.ndim(x) == 0 and np.isrealobj(x) else str(x) for x in facts.at)
-    of = " by ".join(of.split(" and ")) if name == "div" else of
+    step, name = origin.step, origin.step.eqn.primitive.name
+    values, out = _values(step)
+    items = [_item(x, origin.index if np.ndim(x) else ()) for x in values] if step.pointwise else []
+    result = "nan" if max(step.states) == 2 else str(_item(out, origin.index))
+    of = (" by " if name == "div" else " and ").join(
+        f"{float(x):.6g}" if np.ndim(x) == 0 and np.isrealobj(x) else str(x) for x in items
+    )
     text = f"{name}{f' of {of}' if of else ''} gives {result}"
-    at = [x for x in facts.at if x is not None]
+    at = [x for x in items if x is not None]
     finite = all(np.isfinite(np.asarray(x, np.float64)) for x in at if np.isrealobj(x))
     is_pole = name in ("log", "rsqrt", "log1p", "atanh") or (
         name in ("div", "pow", "integer_pow") and bool(at) and not np.any(at[-1 if name == "div" else 0])
     )
     if max(step.states) == 1 and finite and not is_pole and step.generates:
-        text += f": an overflow, the largest {facts.dtype} is {float(jnp.finfo(facts.dtype).max):.6g}"
+        text += f": an overflow, the largest {out.dtype} is {float(jnp.finfo(out.dtype).max):.6g}"
     return text + (f" (the derivative of {place.derived})" if place.derived else "")
+
+
+def _values(step: Step) -> tuple[Sequence[Any], Any]:
+    assert step.values is not None  # an origin's are kept
+    return step.values
+
+
+def _item(value: Any, index: tuple[int, ...]) -> Any:
+    return np.asarray(value)[index] if len(index) == np.ndim(value) else None
 
 
 def _pass(transforms: Sequence[str], place: Place, differentiates: bool) -> str:
@@ -55,28 +66,27 @@ def _pass(transforms: Sequence[str], place: Place, differentiates: bool) -> str:
     return "outside of the gradient (an update, a metric)" if outside else "in the forward pass"
 
 
-def _example(step: Step, axes: Mapping[Any, list[tuple[int, int]]], stacked: bool) -> list[str]:
+def _example(
+    origin: Origin, transforms: Sequence[str], axes: Mapping[Any, list[tuple[int, int]]], stacked: bool
+) -> list[str]:
     """The examples of the maps around an equation, by what `vmap` said of its output."""
-    facts = step.facts
-    assert facts is not None
-    frames: list[str] = []
-    if stacked:
-        frames.append(f"shard {facts.index[0]} of {facts.axes[0]}")
+    step, shape = origin.step, origin.step.mask.shape
+    frames = [f"shard {origin.index[0]} of {shape[0]}"] if stacked else []
     known = next((axes[var] for var in step.eqn.outvars if var in axes), None)
-    if known is None and "vmap" in (*scopes(step.eqn)[0], *step.context.transforms) and facts.axes[stacked:]:
+    if known is None and "vmap" in transforms and shape[stacked:]:
         sizes = {size for several in axes.values() for size, _ in several}
-        known = [(facts.axes[int(stacked)], 0)] if facts.axes[int(stacked)] in sizes else []
-    return frames + [f"vmap(example {facts.index[axis + stacked]} of {size})" for size, axis in known or ()]
+        known = [(shape[int(stacked)], 0)] if shape[int(stacked)] in sizes else []
+    return frames + [f"vmap(example {origin.index[axis + stacked]} of {size})" for size, axis in known or ()]
 
 
 def _inputs(step: Step, place: Place) -> list[str]:
-    facts = step.facts
-    assert facts is not None
     read = [i for i, atom in enumerate(step.eqn.invars) if not _jax.is_literal(atom)]
-    names = argument_names("" if place.derived else place.text, len(read))
+    names = argument_names("" if place.derived else place.text, len(read)) or [
+        step.run.name_of(step.eqn.invars[i], place.text) for i in read
+    ]
     lines: list[str] = []
     for name, i in zip(names, read, strict=True):
-        known = facts.inputs[i]
+        known = described(_values(step)[0][i])
         text = f"{name} {known['type']}"
         if known.get("min") is not None:
             text += f" min {known['min']:.6g} max {known['max']:.6g}"
@@ -90,23 +100,23 @@ def error_of(
     origin: Origin, axes: Mapping[Any, list[tuple[int, int]]], reached: str, differentiates: bool
 ) -> NonFiniteError:
     """The error about a step that gave something that is not finite."""
-    step = origin.step
-    assert step is not None
-    place, (transforms, modules) = place_of(step.eqn), scopes(step.eqn)
-    every, path = [*step.context.transforms, *transforms], [*step.context.modules, *modules]
-    frames = [frame for frame in step.context.frames if frame != "vmap"]
-    stacked = "shard_map" in frames
-    inside = ["jit", *frames, *_example(step, axes, stacked)]
+    step, context = origin.step, origin.step.run.context
+    transforms, modules, branches = scopes(step.eqn)
+    every, path = [*context.transforms, *transforms], [*context.modules, *modules]
+    place = place_of(step.eqn, "jvp" in every)
+    frames = [frame for frame in context.frames if frame != "vmap"]
+    inside = ["jit", *frames, *_example(origin, every, axes, "shard_map" in frames), *branches]
     name = place.derived or step.eqn.primitive.name
     derivative = bool(place.derived) or "transpose" in every
     hint = _HINTS.get((name, derivative))
-    if hint is None and "overflow" in words_of(step, place):
-        hint = f"scale it down, or compute it in a wider dtype than {step.facts.dtype if step.facts else ''}"
+    words = words_of(origin, place)
+    if hint is None and "overflow" in words:
+        hint = f"scale it down, or compute it in a wider dtype than {_values(step)[1].dtype}"
     if hint is None and step.makes_nan and step.causes:
         hint = "infinities that are meant met here: a row that is masked as a whole has no softmax; mask its result"
     at = f"{path[-1]}, {place.where}" if path else place.where
     return DetailedError(
-        f"{words_of(step, place)}, first seen {_pass(every, place, differentiates)}",
+        f"{words}, first seen {_pass(every, place, differentiates)}",
         at=at,
         lines=(("inside", " > ".join(inside)), *(("inputs", line) for line in _inputs(step, place)),
                ("reaches", reached), *((("hint", hint),) if hint else ())),

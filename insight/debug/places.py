@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from jax.extend.core import JaxprEqn
 from weft.core.callers import owner_of, shorten
 from weft.core.edge import _jax
+from weft.core.edge._tracers import BRANCH
 
 # How the scope of a module's call begins in the names of a program.
 MODULE = "weft:"
@@ -22,22 +23,20 @@ class Place:
     Attributes:
         where: file, line and source text.
         text: the innermost expression of the user's that it was traced for.
-        function: the function of JAX's that the user called there.
         derived: the primitive whose derivative rule made the equation, or nothing.
     """
 
     where: str
     text: str
-    function: str
     derived: str
 
 
-def place_of(eqn: JaxprEqn) -> Place:
-    """Where an equation was written, by its traceback."""
+def place_of(eqn: JaxprEqn, is_differentiated: bool = False) -> Place:
+    """Where an equation was written, by its traceback. For `is_differentiated` see `_derived`."""
     lines = _jax.lines_of(eqn)
     outside = [i for i, (file, *_) in enumerate(lines) if owner_of(file) not in _TOOLS]
     if not outside:
-        return Place("", "", "", "")
+        return Place("", "", "")
     first = outside[0]
     file, _, number, column, end = lines[first]
     source = linecache.getline(file, number)
@@ -46,15 +45,32 @@ def place_of(eqn: JaxprEqn) -> Place:
     users = next((i for i in outside if owner_of(lines[i][0]) == "user"), None)
     if users is not None and owner_of(file) != "user":  # in a layer of weft's, or in optax: who called it, too
         where += f", called at {shorten(lines[users][0])}:{lines[users][2]}"
-    inner = lines[:first]
-    rules = [i for i, (name, function, *_) in enumerate(inner) if _is_derivation(name, function)]
-    derived = ""
-    if rules:  # the function of JAX's that bound what is differentiated is the next outside of JAX's own plumbing
-        rest = (function for name, function, *_ in inner[rules[0] :] if not _is_plumbing(name))
-        derived = next(rest, "").lstrip("_")
-        if not derived or "operator" in derived:  # a compiled function of JAX's has no frame: its name is in the text
-            derived = _called(text)
-    return Place(where, text, inner[-1][1] if inner else "", derived if derived != eqn.primitive.name else "")
+    return Place(where, text, _derived(eqn.primitive.name, text, lines[:first], is_differentiated))
+
+
+def _derived(name: str, text: str, inner: list[tuple[str, str, int, int, int]], is_differentiated: bool) -> str:
+    """The primitive whose derivative an equation is: the one that the user's expression has bound.
+
+    Args:
+        name: of the equation's own primitive.
+        text: of the expression.
+        inner: the frames inside of it, innermost first.
+        is_differentiated: whether the equation is in a derivative. Of a loop's or a branch's body JAX derives a
+            program, and gives its equations the traceback of the one that they are derived from.
+    """
+    rules = [i for i, (file, function, *_) in enumerate(inner) if _is_derivation(file, function)]
+    if not rules and not is_differentiated:
+        return ""
+    # Next outside of the rule and of JAX's own plumbing is the function that bound the primitive.
+    rest = (function for file, function, *_ in inner[rules[0] if rules else 0 :] if not _is_plumbing(file))
+    derived = next(rest, "").lstrip("_")
+    if not _jax.has_derivative(derived):  # a compiled function of JAX's has no frame: its name is in the text
+        derived = _called(text)
+    # A rule binds its own primitive at once, and others, or the same one again, by functions.
+    is_new = bool(rules) and sum(not _is_plumbing(file) for file, *_ in inner[: rules[0]]) > 1
+    # `dot` makes a `dot_general`, `**` an `integer_pow`.
+    is_itself = name == derived or name.startswith(f"{derived}_") or name.endswith(f"_{derived}")
+    return derived if (is_new or not is_itself) and _jax.has_derivative(derived) else ""
 
 
 def _is_derivation(file: str, function: str) -> bool:
@@ -75,6 +91,7 @@ def _is_plumbing(file: str) -> bool:
             "api.py",
             "linear_util.py",
             "profiler.py",
+            "source_info_util.py",
         )
     )
 
@@ -100,10 +117,10 @@ _OPERATORS = {"Mult": "mul", "MatMult": "dot_general"}
 
 
 def argument_names(text: str, count: int) -> list[str]:
-    """What an expression calls its operands, if there are as many of them as an equation has inputs.
+    """What an expression calls its operands; nothing, unless there are as many of them as an equation has inputs.
 
     >>> argument_names("jnp.log(p)", 1), argument_names("x / (y + 1)", 2), argument_names("f(", 1)
-    (['p'], ['x', 'y + 1'], ['input 0'])
+    (['p'], ['x', 'y + 1'], [])
     """
     try:
         node = ast.parse(text.strip(), mode="eval").body
@@ -118,14 +135,15 @@ def argument_names(text: str, count: int) -> list[str]:
         operands = [node.left, node.right]
     elif isinstance(node, ast.UnaryOp):
         operands = [node.operand]
-    if len(operands) != count:
-        return [f"input {i}" for i in range(count)]
-    return [ast.unparse(operand) for operand in operands]
+    return [ast.unparse(operand) for operand in operands] if len(operands) == count else []
 
 
-def scopes(eqn: JaxprEqn) -> tuple[list[str], list[str]]:
-    """The transforms that an equation was traced in, and the modules whose calls ran, outermost first."""
+def scopes(eqn: JaxprEqn) -> tuple[list[str], list[str], list[str]]:
+    """What an equation was traced in, outermost first: transforms, the modules whose calls ran, branches."""
     parts = _jax.scopes_of(eqn)
-    return [name for is_transform, name in parts if is_transform], [
-        name.removeprefix(MODULE) for is_transform, name in parts if not is_transform and name.startswith(MODULE)
-    ]
+    names = [name for is_transform, name in parts if not is_transform]
+    return (
+        [name for is_transform, name in parts if is_transform],
+        [name.removeprefix(MODULE) for name in names if name.startswith(MODULE)],
+        [f"cond(branch {name.removeprefix(BRANCH)})" for name in names if name.startswith(BRANCH)],
+    )

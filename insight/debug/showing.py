@@ -16,9 +16,10 @@ def _lines(rows: Iterable[Row]) -> list[tuple[str, str, np.ndarray, float]]:
     lines: list[tuple[str, str, np.ndarray, float]] = []
     for row in rows:
         values = np.asarray(row.values)
+        ratios = np.broadcast_to(np.asarray(row.ratio), values.shape[:-1])
         for index in np.ndindex(values.shape[:-1]):
             layer = "".join(f"[layer {i}]" for i in index)
-            lines.append((row.kind, row.path + layer, values[index], float(row.ratio)))
+            lines.append((row.kind, row.path + layer, values[index], float(ratios[index])))
     return lines
 
 

@@ -1,26 +1,40 @@
-"""`watch`: statistics of parameters, updates and activations by path, beside what a step returns."""
+"""`watch`: statistics of parameters, gradients, updates and activations by path, beside what a step returns.
+
+A watched call runs another program, the step with statistics that are sown in it: of parameters and updates around the
+step, of activations around each method of a module, of gradients where `grad` gives them. The rule `WATCH` compiles as
+`jit` does, and hands out what was sown beside the output.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import itertools
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
-from weft.core.contexts import insight_context
 from weft.core.errors import FilterError, StructureError
+from weft.core.interpreter.interpret import Interpreted, Plan, guards
+from weft.core.interpreter.rules import Lift
 from weft.core.paths import format_path
 from weft.core.records.filters import predicate
+from weft.core.records.kinds import Intermediate
 from weft.core.records.leaves import iter_leaves
-from weft.core.records.module import Module, static, watch_methods
-from weft.core.sowing.capturing import capture, sow
-from weft.core.sowing.tags import capturing
-from weft.core.threads.calls import calling
+from weft.core.records.module import Module, static
+from weft.core.sowing.capturing import capture
+from weft.core.sowing.tags import Sown, bind_tag, capturing, take_arrays
+from weft.insight.debug.calls import Replaced, around_calls
 from weft.insight.debug.interpreting import is_inexact
 from weft.transforms import jit
+from weft.transforms.autodiff import GRAD
+from weft.transforms.compilation import JIT, JitFunction
 
 COLUMNS = ("mean", "rms", "max", "zeros", "nonfinite")
+KINDS = ("parameter", "gradient", "update", "activation")
 
 
 class Row(Module):
@@ -30,8 +44,13 @@ class Row(Module):
         values: mean, rms, largest magnitude, share of zeros and share of what is not finite, in this order, along the
             last axis; axes before it are layers.
         ratio: of an update, its rms by that of its parameter; of anything else, nan.
-        kind: `parameter`, `update` or `activation`.
+        kind: `parameter`, `gradient`, `update` or `activation`.
         path: of the leaf, or of the module whose call gave the activation.
+
+    >>> import jax.numpy as jnp, weft
+    >>> row = weft.debug.Row(jnp.array([0.0, 1.0, 2.0, 0.5, 0.0]), jnp.array(0.25), "update", "w")
+    >>> dict(zip(("mean", "rms", "max", "zeros", "nonfinite"), row.values.tolist()))["rms"]
+    1.0
     """
 
     values: jax.Array
@@ -46,17 +65,18 @@ def watch(step: Callable[..., Any], filter: Any = ..., *, every: int = 100) -> C
     The calls between run `step` as it is, and cost nothing. A watched call is another compiled program.
 
     Args:
-        step: compiled by `weft.jit`, or to be compiled, over records; the first argument is the model, and where the
-            output has a record of its type, that is the model after the step.
-        filter: which leaves of the model have rows, as parameters and as updates; activations have one for each public
-            method of a record that returns an array.
+        step: compiled by `weft.jit` or `nnx.jit`, or to be compiled by `weft.jit`. The first argument is the model, a
+            record or an NNX object; where the output has a record of its type, that is the model after the step.
+        filter: which leaves of the model have rows: as parameters, as updates, and as gradients, where `grad` or
+            `value_and_grad` of weft's or of NNX's differentiate by the model. A module in which it picks a leaf has a
+            row of activations for each public method that returns an array; examples of a `vmap` count as one array.
         every: the number of calls from one watched call to the next.
 
     Returns:
         A function of the same arguments, which returns `(output, rows)`; `rows` is `None` between watched calls.
 
     Raises:
-        StructureError: if `every` is less than 1, or the first argument is no record.
+        StructureError: if `every` is less than 1, or the first argument is neither a record nor an NNX object.
         FilterError: if the filter picks no leaf.
 
     >>> import jax, jax.numpy as jnp, weft
@@ -70,75 +90,159 @@ def watch(step: Callable[..., Any], filter: Any = ..., *, every: int = 100) -> C
     """
     if every < 1:
         raise StructureError(f"every={every} is not a number of calls", fix="give 1 to watch each call")
-    is_picked = predicate(filter)
-
-    @functools.wraps(step)
-    def observed(model: Any, *args: Any, **kwargs: Any) -> Any:
-        out, sown = capture(step, only=lambda name, kind: name.startswith(_PREFIX))(model, *args, **kwargs)
-        rows = _parameters(is_picked, model, out)
-        if not rows:
-            raise FilterError("the filter of watch picks no leaf of the model", at=repr(filter), fix="widen it")
-        for name, several in sown.items():
-            rows += [Row(one, jnp.array(jnp.nan), "activation", name.removeprefix(_PREFIX)) for one in several]
-        return out, tuple(rows)
-
-    watching, plain, calls = jit(observed), step, [0]
+    compiled = step if isinstance(step, JitFunction) else jit(step)
+    watching, number = _Watching(compiled, filter), itertools.count()
 
     @functools.wraps(step)
     def called(*args: Any, **kwargs: Any) -> Any:
-        if not args or not isinstance(args[0], Module):
-            raise StructureError("watch needs a record as the step's first argument", fix="pass the model first")
-        number, calls[0] = calls[0], calls[0] + 1
-        if number % every:
-            return plain(*args, **kwargs), None
-        watch_methods(_sow_output, 1)
-        try:
-            with insight_context(True):
-                return watching(*args, **kwargs)
-        finally:
-            watch_methods(_sow_output, -1)
+        return (compiled(*args, **kwargs), None) if next(number) % every else watching(*args, **kwargs)
 
     return called
 
 
-_PREFIX = "weft.watch:"
+class _Watching(JitFunction[..., Any]):
+    """The program of watched calls, with the options of the step's own."""
+
+    def __init__(self, compiled: JitFunction[..., Any], filter: Any):
+        # JAX keeps what it traces for this program apart: what is sown in it depends on the filter.
+        function, purpose = compiled._interpreted.held[0], f"watch {next(_numbers)}"
+
+        @functools.wraps(cast(Any, function))
+        def observed(*args: Any, **kwargs: Any) -> Any:
+            model = args[0] if args else None
+            if not isinstance(model, Module) and not _is_object(model):
+                raise StructureError("watch needs a record or an NNX object as the step's first argument")
+            before = dict(_picked(model, filter))
+            if not before:
+                raise FilterError("the filter of watch picks no leaf of the model", at=repr(filter), fix="widen it")
+            gradients = dict[int, jax.Array]()
+            token = guards.set(functools.partial(_watch_gradient, before, gradients))
+            try:
+                with around_calls(functools.partial(_watch_call, type(model).__qualname__, before), purpose):
+                    out = cast(Any, function)(*args, **kwargs)
+            finally:
+                guards.reset(token)
+            after = dict(_picked(_after(model, out, gradients), filter))
+            for path, value in before.items():
+                _sow("parameter", path, value)
+                if path in after and after[path] is not value:
+                    change = after[path] - value
+                    _sow("update", path, change, _statistics(change)[1] / _statistics(value)[1])
+            return out
+
+        super().__init__(observed, compiled._options, compiled._interpreted.boundary)
+        self._interpreted = Interpreted(WATCH, self._interpreted.boundary, (observed,), self._options)
+        self._call = self._interpreted.__call__
 
 
-def _sow_output(record: Any, method: Any, given: Any, proceed: Callable[[], Any]) -> Any:
+def _capture(body: Any, *args: Any) -> Any:
+    (out, updates, outcome), sown = capture(body, only=_Statistic)(*args)
+    rows = [Row(*value, *name.split(" ", 1)) for name, several in sown.items() for value in several]
+    return out, updates, (outcome, tuple(sorted(rows, key=lambda row: KINDS.index(row.kind))))
+
+
+def _apart(lifted: Any, *args: Any) -> Any:
+    out, updates, (outcome, rows) = lifted(*args)
+    return out, updates, outcome, rows
+
+
+def _lift(lift: Lift[Any]) -> Any:
+    bodies: Any = tuple(Replaced(body, _capture) for body in lift.bodies)
+    return Replaced(JIT.lift(replace(lift, bodies=bodies)), _apart)
+
+
+# As `jit`, of a function that sows statistics; its calls give `(output, rows)`.
+WATCH = replace(JIT, lift=_lift, finish=lambda out, finish: (out, finish.more[0]), quick=False)
+_numbers = itertools.count()
+
+
+class _Statistic(Intermediate):
+    """What `watch` sows."""
+
+
+def _sow(kind: str, path: str, value: jax.Array, ratio: Any = math.nan) -> None:
+    if capturing():
+        value = jax.lax.stop_gradient(value)  # the rule for `vmap` has no derivative
+        arrays, skeleton = take_arrays((_statistics(value), jnp.asarray(ratio, jnp.float32)))
+        bind_tag(Sown(f"{kind} {path}", skeleton, _Statistic, "append", of_all=True), arrays)
+
+
+def _watch_call(root: str, picked: Mapping[str, Any], path: str, module: Any, method: str, proceed: Any) -> Any:
     __tracebackhide__ = True
-    if not (capturing() and insight_context.value):
-        return proceed()
-    with calling(record) as name:
-        result = proceed()
+    result = proceed()
     value = result[0] if isinstance(result, tuple) and result else result
-    if is_inexact(value):
-        sow(
-            f"{_PREFIX}{name}{'' if method.__name__ == '__call__' else '.' + method.__name__}",
-            statistics_of(cast(Any, value)),
-        )
+    # A module that a transform has rebuilt, one of several alike, has no path from the model: it counts as picked.
+    inside = path.removeprefix(root).removeprefix(".") if path.startswith(root) else ""
+    is_around = any(leaf.startswith(inside) and (not inside or leaf[len(inside)] in ".[") for leaf in picked)
+    if is_inexact(value) and is_around:
+        _sow("activation", path if method == "__call__" else f"{path}.{method}", value)
     return result
 
 
-def statistics_of(value: jax.Array) -> jax.Array:
-    """Mean, rms, largest magnitude, share of zeros and of what is not finite, in float32."""
+def _watch_gradient(
+    picked: Mapping[str, Any], gradients: dict[int, jax.Array], interpreted: Interpreted[Any], plan: Plan
+) -> Plan:
+    if interpreted.rule is not GRAD:
+        return plan
+    positions = plan.crossing.group(list(range(len(plan.crossing.rides))))[0]
+
+    def lifted(extra: Any, *groups: Any) -> Any:
+        *exit, gradient = plan.lifted(extra, *groups)
+        for position, value in zip(positions, gradient, strict=True):
+            path = format_path(plan.crossing.structure.path_of(position)[1:], "")
+            # Where a part of the model is differentiated, its leaves have the ends of their paths alone.
+            full = path if path in picked else next((leaf for leaf in picked if leaf.endswith(f".{path}")), None)
+            gradients[id(value)] = value
+            if full is not None and is_inexact(value):
+                _sow("gradient", full, value)
+        return *exit, gradient
+
+    return replace(plan, lifted=lifted)
+
+
+def _is_object(model: Any) -> bool:
+    nnx = sys.modules.get("weft.nnx")  # a program with objects has loaded it
+    return nnx is not None and isinstance(model, nnx.Pytree)
+
+
+def _picked(model: Any, filter: Any) -> Iterator[tuple[str, jax.Array]]:
+    """The inexact arrays of a model that a filter picks, by path."""
+    if _is_object(model):
+        nnx: Any = sys.modules["weft.nnx"]
+        leaves = [(path, variable[...]) for path, variable in nnx.to_flat_state(nnx.state(model, filter))]
+    else:
+        leaves = [(leaf.path, leaf.value) for leaf in iter_leaves(model) if predicate(filter)(leaf)]
+    return ((format_path(path), value) for path, value in leaves if is_inexact(value))
+
+
+def _after(model: Any, out: Any, gradients: Mapping[int, jax.Array]) -> Any:
+    """The model after the step: the object itself, or the first record of its type in the output but a gradient."""
+    if _is_object(model):
+        return model
+    records = jax.tree.leaves(out, is_leaf=lambda x: type(x) is type(model))
+    return next(
+        (
+            x
+            for x in records
+            if type(x) is type(model) and not any(id(leaf) in gradients for leaf in jax.tree.leaves(x))
+        ),
+        None,
+    )
+
+
+@jax.custom_batching.custom_vmap
+def _statistics(value: jax.Array) -> jax.Array:
+    """Mean, rms, largest magnitude, share of zeros and of what is not finite; of all examples of a `vmap`."""
     x = jnp.abs(value) if jnp.issubdtype(value.dtype, jnp.complexfloating) else value
     x = x.astype(jnp.float32)
+    largest = jnp.abs(x).max(initial=0.0)
+    # Scaled, as the square of what is not near an overflow yet would be infinite.
+    scale = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1)
+    y = x / scale
     shares = (x == 0).mean(), (~jnp.isfinite(x)).mean()
-    return jnp.stack([x.mean(), jnp.sqrt((x * x).mean()), jnp.abs(x).max(initial=0.0), *shares])
+    return jnp.stack([y.mean() * scale, jnp.sqrt((y * y).mean()) * scale, largest, *shares])
 
 
-def _parameters(is_picked: Callable[..., bool], model: Any, out: Any) -> list[Row]:
-    after = next(
-        (x for x in jax.tree.leaves(out, is_leaf=lambda x: type(x) is type(model)) if type(x) is type(model)), None
-    )
-    new = {} if after is None else {leaf.path: leaf.value for leaf in iter_leaves(after)}
-    rows: list[Row] = []
-    for leaf in iter_leaves(model):
-        if not is_inexact(leaf.value) or not is_picked(leaf):
-            continue
-        path, values = format_path(leaf.path), statistics_of(leaf.value)
-        rows.append(Row(values, jnp.array(jnp.nan), "parameter", path))
-        if leaf.path in new and new[leaf.path] is not leaf.value:
-            update = statistics_of(new[leaf.path] - leaf.value)
-            rows.append(Row(update, update[1] / jnp.maximum(values[1], 1e-30), "update", path))
-    return rows
+@_statistics.def_vmap
+def _(size: int, in_batched: Any, value: jax.Array) -> tuple[jax.Array, bool]:
+    return _statistics(value), False

@@ -7,11 +7,8 @@ gives the call's cost. The caller then evaluates this jaxpr, so that no method r
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import inspect
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +25,7 @@ from weft.nnx.graphs.nodes import is_graph_node
 from weft.nnx.graphs.splitting import clone, merge, split
 from weft.nnx.graphs.updating import update
 from weft.nnx.graphs.walk import iter_graph
+from weft.nnx.modules.methods import methods_of, wrapped_methods
 from weft.nnx.modules.pytree import Pytree
 from weft.nnx.objects.attributes import is_array_leaf
 from weft.nnx.objects.objects import attributes_of
@@ -35,12 +33,9 @@ from weft.nnx.streams.rngs import Rngs
 
 # An attribute with the number of a copied object. Transforms inside the model copy attributes, so the number survives.
 _ID = "_nnx_tabulate_id"
-# Methods defined in these packages (`train`, `sow`, ...) are no part of a model's computation.
-_NOT_RECORDED = ("weft.nnx.modules.", "weft.nnx.printing.")
 # Runs a call of a method in place of the method: `watcher(number, method, name, node, args, kwargs)`.
 Watcher = Callable[[int, Callable[..., Any], str, Any, tuple[Any, ...], dict[str, Any]], Any]
 _watcher: ContextVar[Watcher | None] = ContextVar("weft_watch_calls", default=None)
-_patching = threading.RLock()
 
 
 @dataclass
@@ -113,7 +108,7 @@ def watch_calls(nodes: list[Any], watcher: Watcher) -> Iterator[None]:
     """
     for number, node in enumerate(nodes):
         setattr(node, _ID, number)
-    with _patched({type(node) for node in nodes}):
+    with wrapped_methods({type(node) for node in nodes}, _recorder):
         token = _watcher.set(watcher)
         try:
             yield
@@ -128,37 +123,7 @@ def recorded_nodes(obj: Any) -> list[tuple[Path, Any]]:
 
 def _is_recorded(node: Any) -> bool:
     is_ours = isinstance(node, Pytree) and not isinstance(node, Rngs)
-    return is_ours and bool(_methods(type(node)))
-
-
-def _methods(kind: type) -> dict[str, Callable[..., Any]]:
-    """Returns the methods of a class to record: public methods and `__call__`, without those of NNX's base classes."""
-    methods = {}
-    for name in dir(kind):
-        function = inspect.getattr_static(kind, name)
-        is_public = name == "__call__" or not name.startswith("_")
-        if is_public and inspect.isfunction(function) and not (function.__module__ or "").startswith(_NOT_RECORDED):
-            methods[name] = function
-    return methods
-
-
-@contextlib.contextmanager
-def _patched(kinds: set[type]) -> Iterator[None]:
-    # One thread at a time. Otherwise a second recording would store the first one's wrappers as the originals.
-    with _patching:
-        before = [
-            (kind, name, vars(kind).get(name), method) for kind in kinds for name, method in _methods(kind).items()
-        ]
-        try:
-            for kind, name, _, method in before:
-                setattr(kind, name, _recorder(kind, name, method))
-            yield
-        finally:
-            for kind, name, own, _ in before:
-                if own is not None:
-                    setattr(kind, name, own)
-                elif name in vars(kind):
-                    delattr(kind, name)
+    return is_ours and bool(methods_of(type(node)))
 
 
 def _recorder(kind: type, name: str, method: Callable[..., Any]) -> Callable[..., Any]:

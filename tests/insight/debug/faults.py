@@ -134,14 +134,14 @@ def _doubled(x):
 
 
 def _doubled_backward(x, g):
-    return (g / x,)
+    return (g / x,)  # here
 
 
 _doubled.defvjp(lambda x: (2 * x, x), _doubled_backward)
 
 
 def in_custom_vjp(x=X):
-    return jax.grad(lambda x: _doubled(x).sum())(x)  # here
+    return jax.grad(lambda x: _doubled(x).sum())(x)
 
 
 @jax.custom_jvp
@@ -165,6 +165,27 @@ def in_cond(x=X):
 
 def in_switch(x=X):
     return weft.switch(1, [lambda x: x, lambda x: 1 / x], x)  # here
+
+
+def in_cond_of_examples(x=X):
+    def example(x):
+        return jax.lax.cond(x > 1, lambda x: x * 2, lambda x: 1 / x, x)  # here
+
+    return weft.vmap(example)(x)
+
+
+def in_gradient_of_cond_of_examples(x=X):
+    def example(x):
+        return jax.lax.cond(x > 1, lambda x: x * 2, lambda x: jnp.sqrt(x), x)  # here
+
+    return jax.grad(lambda x: weft.vmap(example)(x).sum())(x)
+
+
+def in_while_of_examples(x=X):
+    def example(count):
+        return jax.lax.while_loop(lambda s: s[0] < count, lambda s: (s[0] + 1, s[1] / (2 - s[0])), (0, 1.0))[1]  # here
+
+    return weft.vmap(example)(jnp.array([1, 2, 4]))
 
 
 def in_half_precision(x=X):
@@ -193,7 +214,7 @@ FAULTS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "gradient_sqrt": (gradient_sqrt, ("derivative of sqrt",)),
     "gradient_norm": (gradient_norm, ("derivative of sqrt",)),
     "gradient_div": (gradient_div, ("derivative of div",)),
-    "gradient_power": (gradient_power, ("derivative of",)),
+    "gradient_power": (gradient_power, ("pow of 0 and -0.5 gives inf",)),
     "in_scan": (in_scan, ("scan(iteration 4 of 6)",)),
     "in_weft_scan": (in_weft_scan, ("scan(iteration 4 of 6)",)),
     "in_reversed_scan": (in_reversed_scan, ("scan(iteration 1 of 6)",)),
@@ -209,6 +230,15 @@ FAULTS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "in_custom_jvp": (in_custom_jvp, ("div of 1 by 0",)),
     "in_cond": (in_cond, ("cond(branch 1)",)),
     "in_switch": (in_switch, ("cond(branch 1)",)),
+    "in_cond_of_examples": (in_cond_of_examples, ("vmap(example 2 of 4) > cond(branch 0)",)),
+    "in_gradient_of_cond_of_examples": (
+        in_gradient_of_cond_of_examples,
+        ("derivative of sqrt", "vmap(example 2 of 4) > cond(branch 0)"),
+    ),
+    "in_while_of_examples": (
+        in_while_of_examples,
+        ("while_loop(iteration 2 of 4) > vmap(example 2 of 3)", "div of 0.5 by 0"),
+    ),
     "in_half_precision": (in_half_precision, ("overflow", "float16", "65504")),
     "in_brain_float": (in_brain_float, ("overflow", "bfloat16")),
     "in_update": (in_update, ("outside of the gradient",)),
@@ -256,5 +286,9 @@ RIGHT: dict[str, Callable[[], Any]] = {
     "adam": lambda x=X: optax.adam(0.1).update(x, optax.adam(0.1).init(x))[0],
     "argmax": lambda x=X: jnp.argmax(jnp.log(x)),
     "remat": lambda x=X: jax.grad(jax.checkpoint(lambda x: _attention(x).sum()))(x),
+    "while_of_examples": lambda x=X: weft.vmap(
+        lambda x: jax.lax.while_loop(lambda s: s[0] < 3, lambda s: (s[0] + 1, s[1] / s[0]), (x, x))
+    )(x + 1),
+    "cond_of_examples": lambda x=X: weft.vmap(lambda x: jax.lax.cond(x > 0, jnp.log, lambda x: x, x))(x),
     "integers": lambda x=X: x.astype(jnp.int32) // 2,
 }

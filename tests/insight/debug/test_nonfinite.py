@@ -20,7 +20,7 @@ def line_of(name: str) -> int:
     source, start = inspect.getsourcelines(sys.modules[FAULTS[name][0].__module__])
     around = FAULTS[name][0].__code__.co_firstlineno
     lines = [i for i, line in enumerate(source, start or 1) if line.rstrip().endswith("# here")]
-    if name == "in_custom_jvp":
+    if name in ("in_custom_jvp", "in_custom_vjp"):
         return max(i for i in lines if i < around)
     return min(i for i in lines if i > around)
 
