@@ -7,6 +7,7 @@ gives the call's cost. The caller then evaluates this jaxpr, so that no method r
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from contextvars import ContextVar
