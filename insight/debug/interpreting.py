@@ -251,6 +251,7 @@ class Run:
     def _origins(self, step: Step, which: int, reach: Any) -> tuple[list[Origin], list[int]]:
         if step.eqn.primitive is self.expected:
             return [], []
+        here: Origin | None = None
         if step.descend is not None:
             origins, inputs = step.descend(which)
             causes = [(step.eqn.invars[i], None) for i in inputs]
@@ -269,7 +270,7 @@ class Run:
                 more, inputs = self.origins(cause, part)
                 origins, reached = [*origins, *more], [*reached, *inputs]
         # NaN of infinities that are meant: a row that is masked as a whole.
-        if step.descend is None and step.makes_nan and not origins:
+        if here is not None and step.makes_nan and not origins:
             return [here], reached
         return origins, reached
 

@@ -175,7 +175,7 @@ def _watch_call(root: str, picked: Mapping[str, Any], path: str, module: Any, me
     inside = path.removeprefix(root).removeprefix(".") if path.startswith(root) else ""
     is_around = any(leaf.startswith(inside) and (not inside or leaf[len(inside)] in ".[") for leaf in picked)
     if is_inexact(value) and is_around:
-        _sow("activation", path if method == "__call__" else f"{path}.{method}", value)
+        _sow("activation", path if method == "__call__" else f"{path}.{method}", cast(jax.Array, value))
     return result
 
 
