@@ -35,6 +35,8 @@ def names_features(sizes: Callable[[Any], Mapping[int, int]]) -> Callable[[F], F
         @functools.wraps(method)
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
             try:
+                # Sizes are compared only after a failure: a kernel may have been replaced by one of another size, which
+                # works, and calls that work should pay nothing.
                 return method(self, *args, **kwargs)
             except (TypeError, ValueError) as error:
                 # The error of an inner layer is the better explanation: its sizes are closer to the fault.
