@@ -68,6 +68,8 @@ class PackedVariables:
 
     def is_complete(self) -> bool:
         """Whether all containers of the State are known: it contains only dicts and Variables."""
+        # `hide` compares the items of dicts by identity: a list among them could change inside and still be the same
+        # list.
         return all(type(value) is dict or is_boxed(value) for value in self._values)
 
     def hide(self, known: dict[str, Any]) -> bool:
@@ -129,6 +131,8 @@ def pack_state(state: Any) -> tuple[Sequence[Any], Packing]:
     if not packing.boxes:
         return leaves, packing
     if packed is not None:
+        # The State has changed since it was packed. It is counted from the start, because only a State that stays the
+        # same from call to call gains by it.
         known.pop("_packed", None)
         known["_met"] = 0
     count = known["_met"] = known.get("_met", 0) + 1

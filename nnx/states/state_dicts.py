@@ -72,6 +72,7 @@ def replace_by_pure_dict(
     flat = dict(to_flat_state(state))
     unknown: list[Path] = []
     for path, value in flatten_mapping(pure_dict).items():
+        # The path as it is comes first: a dict of the user's may have strings of digits for keys.
         known = path if path in flat else tuple(map(_int_or_key, path))
         if known in flat:
             flat[known] = replace(flat[known], value)
