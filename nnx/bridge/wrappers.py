@@ -306,8 +306,8 @@ class ToLinen(linen.Module):
         # A shared submodule is called several times in `init`; only its first call makes variables, and later calls use
         # them.
         making = self.is_initializing() and not self.variables
-        # The constructor needs keys, but `apply` may be called without any. Then a constant stream serves: the variables
-        # overwrite everything that is initialised with it.
+        # The constructor needs keys, but `apply` may be called without any. Then a constant stream serves: the
+        # variables overwrite everything that is initialised with it.
         keys = {} if self.skip_rng else {"rngs": Rngs(**linen_rngs_dict(self, add_default=not making))}
         module = self.nnx_class(*self.args, **{**self.kwargs, **keys})
         method = _get_module_method(module, nnx_method)

@@ -65,6 +65,7 @@ class RecordStructure:
         self.paths = paths
 
     def __eq__(self, other: object) -> bool:
+        # The paths follow from the structure, so they need no comparison.
         return self is other or (isinstance(other, RecordStructure) and self.graphdef == other.graphdef)
 
     def __hash__(self) -> int:
@@ -274,6 +275,7 @@ def functional(model_or_function: Any) -> Callable[..., tuple[Any, Any]]:
 
 
 def _call(function: Callable[..., Any], record: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    # A new module for each call, so that its mutations reach this call only.
     module = from_record(record)
     out = function(module, *args, **kwargs)
     after = to_record(module)

@@ -108,6 +108,7 @@ def object_parts(node: Pytree):
         for name, value in _shown(node).items():
             yield Attr(name, jax.tree.map(_brief, value, is_leaf=is_graph_node))
     finally:
+        # Also after an error in a user's `repr`: the next text would show `...` for every object that this one has met.
         if first:
             _printing.seen = None
         if outermost:

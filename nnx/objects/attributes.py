@@ -31,6 +31,7 @@ Static = Annotated[A, STATIC_ANNOTATION]
 # The classes of objects, each with the functions that flatten and rebuild it; `Pytree` and `nodes` register them.
 GRAPH_TYPES: dict[type, Any] = {}
 DATA_REGISTRY: set[type] = set()
+# The types of most static values, which are known as such without asking whether they are arrays or refs.
 _ATOMS = frozenset(
     (bool, int, float, complex, str, bytes, type(None), type, types.FunctionType, types.BuiltinFunctionType)
 )

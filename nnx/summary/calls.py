@@ -36,6 +36,7 @@ from weft.nnx.streams.rngs import Rngs
 _ID = "_nnx_tabulate_id"
 # Runs a call of a method in place of the method: `watcher(number, method, name, node, args, kwargs)`.
 Watcher = Callable[[int, Callable[..., Any], str, Any, tuple[Any, ...], dict[str, Any]], Any]
+# By context and not for the class: other threads call the same methods while these are replaced, and are not recorded.
 _watcher: ContextVar[Watcher | None] = ContextVar("weft_watch_calls", default=None)
 
 
@@ -204,6 +205,7 @@ def _with_derivative(program: ClosedJaxpr) -> ClosedJaxpr:
     def derivative(consts: Any, *arrays: Any) -> Any:
         def outputs(consts: Any, *arrays: Any) -> list[Any]:
             out = _jax.run(ClosedJaxpr(program.jaxpr, consts), arrays)
+            # Integers have no derivative: their cotangents would be float0, for which `ones_like` makes none.
             return [array for array in out if jnp.issubdtype(array.dtype, jnp.inexact)]
 
         out, pullback = jax.vjp(outputs, consts, *arrays)

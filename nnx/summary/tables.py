@@ -100,6 +100,7 @@ def tabulate(
     table.add_row(*[""] * (len(heads) - 1), total, *(_size_text(_size(obj, kind)) for kind in kinds))
     table.caption_style = "bold"
     table.caption = f"\nTotal Parameters: {_size_text(_size(obj)) or '0 [dim](0 B)[/dim]'}"
+    # Into a string, for which rich would leave out colours and bold text by itself.
     return drawn(rich, table, {"force_terminal": True, **console_kwargs})
 
 

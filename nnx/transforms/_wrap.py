@@ -45,6 +45,8 @@ def _boundary_of(
 
 def decorate(function: Any, wrap: Callable[[Callable[..., Any]], Any]) -> Any:
     """Returns `wrap(function)`, or the decorator `wrap` if the user passed options only: `@nnx.jit(graph=False)`."""
+    # flax's default is the class `Missing`, which a wrapper of its transforms may pass on; the default here is an
+    # instance.
     if isinstance(function, Missing) or function is Missing:
         return wrap
     if not callable(function):
@@ -70,6 +72,8 @@ def over(
         interpreted: Interpreted[O] = interpret(rule, boundary)((function,), options)
 
         def transformed(*args: Any, **kwargs: Any) -> Any:
+            # Binding to the signature takes time at each call, so a call with everything in its position is left as it
+            # is.
             if by_signature and (kwargs or len(args) < reaches):
                 args, kwargs = by_position(function, args, kwargs, reaches)
             return interpreted(args, kwargs)

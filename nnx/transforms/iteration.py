@@ -178,6 +178,7 @@ def scan(
     length: int | None = None,
     reverse: bool = False,
     unroll: int | bool = 1,
+    # flax's private option. It changes how JAX transposes the loop and no result, so it is accepted and not used.
     _split_transpose: bool = False,
     in_axes: Any = (Carry, 0),
     out_axes: Any = (Carry, 0),
@@ -284,6 +285,7 @@ def _check_axes(in_axes: Any, out_axes: Any) -> None:
             at=[f"in_axes={in_axes!r}", f"out_axes={out_axes!r}"],
             fix="write Carry in both, or in neither",
         )
+    # None must be a leaf here: for `jax.tree` it is an empty container, and `out_axes=None` would pass unseen.
     for axis in jax.tree.leaves(out_axes, is_leaf=lambda node: node is None or _is_state_axes(node)):
         if axis is None or (_is_state_axes(axis) and None in axis.axes):
             raise AxisError(
@@ -309,6 +311,7 @@ def carried_in_place(axes: Any) -> Any:
         return StateAxes([(filter, Along() if ride is Carry else ride) for filter, ride in axes.rides])
     if isinstance(axes, dict):
         return {key: carried_in_place(value) for key, value in cast("dict[Any, Any]", axes).items()}
+    # By exact type, because the constructor of a named tuple takes its fields and not an iterable.
     return type(axes)(map(carried_in_place, axes)) if type(axes) in (tuple, list) else axes
 
 
@@ -336,6 +339,8 @@ def while_loop(
     12.0
     """
     boundary = boundary_of("while_loop", graph, graph_updates)
+    # The two functions are mostly written in the call and new each time, so the plan is looked up by their code and
+    # constants.
     return interpreted_at_once(WHILE, boundary, (cond_fun, body_fun), WhileOptions())((init_val,), {})
 
 

@@ -228,6 +228,8 @@ def resolve_kwargs(fun: Any = MISSING, args: Any = MISSING, kwargs: Any = MISSIN
         raise TypeError(
             "keyword arguments could not be resolved to positions: functools.partial hides their parameters"
         )
+    # `sys.maxsize`: all defaults are filled in, as flax does here; transforms fill in only those that their options
+    # name.
     args, kwargs = (args, kwargs) if isinstance(fun, functools.partial) else by_position(fun, args, kwargs, sys.maxsize)
     if kwargs:
         raise TypeError(f"keyword arguments could not be resolved to positions: {sorted(kwargs)}")
