@@ -75,6 +75,7 @@ SHAPES = {
     "RMSNorm": {"scale": "num_features"},
 }
 
+# The checker imports nothing of NNX: it reads objects by these functions, which it has as soon as NNX is imported.
 LAYER = objects.loaded(
     objects.Layer(
         is_record_class=_is_record_class,

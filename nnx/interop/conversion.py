@@ -240,6 +240,7 @@ class _Scope(dict[str, Any]):
         self._translation = translation
 
     def __missing__(self, name: str) -> Any:
+        # Not stored: a global may be bound anew, which the copied function must see as the original does.
         return self._translation.value(self._original[name])
 
 
@@ -260,6 +261,7 @@ def _twin(thing: Any) -> Any:
     """Returns the object of the same name in weft's counterpart of its module, or None."""
     if not _is_of_flax(thing):
         return None
+    # The file of a name may have no counterpart here, while `flax.nnx` itself exports the name.
     for module in (thing.__module__, NNX):
         try:
             counterpart: Any = twin_module(module)

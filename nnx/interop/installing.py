@@ -80,6 +80,7 @@ class _MinimalFlax(Loader):
     """Creates the minimal `flax`, with `config` and `errors` only."""
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
+        # Python then makes an ordinary module.
         return None
 
     def exec_module(self, module: types.ModuleType) -> None:
@@ -102,6 +103,7 @@ class Finder(MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         if fullname == "flax":
+            # The installed flax is used, for Linen: only its `nnx` is replaced.
             if _find_elsewhere(fullname) is not None:
                 return None
             return importlib.machinery.ModuleSpec(fullname, _MinimalFlax(), is_package=True)

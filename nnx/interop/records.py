@@ -51,6 +51,7 @@ def kind_of(variable_type: type) -> type[kinds.Kind]:
         return variable_type
     if variable_type is Variable:
         return VariableKind
+    # With the kinds of the bases, so that a filter by the base of a Variable type matches here, too.
     bases = tuple(kind_of(base) for base in variable_type.__bases__ if issubclass(base, Variable))
     return type(variable_type.__name__, bases, {})
 
@@ -283,6 +284,7 @@ def _call(function: Callable[..., Any], record: Any, args: Any, kwargs: Any) -> 
     if after.record_structure != record.record_structure:
         _refuse_structure(record.record_structure, after.record_structure)
     updates = partition.changes(record, after)
+    # The output may contain the module's Variables or objects: a pure function returns their values, and records.
     return jax.tree.map(_as_record, out, is_leaf=is_graph_node), updates
 
 

@@ -105,6 +105,7 @@ def _close(modules: list[tuple[Path, Module]], kinds: Any) -> list[tuple[Path, A
         for box in getattr(module, _CAPTURES, ()):
             if type(box) in kinds:
                 recorded.extend(((*path, name), type(box)(value)) for name, value in box.get_value().items())
+        # A Module that was created in the call has none.
         if hasattr(module, _CAPTURES):
             delattr(module, _CAPTURES)
     return recorded

@@ -35,6 +35,7 @@ _printing = _Printing()
 
 def _measure(node: Any, known: dict[int, Sizes]) -> Sizes:
     """Sizes by kind of Variable below a node; a shared Variable counts at its first path only."""
+    # Entered before its children are measured, so that a cycle ends here.
     sizes = known[id(node)] = {}
     if isinstance(node, Variable):
         kind = RngState if issubclass(node.var_type, RngState) else node.var_type

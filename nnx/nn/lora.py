@@ -154,6 +154,7 @@ class LoRALinear(Linear):
         b_metadata: Metadata = NO_METADATA,
         **kwargs: Any,
     ):
+        # First, so that kernel and bias draw the keys which they draw in a `Linear`.
         super().__init__(in_features, out_features, rngs=rngs, **kwargs)
         # With None, as in flax, a bfloat16 layer with float32 adapter parameters would return float32.
         in_dtype = lora_dtype if lora_dtype is not None or config.nnx_flax_faults else self.dtype

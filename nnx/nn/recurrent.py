@@ -102,6 +102,7 @@ class RNN(Module):
                 fix="pass rngs=nnx.Rngs(seed), or a bool",
             )
         self.rngs: RngStream | None = data(None) if rngs is False else _own_stream(rngs)
+        # By default everything in the cell is carried: each step sees what the step before it has written.
         state_axes = state_axes or _CARRIED
         self.state_axes = state_axes if isinstance(state_axes, StateAxes) else HashableMapping(state_axes)
         self.broadcast_rngs = ops.hashable(broadcast_rngs)
@@ -138,6 +139,7 @@ class RNN(Module):
         time_major = self.time_major if time_major is None else time_major
         reverse = self.reverse if reverse is None else reverse
         keep_order = self.keep_order if keep_order is None else keep_order
+        # At least 0, so that an input with too few axes reaches the error below.
         batch = max(inputs.ndim - 1 - self.cell.num_feature_axes, 0)
         time_axis = 0 if time_major else batch
         if inputs.ndim <= time_axis:

@@ -142,6 +142,7 @@ def dot_product_attention_with_rope(
     if input_positions is not None and input_positions.shape[-1] != key.shape[-3]:
         key_positions = None
     query, key = (
+        # Over the heads, which stand between positions and features; all heads have the same positions.
         jax.vmap(rope, in_axes=(-2, None), out_axes=-2)(heads, positions)
         for heads, positions in ((query, input_positions), (key, key_positions))
     )

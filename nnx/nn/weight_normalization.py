@@ -259,6 +259,8 @@ class SpectralNorm(Module):
                     weight[...], stored_u[...], steps=self.n_steps, epsilon=self.epsilon
                 )
                 if update_stats:
+                    # In their own dtype: a promoted one would change the Variable, and a compiled step would trace
+                    # again.
                     stored_u[...], stored_sigma[...] = u.astype(stored_u.dtype), sigma.astype(stored_sigma.dtype)
                 dtype = dtypes.canonicalize_dtype(value, u, sigma, dtype=self.dtype)
                 normed.append((weight, value.astype(dtype).astype(weight.dtype)))

@@ -87,6 +87,7 @@ class HashableMapping(Mapping[Any, Any], Hashable):
         return len(self._mapping)
 
     def __hash__(self) -> int:
+        # At the first use only: objects that are made alike share a mapping, which then compares by identity.
         if self._hash is None:
             self._hash = hash(frozenset(self._mapping.items()))
         return self._hash
@@ -98,6 +99,7 @@ class HashableMapping(Mapping[Any, Any], Hashable):
         return repr(self._mapping)
 
     def __reduce__(self) -> Any:
+        # Without successors and layouts, which are caches of this process.
         return (HashableMapping, (dict(self._mapping),))
 
 

@@ -31,6 +31,7 @@ def to_pure_dict(state: Any, extract_fn: Callable[[Any], Any] | None = None) -> 
     return unflatten_mapping([(path, extract(value)) for path, value in to_flat_state(state)])
 
 
+# Checkpoints have strings for all keys, so the elements of a List come back as "0", "1", ...
 def _int_or_key(part: Any) -> Any:
     try:
         return int(part)

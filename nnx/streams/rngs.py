@@ -130,6 +130,7 @@ class RngStream(Pytree):
             raise InvalidRngError(f"Invalid rng value: {key}", fix="pass a seed, or a key from jax.random.key")
         self.tag = tag
         self.key = RngKey(key, tag=tag)
+        # A count for each key, so that a mapped stream counts along the axis of its keys.
         self.count = RngCount(jnp.zeros(key.shape, dtype=jnp.uint32), tag=tag)
 
     def __call__(self) -> jax.Array:

@@ -93,6 +93,7 @@ def record(
     # A copy, because the numbers are stored as attributes, and the traced call may change the object.
     copy = clone(obj, graph=True)
     nodes = recorded_nodes(copy)
+    # Unbound, to be called with the copy.
     function = getattr(type(obj), method)
     recording = Recording([path for path, _ in nodes], flops, vjp_flops)
     watcher = functools.partial(_recorded, recording)
@@ -158,6 +159,7 @@ def _recorded(
     recording.seen.add(key)
     path = recording.paths[number] + (() if name == "__call__" else (name,))
     call = CallInfo(len(recording.calls), number, type(node), path, inputs, "", None, None)
+    # Before the call is traced, so that its row is above those of the calls that it makes.
     recording.calls.append(call)
     program, out, after, objects, before = _traced(method, node, args, kwargs)
     count = out.count

@@ -79,6 +79,7 @@ def tabulate(
     calls = record(obj, method, input_args, input_kwargs, flops=compute_flops, vjp_flops=compute_vjp_flops)
     rows = [call for call in calls if (depth is None or len(call.path) <= depth) and row_filter(call)]
     nodes = recorded_nodes(obj)
+    # Sorted, because the order of a set of classes differs from process to process.
     kinds = sorted({_kind(variable) for variable in _variables(obj)}, key=lambda kind: kind.__name__)
     costs = [name for name, asked in (("flops", compute_flops), ("vjp_flops", compute_vjp_flops)) if asked]
     heads = ["path", "type", "inputs", "outputs", *costs]

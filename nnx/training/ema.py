@@ -87,6 +87,7 @@ class EMA(Pytree):
 
     def _moved(self, path: Any, average: Any, now: Any) -> jax.Array:
         old, new = average[...], now[...] if isinstance(now, Variable) else now
+        # Keys of random streams, for example, have no sum.
         if not jnp.issubdtype(old.dtype, jnp.number):
             raise AveragedLeafError(
                 f"EMA averages numbers, got a {type(average).__name__} of {old.dtype}",

@@ -170,6 +170,7 @@ class Average(Metric):
                 )
             total, count = values, 1
         elif mask is None:
+            # The size is known while tracing, so counting costs no computation.
             total, count = values.sum(), values.size
         else:
             weighted = values * mask.astype(values.dtype)

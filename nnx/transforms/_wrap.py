@@ -36,6 +36,8 @@ def boundary_of(
     return _boundary_of(name, graph_mode(graph), graph_updates_mode(graph_updates), copies, supplies, switches)
 
 
+# Kept, so that a transform which is made anew in each call of the function around it finds the plans of the call
+# before.
 @cached_by("mode and switches", most=256)
 def _boundary_of(
     name: str, graph: bool, updates: bool, copies: bool, supplies: int, switches: tuple[Hashable, ...]

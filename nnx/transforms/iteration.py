@@ -151,6 +151,7 @@ def _mapped(
     boundary = boundary_of(rule.name, graph, graph_updates)
     in_axes = checked_prefix(boundary, options.in_axes, "in_axes", "StateAxes")
     out_axes = checked_prefix(boundary, options.out_axes, "out_axes", "StateAxes")
+    # A StateAxes belongs to one argument: by itself it would be the prefix of all arguments together.
     if isinstance(in_axes, StateAxes):
         raise PrefixError(
             f"in_axes of {rule.name} is a StateAxes instead of a tuple",
@@ -234,6 +235,7 @@ def scan(
                     f"When in_axes=Carry, the function must take exactly one argument, not {len(args) + len(kwargs)}",
                     fix="pass the carry as one tuple, or write in_axes with an entry for each argument",
                 )
+            # `in_axes` has an entry for each position, so an argument that is passed by name needs its position.
             return run(*by_position(function, args, kwargs) if kwargs else (args, kwargs))
 
         return named_like(function, transformed)
@@ -369,6 +371,7 @@ def fori_loop(
     >>> nnx.fori_loop(0, 4, add, nnx.Param(jnp.array(1)))[...].item()
     7
     """
+    # `supplies`: the counter stands in front of the user's argument, which errors then name by its place in `body_fun`.
     boundary = boundary_of("fori_loop", graph, graph_updates, supplies=1)
     options, bounds = fori_options(lower, upper, unroll)
     return interpreted_at_once(FORI, boundary, (body_fun,), options)((init_val,), {}, extra=bounds)

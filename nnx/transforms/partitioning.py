@@ -71,6 +71,8 @@ def get_partition_spec(tree: T) -> T:
 
     def spec(leaf: Any) -> Any:
         if _is_variable(leaf):
+            # Inside of a Variable, so that the result has the structure of the tree and can be passed for its
+            # shardings.
             return leaf.replace(get_var_pspec(leaf))
         return PartitionSpec() if hasattr(leaf, "shape") else None
 
