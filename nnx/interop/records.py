@@ -100,7 +100,7 @@ class GraphRecord(RecordNode):
     record_structure: RecordStructure = static(kw_only=True)
 
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, GraphRecord]:
-        """Calls the module. Returns its output and the successor of this record."""
+        """Calls the module. Returns its output, and this record with the updates that the call made."""
         out, updates = _call(operator.call, self, args, kwargs)
         return out, partition.update(self, updates)
 

@@ -185,7 +185,7 @@ class Sequential(Module, Iterable[Callable[..., Any]]):
         return iter(self.layers)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        # As in flax, an empty chain returns what it is passed.
+        # As in flax, an empty chain returns its arguments.
         if not len(self.layers):
             return args[0] if len(args) == 1 else args or kwargs or None
         output: Any = None
@@ -208,7 +208,7 @@ class Sequential(Module, Iterable[Callable[..., Any]]):
 
 
 def accepted_keywords(func: Callable[..., Any], positional: int, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Selects the keyword arguments that a function accepts beside some positional arguments.
+    """Selects the keyword arguments that a function accepts in addition to some positional arguments.
 
     Args:
         func: the function; a builtin without a signature accepts none.

@@ -243,8 +243,8 @@ class Pytree(Slots, Representable, metaclass=PytreeMeta):
         def __dict__(self) -> dict[str, Any]:
             if not self._pytree__exposed:
                 _set_attributes(self, in_order(self))
-                # The caller may write into the dict from now on, past `_setattr`: plans of this object compare what is
-                # in it.
+                # The caller may write into the dict from now on, past `_setattr`: plans of this object compare its
+                # items.
                 _store(self, "_pytree__exposed", True)
                 touch(self)
             return attributes_of(self)

@@ -1,4 +1,4 @@
-"""Packed States, for compiled calls of plain `jax.jit`: those that a call returns, and those passed to many calls.
+"""Packed States, for compiled calls of plain `jax.jit` that return a State, or that get the same State again and again.
 
 A State that a compiled call returns is *packed*: it has only leaves, and builds dicts and Variables when it is first
 read (see `State`). A training loop that passes it on never reads it.

@@ -371,7 +371,7 @@ def fori_loop(
     >>> nnx.fori_loop(0, 4, add, nnx.Param(jnp.array(1)))[...].item()
     7
     """
-    # `supplies`: the counter stands in front of the user's argument, which errors then name by its place in `body_fun`.
+    # `supplies`: `body_fun` has a parameter for the counter first, so errors name the user's argument by the second.
     boundary = boundary_of("fori_loop", graph, graph_updates, supplies=1)
     options, bounds = fori_options(lower, upper, unroll)
     return interpreted_at_once(FORI, boundary, (body_fun,), options)((init_val,), {}, extra=bounds)

@@ -180,7 +180,7 @@ def checkify(
     graph: bool | None = None,
     graph_updates: bool | None = None,
 ) -> Callable[P, tuple[jax_checkify.Error, R]]:
-    """Makes a function return the error of its `checkify.check`s beside its output.
+    """Makes a function return a pair: the error of its `checkify.check`s, and its output.
 
     Raises:
         ValueError: for a bound method of an object.
