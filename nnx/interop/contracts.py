@@ -75,7 +75,8 @@ SHAPES = {
     "RMSNorm": {"scale": "num_features"},
 }
 
-# The checker imports nothing of NNX: it reads objects by these functions, which it has as soon as NNX is imported.
+# The checker reads NNX's objects by these functions alone, and has them once NNX is imported: a program of records does
+# not load NNX for its proofs.
 LAYER = objects.loaded(
     objects.Layer(
         is_record_class=_is_record_class,

@@ -98,7 +98,7 @@ class SimpleCell(VectorCell):
         in_features: int,
         hidden_features: int,
         *,
-        # float32, where the other cells have None: the defaults are flax's, and a test compares every one of them.
+        # float32, where the other cells have None: the defaults are flax's, so that programs compute the same.
         dtype: Any = jnp.float32,
         param_dtype: Any = jnp.float32,
         carry_init: Callable[..., Any] | None = None,
@@ -155,8 +155,7 @@ class _FusedCell(RNNCellBase):
     ):
         of_input, of_carry, bias = begin_cell(self, locals())
         size = self._gates * hidden_features
-        # A second bias would only be added to the first. Which of the two maps has it differs from cell to cell in
-        # flax, and States of flax's cells must fit these.
+        # As in flax, whose States must fit: one bias for both maps, and which of the two has it differs between the cells.
         self.dense_i = of_input(size, **({"use_bias": False} if self._carry_has_bias else bias))
         self.dense_h = of_carry(size, **(bias if self._carry_has_bias else {"use_bias": False}))
         self.carry_init = kept_init(carry_init)
