@@ -155,7 +155,7 @@ class _FusedCell(RNNCellBase):
     ):
         of_input, of_carry, bias = begin_cell(self, locals())
         size = self._gates * hidden_features
-        # As in flax, whose States must fit: one bias for both maps, and which of the two has it differs between the cells.
+        # As in flax, whose States must fit: one bias for both maps, and which of the two has it depends on the cell.
         self.dense_i = of_input(size, **({"use_bias": False} if self._carry_has_bias else bias))
         self.dense_h = of_carry(size, **(bias if self._carry_has_bias else {"use_bias": False}))
         self.carry_init = kept_init(carry_init)

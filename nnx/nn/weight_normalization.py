@@ -97,8 +97,8 @@ class WeightNorm(Module):
         self.scales = None
         if use_scale:
             stream: Any = rngs["params"]
-            # With the paths of this moment: parameters that the layer creates later have no scale, and a call names them
-            # in an error.
+            # With the paths of this moment: parameters that the layer creates later have no scale, and a call names
+            # them in an error.
             weights = to_flat_state(state(layer_instance, Param))
             chosen = [(path, weight) for path, weight in weights if self.variable_filter(path, weight)]
             self.scales = data({path: Param(_scale(self, stream, weight)) for path, weight in chosen})
