@@ -75,8 +75,8 @@ SHAPES = {
     "RMSNorm": {"scale": "num_features"},
 }
 
-# The checker reads NNX's objects by these functions alone, and gets them only after NNX was imported: proofs of a program
-# of records do not load NNX.
+# The checker reads NNX's objects by these functions. It imports this file when an annotation first names a class of NNX,
+# so that proofs of records do not load NNX.
 LAYER = objects.loaded(
     objects.Layer(
         is_record_class=_is_record_class,
