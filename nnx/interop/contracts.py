@@ -75,7 +75,7 @@ SHAPES = {
     "RMSNorm": {"scale": "num_features"},
 }
 
-# The checker reads NNX's objects by these functions. It imports this file when an annotation first names a class of NNX,
+# The checker reads NNX's objects by these functions. It imports this file when an annotation first names an NNX class,
 # so that proofs of records do not load NNX.
 LAYER = objects.loaded(
     objects.Layer(
