@@ -28,6 +28,7 @@ def _flag(name: str, default: bool) -> bool:
     text = os.environ.get(name.upper())
     if text is None or text.lower() in _TRUE | _FALSE:
         return default if text is None else text.lower() in _TRUE
+    # Refused, because a misspelt value would otherwise pass for false.
     raise ValueError(f"{name.upper()}={text!r} in the environment is neither true nor false")
 
 
@@ -73,6 +74,7 @@ class Config:
 config = Config()
 
 
+# For each thread: a `with` block must not change the mode of a trace that runs in another thread.
 class _Overrides(threading.local):
     """The overrides of this thread: a stack for each option, of which the last entry counts."""
 
@@ -118,6 +120,7 @@ class _Scoped:
         self._pop()
         self._push(self._replaced)
 
+        # Decorating switches nothing: the constructor's override is undone here, and only calls of `f` have it.
         @functools.wraps(f)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             self._push(self._values)

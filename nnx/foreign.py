@@ -28,6 +28,7 @@ def is_foreign_type(kind: type) -> bool:
     if kind in _not_foreign:
         return False
     real = real_nnx()
+    # Not remembered: the program may import flax.nnx later.
     if real is None:
         return False
     # While flax.nnx is being imported, it may lack some of these names.

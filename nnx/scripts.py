@@ -49,6 +49,7 @@ def _run_module(arguments: Sequence[str]) -> None:
         raise ProgramError("-m needs the name of a module")
     if not _exists(arguments[0]):
         raise ProgramError(f"no module named {arguments[0]!r}")
+    # `alter_sys` below puts the module's file in the place of its name, as `python -m` does.
     sys.argv = list(arguments)
     runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
 

@@ -28,6 +28,8 @@ class Epoch:
 
     def advance(self) -> None:
         """Sets a new number. Call it after the mutation, never before."""
+        # If this came before the mutation, another thread could store the new number with the old structure, and use an
+        # outdated plan from then on.
         self.now = fresh_version()
 
 

@@ -36,6 +36,7 @@ def nnx_in_bridge_mdl(factory: Callable[[Rngs], Module], name: str | None = None
     if context.module.is_initializing():
         module = factory(rngs)
     else:
+        # Abstract, because the parameters are those passed to `apply`: initial values would be drawn and thrown away.
         module = eval_shape(factory, clone(rngs, graph=True), graph=True)
         # Under `jit`, so that XLA removes the computation of parameters, on which the random state does not depend.
         update(module, jit(lambda rngs: state(factory(rngs), RngState, graph=True), graph=True)(rngs))

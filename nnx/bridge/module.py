@@ -63,6 +63,8 @@ class ModuleStackEntry:
 
     module: Module
     in_compact: bool
+    # Counted for each call and not for each module: a module that is called twice gives its submodules the same names
+    # again, and so finds their variables.
     type_counter: defaultdict[str, int] = dataclasses.field(default_factory=lambda: defaultdict(int))
     names: set[str] = dataclasses.field(default_factory=set)
 
@@ -103,6 +105,7 @@ def _at_work(module: Module, in_compact: bool, function: Callable[..., Any], *ar
     try:
         return function(*args, **kwargs)
     finally:
+        # Also after an error: a module left on the stack would adopt the modules that are created afterwards.
         MODULE_CONTEXT.module_stack.pop()
 
 
@@ -122,6 +125,7 @@ class ModuleState(State):
     """The variables of a submodule that does not exist yet."""
 
 
+# A State is a mapping, which as an attribute would be static, and static attributes refuse Variables.
 register_data_type(ModuleState)
 
 
@@ -155,7 +159,9 @@ class ModuleMeta(nnx_module.ModuleMeta):
         bound = context is not None and not orphan
         name = kwargs.get("name")
         if name is not None and bound and "name" not in fields:
+            # The constructor that `dataclasses` generated would refuse the keyword.
             del kwargs["name"]
+        # Declared as data while it is None: `_enter` assigns a Scope later, which a static attribute would refuse.
         self.scope = data(None)
         self.__init__(*args, **kwargs)
         self.attr_priorities = {}
@@ -213,8 +219,11 @@ class Module(nnx_module.Module, ModuleBase, metaclass=ModuleMeta):
             and not isinstance(value, ModuleState)
             and _has_variables(value)
         ):
+            # Variables for a submodule that does not exist yet: `_bind` writes them into it when it is assigned under
+            # this name.
             value = as_state(value, ModuleState)
         elif assigned is value and isinstance(value, list | tuple | dict) and _has_variables(value):
+            # A plain container would be static by its type, and refuse the Variables in it.
             value = data(value)
         super()._setattr(name, value)
 
@@ -283,6 +292,7 @@ class Module(nnx_module.Module, ModuleBase, metaclass=ModuleMeta):
         return self._variable(variable_type_from_name(col, allow_register=True), col, name, make, unbox)
 
     def _variable(self, kind: type, col: str, name: str, make: Callable[[], Any], unbox: bool) -> Any:
+        # Elsewhere a variable would exist only if the method happened to run in `init`, and `apply` would lack it.
         if current_module() is not self:
             raise StructureError(
                 "Parameters must be initialized in `setup()` or in a method wrapped in `@compact`",
@@ -342,7 +352,10 @@ class Module(nnx_module.Module, ModuleBase, metaclass=ModuleMeta):
                 update(present, as_state(value, ModuleState))
             else:
                 setattr(module, name, value)
+        # After the variables are attributes: this runs `setup`, and the submodules that it assigns take their variables
+        # from there.
         _enter(module, Scope(rngs if isinstance(rngs, Rngs) else Rngs(rngs), mutable, _initialize))
+        # Unbound, to be called with the copy: a bound method would call the original module, which has no variables.
         function = getattr(type(module), method) if isinstance(method, str) else getattr(method, "__func__", method)
         out = _at_work(module, False, function, module, *args, **kwargs)
         return out if mutable is False else (out, module._get_variables())
@@ -382,6 +395,7 @@ def add_submodule(context: ModuleStackEntry, child: Any, name: str | None, kind:
         ValueError: if the same call has already added a submodule of this name.
     """
     name = context.auto_name(kind or type(child)) if name is None else name
+    # Two submodules of one name would share one set of variables without a word.
     if name in context.names:
         raise StructureError(
             f"two submodules of one call are named {name!r}",
@@ -390,11 +404,13 @@ def add_submodule(context: ModuleStackEntry, child: Any, name: str | None, kind:
         )
     context.names.add(name)
     setattr(context.module, name, child)
+    # A Variable that other modules have in an attribute as well is then listed under the module that created it.
     context.module.set_attr_priority(name, AttrPriority.INIT_PARENT)
 
 
 def _bind(parent: Module, child: Module, stored: Any) -> None:
     """Gives a submodule its scope and the variables stored under its name, unless it has a scope already."""
+    # A shared submodule is assigned to several parents, and has its variables from the first.
     if child.scope is not None:
         return
     if isinstance(stored, ModuleState):
@@ -425,6 +441,7 @@ def _has_variables(value: Any) -> bool:
 def _variables_of(node: Any, path: Path, seen: set[int]) -> Iterator[tuple[Path, Any]]:
     """Yields Variables and arrays with their paths; of several paths, the first by priority."""
     if isinstance(node, Variable):
+        # As in Linen, keys are passed to each call and are no variables.
         if not isinstance(node, RngState) and id(node) not in seen:
             seen.add(id(node))
             yield path, node

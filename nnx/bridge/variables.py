@@ -96,9 +96,11 @@ def to_linen_var(vs: Variable[Any]) -> Any:
     if is_vanilla_variable(vs):
         return vs.get_value()
     metadata = vs.get_metadata()
+    # Removed, because it says which box to make and is no field of that box.
     kind = metadata.pop(_BOX_TYPE, None)
     if kind is None:
         return NNXMeta(type(vs), vs.get_value(), metadata)
+    # The modes of a Variable are no fields of Linen's boxes, whose constructors would refuse them.
     fields = {name: value for name, value in metadata.items() if name not in REQUIRED}
     # Linen's own boxes rename some of their fields for NNX.
     if hasattr(kind, "from_nnx_metadata"):
@@ -122,6 +124,8 @@ def to_nnx_var(col: str, x: Any) -> Variable[Any]:
     """
     kind = variable_type_from_name(col, allow_register=True)
     if isinstance(x, NNXMeta):
+        # Linen goes by the collection and NNX by the type. If the two disagree, the way back would lead to another
+        # collection.
         if x.var_type is not kind:
             raise StructureError(
                 f"found a {x.var_type.__name__} in the collection {col!r}, which is for {kind.__name__}",
@@ -162,6 +166,8 @@ def sort_variable_types(types: Iterable[type]) -> list[type]:
     >>> [kind.__name__ for kind in sort_variable_types([nnx.Variable, nnx.Param, nnx.LoRAParam])]
     ['LoRAParam', 'Param', 'Variable']
     """
+    # A class has a longer MRO than its bases. The name decides between others, so that the order is the same in each
+    # process.
     return sorted(types, key=lambda kind: (-len(kind.__mro__), kind.__name__))
 
 
@@ -185,6 +191,7 @@ def linen_vars_to_nnx_attrs(variables: Mapping[str, Any]) -> dict[str, Any]:
     for collection, tree in variables.items():
         # In Linen, every value that is no mapping is a variable.
         for path, value in flatten_to_sequence(tree):
+            # Every prefix is looked up, because a variable `a` and a variable `a/b` exclude each other, too.
             above = next((path[:i] for i in range(1, len(path) + 1) if path[:i] in origins), None)
             if above is not None or path in inner:
                 earlier = "another collection" if above is None else repr(origins[above])

@@ -103,10 +103,13 @@ class ToNNX(Module):
     """
 
     def __init__(self, module: linen.Module, rngs: Rngs | jax.Array | None = None):
+        # Static, because a Linen module has no variables: it is configuration, and a part of this module's structure.
         self.to_nnx__module = static(module)
         if isinstance(rngs, jax.Array | int):
+            # Linen's `init` takes a bare key as that of the stream `params`.
             rngs = Rngs(params=rngs)
         elif rngs is not None:
+            # A fork, so that calls of this module do not advance the caller's streams.
             rngs = rngs.fork()
         self.to_nnx__rngs = data(rngs)
 
@@ -120,6 +123,7 @@ class ToNNX(Module):
 
     def __getattr__(self, name: str) -> Any:
         attributes = attributes_of(self)
+        # `copy` and `pickle` look up dunder methods, and do so before the object has any attribute.
         if not name.startswith("__") and "to_nnx__module" in attributes:
             if name in ("module", "rngs"):
                 warnings.warn(
@@ -158,6 +162,7 @@ class ToNNX(Module):
         else:
             own = {name: value for name, value in attributes_of(self).items() if not name.startswith(_OWN)}
             variables = nnx_attrs_to_linen_vars(own)
+            # `mutable` of the outer `apply` holds for the Linen modules inside, whose calls do not pass it on.
             if mutable is None and inside is not None:
                 mutable = inside.scope.mutable
             options = {"method": method, **kwargs}
@@ -298,10 +303,11 @@ class ToLinen(linen.Module):
     @linen.compact
     def __call__(self, *args: Any, nnx_method: Method = None, **kwargs: Any) -> Any:
         """Calls the module, or its method `nnx_method`, which is a name or a function of the module."""
-        # The constructor needs keys, but `apply` may be called without any. Then a constant stream serves: the
-        # variables
-        # overwrite everything that is initialised with it.
+        # A shared submodule is called several times in `init`; only its first call makes variables, and later calls use
+        # them.
         making = self.is_initializing() and not self.variables
+        # The constructor needs keys, but `apply` may be called without any. Then a constant stream serves: the
+        # variables overwrite everything that is initialised with it.
         keys = {} if self.skip_rng else {"rngs": Rngs(**linen_rngs_dict(self, add_default=not making))}
         module = self.nnx_class(*self.args, **{**self.kwargs, **keys})
         method = _get_module_method(module, nnx_method)
@@ -333,8 +339,11 @@ def _get_module_method(module: Module, method: Method) -> Callable[..., Any]:
 
 def _store(linen_module: ToLinen, module: Module) -> None:
     """Writes an NNX module's state into the mutable collections of a Linen module."""
+    # Without random state: Linen passes keys to each call.
     variables = state(module, Not(RngState), graph=True)
     for collection, tree in nnx_attrs_to_linen_vars(variables, linen_module.metadata_fn).items():
+        # Linen raises for a write into any other collection, and an `apply` without `mutable` has none that may be
+        # written.
         if linen_module.is_mutable_collection(collection):
             for name, value in tree.items():
                 linen_module.put_variable(collection, name, value)
@@ -367,6 +376,7 @@ def to_linen(
     )
 
 
+# Its own class, because None is a value of `metadata_fn`: to store the plain value of each Variable.
 class _Missing:
     pass
 
@@ -424,5 +434,6 @@ def to_linen_class(
             # Linen generates a dataclass constructor for each subclass, which would replace this one.
             cls.__init__ = __init__  # type: ignore[method-assign]
 
+    # For the class itself: its `__init_subclass__` runs for subclasses only.
     ToLinenPartial.__init__ = __init__  # type: ignore[method-assign]
     return ToLinenPartial

@@ -36,11 +36,11 @@ class RefCall(RefStructure):
         return named(self.full_paths[position], self.mode.names(self.functions))
 
     def described(self) -> Described:
-        """The part of the cache key that is no array, in words: why a call was traced again."""
+        """Describes the static part of the cache key, for reports of why a call was traced again."""
         return describe_arguments(self, self.mode.names(self.functions))
 
     def meant(self) -> frozenset[Path]:
-        """The arguments that the user declared static: none here, for NNX transforms bind `static_argnums` before."""
+        """Returns the arguments that the user declared static: none, because NNX transforms have bound them before."""
         return frozenset()
 
     def sparse(self, values: Mapping[int, Any]) -> Call:

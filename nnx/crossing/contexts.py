@@ -56,7 +56,7 @@ class UpdateContext:
         return isinstance(other, UpdateContext)
 
     def flatten_end(self, ref_index: RefMap) -> None:
-        """After (1), keeps the outer objects; after (3), lets go of the inner ones."""
+        """After step (1), stores the outer objects with their numbers; after step (3), drops the inner objects."""
         if self.outer_ref_outer_index is None:
             self.outer_ref_outer_index = ref_index
             self.outer_index_outer_ref = IndexMap.from_refmap(ref_index)
@@ -64,7 +64,7 @@ class UpdateContext:
             self.outer_index_inner_ref = self.inner_ref_outer_index = None
 
     def unflatten_end(self, index_ref: IndexMap, inner_merge: bool) -> None:
-        """After (2), keeps the inner objects."""
+        """After step (2), stores the inner objects with their numbers."""
         if inner_merge:
             self.outer_index_inner_ref = index_ref
             self.inner_ref_outer_index = RefMap.from_indexmap(index_ref)
@@ -101,7 +101,7 @@ class UpdateContextManager(contextlib.ContextDecorator):
 
 
 def update_context(tag: Hashable) -> UpdateContextManager:
-    """Opens an update context; see the module's docstring for what it is for.
+    """Opens an update context; the module's docstring says when it is used.
 
     Args:
         tag: the context's name, by which split and merge contexts find it; libraries use tags of their own.
@@ -168,7 +168,7 @@ class SplitContext:
     is_inner: bool | None
 
     def split(self, node: Any, *filters: Any) -> tuple[Any, ...]:
-        """Like `nnx.split`, but what an earlier graph of this context holds is only referred to."""
+        """Like `nnx.split`, but refers to nodes of an earlier graph of this context by number, without a leaf."""
         graphdef, *parts = self.flatten(node, *filters)
         return graphdef, *map(nested_or_leaf, parts)
 
@@ -186,7 +186,7 @@ class SplitContext:
 
 @dataclasses.dataclass
 class MergeContext:
-    """Rebuilds several graphs with one numbering, so that what they shared is one object again.
+    """Rebuilds several graphs with one numbering, so that an object that several of them share is one object again.
 
     >>> from weft import nnx
     >>> with split_context() as context:

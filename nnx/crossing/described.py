@@ -59,7 +59,7 @@ class Identity(Fixed):
 
 @dataclass
 class Picture:
-    """A structure as a table from path to what is there.
+    """A structure as a table from each path to its entry (a Variable, an object, an array, or a static value).
 
     Attributes:
         parts: objects, containers, Variables and their metadata, arrays and static values, by path.
@@ -162,7 +162,7 @@ class _Reader:
 
 
 def describe_tree(flattened: Tree, fixed_nodes: Sequence[Any], root: str) -> Described:
-    """Describes what a loop must not change in a tree that it carries: treedef, graph structure, shapes, identities.
+    """Describes the parts of a carry that a loop must not change: treedef, graph structure, shapes, identities.
 
         Args:
             flattened: the carried tree.
@@ -198,7 +198,7 @@ def describe_arguments(structure: RefStructure, names: Sequence[str]) -> Describ
 
 
 def describe_outcome(structure: RefStructure, names: Sequence[str], outcome: RefOutcome, groups: Groups) -> Described:
-    """Describes what all branches of a `cond` must agree on: their outputs, and their effects on the arguments.
+    """Describes the parts that all branches of a `cond` must have in common: outputs, and effects on the arguments.
 
     Args:
         structure: of the arguments, which are the same for all branches.

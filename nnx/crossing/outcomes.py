@@ -1,4 +1,4 @@
-"""Outcomes: the record of what a function returned and mutated, and how it is applied to the caller's objects.
+"""Outcomes: records of a function's return value and mutations, and how they are applied to the caller's objects.
 
 An outcome holds no array, no object and no tracer. It leaves the trace inside a treedef, and JAX keeps that treedef
 with the compiled program, for later calls on other objects. Therefore an outcome has numbers only: leaf 3 of the
@@ -38,7 +38,7 @@ _store = object.__setattr__
 
 @dataclass(frozen=True)
 class RefOutcome:
-    """The record of what a function returned and mutated, without arrays.
+    """The record of a function's return value and mutations, without arrays.
 
     Attributes:
         updates: (leaf, lane, place) for each leaf of the arguments that changed, as in `Place`.
@@ -110,7 +110,7 @@ class RefOutcome:
 
 
 class _Nothing(IndexMap):
-    """Answers every number of an argument's object with None, for a cotangent has no parts for the arguments."""
+    """A mapping that returns None for every number, because a cotangent has no parts for the arguments."""
 
     def __missing__(self, number: int) -> None:
         return None

@@ -34,7 +34,7 @@ from weft.nnx.variable.variable import Variable
 
 
 class OfGraph(ByFilter):
-    """The prefix that `nnx.prefix` has made for one graph: it names each Variable at its first path.
+    """The prefix that `nnx.prefix` has made for one graph, with an entry for the first path of each Variable.
 
     For a further path, `elsewhere` (the user's own function) says the ride that is compared with that of the first.
     """

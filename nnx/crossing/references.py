@@ -136,7 +136,7 @@ class References:
         return NODE in crossing.structure.items
 
     def describe(self, tree: Any, root: str) -> Described:
-        """Describes what a loop must not change in a tree that it carries."""
+        """Describes the parts of a carry that a loop must not change."""
         carried = take_apart(self.graph, tree)
         return describe_tree(carried, self._fixed_nodes(carried), root)
 
@@ -154,7 +154,7 @@ class References:
         return [node for node in nodes if id(node) not in bare or id(node) in within]
 
     def describe_outcome(self, crossing: Crossing[RefCall], outcome: RefOutcome, groups: Groups) -> Described:
-        """Describes what all branches must agree on."""
+        """Describes the parts of an outcome that all branches must have in common."""
         return describe_outcome(crossing.structure, self.mode.names(crossing.structure.functions), outcome, groups)
 
     def pack(self, tree: Any) -> tuple[RefStructure, tuple[Any, ...]]:

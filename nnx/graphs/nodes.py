@@ -153,6 +153,7 @@ register_pytree_node_type(
     set_key=_set_item,
     pop_key=lambda xs, key: xs.pop(key),
 )
+# As for JAX, None is a container without children, so it is a part of the structure.
 register_pytree_node_type(type(None), lambda _: ([], None), lambda _items, _: None)
 
 # ---------------------------------------------------------------------- questions

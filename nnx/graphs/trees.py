@@ -75,6 +75,7 @@ class SharingCheck:
 
     def meet(self, value: Any, path: Path) -> None:
         first = self._seen.setdefault(id(value), path)
+        # By identity: for a value that is met for the first time, `setdefault` returns this tuple.
         if first is not path:
             raise duplicate(value, first, path, self.function)
 

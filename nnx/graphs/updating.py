@@ -37,6 +37,7 @@ def update(node: Any, state: Any, /, *states: Any) -> None:
     for part in (state, *states):
         refuse_foreign(part)
     if isinstance(node, Variable):
+        # A split of a bare Variable by several filters gives a State for each of them, of which all but one are empty.
         nonempty = [part for part in (state, *states) if not isinstance(part, Mapping) or part]
         if states and len(nonempty) != 1:
             raise StructureError(f"a Variable is updated from one state that is not empty, got {len(nonempty)}")

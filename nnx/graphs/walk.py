@@ -224,7 +224,7 @@ def _map_tree(f: Callable[[Path, Any], Any], node: Any, path: Path, above: dict[
 
 
 def find_duplicates(node: Any, /, *, only: Filter = ...) -> list[list[Path]]:
-    """Finds the shared nodes of a graph: those that several paths lead to.
+    """Finds the shared nodes of a graph, and returns all paths to each of them.
 
     Args:
         node: the graph.

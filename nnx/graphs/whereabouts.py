@@ -89,7 +89,7 @@ def _path_to(node: Any, value: Any, named: tuple[str, ...]) -> Path | None:
 
 
 def _attributes(value: Any, named: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    """The plain attributes of a value; of a module only those that the code names.
+    """Returns the plain attributes of a value; of a module only the attributes that the code names.
 
     The code cannot have reached a module's other attributes. They must not be searched, because dicts are graphs:
     `sys.modules` leads to everything that the process has imported, which took seconds for each error.

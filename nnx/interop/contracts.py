@@ -75,6 +75,8 @@ SHAPES = {
     "RMSNorm": {"scale": "num_features"},
 }
 
+# The checker reads NNX's objects by these functions. It imports this file when an annotation first names an NNX class,
+# so that proofs of records do not load NNX.
 LAYER = objects.loaded(
     objects.Layer(
         is_record_class=_is_record_class,

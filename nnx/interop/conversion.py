@@ -30,6 +30,7 @@ from weft.nnx.objects.attributes import HashableMapping
 from weft.nnx.objects.objects import fill_object, new_object
 from weft.nnx.states.states import State
 
+# flax's notes about an object, of which weft makes its own in slots.
 _BOOKKEEPING = ("_pytree__nodes", "_pytree__state", "_object__nodes", "_object__state")
 # Entries of a class's namespace that Python creates for every class.
 _CLASS_BOOKKEEPING = frozenset(("__dict__", "__weakref__", "__classcell__", "__abstractmethods__", "_abc_impl"))
@@ -179,6 +180,7 @@ class Translation:
         twin.__dict__.update(function.__dict__)
         for name in ("__kwdefaults__", "__doc__", "__qualname__", "__module__", "__annotations__"):
             setattr(twin, name, getattr(function, name))
+        # A copy of a method is not remembered: it has the `__class__` cell of one class.
         if owner is None:
             self.known[function] = twin
         return twin
@@ -197,6 +199,7 @@ class Translation:
         }
         options = {} if getattr(kind, "_pytree__is_pytree", True) else {"pytree": False}
         twin = types.new_class(kind.__name__, bases, options, lambda namespace: namespace.update(body))
+        # Filled last, because the methods are made before the class in whose body they are.
         cell.cell_contents = twin
         self.known[kind] = _REBASED[kind] = twin
         return twin
@@ -237,6 +240,7 @@ class _Scope(dict[str, Any]):
         self._translation = translation
 
     def __missing__(self, name: str) -> Any:
+        # Not stored: a global may be bound anew, which the copied function must see as the original does.
         return self._translation.value(self._original[name])
 
 
@@ -257,6 +261,7 @@ def _twin(thing: Any) -> Any:
     """Returns the object of the same name in weft's counterpart of its module, or None."""
     if not _is_of_flax(thing):
         return None
+    # The file of a name may have no counterpart here, while `flax.nnx` itself exports the name.
     for module in (thing.__module__, NNX):
         try:
             counterpart: Any = twin_module(module)
@@ -277,4 +282,5 @@ def _mentions_flax(function: types.FunctionType) -> bool:
 
 def _codes(code: types.CodeType) -> list[types.CodeType]:
     inner = [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    # Functions and classes inside of a function have code of their own, which names globals, too.
     return [code, *(deeper for constant in inner for deeper in _codes(constant))]

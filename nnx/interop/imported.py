@@ -116,6 +116,6 @@ def imported(module: str, name: str) -> Any:
 
 
 def offer_imports(module: types.ModuleType) -> types.ModuleType:
-    """Makes those names attributes of a module that has no `__getattr__` of its own."""
+    """Makes the names that flax's module imports attributes of a module without a `__getattr__` of its own."""
     module.__dict__.setdefault("__getattr__", lambda name: imported(module.__name__, name))
     return module

@@ -65,6 +65,7 @@ class _Alias(Loader):
         return types.ModuleType(spec.name)
 
     def exec_module(self, module: types.ModuleType) -> None:
+        # After this method, Python's import takes the module from `sys.modules`, so the placeholder is seen by nobody.
         sys.modules[module.__name__] = self._module
         if module.__name__ == NNX:
             # Only now may names of flax's modules be looked up in these modules: without `install` a misspelt name is
@@ -79,6 +80,7 @@ class _MinimalFlax(Loader):
     """Creates the minimal `flax`, with `config` and `errors` only."""
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
+        # Python then makes an ordinary module.
         return None
 
     def exec_module(self, module: types.ModuleType) -> None:
@@ -101,6 +103,7 @@ class Finder(MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         if fullname == "flax":
+            # The installed flax is used, for Linen: only its `nnx` is replaced.
             if _find_elsewhere(fullname) is not None:
                 return None
             return importlib.machinery.ModuleSpec(fullname, _MinimalFlax(), is_package=True)
@@ -185,6 +188,7 @@ def _join_flax(flax: Any) -> None:
         if name in config.__dataclass_fields__:
             config.update(name, value)
 
+    # On the instance, so that deleting the attribute brings the method of the class back.
     flax.config.update = update_both
     _undo.append(lambda: delattr(flax.config, "update"))
 
@@ -225,6 +229,7 @@ def install() -> None:
             fix="call weft.nnx.install() first, before any import of flax.nnx (in a conftest.py, for pytest), "
             "or start the program by python -m weft.nnx",
         )
+    # First, because Python's own finder would find the real package.
     sys.meta_path.insert(0, Finder())
 
 
@@ -243,6 +248,7 @@ def uninstall() -> None:
     for name in dropped:
         sys.modules.pop(name, None)
     if flax is not None:
+        # `from flax import nnx` reads this attribute, and would not import again while it is there.
         vars(flax).pop("nnx", None)
     while _undo:
         _undo.pop()()

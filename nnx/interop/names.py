@@ -52,6 +52,7 @@ class NamesModule(types.ModuleType):
             for file in self.__dict__["_files"]:
                 value = vars(importlib.import_module(file)).get(name, _ABSENT)
                 if value is not _ABSENT:
+                    # Stored, so that Python finds the name itself from now on.
                     self.__dict__[name] = value
                     return value
         return imported(self.__name__, name)

@@ -51,6 +51,7 @@ def kind_of(variable_type: type) -> type[kinds.Kind]:
         return variable_type
     if variable_type is Variable:
         return VariableKind
+    # With the kinds of the bases, so that a filter by the base of a Variable type matches here, too.
     bases = tuple(kind_of(base) for base in variable_type.__bases__ if issubclass(base, Variable))
     return type(variable_type.__name__, bases, {})
 
@@ -65,6 +66,7 @@ class RecordStructure:
         self.paths = paths
 
     def __eq__(self, other: object) -> bool:
+        # The paths follow from the structure, so they need no comparison.
         return self is other or (isinstance(other, RecordStructure) and self.graphdef == other.graphdef)
 
     def __hash__(self) -> int:
@@ -98,7 +100,7 @@ class GraphRecord(RecordNode):
     record_structure: RecordStructure = static(kw_only=True)
 
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, GraphRecord]:
-        """Calls the module. Returns its output and the successor of this record."""
+        """Calls the module. Returns its output, and this record with the updates that the call made."""
         out, updates = _call(operator.call, self, args, kwargs)
         return out, partition.update(self, updates)
 
@@ -274,6 +276,7 @@ def functional(model_or_function: Any) -> Callable[..., tuple[Any, Any]]:
 
 
 def _call(function: Callable[..., Any], record: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    # A new module for each call, so that its mutations reach this call only.
     module = from_record(record)
     out = function(module, *args, **kwargs)
     after = to_record(module)
@@ -281,6 +284,7 @@ def _call(function: Callable[..., Any], record: Any, args: Any, kwargs: Any) -> 
     if after.record_structure != record.record_structure:
         _refuse_structure(record.record_structure, after.record_structure)
     updates = partition.changes(record, after)
+    # The output may contain the module's Variables or objects: a pure function returns their values, and records.
     return jax.tree.map(_as_record, out, is_leaf=is_graph_node), updates
 
 

@@ -89,6 +89,7 @@ class Assembly:
 
     def _add(self, value: Any, variables: Iterator[int], first: int, layouts: list[tuple[Layout, list[Any]]]) -> int:
         """Adds a value and everything below it. Returns the value's position in the pool."""
+        # Place 0 of the pool is None. JAX has no leaf for it, so it takes no Variable.
         if value is None:
             return 0
         if is_boxed(value):

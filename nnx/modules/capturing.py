@@ -43,6 +43,7 @@ def capture(
     >>> recorded.twice.get_value()
     (6,)
     """
+    # Used as a decorator: `@nnx.capture(nnx.Intermediate)`.
     if isinstance(fn, type) and issubclass(fn, Variable):
         kinds = (fn, *var_types)
         return lambda function: capture(function, *kinds, init=init, method_outputs=method_outputs)
@@ -92,6 +93,7 @@ def _open(modules: list[tuple[Path, Module]], kinds: Any, init: Mapping[Path, di
     for path, module in modules:
         boxes: dict[VariableType, dict[str, Any]] = {kind: {} for kind in kinds}
         for name, variable in init.get(path, {}).items():
+            # A kind that only `init` has gets a dict, too: `perturb` reads the values of a call before from it.
             boxes.setdefault(type(variable), {})[name] = variable.get_value()
         setattr(module, _CAPTURES, data(tuple(kind(box) for kind, box in boxes.items())))
 
@@ -103,6 +105,7 @@ def _close(modules: list[tuple[Path, Module]], kinds: Any) -> list[tuple[Path, A
         for box in getattr(module, _CAPTURES, ()):
             if type(box) in kinds:
                 recorded.extend(((*path, name), type(box)(value)) for name, value in box.get_value().items())
+        # A Module that was created in the call has none.
         if hasattr(module, _CAPTURES):
             delattr(module, _CAPTURES)
     return recorded
@@ -117,6 +120,7 @@ def _record_methods_of(cls: type, kind: VariableType) -> Iterator[tuple[type, st
     # `vars(cls)` alone: an inherited method belongs to a class that may have instances elsewhere.
     for name, method in list(vars(cls).items()):
         if callable(method) and (name == "__call__" or not name.startswith("_")):
+            # On the class, because Python looks up `__call__` there and not on the object.
             setattr(cls, name, _recording(method, name, kind))
             yield cls, name, method
 

@@ -32,6 +32,7 @@ class Dict(MappingReprMixin, Module, MutableMapping[str, A]):
     def __getitem__(self, key: str) -> Any:
         try:
             return getattr(self, key)
+        # A KeyError, as of every mapping: `get`, `pop` and `setdefault` of `MutableMapping` rely on it.
         except AttributeError:
             raise KeyError(key) from None
 
@@ -67,6 +68,7 @@ class List(SequenceReprMixin, Module, MutableSequence[A]):
     _pytree__has_int_keys = True
 
     def __init__(self, it: Iterable[A] | None = None, /):
+        # Static, so that Lists of different lengths have different structures.
         self._length: int = 0
         for value in () if it is None else it:
             self.append(value)
@@ -154,6 +156,7 @@ class List(SequenceReprMixin, Module, MutableSequence[A]):
     def _graph_node_set_key(self, key: Any, value: Any) -> None:
         if not isinstance(key, int):
             raise KeyError(f"the key of a List's element must be an int, got {key!r}")
+        # A State may have elements that this List lacks. They come in the order of their keys, so each is the next.
         if key >= len(self):
             self.insert(key, value)
         elif isinstance(current := self[key], Variable) and isinstance(value, Variable):
@@ -182,6 +185,7 @@ class Sequential(Module, Iterable[Callable[..., Any]]):
         return iter(self.layers)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        # As in flax, an empty chain returns its arguments.
         if not len(self.layers):
             return args[0] if len(args) == 1 else args or kwargs or None
         output: Any = None
@@ -204,7 +208,7 @@ class Sequential(Module, Iterable[Callable[..., Any]]):
 
 
 def accepted_keywords(func: Callable[..., Any], positional: int, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Selects the keyword arguments that a function accepts beside some positional arguments.
+    """Selects the keyword arguments that a function accepts in addition to some positional arguments.
 
     Args:
         func: the function; a builtin without a signature accepts none.
@@ -216,6 +220,7 @@ def accepted_keywords(func: Callable[..., Any], positional: int, kwargs: Mapping
     """
     try:
         parameters = list(inspect.signature(func).parameters.values())
+    # Builtins and some callables of extensions have no signature that Python can read; they are passed no keywords.
     except (TypeError, ValueError):
         return {}
     by_position = [

@@ -10,6 +10,7 @@ from typing import Any
 
 # Methods of these are no part of a model's computation.
 _NOT_WATCHED = ("weft.nnx.modules.", "weft.nnx.printing.")
+# Reentrant, because a block may be entered inside of another by the same thread.
 _patching = threading.RLock()
 
 
@@ -36,6 +37,8 @@ def wrapped_methods(
     """A `with` block in which the methods of some classes are what `wrap(class, name, method)` makes of them."""
     # One at a time, so that each puts back what was there before all of them.
     with _patching:
+        # With the class's own entry, which is None for an inherited method: writing that back would copy it into the
+        # class, and a later change of the base would not reach it.
         before = [
             (kind, name, vars(kind).get(name), method) for kind in kinds for name, method in methods_of(kind).items()
         ]

@@ -91,6 +91,7 @@ class Module(Pytree, metaclass=ModuleMeta):
         captures = getattr(self, "__captures__", None)
         if captures is not None:
             box = next((box for box in captures if type(box) is kind), None)
+            # The `capture` around this call collects other kinds.
             if box is None:
                 return False
             box[name] = reduce_fn(box[name] if name in box else init_fn(), value)
@@ -131,6 +132,8 @@ class Module(Pytree, metaclass=ModuleMeta):
             if box is None:
                 return value
             if name not in box:
+                # Made in a first call. A second call gets the zeros by `init`, and is differentiated with respect to
+                # them.
                 box[name] = jax.tree.map(jnp.zeros_like, value)
             return box[name] + value
         if config.nnx_sow_capture_noop if capture_noop is None else capture_noop:

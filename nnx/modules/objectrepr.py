@@ -35,6 +35,7 @@ _printing = _Printing()
 
 def _measure(node: Any, known: dict[int, Sizes]) -> Sizes:
     """Sizes by kind of Variable below a node; a shared Variable counts at its first path only."""
+    # Entered before its children are measured, so that a cycle ends here.
     sizes = known[id(node)] = {}
     if isinstance(node, Variable):
         kind = RngState if issubclass(node.var_type, RngState) else node.var_type
@@ -108,6 +109,7 @@ def object_parts(node: Pytree):
         for name, value in _shown(node).items():
             yield Attr(name, jax.tree.map(_brief, value, is_leaf=is_graph_node))
     finally:
+        # Also after an error in a user's `repr`: the next text would show `...` for every object that this one has met.
         if first:
             _printing.seen = None
         if outermost:

@@ -43,6 +43,7 @@ class PackedObject:
         if not self.plan.is_valid():
             return None
         values = self.plan.read()
+        # A container as the value of a Variable has leaves of its own, for which the compiled call has no places.
         if not all_leaves(values):
             return None
         return values if self._in_order else [values[place] for place in self._order]
@@ -63,6 +64,7 @@ class ReturnedObject:
 
     def read(self) -> Sequence[Any] | None:
         """Returns the leaves, or None if any structure in the process has changed since."""
+        # There is no plan that could say which object has changed, so any structural change in the process ends this.
         if self._epoch != structure_epoch.now:
             return None
         values = [*map(_raw_value, self._variables)]

@@ -103,6 +103,7 @@ ObjectMeta = PytreeMeta
 
 
 def _is_stored_by_descriptor(cls: type, name: str) -> bool:
+    # Looked up in the classes, because `getattr` would call the descriptor.
     for base in cls.__mro__:
         if name in base.__dict__:
             return hasattr(type(base.__dict__[name]), "__set__")
@@ -119,6 +120,7 @@ def _take_state(node: Any) -> None:
                 _store(node, "_pytree__trace", state.trace_state)
 
 
+# Attributes that were stored past `_setattr`, by `object.__setattr__` or into `__dict__`, are not recorded yet.
 def _record_missing(node: Any) -> None:
     nodes = node._pytree__nodes
     for name, value in attributes_of(node).items():
@@ -172,6 +174,8 @@ def _flatten_with_keys(node: Any) -> tuple[list[Any], Any]:
 
 def _unflatten(cls: type, aux: Any, children: Iterable[Any]) -> Any:
     nodes, layout, statics = aux
+    # Without `__init__` and `__setattr__`: JAX unflattens with placeholders, too, which the checks of attributes would
+    # refuse.
     node = new_object(cls, nodes)
     values = attributes_of(node)
     values.update(zip(layout.data_names, children, strict=True))
@@ -223,6 +227,8 @@ class Pytree(Slots, Representable, metaclass=PytreeMeta):
         if cls.__dict__.get("__slots__"):
             raise TypeError(f"A Pytree does not support __slots__, but {cls.__name__} declares them")
         cls._pytree__is_pytree = config.flax_pytree_module if pytree is None else pytree
+        # New objects start with this mapping and share its successors: objects that are made alike have one record,
+        # which plans and graph definitions then compare by identity.
         cls._pytree__class_nodes = HashableMapping(declared_attributes(cls))
         GRAPH_TYPES[cls] = OBJECT
         if cls._pytree__is_pytree:
@@ -237,6 +243,8 @@ class Pytree(Slots, Representable, metaclass=PytreeMeta):
         def __dict__(self) -> dict[str, Any]:
             if not self._pytree__exposed:
                 _set_attributes(self, in_order(self))
+                # The caller may write into the dict from now on, past `_setattr`: plans of this object compare its
+                # items.
                 _store(self, "_pytree__exposed", True)
                 touch(self)
             return attributes_of(self)
@@ -344,6 +352,7 @@ class Pytree(Slots, Representable, metaclass=PytreeMeta):
             key = str(key)
         if not isinstance(key, str):
             raise KeyError(f"an attribute's name must be a string, got {key!r}")
+        # An existing Variable is written into and not replaced, so that other references to it see the new value.
         current = getattr(self, key, MISSING)
         if isinstance(current, attributes.Variable) and isinstance(value, attributes.Variable):
             current.update_from_state(value)

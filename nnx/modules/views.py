@@ -62,6 +62,7 @@ def view(
         return value
 
     out = recursive_map(set_view, node, graph=graph)
+    # A misspelt keyword would otherwise return an unchanged copy without a word.
     if unused and raise_if_not_found:
         raise StructureError(
             f"Unused keys found in nnx.view: {sorted(unused)}",
@@ -96,6 +97,7 @@ def with_attributes(
     >>> nnx.with_attributes(model, rate=0.1).layers[0].rate, model.layers[0].rate
     (0.1, 0.5)
     """
+    # Copies the objects around the same Variables, so that the attributes of the original stay as they are.
     out = recursive_map(lambda path, value: value, node, graph=graph)
     set_where_found(out, only, attributes, raise_if_not_found, graph)
     return out

@@ -99,6 +99,7 @@ class PReLU(Module):
         promote_dtype: Callable[..., Any] = dtypes.promote_dtype,
         negative_slope_metadata: Metadata = NO_METADATA,
     ):
+        # The slope starts as a constant, so no key is drawn and the constructor has no `rngs`, as in flax.
         self.negative_slope = Param(jnp.asarray(negative_slope_init, dtype=param_dtype), **negative_slope_metadata)
         self.dtype = dtype
         self.param_dtype = param_dtype

@@ -36,6 +36,7 @@ class Affine(Module):
 
 def learned(layer: Any) -> tuple[jax.Array, jax.Array | None]:
     """Returns the kernel and the bias of a layer, as arrays; the bias may be None."""
+    # Arrays and not Variables: the ops of `weft.modules` are functions of arrays, and know nothing of NNX.
     return layer.kernel[...], value_of(layer.bias)
 
 

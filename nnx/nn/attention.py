@@ -148,7 +148,11 @@ class MultiHeadAttention(Module):
         keep_options(self, locals(), but=("keep_rngs", *vars(self)))
         self.head_dim = _head_size(self)
         _make_maps(self, locals())
+        # A fork: two layers that stored the same stream would share its count, so a draw in one would change the keys
+        # of the other. Without dropout nothing is forked, because forking draws a key too.
         self.rngs = rngs.dropout.fork() if keep_rngs and dropout_rate > 0 else None
+        # Declared as data while they are None: `init_cache` assigns Variables to them later, and an attribute that is
+        # static refuses to become data by a plain assignment.
         self.cached_key = self.cached_value = self.cache_index = data(None)
 
     def __call__(
@@ -221,6 +225,7 @@ class MultiHeadAttention(Module):
         >>> layer(jnp.ones((3, 1, 4))).shape, int(layer.cache_index[...])
         ((3, 1, 4), 1)
         """
+        # By heads of keys, not of queries: sharing keys between queries is what makes such a cache smaller.
         shape = (*input_shape[:-1], self.num_kv_heads, self.head_dim)
         self.cached_key = Cache(jnp.zeros(shape, dtype))
         self.cached_value = Cache(jnp.zeros(shape, dtype))
@@ -255,6 +260,7 @@ def _head_size(layer: Any) -> int:
         raise ConfigError(
             f"the number of heads, {layer.num_heads}, must be divisible by num_kv_heads, {layer.num_kv_heads}"
         )
+    # `//` below would drop a remainder without a word, and the heads would have fewer features than the user asked for.
     if layer.qkv_features % layer.num_heads:
         raise ConfigError(
             f"Memory dimension, qkv_features, {layer.qkv_features}, must be divisible by num_heads, {layer.num_heads}"
@@ -337,5 +343,7 @@ def _dropout(layer: Any, deterministic: bool | None, rngs: Rngs | RngStream | No
         return True, None
     if first_given("deterministic", deterministic, layer.deterministic, owner=layer):
         return True, None
+    # The call's streams come before the layer's fork, so that a model can be built once and be given keys by its
+    # caller.
     stream = layer.rngs if rngs is None else rngs.dropout if isinstance(rngs, Rngs) else rngs
     return False, first_given("rngs", stream, owner=layer)()

@@ -56,11 +56,14 @@ def dot_product_attention_weights(
     >>> dot_product_attention_weights(x, x, is_causal=True).tolist()
     [[[1.0, 0.0], [0.5, 0.5]]]
     """
+    # Checked in Python: without a key, the failure would come from inside of `jax.random`, which names no argument of
+    # this call.
     _check_dropout(dropout_rate, deterministic, dropout_rng)
     query, key = promote_dtype((query, key), dtype=dtype)
     ops.check_attention(query, key)
     weights = ops.attention_weights(query, key, bias, mask, is_causal=is_causal, precision=precision)
     if module is not None:
+        # Recorded before dropout, so that the recorded weights do not depend on a key.
         module.sow(Intermediate, "attention_weights", weights)
     if deterministic or dropout_rate == 0:
         return weights

@@ -71,6 +71,7 @@ def canonicalize_axes(rank: int, axes: Axes) -> tuple[int, ...]:
     return tuple(sorted(set(ops.canonical_axes(axes, rank))))
 
 
+# flax's name, under which programs import the function.
 canonicalize_tuple = as_sizes
 
 

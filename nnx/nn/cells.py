@@ -60,6 +60,7 @@ def begin_cell(cell: Any, arguments: Mapping[str, Any]) -> tuple[Callable[..., L
     """
     keep_options(cell, arguments, but=("keep_rngs",))
     cell.rngs = kept_stream(arguments["keep_rngs"], arguments["rngs"])
+    # Partials, because the cells differ in how many maps they have and in which order the maps draw their keys.
     linear = functools.partial(
         Linear, **{name: arguments[name] for name in ("dtype", "param_dtype", "promote_dtype", "rngs")}
     )
@@ -97,6 +98,7 @@ class SimpleCell(VectorCell):
         in_features: int,
         hidden_features: int,
         *,
+        # float32, where the other cells have None: the defaults are flax's, so that programs compute the same.
         dtype: Any = jnp.float32,
         param_dtype: Any = jnp.float32,
         carry_init: Callable[..., Any] | None = None,
@@ -153,6 +155,7 @@ class _FusedCell(RNNCellBase):
     ):
         of_input, of_carry, bias = begin_cell(self, locals())
         size = self._gates * hidden_features
+        # As in flax, whose States must fit: one bias for both maps, and which of the two has it depends on the cell.
         self.dense_i = of_input(size, **({"use_bias": False} if self._carry_has_bias else bias))
         self.dense_h = of_carry(size, **(bias if self._carry_has_bias else {"use_bias": False}))
         self.carry_init = kept_init(carry_init)
@@ -261,6 +264,7 @@ class OptimizedLSTMCell(_FusedCell, MemoryCell):
     ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
         """Runs one step. Returns the next carry `(memory, output)` and the output, `(*batch, hidden_features)` each."""
         memory, h = carry
+        # The order i, f, g, o is that in which flax concatenates the kernels of `LSTMCell`.
         gates = jnp.split(self.dense_i(inputs) + self.dense_h(h), 4, axis=-1)
         memory, y = ops.lstm_step(memory, *gates, gate=self.gate_fn, activation=self.activation_fn)
         return (memory, y), y

@@ -54,6 +54,7 @@ def make_param(init: Any, rngs: Any, shape: Sizes, dtype: Any, metadata: Metadat
     return Param(value, **metadata)
 
 
+# An AttributeError too: flax fails at `rngs.params` when it is passed a seed, and the class of an error must be flax's.
 class RngsError(WeftError, AttributeError, TypeError):
     """Raised when a layer gets something else than `nnx.Rngs`."""
 
@@ -74,6 +75,8 @@ def refuse_rngs(rngs: Any) -> None:
 
 def maybe_param(use: bool, init: Any, rngs: Any, shape: Sizes, dtype: Any, metadata: Metadata) -> Any:
     """Creates a parameter if `use`; else returns None, declared as data, without drawing a key."""
+    # Marked as data, because None by itself would make the attribute static, and a Param could not be assigned to it
+    # later.
     return make_param(init, rngs, shape, dtype, metadata) if use else data(None)
 
 
@@ -98,6 +101,7 @@ def first_given(name: str, *options: Any, owner: Any) -> Any:
         f"{why} `{name}` argument was provided to {layer}",
         at=layer,
         fix=f"pass it to the constructor, {layer}(..., {name}=...), or to the call, layer(x, {name}=...)"
+        # Only layers with `set_view` are reached by `nnx.view`, so only for these is it a way out.
         + (f", or to all layers at once: nnx.view(model, {name}=...)" if hasattr(owner, "set_view") else ""),
     )
 

@@ -39,6 +39,8 @@ def _masked(layer: Any) -> tuple[jax.Array, jax.Array | None]:
             f"the mask of a {type(layer).__name__} must have the shape of its kernel",
             at=f"mask: {jnp.shape(layer.mask)}, kernel: {layer.kernel_shape}",
         )
+    # At each call, and not once in the constructor: the first step of an optimizer would move masked weights away from
+    # zero.
     return kernel * layer.mask, bias
 
 

@@ -50,4 +50,5 @@ def as_promotion(function: Callable[..., Any]) -> Callable[..., Any]:
     """Converts a function like `promote_dtype` to the ops' form, in which each array is an argument."""
     if function is promote_dtype and [promote_dtype.__code__, canonicalize_dtype.__code__] == _CODES:
         return promote
+    # A user's function takes one tuple, as flax's does; the ops pass each array as an argument of its own.
     return lambda *arrays, **options: function(arrays, **options)

@@ -35,6 +35,8 @@ def names_features(sizes: Callable[[Any], Mapping[int, int]]) -> Callable[[F], F
         @functools.wraps(method)
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
             try:
+                # Sizes are compared only after a failure: a kernel may have been replaced by one of another size, which
+                # works, and calls that work should pay nothing.
                 return method(self, *args, **kwargs)
             except (TypeError, ValueError) as error:
                 # The error of an inner layer is the better explanation: its sizes are closer to the fault.
@@ -58,6 +60,7 @@ def _explain(layer: Any, x: Any, sizes_of: Callable[[Any], Mapping[int, int]]) -
     axis, size = next(iter(wrong.items()))
     actual = shape[axis] if -len(shape) <= axis < len(shape) else "no such axis"
     where = "the last axis" if axis == -1 else f"axis {axis}"
+    # In place of the op's error, which names neither the layer nor its path.
     raise FeatureError(
         f"{type(layer).__name__} takes {size} features on {where}, not {actual}",
         at=[*whereabouts.find(layer, "called"), f"input: {jax.typeof(jnp.asarray(x))}"],

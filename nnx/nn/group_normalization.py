@@ -78,6 +78,8 @@ class GroupNorm(Normalizer):
         self.num_groups, self.group_size = _groups(num_features, num_groups, group_size)
         self.scale = maybe_param(use_scale, scale_init, rngs, (num_features,), param_dtype, scale_metadata)
         self.bias = maybe_param(use_bias, bias_init, rngs, (num_features,), param_dtype, bias_metadata)
+        # `num_groups` and `group_size` are stored above, where each is computed from the other; flax stores no
+        # `num_features` here.
         keep_options(self, locals(), but=("num_features", "num_groups", "group_size"))
 
     @names_features(features_of_norm)

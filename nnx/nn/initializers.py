@@ -65,6 +65,8 @@ def reshaped(init: Initializer, flat: tuple[int, ...], key: Any, shape: tuple[in
     return jnp.reshape(value, shape)
 
 
+# Compared by value. `functools.partial` compares by identity, and each layer makes a partial of its own, so every layer
+# would be a cache miss and would compile.
 class _Reshaped(NamedTuple):
     make: Hashable
     flat: tuple[int, ...]
@@ -102,6 +104,8 @@ def compiled(init: Any, shape: Sequence[int], dtype: Any) -> Callable[[Any, Any]
     ((2, 3), 5, None)
     """
     make = _make_of(init)
+    # XLA may merge constants, and a compiled initializer then differs from the eager one in the last bit: the same seed
+    # would give another model. Such initializers are called as they are.
     if make is None or not has_same_bits(shape, dtype) or not _untouched()():
         return None
     return _compiled(make, tuple(shape), jnp.dtype(dtype))

@@ -108,6 +108,7 @@ class LinearGeneral(Affine):
         bias_metadata: Metadata = NO_METADATA,
     ):
         in_features, out_features, axis = as_sizes(in_features), as_sizes(out_features), as_sizes(axis)
+        # A dict has no hash, and as a static attribute it would have to be compared with a copy at each compiled call.
         batch_axis = HashableMapping(batch_axis)
         # flax sets these two attributes last, and the order of attributes shows in `vars` and in the layer's text.
         keep_options(self, locals(), but=("promote_dtype", "preferred_element_type"))
@@ -248,6 +249,7 @@ class Einsum(Affine):
         kernel_metadata: Metadata = NO_METADATA,
         bias_metadata: Metadata = NO_METADATA,
     ):
+        # A wrong equation fails here, where it is written, and not at the first call.
         einsum_str = ops.check_equation(einsum_str)
         self.kernel = make_param(kernel_init, rngs, kernel_shape, param_dtype, kernel_metadata)
         self.bias = maybe_param(bias_shape is not None, bias_init, rngs, bias_shape or (), param_dtype, bias_metadata)
@@ -264,6 +266,7 @@ class Einsum(Affine):
         return ops.einsum(
             inputs,
             *learned(self),
+            # Checked again: the call may pass an equation of its own.
             equation=ops.check_equation(first_given("einsum_str", einsum_str, self.einsum_str, owner=self)),
             product=self.einsum_op,
             out_sharding=out_sharding,
@@ -319,6 +322,7 @@ class Embed(Module):
         Raises:
             ValueError: if the inputs are not integers.
         """
+        # Refused by name: the error of JAX's gather for a float index does not mention the layer.
         if not jnp.issubdtype(jnp.result_type(inputs), jnp.integer):
             raise ConfigError(
                 f"Input type must be an integer: Embed got {jnp.result_type(inputs)}",

@@ -74,6 +74,8 @@ class LoRA(Module):
         a_metadata: Metadata = NO_METADATA,
         b_metadata: Metadata = NO_METADATA,
     ):
+        # Checked here, because `make_param`, which checks it for other layers, makes only Params, and these are
+        # `lora_param_type`.
         if not hasattr(rngs, "params"):
             refuse_rngs(rngs)
         self.in_features = in_features
@@ -111,6 +113,7 @@ class LoRA(Module):
         return out if base is None else out + base(x, **kwargs)
 
 
+# The inputs of the product were promoted by the layer's own `promote_dtype`; promoting again could change their dtype.
 def _as_they_are(*arrays: Any, dtype: Any = None) -> Any:
     return arrays
 
@@ -151,6 +154,7 @@ class LoRALinear(Linear):
         b_metadata: Metadata = NO_METADATA,
         **kwargs: Any,
     ):
+        # First, so that kernel and bias draw the keys which they draw in a `Linear`.
         super().__init__(in_features, out_features, rngs=rngs, **kwargs)
         # With None, as in flax, a bfloat16 layer with float32 adapter parameters would return float32.
         in_dtype = lora_dtype if lora_dtype is not None or config.nnx_flax_faults else self.dtype

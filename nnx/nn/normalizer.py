@@ -36,6 +36,7 @@ zeros, ones = initializers.zeros_init(), initializers.ones_init()
 def features_of_norm(norm: Any) -> dict[int, int]:
     """The number of features of a norm by axis, for `names_features`; empty if there are several feature axes."""
     axes = getattr(norm, "feature_axes", getattr(norm, "axis", -1))
+    # From a parameter and not from `num_features`: `GroupNorm` stores none, and a parameter may have been replaced.
     learned = next((value for value in learned_of_norm(norm) if value is not None), None)
     return {axes: learned.shape[0]} if isinstance(axes, int) and learned is not None else {}
 

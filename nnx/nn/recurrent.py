@@ -102,6 +102,7 @@ class RNN(Module):
                 fix="pass rngs=nnx.Rngs(seed), or a bool",
             )
         self.rngs: RngStream | None = data(None) if rngs is False else _own_stream(rngs)
+        # By default everything in the cell is carried: each step sees what the step before it has written.
         state_axes = state_axes or _CARRIED
         self.state_axes = state_axes if isinstance(state_axes, StateAxes) else HashableMapping(state_axes)
         self.broadcast_rngs = ops.hashable(broadcast_rngs)
@@ -138,6 +139,7 @@ class RNN(Module):
         time_major = self.time_major if time_major is None else time_major
         reverse = self.reverse if reverse is None else reverse
         keep_order = self.keep_order if keep_order is None else keep_order
+        # At least 0, so that an input with too few axes reaches the error below.
         batch = max(inputs.ndim - 1 - self.cell.num_feature_axes, 0)
         time_axis = 0 if time_major else batch
         if inputs.ndim <= time_axis:
@@ -146,6 +148,8 @@ class RNN(Module):
             inputs = flip_sequences(inputs, seq_lengths, batch, time_major)
         stream: Any = self.rngs if rngs is None else rngs
         if isinstance(stream, Rngs):
+            # Forked, so that running a sequence draws one key from the caller's stream, however many arrays a cell's
+            # carry has.
             stream = stream.carry.fork()
         if initial_carry is None:
             initial_carry = _first_carry(self.cell, inputs, time_axis, batch, stream)
@@ -178,6 +182,7 @@ def _first_carry(cell: RNNCellBase, inputs: jax.Array, time_axis: int, batch: in
 
 def _own_stream(rngs: Any) -> RngStream:
     if rngs is True:
+        # A constant seed, as in flax. Cells draw a key for each carry, but by default their initial carries are zeros.
         return RngStream(0, tag="carry")
     return (rngs.carry if isinstance(rngs, Rngs) else rngs).fork()
 
@@ -209,6 +214,7 @@ def _step(cell: Any, carry: Any, x: Any) -> tuple[Any, Any]:
 
 def _step_with_history(cell: Any, carry: Any, x: Any) -> tuple[Any, Any]:
     carry, y = cell(carry, x)
+    # The carry goes out twice: as the loop's carry, and stacked, for the carry after each sequence's own last step.
     return carry, (carry, y)
 
 
@@ -332,16 +338,20 @@ class Bidirectional(Module):
             The merged outputs, or `((forward carry, backward carry), outputs)`.
         """
         if self.forward_rnn is self.backward_rnn:
+            # A log entry and not an error: sharing the parameters of both directions may be what the user wants.
             _log.warning("forward_rnn and backward_rnn are the same object, so they share their parameters")
         stream: Any = self.rngs if rngs is None else rngs
         shared: dict[str, Any] = {
             "rngs": stream.carry if isinstance(stream, Rngs) else stream,
             "seq_lengths": seq_lengths,
             "time_major": self.time_major if time_major is None else time_major,
+            # Asked for in any case: both networks then return pairs, whatever their own `return_carry` says.
             "return_carry": True,
         }
         first, second = (None, None) if initial_carry is None else initial_carry
         forward, forward_outputs = self.forward_rnn(inputs, initial_carry=first, reverse=False, **shared)
+        # `keep_order` puts the outputs of the reversed run back in the order of the inputs, so `merge_fn` joins outputs
+        # of one step.
         backward, backward_outputs = self.backward_rnn(
             inputs, initial_carry=second, reverse=True, keep_order=True, **shared
         )

@@ -52,6 +52,7 @@ class RoPE(Module):
         self.cached_sin = self.cached_cos = data(None)
         if embedding_size is not None and max_seq_len is not None:
             sin, cos = self._rotation_for(embedding_size, jnp.arange(float(max_seq_len)))
+            # Not Params: an optimizer over `nnx.Param` would train the tables.
             self.cached_sin, self.cached_cos = Variable(sin), Variable(cos)
 
     def _rotation_for(self, embedding_size: int, input_positions: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -59,6 +60,8 @@ class RoPE(Module):
         if embedding_size <= 0 or embedding_size % 2:
             raise ConfigError(f"RoPE: `embedding_size` must be positive and even, not {embedding_size}")
         frequencies = 1.0 / (self.theta ** (jnp.arange(0.0, embedding_size, 2) / embedding_size))
+        # Reshaped to the rank of the positions: under `jax_numpy_rank_promotion="raise"` JAX refuses to add axes by
+        # itself.
         angles = jnp.expand_dims(input_positions, -1) * jnp.reshape(
             frequencies, (*(1,) * input_positions.ndim, embedding_size // 2)
         )
@@ -80,6 +83,7 @@ class RoPE(Module):
         """
         places, features = x.shape[-2:]
         if input_positions is None and self.cached_sin is not None and self.cached_cos is not None:
+            # The slice below would be shorter than the sequence, and the product would fail without naming the table.
             if places > self.cached_sin.shape[0]:
                 raise AxisError(
                     f"RoPE has tables for {self.cached_sin.shape[0]} positions, but this sequence has {places}",
@@ -89,6 +93,8 @@ class RoPE(Module):
             sin, cos = self.cached_sin[...][:places], self.cached_cos[...][:places]
         else:
             if input_positions is None:
+                # Floats, because under strict dtype promotion JAX refuses a product of integers and the float
+                # frequencies.
                 input_positions = jnp.arange(float(places))
             if input_positions.shape[-1] != places:
                 raise AxisError(
@@ -136,6 +142,7 @@ def dot_product_attention_with_rope(
     if input_positions is not None and input_positions.shape[-1] != key.shape[-3]:
         key_positions = None
     query, key = (
+        # Over the heads, which stand between positions and features; all heads have the same positions.
         jax.vmap(rope, in_axes=(-2, None), out_axes=-2)(heads, positions)
         for heads, positions in ((query, input_positions), (key, key_positions))
     )

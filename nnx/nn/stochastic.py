@@ -52,6 +52,8 @@ class Dropout(Module):
                 f"rngs must be a Rngs or an RngStream: Dropout got a {type(stream).__name__}",
                 fix="pass rngs=nnx.Rngs(seed)",
             )
+        # A fork: layers that stored one stream would share its count, and adding a layer would change the draws of the
+        # others.
         self.rngs = data(None) if stream is None else stream.fork()
 
     def __call__(
@@ -73,6 +75,7 @@ class Dropout(Module):
             TypeError: if `rngs` is anything else.
         """
         deterministic = first_given("deterministic", deterministic, self.deterministic, owner=self)
+        # Before a stream is looked for, so that evaluation needs no `rngs`.
         if self.rate == 0 or deterministic:
             return inputs
         # The general formula would divide by 1 - rate.

@@ -97,6 +97,8 @@ class WeightNorm(Module):
         self.scales = None
         if use_scale:
             stream: Any = rngs["params"]
+            # With the paths of this moment: parameters that the layer creates later have no scale, and a call names
+            # them in an error.
             weights = to_flat_state(state(layer_instance, Param))
             chosen = [(path, weight) for path, weight in weights if self.variable_filter(path, weight)]
             self.scales = data({path: Param(_scale(self, stream, weight)) for path, weight in chosen})
@@ -134,9 +136,13 @@ def _weights_as(normed: Sequence[tuple[Variable[Any], Any]]) -> Iterator[None]:
         yield
     finally:
         for (weight, _), (raw, value), written in zip(normed, before, within, strict=True):
+            # The layer itself wrote the weight during the call, and its value counts; or the user asked for flax's
+            # behaviour, which leaves the normalised weights in the model, so that a call in `eval` changes trained
+            # parameters.
             if config.nnx_flax_faults or weight.get_raw_value() is not written:
                 continue
             if is_array_ref(raw):
+                # Written into the ref and not in its place: other Variables may have the same ref.
                 raw[...] = value
             else:
                 weight.set_raw_value(value)
@@ -238,6 +244,8 @@ class SpectralNorm(Module):
         """
         update_stats = first_given("update_stats", update_stats, not self.use_running_average, owner=self)
         matrices = _matrices(self)
+        # All weights are looked up before the first statistic is written, so that a weight without one leaves
+        # everything as it was.
         for path, _ in matrices:
             if (*path, "u") not in self.batch_stats or (*path, "sigma") not in self.batch_stats:
                 raise _lost(self, "singular vector", path)
@@ -251,6 +259,8 @@ class SpectralNorm(Module):
                     weight[...], stored_u[...], steps=self.n_steps, epsilon=self.epsilon
                 )
                 if update_stats:
+                    # In their own dtype: a promoted one would change the Variable, and a compiled step would trace
+                    # again.
                     stored_u[...], stored_sigma[...] = u.astype(stored_u.dtype), sigma.astype(stored_sigma.dtype)
                 dtype = dtypes.canonicalize_dtype(value, u, sigma, dtype=self.dtype)
                 normed.append((weight, value.astype(dtype).astype(weight.dtype)))

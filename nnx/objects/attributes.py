@@ -31,6 +31,7 @@ Static = Annotated[A, STATIC_ANNOTATION]
 # The classes of objects, each with the functions that flatten and rebuild it; `Pytree` and `nodes` register them.
 GRAPH_TYPES: dict[type, Any] = {}
 DATA_REGISTRY: set[type] = set()
+# The types of most static values, which are known as such without asking whether they are arrays or refs.
 _ATOMS = frozenset(
     (bool, int, float, complex, str, bytes, type(None), type, types.FunctionType, types.BuiltinFunctionType)
 )
@@ -86,6 +87,7 @@ class HashableMapping(Mapping[Any, Any], Hashable):
         return len(self._mapping)
 
     def __hash__(self) -> int:
+        # At the first use only: objects that are made alike share a mapping, which then compares by identity.
         if self._hash is None:
             self._hash = hash(frozenset(self._mapping.items()))
         return self._hash
@@ -97,6 +99,7 @@ class HashableMapping(Mapping[Any, Any], Hashable):
         return repr(self._mapping)
 
     def __reduce__(self) -> Any:
+        # Without successors and layouts, which are caches of this process.
         return (HashableMapping, (dict(self._mapping),))
 
 

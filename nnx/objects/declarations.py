@@ -14,6 +14,7 @@ from weft.nnx.objects.attributes import DATA_ANNOTATION, STATIC_ANNOTATION
 
 def declared_attributes(cls: type) -> dict[str, bool]:
     """Reads the attributes that a class declares: `nnx.data()`, `nnx.static()`, and deprecated `nnx.Data` hints."""
+    # A class has the declarations of its bases, too.
     nodes: dict[str, bool] = dict(getattr(cls, "_pytree__class_nodes", {}))
     try:
         hints = typing.get_type_hints(cls, {**globals()}, {cls.__name__: cls}, include_extras=True)

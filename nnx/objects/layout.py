@@ -39,6 +39,7 @@ class Layout:
             for _, key, is_data in self.items
             if is_data
         )
+        # Computed once: a layout is a part of every object's treedef, and treedefs are keys of JAX's caches.
         self._hash = hash(self.items)
 
     def __eq__(self, other: object) -> bool:

@@ -181,6 +181,7 @@ def _clear_object(node: Any) -> None:
 
 def fill_object(node: Any, items: Iterable[tuple[Any, Any]], nodes: HashableMapping | None = None) -> None:
     """Sets an object's attributes without checks, and its record of which are data, if one is passed."""
+    # Past `__setattr__`: the attributes were checked when the user set them.
     values = attributes_of(node)
     for key, value in items:
         values[key if isinstance(key, str) else str(key)] = value

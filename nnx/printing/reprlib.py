@@ -23,6 +23,7 @@ from weft.nnx.config import config
 
 def supports_color() -> bool:
     """Whether standard output is a terminal (or a notebook) that shows colours."""
+    # Looked up and not imported, because IPython takes long to import and may not be installed.
     if "IPython" in sys.modules and getattr(sys.modules["IPython"], "get_ipython", lambda: None)() is not None:
         return True
     terminal = getattr(sys.stdout, "isatty", lambda: False)()
@@ -194,6 +195,7 @@ def _format_attr(head: Object, attr: Any) -> str:
         raise TypeError(f"__nnx_repr__ must yield Attrs after the first, got {type(attr).__name__}")
     paint = _context.color
     value = attr.value if attr.use_raw_value else colorized(attr.value)
+    # A text of several lines is indented once more by every object around it.
     value = value.replace("\n", "\n" + head.indent)
     key = attr.key if attr.use_raw_key else f"{paint.ATTRIBUTE}{attr.key}{paint.END}"
     separator = f"{paint.SEP}{head.kv_sep}{paint.END}"

@@ -31,6 +31,7 @@ def display(*args: Any) -> None:
             fix="pip install 'weft[display]', or print the object",
         ) from missing
     for value in args:
+        # An object whose own rendering raises is shown all the same.
         treescope.display(value, ignore_exceptions=True, autovisualize=True)
 
 

@@ -39,6 +39,7 @@ class Seen:
 
     @property
     def kind(self) -> type:
+        # A hijax Variable inside a trace is a tracer: only `var_type` names its class.
         return getattr(self.value, "var_type", type(self.value))
 
     @property
@@ -72,6 +73,7 @@ class PathIn:
         return f"PathIn({','.join(map(repr, self.paths))})"
 
     def __eq__(self, other: object) -> bool:
+        # By content, because filters are keys of dicts, and a user writes an equal filter at each use.
         return isinstance(other, PathIn) and self.paths == other.paths
 
     def __hash__(self) -> int:
@@ -99,6 +101,7 @@ class OfType:
 class _OfPaths:
     """Mixin for a combinator of the core: reads its filters as NNX predicates when it is created."""
 
+    # `__init__` makes the predicates. The core's `_read` would make functions of a leaf of a record instead.
     _read = staticmethod(lambda predicate: predicate)
 
     def __init__(self, *filters: Filter):
@@ -200,6 +203,7 @@ def filters_to_predicates(filters: Sequence[Filter]) -> tuple[Predicate, ...]:
         ValueError: if `...` or `True` comes before another filter, which could then match nothing.
     """
     for i, filter in enumerate(filters):
+        # A filter after `...` could match nothing, and its State would be empty without a word.
         if _matches_rest(filter) and not builtins.all(map(_matches_rest, filters[i + 1 :])):
             raise FilterError(
                 f"`...` or `True` can only be used as the last filters, got {filter} at index {i}",

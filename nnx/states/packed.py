@@ -1,4 +1,4 @@
-"""Packed States, for compiled calls of plain `jax.jit`: those that a call returns, and those passed to many calls.
+"""Packed States, for compiled calls of plain `jax.jit` that return a State, or that get the same State again and again.
 
 A State that a compiled call returns is *packed*: it has only leaves, and builds dicts and Variables when it is first
 read (see `State`). A training loop that passes it on never reads it.
@@ -68,6 +68,8 @@ class PackedVariables:
 
     def is_complete(self) -> bool:
         """Whether all containers of the State are known: it contains only dicts and Variables."""
+        # `hide` compares the items of dicts by identity: a list among them could change inside and still be the same
+        # list.
         return all(type(value) is dict or is_boxed(value) for value in self._values)
 
     def hide(self, known: dict[str, Any]) -> bool:
@@ -129,6 +131,8 @@ def pack_state(state: Any) -> tuple[Sequence[Any], Packing]:
     if not packing.boxes:
         return leaves, packing
     if packed is not None:
+        # The State has changed since it was packed. It is counted from the start, because only a State that stays the
+        # same from call to call gains by it.
         known.pop("_packed", None)
         known["_met"] = 0
     count = known["_met"] = known.get("_met", 0) + 1

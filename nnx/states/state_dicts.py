@@ -31,6 +31,7 @@ def to_pure_dict(state: Any, extract_fn: Callable[[Any], Any] | None = None) -> 
     return unflatten_mapping([(path, extract(value)) for path, value in to_flat_state(state)])
 
 
+# Checkpoints have strings for all keys, so the elements of a List come back as "0", "1", ...
 def _int_or_key(part: Any) -> Any:
     try:
         return int(part)
@@ -72,6 +73,7 @@ def replace_by_pure_dict(
     flat = dict(to_flat_state(state))
     unknown: list[Path] = []
     for path, value in flatten_mapping(pure_dict).items():
+        # The path as it is comes first: a dict of the user's may have strings of digits for keys.
         known = path if path in flat else tuple(map(_int_or_key, path))
         if known in flat:
             flat[known] = replace(flat[known], value)

@@ -52,6 +52,7 @@ class FlatState(Sequence[tuple[Path, V]], SequenceReprMixin):
     @staticmethod
     def from_sorted_keys_values(keys: tuple[Path, ...], values: list[Any], /) -> FlatState[Any]:
         """Makes a `FlatState` of sorted paths and their values, without copying them."""
+        # Past the constructor, which would sort: each `flatten` of an object with a plan comes here with sorted paths.
         flat = object.__new__(FlatState)
         flat._keys, flat._values = keys, values
         return flat
@@ -134,6 +135,7 @@ class State(MutableMapping[Any, Any], Representable):
 
     def __getitem__(self, key: Any) -> Any:
         value = self._mapping[key]
+        # Around the same dict, so that `state["layer"]["kernel"] = value` changes this State.
         return type(self)(value, _copy=False) if isinstance(value, dict) else value
 
     def __getattr__(self, key: str) -> Any:
@@ -157,6 +159,7 @@ class State(MutableMapping[Any, Any], Representable):
         return mapping
 
     def __getstate__(self) -> dict[str, Any]:
+        # Reading the mapping unpacks a packed State, whose other attributes belong to this process.
         return {"_mapping": self._mapping}
 
     def __setitem__(self, key: Any, value: Any) -> None:
@@ -250,6 +253,7 @@ def _parts(state: State) -> Iterator[Attr]:
 
 def flatten_state(state: State) -> tuple[list[Any], tuple[Any, ...]]:
     """Returns a State's values, sorted by key, and the keys."""
+    # Sorted, as JAX sorts the keys of dicts: States with the same items have the same treedef, whatever their order.
     keys = tuple(sorted(state._mapping))
     return [state._mapping[key] for key in keys], keys
 

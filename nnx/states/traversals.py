@@ -11,6 +11,7 @@ import jax.tree_util as jtu
 IsLeaf = Callable[[tuple[Any, ...], Any], bool]
 
 
+# A node without leaves for JAX, so that a flat mapping with such marks can be passed to a transform.
 @jtu.register_static
 @dataclasses.dataclass(frozen=True)
 class _EmptyNode:
@@ -25,6 +26,7 @@ def _walk(
 ) -> Iterator[tuple[tuple[Any, ...], Any]]:
     if not isinstance(node, Mapping) or (is_leaf is not None and is_leaf(path, node)):
         yield path, node
+    # An empty root is left out: it has no path under which the mark could be stored.
     elif not node and keep_empty and path:
         yield path, empty_node
     else:
@@ -85,6 +87,7 @@ def unflatten_mapping(xs: Any, /, *, sep: str | None = None) -> dict[Any, Any]:
             for key in path[:-1]:
                 inner = inner.setdefault(key, {})
             inner_at[path[:-1]] = inner
+        # By identity: the values may be arrays, whose `==` gives an array.
         inner[path[-1]] = {} if value is empty_node else value
     return nested
 

@@ -78,6 +78,7 @@ def _decorator(transform: Callable[..., Any], in_place: bool, **options: Any) ->
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             changed = transform((args, kwargs), graph_updates=in_place, **options)
             if in_place:
+                # Restores keys and counts after the call, and after an error in it.
                 with changed:
                     return f(*args, **kwargs)
             args, kwargs = changed
@@ -96,6 +97,7 @@ def _with_successors(
 
         def renew(path: Path, value: Any) -> Any:
             if isinstance(value, RngStream) and (renewed := successor(path, value)) is not None:
+                # `recursive_map` passes the objects of a copy, so the caller's streams stay as they are.
                 value.key, value.count = renewed.key, renewed.count
             return value
 
@@ -189,6 +191,7 @@ def fork_rngs(
 
     def fork(path: Path, stream: RngStream) -> RngStream | None:
         shapes = [shape for test, shape in tests if _selects(test, path, stream)]
+        # The first filter that matches counts, as everywhere.
         return None if not shapes else stream.fork() if shapes[0] is None else stream.split(shapes[0])
 
     return _with_successors(node, fork, in_place, graph)

@@ -130,10 +130,12 @@ class RngStream(Pytree):
             raise InvalidRngError(f"Invalid rng value: {key}", fix="pass a seed, or a key from jax.random.key")
         self.tag = tag
         self.key = RngKey(key, tag=tag)
+        # A count for each key, so that a mapped stream counts along the axis of its keys.
         self.count = RngCount(jnp.zeros(key.shape, dtype=jnp.uint32), tag=tag)
 
     def __call__(self) -> jax.Array:
         """Draws the next key."""
+        # Eagerly, folding in the count and adding one are several dispatches for each key; compiled they are one.
         if is_plain(self):
             return draw_by(self, _draw)
         self.count._check_can_update()
@@ -225,6 +227,7 @@ class Rngs(Pytree):
         elif default is not None:
             rngs["default"] = default
         for tag, key in rngs.items():
+            # A stream that is passed gives its key alone: the new stream counts from zero.
             setattr(self, tag, RngStream(key.key.get_value() if isinstance(key, RngStream) else key, tag=tag))
 
     def _get_stream(self, name: str, error_type: type[Exception]) -> Any:

@@ -36,6 +36,7 @@ from weft.nnx.streams.rngs import Rngs
 _ID = "_nnx_tabulate_id"
 # Runs a call of a method in place of the method: `watcher(number, method, name, node, args, kwargs)`.
 Watcher = Callable[[int, Callable[..., Any], str, Any, tuple[Any, ...], dict[str, Any]], Any]
+# By context and not for the class: other threads call the same methods while these are replaced, and are not recorded.
 _watcher: ContextVar[Watcher | None] = ContextVar("weft_watch_calls", default=None)
 
 
@@ -92,6 +93,7 @@ def record(
     # A copy, because the numbers are stored as attributes, and the traced call may change the object.
     copy = clone(obj, graph=True)
     nodes = recorded_nodes(copy)
+    # Unbound, to be called with the copy.
     function = getattr(type(obj), method)
     recording = Recording([path for path, _ in nodes], flops, vjp_flops)
     watcher = functools.partial(_recorded, recording)
@@ -157,6 +159,7 @@ def _recorded(
     recording.seen.add(key)
     path = recording.paths[number] + (() if name == "__call__" else (name,))
     call = CallInfo(len(recording.calls), number, type(node), path, inputs, "", None, None)
+    # Before the call is traced, so that its row is above those of the calls that it makes.
     recording.calls.append(call)
     program, out, after, objects, before = _traced(method, node, args, kwargs)
     count = out.count
@@ -204,6 +207,7 @@ def _with_derivative(program: ClosedJaxpr) -> ClosedJaxpr:
     def derivative(consts: Any, *arrays: Any) -> Any:
         def outputs(consts: Any, *arrays: Any) -> list[Any]:
             out = _jax.run(ClosedJaxpr(program.jaxpr, consts), arrays)
+            # Integers have no derivative: their cotangents would be float0, for which `ones_like` makes none.
             return [array for array in out if jnp.issubdtype(array.dtype, jnp.inexact)]
 
         out, pullback = jax.vjp(outputs, consts, *arrays)

@@ -79,6 +79,7 @@ def tabulate(
     calls = record(obj, method, input_args, input_kwargs, flops=compute_flops, vjp_flops=compute_vjp_flops)
     rows = [call for call in calls if (depth is None or len(call.path) <= depth) and row_filter(call)]
     nodes = recorded_nodes(obj)
+    # Sorted, because the order of a set of classes differs from process to process.
     kinds = sorted({_kind(variable) for variable in _variables(obj)}, key=lambda kind: kind.__name__)
     costs = [name for name, asked in (("flops", compute_flops), ("vjp_flops", compute_vjp_flops)) if asked]
     heads = ["path", "type", "inputs", "outputs", *costs]
@@ -100,6 +101,7 @@ def tabulate(
     table.add_row(*[""] * (len(heads) - 1), total, *(_size_text(_size(obj, kind)) for kind in kinds))
     table.caption_style = "bold"
     table.caption = f"\nTotal Parameters: {_size_text(_size(obj)) or '0 [dim](0 B)[/dim]'}"
+    # Into a string, for which rich would leave out colours and bold text by itself.
     return drawn(rich, table, {"force_terminal": True, **console_kwargs})
 
 

@@ -59,6 +59,7 @@ class EMA(Pytree):
         self.graph = graph
         self.decay = decay
         self.filter = only
+        # Copied: an average that shared the model's Variables would change with each training step.
         self.params = data(_copied(splitting.state(params, only, graph=graph)))
 
     def update(self, updates: Any) -> None:
@@ -86,12 +87,15 @@ class EMA(Pytree):
 
     def _moved(self, path: Any, average: Any, now: Any) -> jax.Array:
         old, new = average[...], now[...] if isinstance(now, Variable) else now
+        # Keys of random streams, for example, have no sum.
         if not jnp.issubdtype(old.dtype, jnp.number):
             raise AveragedLeafError(
                 f"EMA averages numbers, got a {type(average).__name__} of {old.dtype}",
                 at=format_path(path),
                 fix="choose the Variables to average: EMA(model, decay, only=nnx.Param)",
             )
+        # A float `decay` promotes integers to floats. With another dtype in the Variable, a compiled step would trace
+        # again.
         return (self.decay * old + (1.0 - self.decay) * new).astype(old.dtype)
 
     def apply_to(self, model: M) -> M:
@@ -101,6 +105,7 @@ class EMA(Pytree):
             model: the model; Variables without an average are shared with it.
         """
         graphdef, whole = splitting.split(model, graph=self.graph)
+        # The averages come last: for a path in both States, the last value counts.
         return splitting.merge(graphdef, merge_state(whole, self.params))
 
 

@@ -142,6 +142,8 @@ class Average(Metric):
 
     def __init__(self, argname: str = "values"):
         self.argname = argname
+        # float32 and int32 as in flax, so that checkpoints of its metrics can be restored here; `weft.metrics` counts
+        # exactly.
         self.total = MetricState(_zero(jnp.float32))
         self.count = MetricState(_zero(jnp.int32))
 
@@ -168,6 +170,7 @@ class Average(Metric):
                 )
             total, count = values, 1
         elif mask is None:
+            # The size is known while tracing, so counting costs no computation.
             total, count = values.sum(), values.size
         else:
             weighted = values * mask.astype(values.dtype)
@@ -295,6 +298,7 @@ class Accuracy(Average):
                 at=[f"logits: {jax.typeof(logits)}", f"labels: {jax.typeof(labels)}"],
                 fix="pass class indices, not one-hot vectors; for two classes with one logit, Accuracy(threshold=0.5)",
             )
+        # As in flax. A float label equals the index of a class only if no step before has rounded it.
         if labels.dtype not in (jnp.int32, jnp.int64):
             raise MetricArgumentError(f"Expected labels.dtype==jnp.int32, got {labels.dtype}", fix="cast the labels")
         labels = jnp.asarray(labels, jnp.int32)
@@ -319,6 +323,7 @@ class MultiMetric(Metric):
     """
 
     def __init__(self, **metrics: Any):
+        # Each metric becomes an attribute, and would shadow the method of the same name.
         reserved = metrics.keys() & {"reset", "update", "compute"}
         if reserved:
             raise MetricArgumentError(

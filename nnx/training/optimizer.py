@@ -78,6 +78,7 @@ def _opt_variable(leaf: Any) -> OptState[Any]:
         return OptArray(leaf)
     metadata = dict(leaf.get_metadata())
     if "optimizer_sharding" in metadata:
+        # The state of an optimizer may be divided over more devices than the parameter that it belongs to.
         metadata["out_sharding"] = metadata.pop("optimizer_sharding")
     elif isinstance(names := metadata.get("out_sharding"), tuple):
         # Adafactor stores a row and a column for a matrix, or a placeholder of shape (1,): `out_sharding` does not
@@ -121,12 +122,14 @@ class Optimizer(Pytree, Generic[M]):
                 "nnx.ModelAndOptimizer has it by default"
             )
         self.graph = graph
+        # An array in a Variable: an int would be a part of the structure, and each step would compile again.
         self.step = OptState(jnp.array(0, dtype=jnp.uint32))
         self.tx = tx
         self.opt_state = data(to_opt_state(tx.init(state(model, wrt, graph=graph))))
         self.wrt = wrt
 
     def __getattr__(self, name: str) -> Any:
+        # Programs written for older versions of flax read `optimizer.model`.
         hint = ": nnx.ModelAndOptimizer has it, and Optimizer.update takes it as an argument" if name == "model" else ""
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
 
@@ -161,6 +164,7 @@ class Optimizer(Pytree, Generic[M]):
         except ValueError as error:
             _explain_labels(error)
             raise
+        # Written only now: a transformation that raises leaves model, state and step count as they were.
         update(model, optax.apply_updates(params, updates))
         update(self.opt_state, pure_state(opt_state))
         self.step[...] += 1
@@ -169,6 +173,7 @@ class Optimizer(Pytree, Generic[M]):
 
 def _explain_labels(error: ValueError) -> None:
     """Replaces JAX's error about a State of Variables where a State of plain values is expected, by a clearer one."""
+    # Recognised by the class name in the text: JAX raises a plain ValueError for every two trees that do not match.
     if f"{Variable.__module__.rpartition('.')[0]}." in str(error):
         raise StructureError(
             "the transformation has labels or a mask that are a State of Variables, as jax.tree.map makes them of "

@@ -56,6 +56,7 @@ class TrainState(FrozenRecord, Generic[M]):
     params: State
     opt_state: Any
     step: jax.Array
+    # Static, because a transformation is a pair of functions.
     tx: Any = dataclasses.field(metadata={"pytree_node": False})
 
     @classmethod

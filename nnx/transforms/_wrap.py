@@ -36,6 +36,8 @@ def boundary_of(
     return _boundary_of(name, graph_mode(graph), graph_updates_mode(graph_updates), copies, supplies, switches)
 
 
+# Kept, so that a transform which is made anew in each call of the function around it finds the plans of the call
+# before.
 @cached_by("mode and switches", most=256)
 def _boundary_of(
     name: str, graph: bool, updates: bool, copies: bool, supplies: int, switches: tuple[Hashable, ...]
@@ -45,6 +47,8 @@ def _boundary_of(
 
 def decorate(function: Any, wrap: Callable[[Callable[..., Any]], Any]) -> Any:
     """Returns `wrap(function)`, or the decorator `wrap` if the user passed options only: `@nnx.jit(graph=False)`."""
+    # flax's default is the class `Missing`, which a wrapper of its transforms may pass on; the default here is an
+    # instance.
     if isinstance(function, Missing) or function is Missing:
         return wrap
     if not callable(function):
@@ -70,6 +74,8 @@ def over(
         interpreted: Interpreted[O] = interpret(rule, boundary)((function,), options)
 
         def transformed(*args: Any, **kwargs: Any) -> Any:
+            # Binding to the signature takes time at each call, so a call with everything in its position is left as it
+            # is.
             if by_signature and (kwargs or len(args) < reaches):
                 args, kwargs = by_position(function, args, kwargs, reaches)
             return interpreted(args, kwargs)

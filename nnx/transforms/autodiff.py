@@ -42,9 +42,8 @@ __all__ = ["DiffState", "grad", "jvp", "remat", "value_and_grad", "vjp"]
 
 def _grad(name: str, f: Any, argnums: Any, graph: bool | None, graph_updates: bool | None, **options: Any) -> Any:
     boundary = boundary_of(name, graph, graph_updates)
-    if not isinstance(
-        argnums, dict
-    ):  # a dict names no positions, and JAX may not be able to sort its keys; `argnums_and_filters` refuses it
+    # A dict names no positions, and JAX may not be able to sort its keys; `argnums_and_filters` refuses it.
+    if not isinstance(argnums, dict):
         checked_prefix(boundary, argnums, "argnums", "DiffState")
     numbers, filters = argnums_and_filters(argnums)
     # As in flax: without a Param to differentiate, the gradient is an empty State with graph updates, else an error.
@@ -197,6 +196,7 @@ def vjp(
         refuse_bound_method(function, "vjp")
 
         def transformed(*primals: Any) -> Any:
+            # `allow_int`, as in JAX: integers are refused by `grad` only; a pullback gives them float0 cotangents.
             # The options are made in the call, because only the call knows how many primals there are.
             options = DiffOptions("vjp", tuple(range(len(primals))), _default(boundary), has_aux, allow_int=True)
             return vjp_with(interpret(VJP, boundary)((function,), options), primals)
@@ -205,6 +205,7 @@ def vjp(
 
     if isinstance(f, Missing):
         return wrap
+    # As in flax: without primals the result is a function of them, so that `vjp` can decorate.
     return wrap(f)(*primals) if primals else wrap(f)
 
 

@@ -64,6 +64,7 @@ class JitWrapped(JitFunction[P, R]):
         self: JitWrapped[Concatenate[Any, Q], R], instance: object, owner: type | None = None
     ) -> Callable[Q, R]: ...
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        # Written for its types alone: by them a type checker removes the first parameter of a decorated method.
         return super().__get__(instance, owner)
 
     def eval_shape(self, *args: P.args, **kwargs: P.kwargs) -> Any:
@@ -196,6 +197,7 @@ class _PartialStage:
         return getattr(self._stage, name)
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
+        # Wrapped again, because the next stage is called without the bound arguments, too.
         return _PartialStage(self._stage.lower(*args, **kwargs), self._args)
 
     def compile(self, *args: Any, **kwargs: Any) -> Any:

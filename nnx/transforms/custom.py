@@ -43,6 +43,7 @@ class CustomVjp(CustomVjpOverValues[P, R]):
 
     def __init__(self, function: Callable[P, R], nondiff_argnums: tuple[Any, ...], boundary: References):
         refuse_bound_method(function, "custom_vjp")
+        # The argument of a DiffState is differentiated, with respect to the Variables that its filter matches.
         super().__init__(function, tuple(n for n in nondiff_argnums if not isinstance(n, DiffState)))
         self._boundary = boundary
         self._filters = tuple((n.argnum, n.filter) for n in nondiff_argnums if isinstance(n, DiffState))
@@ -62,6 +63,7 @@ _UPDATES = "updates_g"
 
 def _takes_updates(backward: Callable[..., Any]) -> bool:
     parameters = inspect.signature(backward).parameters
+    # A function with `**kwargs` takes `updates_g` without naming it.
     return _UPDATES in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
@@ -69,6 +71,8 @@ def _with_updates_alone(backward: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps a backward function, so that `updates_g` has None in place of Variables without an update."""
 
     def updated(node: Any) -> Any:
+        # None as the raw value says that the function has not updated this Variable, so there is no cotangent for an
+        # update.
         absent = isinstance(node, Variable) and cast("Variable[Any]", node).get_raw_value() is None
         return None if absent else cast(Any, node)
 

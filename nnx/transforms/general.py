@@ -50,6 +50,7 @@ def split_inputs(f: Any = MISSING, *, ctxtag: str = "split_merge_inputs") -> F |
     def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def over_objects(*args: Any) -> Any:
+            # The context connects the four steps, so that `from_tree` writes into the objects which `to_tree` took.
             with update_context(ctxtag):
                 arguments, out = function(*to_tree(args, ctxtag=ctxtag))
                 return from_tree((arguments, out), ctxtag=ctxtag, is_inner=False)[1]

@@ -151,6 +151,7 @@ def _mapped(
     boundary = boundary_of(rule.name, graph, graph_updates)
     in_axes = checked_prefix(boundary, options.in_axes, "in_axes", "StateAxes")
     out_axes = checked_prefix(boundary, options.out_axes, "out_axes", "StateAxes")
+    # A StateAxes belongs to one argument: by itself it would be the prefix of all arguments together.
     if isinstance(in_axes, StateAxes):
         raise PrefixError(
             f"in_axes of {rule.name} is a StateAxes instead of a tuple",
@@ -178,6 +179,7 @@ def scan(
     length: int | None = None,
     reverse: bool = False,
     unroll: int | bool = 1,
+    # flax's private option. It changes how JAX transposes the loop and no result, so it is accepted and not used.
     _split_transpose: bool = False,
     in_axes: Any = (Carry, 0),
     out_axes: Any = (Carry, 0),
@@ -233,6 +235,7 @@ def scan(
                     f"When in_axes=Carry, the function must take exactly one argument, not {len(args) + len(kwargs)}",
                     fix="pass the carry as one tuple, or write in_axes with an entry for each argument",
                 )
+            # `in_axes` has an entry for each position, so an argument that is passed by name needs its position.
             return run(*by_position(function, args, kwargs) if kwargs else (args, kwargs))
 
         return named_like(function, transformed)
@@ -284,6 +287,7 @@ def _check_axes(in_axes: Any, out_axes: Any) -> None:
             at=[f"in_axes={in_axes!r}", f"out_axes={out_axes!r}"],
             fix="write Carry in both, or in neither",
         )
+    # None must be a leaf here: for `jax.tree` it is an empty container, and `out_axes=None` would pass unseen.
     for axis in jax.tree.leaves(out_axes, is_leaf=lambda node: node is None or _is_state_axes(node)):
         if axis is None or (_is_state_axes(axis) and None in axis.axes):
             raise AxisError(
@@ -309,6 +313,7 @@ def carried_in_place(axes: Any) -> Any:
         return StateAxes([(filter, Along() if ride is Carry else ride) for filter, ride in axes.rides])
     if isinstance(axes, dict):
         return {key: carried_in_place(value) for key, value in cast("dict[Any, Any]", axes).items()}
+    # By exact type, because the constructor of a named tuple takes its fields and not an iterable.
     return type(axes)(map(carried_in_place, axes)) if type(axes) in (tuple, list) else axes
 
 
@@ -336,6 +341,8 @@ def while_loop(
     12.0
     """
     boundary = boundary_of("while_loop", graph, graph_updates)
+    # The two functions are mostly written in the call and new each time, so the plan is looked up by their code and
+    # constants.
     return interpreted_at_once(WHILE, boundary, (cond_fun, body_fun), WhileOptions())((init_val,), {})
 
 
@@ -364,6 +371,7 @@ def fori_loop(
     >>> nnx.fori_loop(0, 4, add, nnx.Param(jnp.array(1)))[...].item()
     7
     """
+    # `supplies`: `body_fun` has a parameter for the counter first, so errors name the user's argument by the second.
     boundary = boundary_of("fori_loop", graph, graph_updates, supplies=1)
     options, bounds = fori_options(lower, upper, unroll)
     return interpreted_at_once(FORI, boundary, (body_fun,), options)((init_val,), {}, extra=bounds)

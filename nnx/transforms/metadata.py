@@ -68,6 +68,7 @@ def with_metadata_axes(
     function: Callable[..., Any], in_axes: Any, out_axes: Any, metadata: Mapping[str, Any], boundary: References
 ) -> Callable[..., Any]:
     """Wraps a function, so that its Variables' metadata lacks the mapped axis inside, and has it again outside."""
+    # Without names there is nothing to rename, and each call would walk over its arguments in order to find that out.
     if not metadata:
         return function
 
@@ -146,6 +147,8 @@ def _with_axis(variable: Any, axis: int, metadata: Mapping[str, Any]) -> None:
 
 def _without_axis(variable: Any, axis: int, metadata: Mapping[str, Any]) -> None:
     def unnamed(fields: tuple[Any, ...], value: Any, name: str) -> tuple[Any, ...]:
+        # By name and not by position alone: if `in_axes` and the names disagree, the name of another axis would be
+        # lost.
         if not -len(fields) <= axis < len(fields) or fields[axis] != value:
             raise AxisError(
                 f"Expected to remove {value!r} at index {axis} from {fields!r}",

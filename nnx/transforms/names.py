@@ -37,6 +37,7 @@ def _resolve_bound_callable(f: Callable[..., Any]) -> tuple[Callable[..., Any], 
     if isinstance(f, functools.partial):
         inner, owner, was_bound = _resolve_bound_callable(f.func)
         return functools.partial(inner, *f.args, **f.keywords), owner, was_bound
+    # Methods of other classes stay bound: their objects are no graphs, so no update of them is lost.
     if inspect.ismethod(f) and hasattr(type(f.__self__), "_pytree__is_pytree"):
         return f.__func__, f.__self__, True
     return f, None, False
@@ -70,6 +71,8 @@ class SimpleCondFn:
         functools.update_wrapper(self, f, updated=())
 
     def __call__(self, *operands: Any) -> tuple[Any, Any]:
+        # New objects and containers around the same leaves: the branch may mutate these, and the caller's stay as they
+        # are.
         operands = cast("tuple[Any, ...]", untyped_jax.tree.map(_as_it_is, operands))
         return self.f(*operands), operands
 

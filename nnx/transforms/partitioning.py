@@ -52,6 +52,7 @@ def get_var_pspec(v: Variable[Any]) -> PartitionSpec | None:
     if names:
         spec = apply_rules(names, metadata.get("sharding_rules"))
         return spec if isinstance(spec, PartitionSpec) else PartitionSpec(*names)
+    # An array without names is replicated; a value without a shape has no layout.
     return PartitionSpec() if hasattr(v, "shape") else None
 
 
@@ -70,6 +71,8 @@ def get_partition_spec(tree: T) -> T:
 
     def spec(leaf: Any) -> Any:
         if _is_variable(leaf):
+            # Inside of a Variable, so that the result has the structure of the tree and can be passed for its
+            # shardings.
             return leaf.replace(get_var_pspec(leaf))
         return PartitionSpec() if hasattr(leaf, "shape") else None
 
@@ -144,6 +147,7 @@ def as_abstract(tree: T, graph: bool | None = None) -> T:
         if not _is_variable(leaf) or not leaf.has_metadata("out_sharding"):
             return leaf
         value = leaf.get_value()
+        # A sharding that the value has already counts: `out_sharding` says where a value without one should be.
         if not (hasattr(value, "shape") and hasattr(value, "dtype")) or getattr(value, "sharding", None) is not None:
             return leaf
         has_mesh = leaf.has_metadata("mesh")

@@ -180,7 +180,7 @@ def checkify(
     graph: bool | None = None,
     graph_updates: bool | None = None,
 ) -> Callable[P, tuple[jax_checkify.Error, R]]:
-    """Makes a function return the error of its `checkify.check`s beside its output.
+    """Makes a function return a pair: the error of its `checkify.check`s, and its output.
 
     Raises:
         ValueError: for a bound method of an object.
@@ -228,6 +228,8 @@ def resolve_kwargs(fun: Any = MISSING, args: Any = MISSING, kwargs: Any = MISSIN
         raise TypeError(
             "keyword arguments could not be resolved to positions: functools.partial hides their parameters"
         )
+    # `sys.maxsize`: all defaults are filled in, as flax does here; transforms fill in only those that their options
+    # name.
     args, kwargs = (args, kwargs) if isinstance(fun, functools.partial) else by_position(fun, args, kwargs, sys.maxsize)
     if kwargs:
         raise TypeError(f"keyword arguments could not be resolved to positions: {sorted(kwargs)}")

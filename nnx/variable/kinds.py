@@ -139,6 +139,7 @@ def variable_type_from_name(
                 f"no Variable type is registered under {name!r}",
                 fix="register one with register_variable_name, or pass allow_register=True",
             )
+        # Registered, so that all Variables of a collection have one type: filters and graph definitions go by it.
         VariableTypeCache[name] = cast(VariableType, type(base)(name, (base,), {}))
     return VariableTypeCache[name]
 

@@ -55,6 +55,7 @@ class Metadata(dict[str, Any]):
             self._in_order = self if is_sorted else Metadata({name: self[name] for name in names})
             return self._in_order
 
+    # Graph definitions and plans compare metadata by identity, so they would not see a write in place.
     def _immutable(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError("metadata of a Variable is immutable; use Variable.set_metadata or del_metadata")
 

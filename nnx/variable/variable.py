@@ -108,6 +108,7 @@ class Variable(Shown, HasMetadata, Generic[A], metaclass=VariableMeta):
 
     def _create(self, value: Any) -> None:
         metadata = self._nnx_metadata
+        # Stored before the hooks run, because a hook may read the Variable that it is passed.
         _store(self, "_raw_value", value)
         if "on_create_value" in metadata:
             value = run_hooks(metadata["on_create_value"], self, value)
@@ -235,10 +236,12 @@ class Variable(Shown, HasMetadata, Generic[A], metaclass=VariableMeta):
             value = run_hooks(self._nnx_metadata["on_set_value"], self, value)
         raw: Any = self._raw_value
         if is_array_ref(raw):
+            # Without a check of the level here: JAX checks writes into a ref itself.
             raw[... if index is MISSING else index] = value
             return
         if index is not MISSING:
             if not isinstance(raw, jax.Array):
+                # A container, or an array of NumPy: written by its own `__setitem__`.
                 raw[index] = value
                 return
             # `v[...] = x` keeps v's shape and dtype, as in flax; a fitting array is stored without a computation.
@@ -318,6 +321,7 @@ class Variable(Shown, HasMetadata, Generic[A], metaclass=VariableMeta):
         ([0.0, 0.0], 'm')
         """
         self.set_raw_value(variable_state._raw_value)
+        # The modes stay: they say how this Variable stores its value, and the other may store its own in another way.
         own_metadata, new_metadata = self._nnx_metadata, variable_state._nnx_metadata
         if own_metadata is not new_metadata and own_metadata != new_metadata:
             _store(
