@@ -62,7 +62,7 @@ class Recorder(ImportHook):
         )
 
     def checked(self, thing: Any) -> Any:
-        """The function with a recorder around it; classes, and names that `weft check` does not judge, stay as they are."""
+        """The function with a recorder around it; classes, and functions that `weft check` does not judge, stay."""
         if isinstance(thing, type) or not _is_public(thing.__qualname__):
             return thing
         return self._recorded(thing)
