@@ -101,8 +101,8 @@ class Builder:
         names, names_outside: the names that records use, and those of the function that they are given to.
         leading: the keys that are the first of several axes of an array at the outermost scope.
         ranks: the rank given to each variadic name, with whether the name is anonymous.
-        rank_paths, written: the variadic names, with the paths of the scopes that use them; those that a function
-            writes.
+        rank_paths, written: the variadic names with the paths of the scopes that use them; the variadic names in a
+            function's own annotations.
         options: how many options each place has.
         vocabulary: the names that the methods of objects among the arguments use, by contract: what is called like one
             of them outside is taken to be the same, and so is no other dim of that contract.
@@ -112,13 +112,13 @@ class Builder:
         by_name: the arguments that are random keys by nothing but their names.
         emptied: the collections of anything that nothing was put into.
         open_keys: the keys of the axes of arrays whose annotation gives no shape.
-        numbers: the keys of what is given as an integer, too.
+        numbers: the keys of sizes that are passed as integers.
         shaped: the sizes that annotations of arrays name.
         classes, taken: by the place of an abstract class, the names of the classes that may stand there, and the number
              of the one that does.
         values: the options of a place as written in source, where the options are values.
         optional: the dims that the annotation of an optional argument names, by the place of its option.
-        makers: the names of what makes records beside their class, by the place of the record.
+        makers: the names of class methods and functions that make a record, by the place of the record.
         standing_in: the abstract classes that something is being made for.
         inside: the plain classes that something is being made for.
         assumed: the callables that were called although no annotation says what they return.
@@ -245,8 +245,8 @@ class Builder:
     def by_default(self) -> frozenset[int]:
         """The integers above 1 that configuration objects have by default: no dim and no option varies them.
 
-        A configuration is what something else is made of. An integer of what is called itself, as a number of points of
-        a quadrature, is none of the sizes that it is given.
+        A configuration is an object from which another object is made. An integer of an object that is itself called,
+        such as the number of points of a quadrature, is no size of the arrays that it gets.
         """
         # A configuration is an object that is the argument of another call. Without this test a quadrature of 20 points
         # made a function "hold when D = 20".

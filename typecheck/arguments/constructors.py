@@ -52,7 +52,7 @@ def makers_of(cls: type) -> tuple[Signature, ...]:
     """The class methods of a class, and the functions of its module, whose annotation says that they return the class.
 
     They know how fields belong together where no annotation says so. A function that takes an instance to make another
-    is left out, because an instance is what is wanted.
+    is left out, because it needs an instance already.
     """
     methods = [name for name, one in vars(cls).items() if isinstance(one, classmethod | staticmethod)]
     own = {name: getattr(cls, name) for name in methods}
