@@ -37,7 +37,7 @@ def scope_of(record: Any, plan: RecordPlan, *, everything: bool = False, sparse:
     Args:
         plan: the plan of the record's class.
         everything: whether to check all fields, or only the fields that bind dims.
-        everything: whether to check all fields, or only those that bind dims.
+        everything: whether to check all fields, or only the fields that bind dims.
         sparse: whether `None`, an axis or a spec may stand for an array, as in the parts of a split record.
 
     Raises:
