@@ -262,8 +262,8 @@ def _levels(builder: Builder, spec: TreeOf, place: str, scope: Scope, root: str,
     for number, key in enumerate(("b", "w")):
         scope.leaf = f"{root}.{number}."
         if isinstance(leaf, ArrayOf) and leaf.shape == Shape.parse("..."):
-            # One leaf has one axis and the other has two, as a bias and a matrix: a function of any tree must take both
-            # ranks.
+            # One leaf has one axis and the other has two, as a bias and a matrix:
+            # a function of any tree must take both ranks.
             shape = tuple(builder.size(f"{root}.w.{axis}", scope) for axis in range(2))[1 - number :]
             tree[key] = jax.ShapeDtypeStruct(scope.lead + shape, _array(builder, leaf, f"{root}.{key}", scope).dtype)
         else:

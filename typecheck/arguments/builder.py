@@ -115,7 +115,7 @@ class Builder:
         numbers: the keys of sizes that are passed as integers.
         shaped: the sizes that annotations of arrays name.
         classes, taken: by the place of an abstract class, the names of the classes that may stand there, and the number
-             of the one that does.
+            of the one that does.
         values: the options of a place as written in source, where the options are values.
         optional: the dims that the annotation of an optional argument names, by the place of its option.
         makers: the names of class methods and functions that make a record, by the place of the record.
@@ -123,7 +123,7 @@ class Builder:
         inside: the plain classes that something is being made for.
         assumed: the callables that were called although no annotation says what they return.
         texts: the strings that were made up where no annotation or comparison says which strings are meant; `makes_up`
-         says whether strings may be made up.
+            says whether strings may be made up.
         lenient: whether an annotation that nothing satisfies is taken for what it is meant to be; `bare` says where.
         calls: the records that were made: each with its class, what was called for it, and with which arguments.
         stand_ins: what was made for callables, each with its annotation.
@@ -138,8 +138,8 @@ class Builder:
         lenient: bool = False,
     ):
         self.assignment = assignment
-        # The caller keeps `made` and passes it as `known` to the next trial: initialisers were two thirds of a layer's
-        # trial.
+        # The caller keeps `made` and passes it as `known` to the next trial:
+        # initialisers were two thirds of a layer's trial.
         self.known, self.made = known or {}, dict[Any, Any]()
         self.fixed = dict(dims or {})
         self.sizes: dict[str, Any] = {}
@@ -346,8 +346,8 @@ class Builder:
             return scope.lead + tuple(self.size(name, self._alone(name, scope)) for name in names)
         self.has_shapes |= bool(shape.dims)
         axes = [self.dim(dim, f"{place}[{number}]", scope) for number, dim in enumerate(shape.dims)]
-        # Leading axes are noted because an integer that no shape names may be the size of a later axis, never of the
-        # first.
+        # Leading axes are noted because an integer that no shape names may be
+        # the size of a later axis, never of the first.
         if scope.contract == "" and len(axes) > 1 and axes[0]:
             self.leading |= {key for key, size in self.sizes.items() if is_same(size, axes[0][0])}
         return scope.lead + tuple(size for part in axes for size in part)

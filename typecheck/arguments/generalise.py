@@ -63,8 +63,8 @@ def reconstruct(instance: Any) -> dict[str, Any] | None:
     wanted = structure_of(instance)
     for values in itertools.islice(itertools.product(*options), _CALLS):
         given = dict(zip((one.name for one in signature.parameters), values, strict=True))
-        # Equality of all shapes is the proof that the guess is right: the instance does not store its constructor's
-        # call.
+        # Equality of all shapes is the proof that the guess is right: the
+        # instance does not store its constructor's call.
         if structure_of_call(cls, signature.parameters, given) == wanted:
             sizes = [one.name for one in signature.parameters if is_a_size(one) and one.required]
             counts = counts_of(cls, signature.parameters, given, sizes)

@@ -168,8 +168,8 @@ def _constructed(builder: Builder, cls: Callable[..., Any], args: tuple[Any, ...
         return abstractly(lambda given: cls(*given[0], **given[1]), (args, kwargs))
     if known is None:
         made = abstractly(lambda given: cls(*given[0], **given[1]), (args, kwargs))
-        # The flattened result is stored, not the instance: a trial may mutate its objects, and the next needs fresh
-        # ones.
+        # The flattened result is stored, not the instance: a trial may mutate
+        # its objects, and the next needs fresh ones.
         known = builder.made[key] = jax.tree.flatten(opened(made))
     leaves, treedef = known
     return closed(treedef.unflatten(leaves))

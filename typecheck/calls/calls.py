@@ -103,8 +103,7 @@ def enter(
         function = cast(Callable[..., Any], wrapper_of(function, args) or function)
     running = Running(function, args, kwargs)
     try:
-        # A method's record is checked as a whole by `_enter`; for any other function, records that a transform rebuilt
-        # are.
+        # `_enter` checks a method's record as a whole; other functions may get records that a transform rebuilt.
         if (plan is not None and plan.is_method) or _is_dispatched(function, args):
             running.token = enter_record(args[0])
             _check_numbers(args[0])
@@ -264,8 +263,7 @@ def _bind_sizes(plan: FunctionPlan, bindings: Bindings) -> None:
                 continue
             bindings.slot = Slot("argument", name, plan.signature.function, Instance(int))
             bind_numbers(bindings, {name: value})
-        # If an array has the name already, a record's dim of that name is another one: `concatenate(a: Batch, b:
-        # Batch)`.
+        # If an array has the name, a record's dim of that name is another one: `concatenate(a: Batch, b: Batch)`.
         elif name not in bindings.sizes and form_of_value(value) in (DATACLASS, NAMEDTUPLE):
             own = dims_of(value, RUN_TIME)
             bindings.sizes.update((one, size) for one, size in own.sizes.items() if one == name)
@@ -330,7 +328,6 @@ def _generator(plan: FunctionPlan, bindings: Bindings, inner: Generator[Any, Any
     assert inspect.isgenerator(inner)
     yields, sent, returns = plan.streams or (None, None, None)
 
-    # Written out instead of `yield from`, because each value, each sent value and the result are checked.
     def generator() -> Generator[Any, Any, Any]:
         __tracebackhide__ = True
         step: Callable[[Any], Any] = inner.send
@@ -351,8 +348,7 @@ def _generator(plan: FunctionPlan, bindings: Bindings, inner: Generator[Any, Any
                 inner.close()
                 raise
             except BaseException as error:
-                # An exception thrown into the generator goes to the function's code, which may handle it and yield
-                # again.
+                # The function's code may handle an exception that is thrown into it, and yield again.
                 step, given = cast(Callable[[Any], Any], inner.throw), error
                 continue
             if sent is not None and given is not None:

@@ -49,7 +49,7 @@ class FunctionPlan:
         names_shapes: whether an annotation names a shape or a dtype.
         asking: whether the function's body asks jaxtyping about dims.
         sized_by: the dims that only the result names, each with the parameter that determines its size: an `int` of
-             that name, or the only plain record with that dim. Proofs do the same.
+            that name, or the only plain record with that dim. Proofs do the same.
     """
 
     signature: Signature

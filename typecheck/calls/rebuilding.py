@@ -52,6 +52,7 @@ def _callee(frame: FrameType, attribute: Callable[[Any, str, None], Any]) -> Any
     lines = [one.encode() for one in text[line - 1 : end_line]]  # columns count bytes
     if not lines:
         return None
+    # The end is cut first: on a single line, cutting the start would shift the end.
     lines[-1] = lines[-1][:end_column]
     lines[0] = lines[0][column:]
     try:

@@ -46,6 +46,7 @@ def call_strictly(function: Callable[..., Any], args: tuple[Any, ...], kwargs: M
 
 def _promoted(error: ValueError) -> PromotionError | None:
     """JAX's error about a promotion as a `PromotionError` at the user's line; None for any other error."""
+    # JAX's advice about its own options would mislead here, because weft has set them.
     ranks = f" and with the config option {_RANKS}="
     if isinstance(error, WeftError) or not (isinstance(error, TypePromotionError) or ranks in str(error)):
         return None
@@ -66,6 +67,7 @@ def _promoted(error: ValueError) -> PromotionError | None:
 def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     __tracebackhide__ = True
     profiler = sys.getprofile()
+    # A checked function that another one calls finds the profiler in place.
     if isinstance(getattr(profiler, "__self__", None), _Frames):
         return function(*args, **kwargs)
     # Only one profiler can be active: replacing the user's would end their measurement.

@@ -69,8 +69,8 @@ class Conversation:
         """
         after, has_judged = 0, self._worker is not None
         while not self._closed:
-            # A worker that is close to its limit is replaced before a step, so that the limit ends only steps that need
-            # as much.
+            # A worker that is close to its limit is replaced before a step, so
+            # that the limit ends only steps that need as much.
             if self._worker is not None and (self._changed or self._worker.size() > self.memory / 2):
                 self._worker.close()
                 self._worker, has_judged = None, False

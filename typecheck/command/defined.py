@@ -78,7 +78,7 @@ def unjudged(module: ModuleType, judged: Iterable[tuple[str, Any]]) -> Iterator[
     Args:
         module: the module.
         judged: its public functions and classes, from `definitions`; a private function may be public under another
-             name, as in `step = jax.jit(_step)`.
+            name, as in `step = jax.jit(_step)`.
     """
     # A wrapper and the function inside are the same code, judged under the public name.
     public = {id(inspect.unwrap(thing)) for _, thing in judged}

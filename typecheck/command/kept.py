@@ -71,8 +71,8 @@ class Kept:
         """The parts of a unit from its entry; None if there is no valid entry."""
         try:
             entry = json.loads(self._file(unit).read_text())
-            # The entry's own list of files is used: which files a worker reads is known only after it has judged the
-            # unit.
+            # The entry's own list of files is used: which files a worker reads
+            # is known only after it has judged the unit.
             if entry["key"] != key or self._digest_of_files(tuple(entry["reads"])) != entry["read"]:
                 return None
             return [from_json(part) for part in entry["parts"]]

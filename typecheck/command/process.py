@@ -47,8 +47,8 @@ class Process:
             stdout=subprocess.PIPE,
             encoding="utf-8",
             env=environment,
-            # A process group of its own: ^C reaches only the command, and processes that checked code starts end with
-            # the worker.
+            # A process group of its own: ^C reaches only the command, and processes
+            # that checked code starts end with the worker.
             start_new_session=True,
         )
         self.ended: str | None = None

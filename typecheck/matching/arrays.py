@@ -78,8 +78,8 @@ def _class_test(array_type: Any) -> Callable[[Any], bool]:
         known: dict[type, bool] = {}
 
         def test(value: Any) -> bool:
-            # A class decides whether its instances are arrays, and `isinstance` on `jax.Array` runs Python code each
-            # time.
+            # A class decides whether its instances are arrays, and `isinstance`
+            # on `jax.Array` runs Python code each time.
             answer = known.get(type(value))
             if answer is None:
                 answer = known[type(value)] = isinstance(value, jax.Array | jax.ShapeDtypeStruct)

@@ -25,8 +25,8 @@ SAMPLED = 64
 
 
 def _one_of(spec: OneOf, policy: Policy) -> Check | None:
-    # Members without arrays are checked under every policy: otherwise an array that does not fit would pass as one of
-    # them.
+    # Members without arrays are checked under every policy: otherwise an
+    # array that does not fit would pass as one of them.
     members = [check_of(one, policy) or plain_check(one) for one in spec.members if one != NONE]
     if any(member is None for member in members):
         return None
@@ -41,16 +41,16 @@ def _one_of(spec: OneOf, policy: Policy) -> Check | None:
             return checks[0](value, bindings)
         misses: list[Mismatch] = []
         for member in checks:
-            # A member that fails has bound names already: without the snapshot, `"n"` of one member would bind the
-            # next.
+            # A member that fails has bound names already: without the
+            # snapshot, `"n"` of one member would bind the next.
             kept = bindings.snapshot()
             try:
                 return member(value, bindings)
             except Mismatch as miss:
                 misses.append(miss)
                 bindings.restore(kept)
-        # The mismatch that came closest says most, such as a wrong size; if all are of a wrong type, the union is
-        # named.
+        # The mismatch that came closest says most, such as a wrong size; if
+        # all are of a wrong type, the union is named.
         nearest = min(misses, key=lambda miss: _NEARNESS.get(miss.reason, 0))
         raise nearest if nearest.reason in _NEARNESS else Mismatch("type", spec, value, bindings)
 

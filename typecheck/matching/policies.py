@@ -20,12 +20,12 @@ class Policy:
     Attributes:
         name: the name for messages and debugging.
         shares: whether plain records (NamedTuples, TypedDicts, dataclasses) use the names of the scope around them; if
-             not, each has a scope of its own, as Modules always have.
+            not, each has a scope of its own, as Modules always have.
         plain: whether values without arrays are checked outside of unions; in unions they always are.
         boxes: whether a box, such as `nnx.Param`, may stand for its array.
         opens_objects: whether the attributes of objects are checked; if not, only their class is.
         integers: which integers of a record bind dims: fields annotated `int`, or any integer that is called like a
-             dim, arguments of the constructor included.
+            dim, arguments of the constructor included.
         iterates: the collections whose items are checked; iterating over others may have effects.
         settles: whether an expression in a record's fields that reads unbound names is an error.
     """

@@ -99,8 +99,8 @@ def _scope_inside(spec: RecordOf, value: Any, plan: RecordPlan, outer: Bindings)
 
     def begin() -> Bindings:
         inner = start(value, plan, values, outer.slot, sparse)
-        # A record stores arrays as they are, so a NumPy array in an equinox Module stays one and must not pass for
-        # JAX's.
+        # A record stores arrays as they are, so a NumPy array in an equinox
+        # Module stays one and must not pass for JAX's.
         inner.numpy = outer.numpy and not sparse
         return inner
 
@@ -112,8 +112,8 @@ def _scope_inside(spec: RecordOf, value: Any, plan: RecordPlan, outer: Bindings)
             return _with_numbers(inner, value, plan)
         except Mismatch as miss:
             rows = rows_of(plan, plan.inside, values, None, sparse, whole=True)
-            # A mismatch inside a child is reported as it is, unless the record may be a stack and the child a part of
-            # it.
+            # A mismatch inside a child is reported as it is, unless the record
+            # may be a stack and the child a part of it.
             if miss.bindings is not inner and not may_be_stack(rows):
                 raise
     rows = rows_of(plan, plan.inside, values, outer.stack, sparse, whole=True)

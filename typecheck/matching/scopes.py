@@ -257,8 +257,8 @@ def _role(plan: RecordPlan, name: str, value: Any) -> Role:
 def records_in(tree: Any, *, inside: bool = True) -> list[Any]:
     """The Modules in a tree, outermost first; with `inside=False`, only the outermost."""
     found: list[Any] = []
-    # Objects of other libraries may be pytrees that contain themselves, so a node that was visited is not visited
-    # again.
+    # Objects of other libraries may be pytrees that contain themselves, so
+    # a node that was visited is not visited again.
     seen: dict[int, Any] = {}
 
     def visit(node: Any) -> None:

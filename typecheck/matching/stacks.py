@@ -117,8 +117,8 @@ def solve(
                     continue
                 if size is not None:
                     size(attempt.bindings)
-                # Records inside must have the same leading axes by role, so that one field cannot be stacked without
-                # the other.
+                # Records inside must have the same leading axes by role, so that one
+                # field cannot be stacked without the other.
                 stack.known.update({role: base for role, (base, _) in leads.items()})
                 below = attempt.below if outer is not None or extra else None
                 return Solution(attempt.bindings, extra, below)

@@ -74,8 +74,8 @@ def _leaf_test(annotation: Annotation) -> IsLeaf | None:
         case SequenceOf(cls=cls) | MappingOf(cls=cls) | BoxOf(cls=cls):
             return lambda node: isinstance(node, cls)
         case RecordOf(cls=cls) if annotation.form is TYPEDDICT:
-            # If any dict were a leaf, no dict could hold several TypedDicts: a leaf must have the keys of the
-            # TypedDict.
+            # If any dict were a leaf, no dict could hold several TypedDicts: a
+            # leaf must have the keys of the TypedDict.
             keys, required = frozenset(cls.__annotations__), cls.__required_keys__  # pyright: ignore
             return lambda node: isinstance(node, dict) and required <= node.keys() <= keys
         case RecordOf(cls=cls):
@@ -111,8 +111,8 @@ def _check_structure(spec: TreeOf, found: Any, value: Any, bindings: Bindings) -
         # A later argument may bind the structure, as a later argument may bind a dim.
         slot, path = bindings.slot, bindings.path
 
-        # The check runs again when more is bound; if a name is still missing it appends itself again, which is undone
-        # here.
+        # The check runs again when more is bound; if a name is still missing
+        # it appends itself again, which is undone here.
         def check() -> bool:
             kept = bindings.slot, bindings.path, len(bindings.pending)
             bindings.slot, bindings.path = slot, path

@@ -115,8 +115,8 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
             raise pytest.UsageError(f"--weft-contracts: {packages}: {error.what}; {error.fix}") from None
     recorded = early_config.known_args_namespace.weft_record
     if recorded is not None:
-        # Each replaces the loader of a package's modules, so the second one would find modules that the first has
-        # loaded.
+        # Each replaces the loader of a package's modules, so the second one
+        # would find modules that the first has loaded.
         if packages:
             raise pytest.UsageError("--weft-record and --weft-contracts are for two runs: both change how modules load")
         _record(early_config, recorded)

@@ -79,8 +79,8 @@ class Recorder(ImportHook):
             if has_ended:
                 return function(*args, **kwargs)
             count += 1
-            # A power of two has a single bit: the 16th, 32nd, 64th, ... call, so that late shapes of a long run are
-            # seen.
+            # A power of two has a single bit: the 16th, 32nd, 64th, ... call,
+            # so that late shapes of a long run are seen.
             if count > FIRST and count & (count - 1):
                 return function(*args, **kwargs)
             looks += 1

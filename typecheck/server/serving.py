@@ -58,8 +58,8 @@ class Server:
             self.severities |= dict.fromkeys(told, severity.Information)
         self.pygls: Any = LanguageServer("weft", "1", text_document_sync_kind=types.TextDocumentSyncKind.Incremental)
         self.judge = Judge(self._told)
-        # With a separator at the end, so that a user's folder `site-packages-of-mine` is not taken for an installed
-        # one.
+        # With a separator at the end, so that a user's folder `site-
+        # packages-of-mine` is not taken for an installed one.
         self._installed = tuple(os.path.join(one, "") for one in installed_roots())
         self._loop: asyncio.AbstractEventLoop | None = None
         for name, answer in self._features().items():
