@@ -1,7 +1,7 @@
 """jaxtyping contracts that hold inside transforms, and for every size.
 
-`import weft` does not load this package; the first record that is made, or the first checked call, does. The prover
-(`verify`, `weft check`) is in modules of its own, so that checking calls does not load it.
+`import weft` does not load this package; the first record, or the first checked call, does. The prover (`verify`,
+`weft check`) is in modules of its own, so that checking calls does not load it.
 """
 
 import importlib as _importlib
@@ -33,6 +33,7 @@ __all__ = [
     "verify",
 ]
 
+# Importing these takes time that a program which only checks calls should not spend.
 _ON_FIRST_USE = {
     "verify": "proofs.prover",
     "Report": "proofs.report",

@@ -1,4 +1,4 @@
-"""`python -m weft.typecheck`: the command `weft`, for who has it not on the path; see `command/front.py`."""
+"""`python -m weft.typecheck`: the command `weft`, where it is not on the path; see `command/front.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The errors of contracts: one that does not hold, an annotation that cannot be read, a promotion that is refused."""
+"""The errors of contracts: a broken contract, an unreadable annotation, a refused promotion, a wrong mode or budget."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from weft.core.errors import WeftError
 
 
 class ContractError(WeftError, TypeError):
-    """A value that is not what its annotation says.
+    """A value does not fit its annotation.
 
     Args:
-        what: the place, what was expected there and what was found.
-        at: the module path, and where the annotation stands.
-        bound: where each dim that matters was bound.
-        fix: the likely fix, for common slips.
-        more: what else there is to know, for `WEFT_TYPECHECK_VERBOSE=1`.
+        what: the place, the expected value and the actual one.
+        at: the module path, and the line of the annotation.
+        bound: where each relevant dim was bound.
+        fix: the likely fix, for common mistakes.
+        more: further facts, shown with `WEFT_TYPECHECK_VERBOSE=1`.
 
     >>> import jax.numpy as jnp
     >>> from jaxtyping import Array, Float
@@ -49,8 +49,9 @@ class ContractError(WeftError, TypeError):
 
 
 class PromotionError(WeftError, ValueError):
-    """An implicit promotion of ranks or dtypes, where the mode `strict` refuses it."""
+    """An implicit promotion of ranks or dtypes, refused by the mode `strict`."""
 
+    # A layer raises it without knowing its path in the model, which the checker adds.
     of_layer = True
 
 
@@ -59,8 +60,8 @@ class ModeError(WeftError, ValueError):
 
 
 class BudgetError(WeftError, ValueError):
-    """A budget of a proof that nothing can be tried with."""
+    """A budget that allows a proof no trial at all."""
 
 
 class AnnotationError(WeftError, ValueError):
-    """An annotation that cannot be read, or a dim expression that cannot be evaluated. Always one clear line."""
+    """An annotation that cannot be read, or a dim expression that cannot be evaluated; always one line."""

@@ -6,9 +6,9 @@
 | `on` | contracts are checked while tracing and in eager calls; the default |
 | `strict` | also, the user's code may not promote ranks and dtypes implicitly; see `strictness` |
 
-The mode in force is that of the innermost `with mode(...)` of this thread or task, else the one that `set_mode` gave
-the process, else `WEFT_TYPECHECK` in the environment, else `on`. A mode holds while tracing: what was compiled under
-one mode is traced again under another (see `core.contexts`).
+The mode in force is that of the innermost `with mode(...)` of this thread or task, else that of `set_mode`, else that
+of `WEFT_TYPECHECK` in the environment, else `on`. A compiled function belongs to the mode in which it was traced: under
+another mode it is traced again (see `core.contexts`).
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ MODES: tuple[Mode, ...] = ("off", "on", "strict")
 
 
 def read_mode(name: str, source: str = "mode") -> Mode:
-    """A mode by its name.
+    """The mode of a name.
 
     Raises:
-        ModeError: in one line, if there is none of that name.
+        ModeError: in one line, if there is no mode of that name.
     """
     if name not in MODES:
         raise ModeError(f"unknown {source} {name!r}: it is one of {', '.join(MODES)}")
@@ -39,10 +39,10 @@ def read_mode(name: str, source: str = "mode") -> Mode:
 
 
 def current_mode() -> Mode:
-    """The mode in force.
+    """The mode in force in this thread or task.
 
     Raises:
-        ModeError: if `WEFT_TYPECHECK` names none.
+        ModeError: if `WEFT_TYPECHECK` names no mode.
 
     >>> with mode("strict"):
     ...     current_mode()
@@ -56,7 +56,7 @@ def set_mode(name: str, source: str = "mode") -> Mode:
 
     Args:
         name: `off`, `on` or `strict`.
-        source: what the mode was given by, for the error.
+        source: the option or variable that named the mode, for the error.
 
     Raises:
         ModeError: if there is no such mode.
@@ -74,14 +74,14 @@ def set_mode(name: str, source: str = "mode") -> Mode:
 
 
 def _ensure_installed(chosen: Mode) -> None:
-    # `WEFT_TYPECHECK=off` leaves the hook out altogether; a mode that asks for it later brings it back.
+    # Under `WEFT_TYPECHECK=off` the hook is not loaded at all, until a later mode needs it.
     if chosen != "off" and hooks.installed_contracts() is None:
         hooks.load_contracts()
 
 
 @contextlib.contextmanager
 def mode(name: str) -> Iterator[Mode]:
-    """A mode for the length of a `with` block, in this thread or task only.
+    """A context manager for a mode, in this thread or task only.
 
     Args:
         name: `off`, `on` or `strict`.

@@ -1,7 +1,7 @@
-"""`%load_ext weft`: a notebook in which mistakes are said early, and shortly.
+"""`%load_ext weft`: a notebook in which mistakes are reported early and briefly.
 
-While it is loaded, contracts are checked (unless they were already, perhaps strictly), a successor that nothing uses is
-an error, and weft's errors show the cells' frames only. Unloading puts all three back.
+While the extension is loaded, contracts are checked (a stricter mode stays), an unused successor is an error, and
+weft's errors show only frames of the notebook's cells. Unloading undoes all three.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from weft.core.threads.lost import debug_successors
 from weft.core.tracebacks import users_frames
 from weft.typecheck.modes import current_mode, set_mode, verbose
 
-# What undoes the loading; a process has one shell.
+# The stack that undoes the loading; a process has one shell.
 _loaded: contextlib.ExitStack | None = None
 
 
 def load(shell: Any) -> None:
-    """Turns everything on, in an `InteractiveShell`; loading twice is loading once."""
+    """Switches everything on in an `InteractiveShell`; a second call changes nothing."""
     global _loaded
     if _loaded is not None:
         return
@@ -33,11 +33,12 @@ def load(shell: Any) -> None:
         stack.enter_context(debug_successors())
         stack.callback(_restore, shell, shell.custom_exceptions, shell.CustomTB)
         shell.set_custom_exc((WeftError,), _show)
+        # Moved out of the `with` block, so that an error half way undoes what was switched on, and success keeps it.
         _loaded = stack.pop_all()
 
 
 def unload(shell: Any) -> None:
-    """Puts back what `load` found."""
+    """Undoes what `load` has changed."""
     global _loaded
     if _loaded is not None:
         stack, _loaded = _loaded, None
@@ -45,7 +46,7 @@ def unload(shell: Any) -> None:
 
 
 def _restore(shell: Any, exceptions: Any, handler: Any) -> None:
-    # Not by `set_custom_exc`, which would wrap the handler once more.
+    # `set_custom_exc` would wrap the old handler a second time.
     shell.custom_exceptions, shell.CustomTB = exceptions, handler
 
 
@@ -53,7 +54,7 @@ def _show(
     shell: Any, kind: type[BaseException], error: BaseException, tb: TracebackType, tb_offset: Any = None
 ) -> None:
     kept = tb if verbose() else users_frames(_below_shell(tb, shell)) or tb
-    # What the shell does not see it cannot print: JAX's own account of the frames that it cut.
+    # JAX attaches its unfiltered traceback as the cause, which the shell would print in full.
     cause, error.__cause__ = error.__cause__, error.__cause__ if verbose() else None
     try:
         shell.showtraceback((kind, error, kept), tb_offset=0)
@@ -62,7 +63,7 @@ def _show(
 
 
 def _below_shell(tb: TracebackType, shell: Any) -> TracebackType:
-    """The traceback from the first frame on that is not the shell's."""
+    """The traceback from the first frame that is not IPython's."""
     import IPython
 
     folder = os.path.join(os.path.dirname(str(IPython.__file__)), "")

@@ -1,6 +1,6 @@
-"""Arguments made from annotations alone, at any sizes, for proofs."""
+"""Argument values for proofs, made from annotations alone at sizes that the proof chooses."""
 
-# Each puts what it can build into the table of `builder`.
+# Importing these modules fills `builder.BUILDERS`: each registers the annotations that it can build.
 from weft.typecheck.arguments import arguments as arguments
 from weft.typecheck.arguments import stand_ins as stand_ins
 from weft.typecheck.arguments import values as values

@@ -1,4 +1,4 @@
-"""Calling without computing: what a call gives for abstract arrays, abstractly."""
+"""Calls functions on abstract arrays: shapes and dtypes go in and come out, and nothing is computed."""
 
 from __future__ import annotations
 
@@ -15,8 +15,12 @@ from weft.typecheck.language.forms import form_of
 
 
 def abstractly(function: Callable[[Any], Any], given: Any) -> Any:
-    """Calls a function without computing: abstract arrays in, and in its result every array abstract."""
+    """Calls a function under `jax.eval_shape`; `ShapeDtypeStruct`s go in, and the result's arrays are such, too.
+
+    Unlike `jax.eval_shape`, this also traces arrays inside objects and plain instances, and passes other leaves on.
+    """
     leaves, treedef = jax.tree.flatten(opened(given))
+    # A size, a string or a function among the leaves must reach the function as it is: a traced size would be an array.
     dynamic = [isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves]
     found: list[Any] = []
 
@@ -24,6 +28,7 @@ def abstractly(function: Callable[[Any], Any], given: Any) -> Any:
         source = iter(arrays)
         live = [next(source) if traced else leaf for leaf, traced in zip(leaves, dynamic, strict=True)]
         out, structure = jax.tree.flatten(opened(function(closed(treedef.unflatten(live)))))
+        # `eval_shape` may return arrays only, so the structure and the other leaves leave the trace by this list.
         found[:] = [structure, [None if is_array(leaf) else leaf for leaf in out], [is_array(leaf) for leaf in out]]
         return [leaf for leaf in out if is_array(leaf)]
 
@@ -39,14 +44,14 @@ def abstractly(function: Callable[[Any], Any], given: Any) -> Any:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass
 class _Opened:
-    """The attributes of an instance of a class that JAX does not know as a pytree."""
+    """An instance of a class that JAX does not know as a pytree, as a pytree of the instance's attributes."""
 
     fields: dict[str, Any]
     cls: type = dataclasses.field(metadata={"static": True})
 
 
 def opened(tree: Any) -> Any:
-    """A tree in which objects, and instances of dataclasses and plain classes, are pytrees: their arrays are traced."""
+    """Returns a tree in which objects, dataclasses and plain instances are pytrees, so that their arrays are traced."""
     return _opened(tree, ())
 
 
@@ -55,10 +60,10 @@ def _opened(tree: Any, around: tuple[Any, ...]) -> Any:
         cls = type(leaf)
         if not (dataclasses.is_dataclass(cls) or is_plain_class(cls)) or not hasattr(leaf, "__dict__"):
             return leaf
-        if any(one is leaf for one in around):  # it refers to itself, which no tree can say
+        if any(one is leaf for one in around):  # a cycle, such as a node that knows its parent: no pytree can hold it
             return leaf
         fields = {name: _opened(value, (*around, leaf)) for name, value in vars(leaf).items()}
-        # What has no arrays stays the one that it is: others may go by its identity.
+        # A plain instance without arrays keeps its identity: a program may use it as a key or compare it by `is`.
         if not dataclasses.is_dataclass(cls) and not any(map(_is_an_array, jax.tree.leaves(fields))):
             return leaf
         return _Opened(fields, cls)
@@ -67,11 +72,12 @@ def _opened(tree: Any, around: tuple[Any, ...]) -> Any:
 
 
 def closed(tree: Any) -> Any:
-    """The inverse of `opened`."""
+    """Turns a tree made by `opened` back into the instances that it stands for."""
 
     def close(node: Any) -> Any:
         if not isinstance(node, _Opened):
             return node
+        # Not by calling the class: its `__init__` may take other arguments than the attributes, and would run again.
         instance = object.__new__(node.cls)
         for name, value in node.fields.items():
             object.__setattr__(instance, name, closed(value))
@@ -84,13 +90,13 @@ def _is_an_array(leaf: Any) -> bool:
     return is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct)
 
 
-# What their classes hold is their own affair.
+# Instances of classes from these packages stay leaves: their attributes are private to the package.
 _LIBRARIES = sys.stdlib_module_names | {"jax", "jaxlib", "numpy", "equinox", "jaxtyping", "beartype"}
 
 
 @cached_by("class")
 def is_plain_class(cls: type) -> bool:
-    """Whether a class is the user's own, and neither JAX nor a form knows what its instances hold."""
+    """Whether a class is user code that neither JAX nor a `Form` knows how to take apart."""
     return (
         form_of(cls) is None
         and cls.__module__.partition(".")[0] not in _LIBRARIES

@@ -1,10 +1,11 @@
-"""Abstract copies: an instance again, with abstract arrays of the dims that its annotations declare.
+"""Copies of an instance whose arrays are abstract and have the dims that the class's annotations declare.
 
-This is the second way of `generalise`, where a class cannot be called with other sizes: one name one size, unless the
-instance itself has several for it. Arrays whose annotation declares no dims keep their shapes; for the layers of
-equinox, and of a layer of objects, a table says what they mean.
+`generalise` uses this where it cannot call the class with other sizes. One name is one size, unless the instance
+itself has several sizes for that name. Arrays whose annotation declares no dims keep their shapes; a table gives the
+dims of the layers of equinox and of NNX.
 
-Records are made anew from below; a graph of objects, which may share and refer back, is cloned and its boxes filled.
+Records are rebuilt bottom-up. A graph of objects may share nodes and hold cycles, so the graph is cloned and the
+boxes of the clone are filled.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from weft.typecheck.matching.compiling import check_of
 from weft.typecheck.matching.policies import PROOF
 from weft.typecheck.matching.scopes import bind_numbers
 
+# Without this table a proof would keep the concrete sizes of each `eqx.nn.Linear`, and equal sizes would hide mistakes.
 # Fields of equinox's layers, whose own annotations say only that they are arrays.
 LAYER_SHAPES: dict[str, dict[str, str]] = {
     "Linear": {"weight": "out_features in_features", "bias": "out_features"},
@@ -51,12 +53,12 @@ LAYER_SHAPES: dict[str, dict[str, str]] = {
 
 
 def abstract_copy(builder: Builder, instance: Any, place: str) -> Any:
-    """An abstract instance like a given one; that one stays as it is.
+    """Returns a copy of an instance with abstract arrays; the instance itself is not changed.
 
     Args:
         builder: gives the sizes.
-        instance: a record or an object.
-        place: what it is called.
+          instance: a record or an object.
+          place: how messages refer to the instance.
     """
     layer = layer_of(type(instance))
     if layer is None:
@@ -70,7 +72,7 @@ def abstract_copy(builder: Builder, instance: Any, place: str) -> Any:
 
 
 def _clashing(found: Iterable[Mapping[str, int]]) -> frozenset[str]:
-    """Names that stand for different sizes in different places, so that they cannot be one."""
+    """Names that have different sizes in different records or objects, and so cannot be one size throughout."""
     sizes: dict[str, set[int]] = {}
     for dims in found:
         for name, size in dims.items():
@@ -79,18 +81,20 @@ def _clashing(found: Iterable[Mapping[str, int]]) -> frozenset[str]:
 
 
 def _records(node: Any) -> Iterator[Any]:
-    """The records in a tree, outermost first, each as often as it is met."""
+    """The records in a tree, outermost first; a record that the tree holds twice is yielded twice."""
     if is_module(node):
         yield node
+    # Without the test of identity the record itself would be the only leaf, and its children would not be visited.
     for child in jax.tree.leaves(node, is_leaf=lambda one: one is not node and is_module(one)):
         if is_module(child) and child is not node:
             yield from _records(child)
 
 
 def _annotations(cls: type) -> dict[str, Annotation]:
-    """What the fields of a class hold; of a library's layer, what the tables say."""
+    """The annotation of each field of a class, or the shapes that the tables give for a library's layer."""
     layer = layer_of(cls)
     shapes = LAYER_SHAPES if cls.__module__.startswith("equinox.") else layer.shapes if layer is not None else {}
+    # A user's class with the name of a library's layer has annotations of its own, and the table is not about it.
     known = shapes.get(cls.__name__, {}) if layer is None or is_library(cls) else {}
     told: dict[str, Annotation] = {name: ArrayOf(Any, ANY_DTYPE, Shape.parse(text)) for name, text in known.items()}
     if layer is not None and is_library(cls):
@@ -99,12 +103,13 @@ def _annotations(cls: type) -> dict[str, Annotation]:
 
 
 def _dims(one: Any) -> dict[str, int]:
-    """The dims that an instance's annotations name, with their sizes in it; integers that are called like one, too."""
+    """The size that each dim in an instance's annotations has there, integers named like a dim included."""
     form = form_of_value(one)
     assert form is not None
     annotations, values = _annotations(type(one)), form.values(one)
     bindings = Bindings(Slot("field", "", type(one), Anything()), lambda: {"self": one})
     for name, annotation in annotations.items():
+        # Each field is tried by itself: one field that does not fit must not lose the dims that the others bind.
         check, kept = check_of(annotation, PROOF), bindings.snapshot()
         if check is None:
             continue
@@ -113,6 +118,7 @@ def _dims(one: Any) -> dict[str, int]:
             settle(bindings, finally_=False)
         except (Mismatch, AnnotationError):
             bindings.restore(kept)
+    # An expression such as `{self.width}` binds nothing, so the fields that expressions read are named here.
     named = {*bindings.sizes, *_read_by_holes(annotations.values())}
     if form is OBJECT:
         named |= names_of_class(type(one))
@@ -122,7 +128,7 @@ def _dims(one: Any) -> dict[str, int]:
 
 
 def _read_by_holes(annotations: Iterable[Annotation]) -> Iterator[str]:
-    """The fields that expressions in braces read: `width` of `{self.width}`."""
+    """The fields that expressions in braces read, such as `width` in `{self.width}`."""
     dims = (dim for one in annotations for shape in shapes_in(one) for dim in shape.dims)
     for dim in dims:
         for piece in dim.pieces if isinstance(dim, SymbolicDim) else ():
@@ -133,6 +139,7 @@ def _read_by_holes(annotations: Iterable[Annotation]) -> Iterator[str]:
 def _scope(builder: Builder, one: Any, path: str, dims: Mapping[str, int], clashing: frozenset[str]) -> Scope:
     scope = Scope(path, path, loose=is_library(type(one)))
     for name, size in dims.items():
+        # The size in the key keeps two layers of different sizes apart, and joins the layers whose sizes are equal.
         plain = f"{name}[{size}]" if name in clashing else name
         key = path + name if builder.assignment.apart else plain
         scope.bound[name] = builder.keyed(key, name, scope, original=size)
@@ -147,9 +154,11 @@ def _abstract(builder: Builder, annotation: Annotation, value: Any, place: str, 
 def _record(builder: Builder, record: Any, path: str, clashing: frozenset[str]) -> Any:
     annotations, values, dims = _annotations(type(record)), dict(field_values(record)), _dims(record)
     scope = _scope(builder, record, path, dims, clashing)
+    # Integer fields change with the arrays: `self.width` in a reshape must be the new size of the dim `width`.
     values |= {name: scope.bound[name] for name in dims if type(values.get(name)) is int}
     scope.values["self"] = MODULE.make(type(record), values)  # for expressions that read its integers
     for name, value in list(values.items()):
+        # A static field without an annotated shape is configuration, and stays as it is.
         if name in annotations or is_module(value) or not _is_static(record, name):
             annotation = annotations.get(name, Anything())
             values[name] = _field(builder, annotation, value, f"{path}{name}", scope, clashing)
@@ -180,7 +189,8 @@ def _field(
 
 
 def _fill_object(builder: Builder, one: Any, scope: Scope, dims: Mapping[str, int], layer: Layer) -> None:
-    """Makes the arrays of one object abstract, and its integers the sizes that they stand for."""
+    """Makes the arrays of one object abstract, and turns its integers into the sizes that they name."""
+    # An object keeps sizes of its constructor as attributes: `self.width` must change with the arrays that have it.
     for name in dims.keys() & layer.attributes(one).keys():
         layer.set_attribute(one, name, scope.bound[name])
     annotations = _annotations(type(one))
@@ -193,7 +203,7 @@ def _fill_object(builder: Builder, one: Any, scope: Scope, dims: Mapping[str, in
 
 
 def _fill_boxes(builder: Builder, annotation: Annotation, value: Any, place: str, scope: Scope, layer: Layer) -> None:
-    """Makes the boxes in an attribute abstract; objects in it are filled by themselves."""
+    """Makes the boxes in an attribute abstract; `abstract_copy` visits the objects inside the attribute separately."""
     if isinstance(value, layer.box):
         held = jax.tree.map(
             lambda leaf: _abstract(builder, annotation, leaf, place, scope) if is_array(leaf) else leaf, unboxed(value)

@@ -1,8 +1,8 @@
-"""Arguments from annotations alone: what a proof hands to the function that it is about.
+"""Builds one argument from its annotation: one function for each class of annotation.
 
-Arrays are `ShapeDtypeStruct`s: nothing is computed. A Module is its class, called abstractly with arguments built from
-its own annotations. Sizes and options are the `Builder`'s to give; this file has a row for each class of annotation,
-but for the classes of plain values and of objects (`values`) and for callables (`stand_ins`).
+Arrays are `ShapeDtypeStruct`s, so nothing is computed. A Module is its class, called abstractly with arguments built
+from the annotations of its constructor. The `Builder` chooses sizes and options. `values` builds plain values and
+objects, `stand_ins` builds callables.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from weft.typecheck.language.annotations import (
 from weft.typecheck.language.dims import Shape
 from weft.typecheck.language.forms import form_of
 
-# The packages of whose arrays JAX's stand for.
+# An annotation with an array class of these packages accepts a `jax.Array`.
 _PLAIN = ("jax", "jaxlib", "numpy", "jaxtyping")
 
 _DTYPES = (
@@ -70,19 +70,20 @@ def _array(builder: Builder, spec: ArrayOf, place: str, scope: Scope) -> Any:
     cls = spec.array_type
     if isinstance(cls, type) and not issubclass(jax.Array, cls) and not _is_plain(cls):
         return _around_array(builder, spec, cls, place, scope)
+    # A made-up array would have to hold numbers, and any verdict would then be about these numbers.
     if cls is np.ndarray:
         raise Unbuildable(f"{place}: NumPy computes with the numbers in an array, and a proof has only its shape")
     return _plain_array(builder, spec, place, scope)
 
 
 def _is_plain(cls: type) -> bool:
-    """Whether a class of JAX's or NumPy's is one of arrays: JAX's sparse matrices, an experiment, are none."""
+    """Whether a class of JAX or NumPy is an array class; the experimental sparse matrices of JAX are not."""
     module = cls.__module__
     return module.partition(".")[0] in _PLAIN and not module.startswith("jax.experimental.")
 
 
 def _around_array(builder: Builder, spec: ArrayOf, cls: type, place: str, scope: Scope) -> Any:
-    """A record that stands for an array, as a quantity with a unit does: it takes one, and has its shape and dtype."""
+    """A record that wraps an array, such as a quantity with a unit: built from one array, with its shape and dtype."""
     if cls.__module__.partition(".")[0] == "torch":
         raise Unwritten("it is torch code: weft checks JAX's")
     form = form_of(cls)
@@ -97,6 +98,7 @@ def _around_array(builder: Builder, spec: ArrayOf, cls: type, place: str, scope:
     if len(names) == 1:
         array = _plain_array(builder, spec, place, scope)
         made = build_module(builder, cls, place, Scope(f"{place}.", f"{place}.", lead=scope.lead), {names[0]: array})
+        # A wrapper that changes the shape would be an argument that contradicts its own annotation.
         if (getattr(made, "shape", None), getattr(made, "dtype", None)) == (array.shape, array.dtype):
             return made
     raise Unbuildable(f"{place}: no {cls.__name__} can be made from a shape and a dtype alone")
@@ -108,7 +110,7 @@ def _plain_array(builder: Builder, spec: ArrayOf, place: str, scope: Scope) -> A
         raise Unbuildable(f"{place}: {spec} has a negative size at {dict(builder.sizes)}")
     if spec.dtype.accepted == ("prng_key",):
         return jax.ShapeDtypeStruct(shape, key_dtype())
-    # Items of one list have one kind of numbers: what takes them all fails as long as one is of another.
+    # All items of a list get the same dtype: what takes a list of floats may refuse a list of floats and ints.
     if spec.dtype.accepted is None and builder.choose(f"{_ITEM.sub('[:]', place)} dtype", 2) == 1:
         return jax.ShapeDtypeStruct(shape, jnp.result_type(int))
     for name in (*_usual(builder, spec), *_DTYPES, *(one for one in spec.dtype.accepted or () if isinstance(one, str))):
@@ -118,7 +120,7 @@ def _plain_array(builder: Builder, spec: ArrayOf, place: str, scope: Scope) -> A
 
 
 def _usual(builder: Builder, spec: ArrayOf) -> tuple[str, ...]:
-    """The dtypes that JAX gives by itself, where a package has it give 64 bits: it may not be meant for fewer."""
+    """The default dtypes of JAX where a package enables 64 bits: such a package may not be meant for 32 bits."""
     if jnp.result_type(float) != jnp.float64:
         return ()
     floats = "float64", "complex128"
@@ -130,11 +132,13 @@ def _usual(builder: Builder, spec: ArrayOf) -> tuple[str, ...]:
 def _one_of(builder: Builder, spec: OneOf, place: str, scope: Scope) -> Any:
     members = [member for member in spec.members if member != NONE]
     arrays = [one for one in members if isinstance(one, ArrayOf)]
+    # NumPy's member of a union comes last: a proof has no numbers to put into a NumPy array.
     arrays = [one for one in arrays if one.array_type is not np.ndarray] or arrays
+    # A union with a random key means a key: any other array would be refused by `jax.random`.
     if arrays and arrays[0].dtype.accepted == ("prng_key",):
         members = arrays[:1]
     elif arrays:
-        # A number where an array may stand, or the same shape as NumPy's, is not another case.
+        # Two members with one shape make one trial: `float | Array`, or NumPy's and JAX's array, is no further case.
         members = list({str(one.shape): one for one in reversed(arrays)}.values())[::-1]
     else:
         members = [OneOf(tuple(one for one in members if not isinstance(one, LiteralOf)) or tuple(members))]
@@ -142,7 +146,7 @@ def _one_of(builder: Builder, spec: OneOf, place: str, scope: Scope) -> Any:
         return None
     chosen = builder.one_of(f"{place} type", members, str)
     try:
-        with builder.making_up(builder.makes_up and not spec.optional):  # None says less than a text
+        with builder.making_up(builder.makes_up and not spec.optional):  # None assumes less than a made-up string
             return _first(builder, _taken(builder, chosen, place), place, scope)
     except Unbuildable:
         if not spec.optional:
@@ -155,9 +159,10 @@ def _one_of(builder: Builder, spec: OneOf, place: str, scope: Scope) -> Any:
 
 
 def _taken(builder: Builder, chosen: Annotation, place: str) -> OneOf:
-    """A member of a union; of one without arrays whichever can be made, unless the assignment asks for another.
+    """The member of a union to build; among members without arrays, the first that can be built.
 
-    Which one that is, is looked into where the usual one fails, and not varied: `int | Config` has few that matter.
+
+    The search picks another member only where the usual one fails: for `int | Config` varying them finds nothing.
     """
     if not isinstance(chosen, OneOf):
         return OneOf((chosen,))
@@ -167,9 +172,9 @@ def _taken(builder: Builder, chosen: Annotation, place: str) -> OneOf:
 
 
 def _first(builder: Builder, spec: OneOf, place: str, scope: Scope) -> Any:
-    """A value of the first member that one can be made of."""
+    """A value of the first member of a union for which a value can be built."""
     refused: list[Unbuildable] = []
-    # A text that means nothing is the last thing to be tried: `str | np.dtype` has better ones.
+    # A made-up string comes last: for `str | np.dtype` a dtype is a real value, and the string may mean nothing.
     for makes_up in (False, True) if builder.makes_up and len(spec.members) > 1 else (builder.makes_up,):
         for member in spec.members:
             try:
@@ -181,7 +186,7 @@ def _first(builder: Builder, spec: OneOf, place: str, scope: Scope) -> Any:
 
 
 def _sequence(builder: Builder, spec: SequenceOf, place: str, scope: Scope) -> Any:
-    if isinstance(spec.item, Anything) and issubclass(spec.cls, Set):  # of tags, say: there need be none
+    if isinstance(spec.item, Anything) and issubclass(spec.cls, Set):  # a set of tags, for example: it may be empty
         return _nothing(builder, spec.cls(), place)
     length = ITEMS[builder.choose(f"{place} length", len(ITEMS))]
     scope = dataclasses.replace(scope, many=True)
@@ -190,16 +195,17 @@ def _sequence(builder: Builder, spec: SequenceOf, place: str, scope: Scope) -> A
 
 
 def _nothing(builder: Builder, empty: Any, place: str) -> Any:
-    """A collection of anything, such as further options: it may hold nothing, which is said."""
+    """An empty collection for one of unknown items; the proof says that it assumed the collection empty."""
     builder.emptied.add(place)
     return empty
 
 
 def _of_class(builder: Builder, cls: type, plain: Any, place: str) -> Any:
-    """A collection of a class: of a list or a dict, what the class makes of it, as flax's `FrozenDict` does."""
+    """The collection as an instance of the annotated class, as `FrozenDict` is made from a dict."""
     if isinstance(plain, cls):
         return plain
     with contextlib.suppress(Exception):
+        # A class may raise anything for a list or dict; that says only that no instance is made this way.
         made = cls(plain)
         if isinstance(made, cls):
             builder.calls.append((made, cls, cls, (plain,), {}))
@@ -216,7 +222,7 @@ def _plain_mapping(builder: Builder, spec: MappingOf, place: str, scope: Scope) 
     if isinstance(spec.value, Anything) and not isinstance(spec.value, Variable):
         return _nothing(builder, {}, place)
     scope = dataclasses.replace(scope, many=True)
-    # What has names is given to a method by these.
+    # The keys that the body reads are what a caller passes; without them `batch["image"]` would raise KeyError.
     read = keys_read(scope.function, place.removeprefix(scope.path)) or dict.fromkeys(builder.texts.values())
     keys: tuple[Any, ...] = tuple(read) or ("a", "b")
     if isinstance(spec.key, LiteralOf):
@@ -228,12 +234,13 @@ def _plain_mapping(builder: Builder, spec: MappingOf, place: str, scope: Scope) 
 
 
 def _tree(builder: Builder, spec: TreeOf, place: str, scope: Scope) -> Any:
-    """A dict of two leaves; trees of one structure, or of none that is named, have leaves of the same shapes.
+    """A dict of two leaves; trees of one structure name have leaves of the same shapes.
 
-    Of several structures, `"S T"`, each leaf of the first is a tree of the second.
+    For `"S T"`, each leaf of the tree S is a tree T.
     """
     builder.vague.add(place)
     named = [name for name in spec.structure if name != "..."]
+    # A single array is a pytree, too: a function that indexes the dict would be wrong for it.
     if builder.choose(f"{named[0] if named else place} tree", 2) == 1:
         leaf = ArrayOf(jax.Array, ANY_DTYPE, Shape.parse("...")) if isinstance(spec.leaf, Anything) else spec.leaf
         return builder.build(leaf, place, scope)
@@ -241,7 +248,7 @@ def _tree(builder: Builder, spec: TreeOf, place: str, scope: Scope) -> Any:
 
 
 def _variable(builder: Builder, spec: Variable, place: str, scope: Scope) -> Any:
-    """A tree for what a type variable stands for, the same for each of its uses."""
+    """A tree for a type variable, the same tree at each of its uses."""
     return _tree(builder, TreeOf(Anything(), (spec.name,)), place, scope)
 
 
@@ -255,12 +262,14 @@ def _levels(builder: Builder, spec: TreeOf, place: str, scope: Scope, root: str,
     for number, key in enumerate(("b", "w")):
         scope.leaf = f"{root}.{number}."
         if isinstance(leaf, ArrayOf) and leaf.shape == Shape.parse("..."):
+            # One leaf has one axis and the other has two, as a bias and a matrix:
+            # a function of any tree must take both ranks.
             shape = tuple(builder.size(f"{root}.w.{axis}", scope) for axis in range(2))[1 - number :]
             tree[key] = jax.ShapeDtypeStruct(scope.lead + shape, _array(builder, leaf, f"{root}.{key}", scope).dtype)
         else:
             tree[key] = builder.build(leaf, f"{place}.{key}", scope)
     scope.leaf = outer
-    # A dict around dicts would be taken for a leaf itself.
+    # `PyTree[dict[...]]` says that a dict is a leaf, so the tree around the dicts is a tuple.
     return tuple(tree.values()) if any(isinstance(one, MappingOf) for one in members_of(leaf)) else tree
 
 
@@ -275,6 +284,7 @@ def _literal(builder: Builder, spec: LiteralOf, place: str, scope: Scope) -> Any
 
 def _batched(builder: Builder, spec: BatchedOf, place: str, scope: Scope) -> Any:
     lead = builder.shape(spec.axes, place, scope)
+    # The value is built without leading axes: `stacked` puts those of `Batched`, and those around it, in front.
     value = builder.build(spec.inner, place, dataclasses.replace(scope, lead=()))
 
     def stacked(leaf: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The builder: gives sizes to dims, ranks to variadic names, and takes options, as an assignment says.
+"""The builder: gives sizes to dims and ranks to variadic names, and takes options, as an assignment says.
 
 An *assignment* says which size each dim has, how many axes each `*name`, and which option was taken wherever there are
 several (an optional argument given or not, a flag on or off). A `Builder` follows it, gives sizes to the dims that it
@@ -24,24 +24,25 @@ from weft.typecheck.language.dims import AnyDim, Dim, FixedDim, NamedDim, Shape,
 from weft.typecheck.language.names import names_of_class
 from weft.typecheck.sizes.dim import is_same
 
+# Distinct primes: no size equals, divides or is a product of others, so a mixed-up axis shows as a wrong shape.
 PRIMES = (5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109)
 
 
-# How many items a collection has that may have any number of them, by the option that is taken.
+# How many items a collection of unknown length gets, by the option taken; the first is the default.
 ITEMS = (2, 1, 3)
 
 
 class Unbuildable(Exception):
-    """No value can be made from an annotation; the message says of which argument and why."""
+    """Raised where no value can be made from an annotation; the message names the argument and the reason."""
 
 
 class Unwritten(Unbuildable):
-    """There is nothing to call: what is asked for is left to other classes."""
+    """Raised where a function or class leaves its body to other classes, so that there is nothing to call."""
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """Sizes, ranks and options.
+    """The sizes, ranks and options of one trial.
 
     Attributes:
         sizes: by key.
@@ -60,7 +61,7 @@ class Assignment:
 
 @dataclass
 class Scope:
-    """The names that one signature or record can use.
+    """The names that one signature or record can use, and what they stand for so far.
 
     Attributes:
         path: of the record, ending in a dot, which its keys begin with if records keep their names apart.
@@ -91,7 +92,7 @@ class Scope:
 
 
 class Builder:
-    """Builds values under an assignment, noting what it meets.
+    """Builds values under an assignment, and notes each dim and each option that it meets.
 
     Attributes:
         sizes: the size given to each key.
@@ -100,8 +101,8 @@ class Builder:
         names, names_outside: the names that records use, and those of the function that they are given to.
         leading: the keys that are the first of several axes of an array at the outermost scope.
         ranks: the rank given to each variadic name, with whether the name is anonymous.
-        rank_paths, written: the variadic names, with the paths of the scopes that use them; those that a function
-            writes.
+        rank_paths, written: the variadic names with the paths of the scopes that use them; the variadic names in a
+            function's own annotations.
         options: how many options each place has.
         vocabulary: the names that the methods of objects among the arguments use, by contract: what is called like one
             of them outside is taken to be the same, and so is no other dim of that contract.
@@ -111,17 +112,18 @@ class Builder:
         by_name: the arguments that are random keys by nothing but their names.
         emptied: the collections of anything that nothing was put into.
         open_keys: the keys of the axes of arrays whose annotation gives no shape.
-        numbers: the keys of what is given as an integer, too.
+        numbers: the keys of sizes that are passed as integers.
         shaped: the sizes that annotations of arrays name.
-        classes, taken: where an abstract class is annotated, the names of those that may stand there, and the number of
-            the one that does.
-        values: what each option of a place is, as written, where it is one of some values.
-        optional: the dims that what may be left out names, by the place that says whether it is.
-        makers: the names of what makes records beside their class, by the place of the record.
+        classes, taken: by the place of an abstract class, the names of the classes that may stand there, and the number
+            of the one that does.
+        values: the options of a place as written in source, where the options are values.
+        optional: the dims that the annotation of an optional argument names, by the place of its option.
+        makers: the names of class methods and functions that make a record, by the place of the record.
         standing_in: the abstract classes that something is being made for.
         inside: the plain classes that something is being made for.
-        assumed: the callables that were called, of which nothing says what they return.
-        texts: what was made up for strings of which nothing says what they may be; `makes_up` says whether it may be.
+        assumed: the callables that were called although no annotation says what they return.
+        texts: the strings that were made up where no annotation or comparison says which strings are meant; `makes_up`
+            says whether strings may be made up.
         lenient: whether an annotation that nothing satisfies is taken for what it is meant to be; `bare` says where.
         calls: the records that were made: each with its class, what was called for it, and with which arguments.
         stand_ins: what was made for callables, each with its annotation.
@@ -136,6 +138,8 @@ class Builder:
         lenient: bool = False,
     ):
         self.assignment = assignment
+        # The caller keeps `made` and passes it as `known` to the next trial:
+        # initialisers were two thirds of a layer's trial.
         self.known, self.made = known or {}, dict[Any, Any]()
         self.fixed = dict(dims or {})
         self.sizes: dict[str, Any] = {}
@@ -173,7 +177,7 @@ class Builder:
 
     @contextlib.contextmanager
     def making_up(self, allowed: bool) -> Iterator[None]:
-        """Strings of which nothing says what they may be are made up here, or are not."""
+        """Allows or forbids made-up strings for the length of a `with` block."""
         kept, self.makes_up = self.makes_up, allowed
         try:
             yield
@@ -181,12 +185,13 @@ class Builder:
             self.makes_up = kept
 
     def state(self) -> dict[str, Any]:
-        """What was noted so far, to go back to if what is tried next cannot be made."""
+        """A copy of all notes, for `restore` to go back to if the value that is tried next cannot be built."""
+        # The sets inside `scopes` are changed in place, so a copy of the dict alone would not protect them.
         noted = {name: copy.copy(one) for name, one in vars(self).items() if isinstance(one, dict | set | list)}
         return {**noted, "scopes": {key: set(one) for key, one in self.scopes.items()}}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes back to a `state`."""
+        """Forgets the notes made since `state` was called."""
         vars(self).update(state)
 
     def size(self, name: str, scope: Scope) -> Any:
@@ -194,6 +199,7 @@ class Builder:
         if name in scope.bound:
             self.used(scope.bound[name], scope, name)
             return scope.bound[name]
+        # With names kept apart each record has sizes of its own: two `Linear` layers need not have the same `out`.
         key = scope.path + name if self.assignment.apart else name
         scope.bound[name] = self.keyed(key, name, scope)
         return scope.bound[name]
@@ -206,26 +212,27 @@ class Builder:
         if original is not None:
             self.originals.setdefault(key, original)
         if key not in self.sizes:
+            # Sizes that the user fixes by key or by name come before those of the assignment.
             given = self.fixed.get(key, self.fixed.get(name, self.assignment.sizes.get(key)))
             self.sizes[key] = self._fresh() if given is None else given
         return self.sizes[key]
 
     def contracts_by_key(self) -> dict[str, frozenset[str]]:
-        """The contracts that each key is under."""
+        """The contracts whose annotations name each key: keys of one contract are different dims."""
         return {
             key: frozenset(scopes | {one for one, names in self.vocabulary.items() if key in names})
             for key, scopes in self.scopes.items()
         }
 
     def used(self, size: Any, scope: Scope, name: str = "") -> None:
-        """Notes that a scope names what has this size already."""
+        """Notes that a scope names a dim whose size is known already."""
         for key, known in self.sizes.items():
             if is_same(known, size):
                 self.scopes.setdefault(key, set()).add(scope.contract_of(name))
 
     @property
     def configured(self) -> frozenset[str]:
-        """The keys that are integers only, and in no shape: how many, which kind, where."""
+        """The keys that are integers and name no axis of an array: a number of layers or of heads, for example."""
         # A field that is not an argument has a shape, too: `freqs: "coords bands"`, made of two integers.
         named = frozenset[str]().union(*(names_of_class(cls) for _, cls, *_ in self.calls))
         return frozenset(
@@ -236,11 +243,13 @@ class Builder:
 
     @property
     def by_default(self) -> frozenset[int]:
-        """The integers that configurations have where nothing else is given: no dim and no option varies them.
+        """The integers above 1 that configuration objects have by default: no dim and no option varies them.
 
-        A configuration is what something else is made of. An integer of what is called itself, as a number of points of
-        a quadrature, is none of the sizes that it is given.
+        A configuration is an object from which another object is made. An integer of an object that is itself called,
+        such as the number of points of a quadrature, is no size of the arrays that it gets.
         """
+        # A configuration is an object that is the argument of another call. Without this test a quadrature of 20 points
+        # made a function "hold when D = 20".
         made_of = {id(one) for *_, args, kwargs in self.calls for one in (*args, *kwargs.values())}
         return frozenset(
             number
@@ -255,28 +264,30 @@ class Builder:
         return next(prime for prime in _primes() if prime not in taken)
 
     def choose(self, place: str, options: int) -> int:
-        """Which of several options to take; the first unless the assignment says otherwise."""
+        """The option to take at a place: the first, unless the assignment names another."""
         if options > 1:
+            # Noted even where the assignment is silent: the search makes its next assignments from these notes.
             self.options[place] = options
         return min(self.assignment.options.get(place, 0), options - 1)
 
     def one_of(self, place: str, values: Sequence[Any], words: Callable[[Any], str] = repr) -> Any:
-        """One of some values; what they are is noted, for a reader knows `mode = 'sum'` and not the second option."""
+        """One of several values, all of which are noted: a report says `mode = 'sum'` and not "the second option"."""
         self.values[place] = tuple(map(words, values))
         return values[self.choose(place, len(values))]
 
     @property
     def ranks_of_records(self) -> frozenset[str]:
-        """The `*name`s that only records among the arguments use: neither the function nor its own record does."""
+        """The `*name`s that only records among the arguments use; the function and its own record do not use them."""
         own = {key for key, path in self.rank_paths if path in ("", "self.")}
         return frozenset(key for key, _ in self.rank_paths if key not in own and key not in self.written)
 
     def variadic(self, dim: VariadicDim, place: str, scope: Scope) -> tuple[Any, ...]:
-        """The axes of a variadic dim."""
+        """The axes that a variadic dim stands for, as many as the assignment gives its name."""
         anonymous = dim.name is None
         name = place if dim.name is None else (scope.leaf + dim.name if dim.per_leaf else dim.name)
         if name not in scope.variadics:
             key = scope.path + name if self.assignment.apart else name
+            # One axis by default; noting the rank lets the search try others.
             rank = self.assignment.ranks.get(key, 1)
             self.ranks[key] = rank, anonymous
             self.rank_paths.add((key, scope.path))
@@ -289,6 +300,7 @@ class Builder:
             case FixedDim(size):
                 full: Any = size
             case AnyDim():
+                # An anonymous dim is a size of its own wherever it stands, so its place is its name.
                 return (self.size(place, scope),)
             case VariadicDim():
                 return self.variadic(dim, place, scope)
@@ -299,17 +311,19 @@ class Builder:
                 full = self._evaluated(dim, scope)
                 if isinstance(full, str | tuple | list):
                     raise Unbuildable(f"{place}: `{dim}` is {full!r}, and no size")
+        # `#` lets an axis be 1, and only a trial at 1 shows whether the program broadcasts there.
         if dim.broadcastable and self.choose(f"{place} broadcast", 2) == 1:
             return (1,)
         return (full,)
 
     def _evaluated(self, dim: SymbolicDim, scope: Scope) -> Any:
-        """The size of an expression. Its holes may name further dims: `{('in','out')[transposed]}`."""
-        # In the order in which they are written: a set of strings has another one in each process, and sizes are dealt
-        # in the order in which they are first asked for.
+        """The size of an expression, whose holes may name further dims: `{('in','out')[transposed]}`."""
+        # In the order of the text: a set of strings has another order in each process, and sizes are dealt in the order
+        # in which they are first asked for, so reports would differ from run to run.
         written = sorted(dim.names, key=lambda name: (dim.text.find(name), name))
         named = {name: self.size(name, scope) for name in written}
         self.shaped += named.values()
+        # A hole can choose which dim it names, so the names are only known while the expression is evaluated.
         while True:
             try:
                 return dim.evaluate(named, scope.values)
@@ -325,13 +339,15 @@ class Builder:
             self.vague.add(place)
             rank = self.assignment.ranks.get(scope.path + key if self.assignment.apart else key, 2)
             self.ranks[scope.path + key if self.assignment.apart else key] = rank, True
-            # No contract: its axes may be any other dim.
+            # Each open axis has a contract of its own, because it may turn out to be the same dim as any other.
             names = [f"{key}.{axis}" for axis in range(rank)]
             for name in names:
                 self.open_keys[scope.path + name if self.assignment.apart else name] = place
             return scope.lead + tuple(self.size(name, self._alone(name, scope)) for name in names)
         self.has_shapes |= bool(shape.dims)
         axes = [self.dim(dim, f"{place}[{number}]", scope) for number, dim in enumerate(shape.dims)]
+        # Leading axes are noted because an integer that no shape names may be
+        # the size of a later axis, never of the first.
         if scope.contract == "" and len(axes) > 1 and axes[0]:
             self.leading |= {key for key, size in self.sizes.items() if is_same(size, axes[0][0])}
         return scope.lead + tuple(size for part in axes for size in part)
@@ -340,7 +356,7 @@ class Builder:
         return Scope(scope.path, f"{scope.path}{name}")
 
     def build(self, annotation: Annotation, place: str, scope: Scope) -> Any:
-        """A value of an annotation.
+        """A value of an annotation, built by the function that `BUILDERS` has for the annotation's class.
 
         Raises:
             Unbuildable: naming the place.
@@ -353,7 +369,7 @@ class Builder:
 
 @cached_by("nothing", most=1)
 def key_dtype() -> Any:
-    """The dtype of random keys. Asked for once: in a fresh trace even making a key would compile."""
+    """The dtype of random keys, asked for once: in a fresh trace even making a key compiles."""
     return jax.eval_shape(jax.random.key, 0).dtype
 
 
@@ -368,15 +384,15 @@ def _primes() -> Iterator[int]:
 
 Row = Callable[[Builder, Any, str, Scope], Any]
 
-# How a value of each class of annotation is built; `arguments` fills it.
+# How to build a value of each class of annotation; the other modules of this package fill the table on import.
 BUILDERS: dict[type, Row] = {}
 
 
 def _left_at_default(call: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Any]:
-    """The defaults of a call's parameters that it is given no other value for."""
+    """The defaults of those parameters of a call that the call leaves at their default."""
     try:
         parameters = inspect.signature(call).parameters
         given = inspect.signature(call).bind(*args, **kwargs).arguments
-    except (TypeError, ValueError):  # something builtin, which has no signature
+    except (TypeError, ValueError):  # a builtin without a signature
         return
     yield from (one.default for name, one in parameters.items() if given.get(name, one.default) is one.default)

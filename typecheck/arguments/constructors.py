@@ -1,4 +1,4 @@
-"""Constructors: what calling a class of records or objects takes, and which of it are sizes and counts."""
+"""Constructors: the parameters of a class, which of them are sizes or counts, and what else makes instances."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from weft.typecheck.language.signatures import Parameter, Signature, fields_of, 
 
 @cached_by("class")
 def signature_of_class(cls: type) -> Signature:
-    """The parameters that constructing a Module takes: its `__init__`'s, or its fields."""
+    """The parameters for constructing a record or object: those of `__init__`, or the fields of a dataclass."""
+    # A generated `__init__` has the file name "<string>"; the annotations of the fields stand for its parameters.
     if not getattr(cls.__init__, "__code__", None) or cls.__init__.__code__.co_filename != "<string>":
         written = signature_of(cls.__init__, cls)
         parameters = with_keys(written.parameters[1:])
@@ -42,15 +43,16 @@ def signature_of_class(cls: type) -> Signature:
     return Signature(cls.__init__, parameters, NONE, owner=cls)
 
 
+# Each way to make a record is an option that costs the search trials, so their number is bounded.
 _MOST_MAKERS = 4
 
 
 @cached_by("class")
 def makers_of(cls: type) -> tuple[Signature, ...]:
-    """What makes instances of a class beside calling it: its class methods, and functions of its module, that say so.
+    """The class methods of a class, and the functions of its module, whose annotation says that they return the class.
 
-    Of fields that belong together, in ways that no annotation tells, they are the ones who know. What takes an instance
-    to make another is none of them.
+    They know how fields belong together where no annotation says so. A function that takes an instance to make another
+    is left out, because it needs an instance already.
     """
     methods = [name for name, one in vars(cls).items() if isinstance(one, classmethod | staticmethod)]
     own = {name: getattr(cls, name) for name in methods}
@@ -61,14 +63,15 @@ def makers_of(cls: type) -> tuple[Signature, ...]:
 
 
 def _maker(function: Any, cls: type) -> Signature | None:
-    """The signature of a function that makes instances of a class, without the class itself."""
+    """The signature of a function that returns instances of a class; None for any other function."""
     bound = inspect.ismethod(function)
     if not bound and not inspect.isfunction(function):
-        return None  # one that a transform has made an object of, which need not have a name
+        return None  # a transformed function, such as a `jax.jit` object, which may have no name
     try:
         written = signature_of(function.__func__ if bound else function, cls)
     except (AnnotationError, TypeError, ValueError):
         return None
+    # A class method has the class as its first parameter, which the call of the bound method does not pass.
     parameters = written.parameters[1:] if bound else written.parameters
     if written.returns not in (RecordOf(cls), Instance(cls)):
         return None
@@ -78,7 +81,7 @@ def _maker(function: Any, cls: type) -> Signature | None:
 
 
 def _of_field(parameter: Parameter, cls: type) -> Parameter:
-    """A parameter that a converter takes, or that is called like a field and not annotated, as what the field holds."""
+    """A parameter with the annotation of the field of its name, where it has none or where a converter takes it."""
     bare = isinstance(parameter.annotation, Anything) and parameter.required and form_of(cls) is not None
     if not bare and not has_converter(cls, parameter.name):
         return parameter
@@ -87,14 +90,14 @@ def _of_field(parameter: Parameter, cls: type) -> Parameter:
 
 
 def _named_like_a_dim(parameter: Parameter, dims: frozenset[str]) -> Parameter:
-    """A parameter without an annotation that is called like a dim of its class: a size."""
+    """A parameter without an annotation that is called like a dim of its class, as an integer: a size."""
     if isinstance(parameter.annotation, Anything) and parameter.required and parameter.name in dims:
         return dataclasses.replace(parameter, annotation=Instance(int))
     return parameter
 
 
 def counts_of(cls: type, parameters: tuple[Parameter, ...], given: Mapping[str, Any], sizes: list[str]) -> list[str]:
-    """The integers that say how many submodules there are: another number gives another structure."""
+    """The integer parameters that set how many submodules an instance has: another number gives another structure."""
     base = structure_of_call(cls, parameters, given)
     found = []
     for name in sizes:
@@ -106,7 +109,7 @@ def counts_of(cls: type, parameters: tuple[Parameter, ...], given: Mapping[str, 
 
 @cached_by("class")
 def counts_of_class(cls: type) -> tuple[str, ...]:
-    """The same for a class, as far as its constructor takes sizes, keys and defaults only."""
+    """`counts_of` for a class whose constructor takes only sizes, random keys, objects and defaults; else nothing."""
     try:
         parameters = signature_of_class(cls).parameters
     except (AnnotationError, TypeError, ValueError):
@@ -124,7 +127,7 @@ def counts_of_class(cls: type) -> tuple[str, ...]:
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     if len(sizes) < 2 or any(one.kind in variadic for one in parameters):
         return ()
-    # Small, because one of them may be a number of layers; twelve for what halves a size, or takes a quarter of it.
+    # Small, as one of them may be a number of layers; 12 for constructors that halve a size or take a quarter of it.
     for size in (2, 12):
         given |= dict.fromkeys(sizes, size)
         if structure_of_call(cls, parameters, given) is not None:
@@ -159,9 +162,10 @@ def structure_of(tree: Any) -> tuple[Any, list[tuple[Any, Any]]]:
 def structure_of_call(
     cls: type, parameters: tuple[Parameter, ...], given: Mapping[str, Any]
 ) -> tuple[Any, list[tuple[Any, Any]]] | None:
+    # The arguments are passed by kind, as a caller would: a keyword-only parameter cannot be passed by position.
     args = [given[one.name] for one in parameters if one.kind is not one.kind.KEYWORD_ONLY and one.name in given]
     kwargs = {one.name: given[one.name] for one in parameters if one.kind is one.kind.KEYWORD_ONLY}
     try:
         return structure_of(abstractly(lambda call: cls(*call[0], **call[1]), (args, kwargs)))
-    except Exception:  # whatever a constructor raises on a guess only means that the guess is wrong
+    except Exception:  # the arguments are guesses, so any error of the constructor only says that a guess was wrong
         return None

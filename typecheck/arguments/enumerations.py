@@ -1,4 +1,4 @@
-"""Classes that list their values: those of `enum`, and equinox's, whose items JAX can compute with."""
+"""The items of enumerations: those of `enum`, and those of equinox, whose items JAX can compute with."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import equinox as eqx
 
 
 def items_of(cls: type) -> dict[str, Any]:
-    """The values of an enumeration, by name; nothing for any other class."""
+    """The items of an enumeration by name; an empty dict for any other class."""
     if issubclass(cls, enum.Enum):
         return {one.name: one for one in cls}
     if issubclass(cls, eqx.Enumeration):
-        # Its items are looked up by name only, and no public attribute lists the names.
+        # equinox looks items up by name, and no public attribute lists the names.
         return dict(getattr(cls, "_name_to_item", {}))
     return {}
 
 
 def name_of_item(value: Any) -> tuple[type, str] | None:
-    """The enumeration that a value is an item of, and the name of the item there, if it is one of equinox's."""
+    """The equinox enumeration that a value belongs to and the item's name; None for any other value."""
     cls = getattr(value, "_enumeration", None)
     if not isinstance(cls, type) or not issubclass(cls, eqx.Enumeration):
         return None

@@ -35,12 +35,12 @@ from weft.typecheck.language.signatures import Parameter
 from weft.typecheck.matching.policies import PROOF
 from weft.typecheck.matching.records import dims_of_instance
 
-# How many choices of arguments are tried.
+# Each guess traces the constructor once: a class with many integers would multiply the guesses without end.
 _CALLS = 120
 
 
 def generalise(instance: Any) -> Callable[[Builder], Any]:
-    """A function that builds abstract instances like a given one."""
+    """A function that builds, for each `Builder`, an abstract instance like the given one at the builder's sizes."""
     known = reconstruct(instance)
     if known is not None:
         return lambda builder: build_module(builder, type(instance), "self", Scope("self.", "self."), known)
@@ -48,9 +48,9 @@ def generalise(instance: Any) -> Callable[[Builder], Any]:
 
 
 def reconstruct(instance: Any) -> dict[str, Any] | None:
-    """What to give to the class to get an instance like this one of any size: all arguments but the sizes.
+    """The arguments, sizes left out, with which the class makes an instance like this one at any size.
 
-    None if no choice of integers and of defaults gives an instance of the same structure and shapes.
+    None if no choice of integers and defaults gives an instance of the same structure and shapes.
     """
     cls = type(instance)
     try:
@@ -63,6 +63,8 @@ def reconstruct(instance: Any) -> dict[str, Any] | None:
     wanted = structure_of(instance)
     for values in itertools.islice(itertools.product(*options), _CALLS):
         given = dict(zip((one.name for one in signature.parameters), values, strict=True))
+        # Equality of all shapes is the proof that the guess is right: the
+        # instance does not store its constructor's call.
         if structure_of_call(cls, signature.parameters, given) == wanted:
             sizes = [one.name for one in signature.parameters if is_a_size(one) and one.required]
             counts = counts_of(cls, signature.parameters, given, sizes)
@@ -71,14 +73,14 @@ def reconstruct(instance: Any) -> dict[str, Any] | None:
 
 
 def _arguments(parameter: Parameter, instance: Any) -> Iterator[Any]:
-    """Values that a constructor may have been given, the likeliest first."""
+    """Values that the constructor may have received for a parameter, the likeliest first."""
     own = dims_of_instance(instance, PROOF).sizes
     field = getattr(instance, parameter.name, None)
     if is_a_size(parameter):
         likely = [field, own.get(parameter.name), None if parameter.required else parameter.default]
         sure = [one for one in likely if type(one) is int]
         leaves = [leaf for leaf in jax.tree.leaves(opened(instance)) if is_array(leaf)]
-        # What is kept under the argument's name was given for it; else it may be any size or number in the instance.
+        # An attribute of the parameter's name holds its value; without one, any size or integer of the instance may.
         sizes = sorted({size for leaf in leaves for size in leaf.shape} | set(_static_numbers(instance)))
         yield from dict.fromkeys(sure[:1] or sizes)
         return
@@ -99,7 +101,7 @@ def _arguments(parameter: Parameter, instance: Any) -> Iterator[Any]:
 
 
 def _static_numbers(instance: Any) -> Iterator[int]:
-    """The integers among the fields of an instance; of an object, those of the objects in it, too."""
+    """The integers among the fields of an instance, or of all objects in an object."""
     for one in dict(objects_in(instance)).values() or (instance,):
         form = form_of_value(one)
         values = form.values(one).values() if form is not None else ()

@@ -1,4 +1,4 @@
-"""The shapes of a generalised instance's arrays: what their annotations say at the sizes of an assignment."""
+"""The shapes of a generalised instance's arrays: what the annotations say at the sizes of an assignment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from weft.typecheck.language.dims import NamedDim, VariadicDim
 
 
 def new_shape(builder: Builder, annotation: Annotation, value: Any, place: str, scope: Scope) -> tuple[Any, ...]:
-    """The shape that an array's annotation gives it at the new sizes; its own if it declares none."""
+    """The shape that an annotation gives an array at the new sizes; the array's own shape if it declares none."""
     for member in _array_members(annotation):
         shape = member.shape
         fits = len(value.shape) >= shape.min_rank if shape.variadic is not None else len(value.shape) == len(shape.dims)
@@ -24,6 +24,7 @@ def new_shape(builder: Builder, annotation: Annotation, value: Any, place: str, 
             axis = len(sizes)
             if isinstance(dim, VariadicDim):
                 sizes += _variadic(builder, dim, value.shape[axis : axis + rank], scope)
+            # An axis of size 1 under an expression is most likely there to broadcast, so it stays 1.
             elif value.shape[axis] == 1 and not isinstance(dim, NamedDim):
                 sizes.append(1)
             elif isinstance(dim, NamedDim) and dim.name not in scope.bound:
@@ -31,7 +32,7 @@ def new_shape(builder: Builder, annotation: Annotation, value: Any, place: str, 
             else:
                 try:
                     sizes += builder.dim(dim, f"{place}[{number}]", scope)
-                except (Unbuildable, AnnotationError):  # an expression of what no field of the instance holds
+                except (Unbuildable, AnnotationError):  # it reads a value that the instance does not hold
                     sizes.append(value.shape[axis])
         return tuple(sizes)
     return value.shape
@@ -50,7 +51,7 @@ def _variadic(builder: Builder, dim: VariadicDim, found: tuple[int, ...], scope:
 
 
 def _array_members(annotation: Annotation) -> Iterator[ArrayOf]:
-    """The arrays that an annotation is about, with the leading axes that they are declared to have."""
+    """The array annotations inside an annotation, with the leading axes that `Batched` declares."""
     if isinstance(annotation, BatchedOf):
         for inner in _array_members(annotation.inner):
             yield ArrayOf(inner.array_type, inner.dtype, inner.shape.under(annotation.axes))

@@ -1,4 +1,4 @@
-"""Arrays from outside: what a function closes over, or finds in its module, made abstract like its arguments.
+"""Arrays that a function closes over or finds in its module, made abstract like its arguments.
 
 A matrix of 8 by 8 in a closure would tie two dims to one size and hide their confusion. So arrays in cells and globals
 take sizes of their own while the function is traced: by their annotation where the module gives one, else each axis by
@@ -30,12 +30,12 @@ from weft.typecheck.language.signatures import signature_of
 
 
 def outside_values(function: Any) -> dict[str, Any]:
-    """What a function closes over, and the globals that it or a function inside it reads, by name."""
+    """The values in a function's closure, and the globals that it or a nested function reads, by name."""
     return globals_read(function) | closed_over(function) if hasattr(function, "__code__") else {}
 
 
 def abstract_outside(function: FunctionType, builder: Builder) -> dict[str, Any]:
-    """Abstract versions of the arrays, and records of arrays, that a function finds outside itself.
+    """Abstract versions of the arrays, and of records with arrays, in a function's closure and globals.
 
     An integer that is called like a dim of its signature is that dim.
     """
@@ -43,10 +43,12 @@ def abstract_outside(function: FunctionType, builder: Builder) -> dict[str, Any]
     arrays = {
         name: _abstract(name, value, function, builder)
         for name, value in outside.items()
+        # A tracer in a closure belongs to a trace that is still running, and a wrapped function is code, not data.
         if (isinstance(value, jax.Array) or has_own_dims(type(value))) and not isinstance(value, Tracer)
         if jax.tree.leaves(opened(value)) and not hasattr(value, "__wrapped__")
     }
     dims = names_of_signature(signature_of(function))
+    # A global integer named like a dim must follow the size of the dim, as the arrays do.
     return arrays | {name: builder.size(name, Scope()) for name in sorted(dims) if type(outside.get(name)) is int}
 
 
@@ -56,7 +58,7 @@ def _abstract(name: str, value: Any, function: FunctionType, builder: Builder) -
     annotation = _annotation_of(name, function)
     if annotation is not None and len(annotation.shape.dims) == value.ndim and annotation.shape.variadic is None:
         return jax.ShapeDtypeStruct(builder.shape(annotation.shape, name, Scope()), value.dtype)
-    # An axis of size 1 is there to broadcast, and no size that a program could have another of.
+    # An axis of size 1 is there to broadcast: with another size the program would fail for no fault of its own.
     shape = tuple(
         builder.keyed(f"{name}.{axis}", f"{name}.{axis}", Scope(contract=f"{name}.{axis}"), original=size)
         if size > 1
@@ -68,6 +70,7 @@ def _abstract(name: str, value: Any, function: FunctionType, builder: Builder) -
 
 def _annotation_of(name: str, function: FunctionType) -> ArrayOf | None:
     module = sys.modules.get(function.__module__)
+    # Only a module's annotation of the global is read: `WEIGHTS: Float[Array, "n n"]` says that both axes are one dim.
     hint = getattr(module, "__annotations__", {}).get(name)
     if hint is None:
         return None
@@ -79,12 +82,12 @@ def _annotation_of(name: str, function: FunctionType) -> ArrayOf | None:
 
 
 def with_outside(function: FunctionType) -> Callable[..., Any]:
-    """The function, taking what it finds outside as a first argument, by name."""
+    """The function with its closure and globals as a first argument, a dict by name."""
     free = function.__code__.co_freevars
 
     def call(outside: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
-        # A copy has cells of its own: the others' are shared with all that close over the same names. Globals are not
-        # copied, for the functions that it calls read them, too.
+        # The copy has cells of its own: the original cells are shared with every closure over the same names. Globals
+        # are swapped in place and not copied, because the functions that this one calls read the same globals.
         cells = tuple(
             CellType(outside[name]) if name in outside else cell
             for name, cell in zip(free, function.__closure__ or (), strict=True)
@@ -99,7 +102,7 @@ def with_outside(function: FunctionType) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def _globals(function: FunctionType, values: Mapping[str, Any]) -> Iterator[None]:
-    """Lets a module's globals be others for a while; only ever while a trial traces."""
+    """Replaces globals of a module for the length of a `with` block; trials take turns, so no other sees them."""
     module = function.__globals__
     kept = {name: module[name] for name in values}
     module.update(values)

@@ -1,4 +1,4 @@
-"""Arguments for a signature, in order: what is given for a parameter by its annotation, its default and its name."""
+"""The arguments for a call of a signature, in order: each by its annotation, its default or its name."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ from weft.typecheck.language.signatures import Parameter, Signature
 
 
 def string_of(builder: Builder, place: str, scope: Scope, *default: str | None) -> Any:
-    """One of the strings that the function asks for; a name that means nothing, if it asks for none."""
+    """A string that the body compares the parameter with; a made-up string if it compares it with none."""
     name = place.removeprefix(scope.path)
     known = tuple(dict.fromkeys((*default, *strings_compared(scope.function, name))))
     if not known and not builder.makes_up:
         raise Unbuildable(f"{place}: no str can be made from its annotation, and the body compares it with none")
     if not known:
+        # The parameter's name, so that a dict of results shows which argument a made-up string came from.
         builder.texts[place] = re.sub(r"\W+", "_", name).strip("_")
         return builder.texts[place]
     return builder.one_of(place, known)
@@ -42,7 +43,7 @@ def string_of(builder: Builder, place: str, scope: Scope, *default: str | None) 
 def build_arguments(
     builder: Builder, signature: Signature, scope: Scope, given: Mapping[str, Any] | None = None
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments for a signature, in order; `given` ones are taken as they are.
+    """The positional and keyword arguments for a call of a signature; arguments in `given` are used as they are.
 
     Raises:
         Unbuildable: naming the first argument that its annotation does not determine.
@@ -50,7 +51,7 @@ def build_arguments(
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
     scope.function = signature.function
-    # Holes may read what is made after them, or left at its default.
+    # Expressions in braces may read parameters that are built later, or that stay at their default.
     for parameter in signature.parameters:
         if not parameter.required and parameter.default is not inspect.Parameter.empty:
             scope.values.setdefault(parameter.name, parameter.default)
@@ -77,7 +78,7 @@ def build_arguments(
 
 
 def _variadics_written(signature: Signature) -> frozenset[str]:
-    """The `*name`s that a function's own annotations write."""
+    """The `*name`s that a function's own annotations write; unlike a record's, they are promises to the caller."""
     annotations = (signature.returns, *(one.annotation for one in signature.parameters))
     dims = (dim for one in annotations for shape in shapes_in(one) for dim in shape.dims)
     return frozenset(dim.name for dim in dims if isinstance(dim, VariadicDim) and dim.name)
@@ -102,6 +103,7 @@ def _values(
         builder.vague.add(f"**{place}")
         return []
     if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+        # `*args` of unknown values may be empty; two of a known kind show a function that mixes them up.
         if isinstance(annotation, Anything):
             return []
         return [builder.build(annotation, f"{place}[{number}]", scope) for number in range(2)]
@@ -119,14 +121,15 @@ def _required(builder: Builder, parameter: Parameter, place: str, scope: Scope) 
 
 
 def _defaulted(builder: Builder, parameter: Parameter, place: str, scope: Scope, dims: frozenset[str]) -> Any:
-    """What is given for a parameter with a default: arrays both ways, flags both ways, sizes as sizes."""
+    """The value for a parameter with a default: arrays present and absent, flags both ways, sizes as sizes."""
     default, annotation = parameter.default, parameter.annotation
     if isinstance(default, bool):
         return builder.one_of(place, (default, not default))
     members = members_of(annotation)
-    # Beside other numbers, as in `ArrayLike`, it is one of them, and no flag.
+    # In `ArrayLike` the bool is one kind of number among others, and no flag.
     if default is None and Instance(bool) in members and Instance(float) not in members:
         return builder.one_of(place, (None, False, True))
+    # `def f(x, width=64)` with a dim `width`: at 64 only, equal sizes would hide a mixed-up axis.
     if isinstance(default, int) and parameter.name in dims:
         return integer(builder, parameter.name, scope)
     if isinstance(annotation, LiteralOf):
@@ -136,26 +139,26 @@ def _defaulted(builder: Builder, parameter: Parameter, place: str, scope: Scope,
         return string_of(builder, place, scope, default)
     if not holds_arrays(annotation) and not holds_objects(annotation):
         return default
-    if default is None and isinstance(annotation, OneOf):  # that it is None is what its other option is
+    if default is None and isinstance(annotation, OneOf):  # the option `given` covers None already
         annotation = OneOf(tuple(one for one in annotation.members if one != NONE))
     builder.optional[f"{place} given"] = names_in(annotation)
     if builder.choose(f"{place} given", 2) == 1:
         return default
     try:
         return builder.build(annotation, place, scope)
-    except Unbuildable:  # then a program without it is what can be judged
+    except Unbuildable:  # the program without this argument can still be judged
         return default
 
 
 def _read_by_holes(signature: Signature) -> frozenset[str]:
-    """The parameters that expressions in the annotations of others read: `Float[Array, "{shape[0]} d"]`."""
+    """The parameters that expressions in the annotations of other parameters read: `"{shape[0]} d"`."""
     shapes = [shape for one in signature.parameters for shape in shapes_in(one.annotation)]
     found = (dim.arguments for shape in shapes for dim in shape.dims if isinstance(dim, SymbolicDim))
     return frozenset().union(*found)
 
 
 def _turn(parameter: Parameter, read: frozenset[str]) -> int:
-    """When an argument is made: first the flags, and what the holes of expressions read; last what is for others."""
+    """The order in which a parameter is built: flags and parameters that holes read first, optimizers and such last."""
     if isinstance(parameter.default, bool) or parameter.name in read:
         return 0
     return 2 if is_last(parameter.annotation) else 1

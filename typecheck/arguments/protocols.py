@@ -1,8 +1,8 @@
-"""Protocols: an object that has what a `Protocol` asks for, and nothing else.
+"""Protocols: builds an object with exactly the members that a `Protocol` declares.
 
-A protocol cannot be made, and what satisfies it need not name it. Its annotations say all that a function may use of
-it: attributes and properties are made of theirs, a method is a stand-in for a callable. The names of its dims are those
-of the function that it is given to, as a plain record's are.
+A protocol cannot be instantiated, and a class that satisfies it need not name it. The annotations say all that a
+function may use: attributes and properties are built from theirs, and a method is a stand-in for a callable. The
+dims of a protocol are those of the function that takes it, as for a plain record.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from weft.typecheck.language.signatures import attributes_of, signature_of
 
 
 def is_protocol(cls: type) -> bool:
-    """Whether a class is itself a protocol, and not one that says that it satisfies some."""
+    """Whether a class is itself a protocol; a class that inherits from a protocol is not."""
     return bool(getattr(cls, "_is_protocol", False))
 
 
@@ -25,7 +25,7 @@ def protocol_object(builder: Builder, cls: type, place: str, scope: Scope) -> An
     """An object with the members of a protocol.
 
     Raises:
-        Unbuildable: if the annotation of one does not say what it is, or the protocol asks for itself.
+        Unbuildable: if a member's annotation does not say what the member is, or the protocol asks for itself.
     """
     if cls in builder.inside:
         raise Unbuildable(f"{place}: a {cls.__name__} asks for another one")
@@ -36,6 +36,7 @@ def protocol_object(builder: Builder, cls: type, place: str, scope: Scope) -> An
     try:
         for name, annotation in members.items():
             if isinstance(annotation, Anything) or _returns_anything(annotation):
+                # A member that says nothing could be anything, and each verdict would be about what was made up for it.
                 raise Unbuildable(f"{place}: the protocol {cls.__name__} does not say what its {name} is, or returns")
         values = {name: builder.build(one, f"{place}.{name}", inner) for name, one in members.items()}
     finally:
@@ -51,7 +52,7 @@ def _returns_anything(annotation: Annotation) -> bool:
 
 @cached_by("class")
 def _stand_in(cls: type) -> type:
-    """A class for such objects. It does not inherit: a property of the protocol's could not be set."""
+    """A class for the object to build. It does not inherit from the protocol, whose properties could not be set."""
     called = {"__call__": lambda self, *args, **kwargs: vars(self)["__call__"](*args, **kwargs)}
     names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
     return type(cls.__name__, (), {**names, **(called if "__call__" in _members(cls) else {})})
@@ -59,7 +60,7 @@ def _stand_in(cls: type) -> type:
 
 @cached_by("class")
 def _members(cls: type) -> dict[str, Annotation]:
-    """What a protocol asks for: its attributes, and its properties and methods in order."""
+    """The annotations of a protocol's members: attributes first, then properties and methods in order."""
     found: dict[str, Annotation] = dict(attributes_of(cls))
     for base in cls.__mro__[::-1]:
         if not is_protocol(base):

@@ -1,4 +1,4 @@
-"""Records and objects: each is its class, called abstractly with arguments built from its own annotations."""
+"""Builds records and objects: each class is called abstractly with arguments built from its own annotations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from weft.typecheck.language.names import names_of_class
 from weft.typecheck.language.objects import is_library
 from weft.typecheck.language.signatures import Signature, fields_of
 
-# A record of these has no fields: which one is meant, and whether it is called, its user knows.
+# The base classes themselves have no fields: the caller knows which subclass is meant and whether it is called.
 _BASES = (eqx.Module, Module)
 
 
@@ -34,6 +34,7 @@ def record_of(builder: Builder, spec: RecordOf, place: str, scope: Scope) -> Any
         (inner.bound[child],) = builder.dim(dim, f"{place} {child}", scope)
     if spec.form.mutable and not is_library(spec.cls):
         builder.vocabulary[inner.contract] = names_of_class(spec.cls)
+    # Counts are 2 and no prime: a prime from the sizes would make a network of thirteen layers.
     if not spec.form.plain:
         return build_module(builder, spec.cls, place, inner, dict.fromkeys(counts_of_class(spec.cls), 2))
     if is_abstract(spec.cls):
@@ -41,6 +42,7 @@ def record_of(builder: Builder, spec: RecordOf, place: str, scope: Scope) -> Any
     maker = _maker_of(builder, spec.cls, place, inner)
     if maker is not None:
         return _called(builder, spec.cls, maker.function, *build_arguments(builder, maker, inner))
+    # A field with a default that says nothing of shapes, such as `steps: int = 0`, stays at its default.
     fields = [one for one in fields_of(spec.cls) if one.required or not isinstance(one.annotation, Instance)]
     values = {
         one.name: builder.build(one.annotation, f"{inner.path}{one.name}", inner)
@@ -59,7 +61,7 @@ def instance_of(builder: Builder, spec: Instance, place: str, scope: Scope) -> A
         return protocol_object(builder, spec.cls, place, scope)
     if is_made_of_its_own(spec.cls) or not is_plain_class(spec.cls):
         return value_of(builder, spec, place, scope)
-    # A constructor that takes its own kind (a tree of nodes, say) would be called for ever.
+    # A constructor that takes an instance of its own class, such as a tree's node, would be called without end.
     if spec.cls in builder.inside:
         raise Unbuildable(f"{place}: a {spec.cls.__name__} takes another one")
     builder.inside = (*builder.inside, spec.cls)
@@ -72,14 +74,14 @@ def instance_of(builder: Builder, spec: Instance, place: str, scope: Scope) -> A
 
 
 def _is_filled_later(cls: type) -> bool:
-    """Whether a class is a namespace or a configuration: it can be made empty, and what is in it its user knows."""
+    """Whether a class is a namespace or configuration that is made empty and filled later by its user."""
     parameters = signature_of_class(cls).parameters
     names_anything = hasattr(cls, "__getattr__") or any(one.kind is one.kind.VAR_KEYWORD for one in parameters)
     return not any(one.required for one in parameters) and (names_anything or issubclass(cls, Mapping))
 
 
 def build_module(builder: Builder, cls: type, place: str, scope: Scope, given: Mapping[str, Any] | None = None) -> Any:
-    """An abstract instance of a class of records or objects: it is called with what its own annotations say.
+    """An abstract instance of a class of records or objects, called with what its annotations say.
 
     Raises:
         Unbuildable: if the class is abstract and has no other, or its arguments cannot be built.
@@ -99,12 +101,14 @@ def build_module(builder: Builder, cls: type, place: str, scope: Scope, given: M
     except Unbuildable:
         if given or not _is_told_by_fields(cls):
             raise
+        # An `__init__` without annotations says nothing, where the annotated fields still say what an instance holds.
         return _of_fields(builder, cls, scope)
     return _called(builder, cls, cls, args, kwargs)
 
 
 def _maker_of(builder: Builder, cls: type, place: str, scope: Scope) -> Signature | None:
-    """What the assignment has make an instance, if that is not its class."""
+    """The class method or function that the assignment has make an instance; None if the class itself does."""
+    # In a stack each array gets further axes in front, and a class method would have to be mapped for them.
     makers = () if scope.lead else makers_of(cls)
     if makers:
         builder.makers[place] = tuple(one.function.__qualname__ for one in makers)
@@ -115,15 +119,15 @@ def _maker_of(builder: Builder, cls: type, place: str, scope: Scope) -> Signatur
 def _called(
     builder: Builder, cls: type, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """An instance of a class, made by calling it, or what makes instances of it."""
+    """An instance of a class, made by calling the class or a function that returns instances; the call is noted."""
     made = _constructed(builder, call, args, kwargs)
     builder.calls.append((made, cls, call, args, kwargs))
     return made
 
 
 def _of_subclass(builder: Builder, cls: type, place: str, scope: Scope, given: Mapping[str, Any] | None) -> Any:
-    """An instance of the subclass that the assignment takes; where it takes none, of the first that can be made."""
-    # A sum of operators is an operator: what holds others of its own kind would go on for ever.
+    """An instance of the subclass that the assignment names; if it names none, of the first that can be built."""
+    # A sum of operators is an operator: a subclass that holds others of its base class would be built without end.
     classes = [] if cls in builder.standing_in else concrete_subclasses(cls)
     if not classes:
         raise Unbuildable(f"{place}: {cls.__qualname__} is abstract")
@@ -132,6 +136,7 @@ def _of_subclass(builder: Builder, cls: type, place: str, scope: Scope, given: M
     chosen = builder.choose(option, len(classes))
     refused: list[str] = []
     for number in range(chosen, len(classes)) if option not in builder.assignment.options else (chosen,):
+        # A subclass that cannot be built has noted its dims and options already, and the search would vary them.
         one, state = classes[number], builder.state()
         builder.standing_in = (*builder.standing_in, cls)
         inner = dataclasses.replace(
@@ -153,7 +158,7 @@ def _of_subclass(builder: Builder, cls: type, place: str, scope: Scope, given: M
 
 
 def _constructed(builder: Builder, cls: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Calls a class abstractly; for arguments that an earlier trial gave, what it made then, as new objects."""
+    """Calls a class abstractly, or makes new objects of an earlier trial's result for the same arguments."""
     leaves, treedef = jax.tree.flatten(opened((args, kwargs)))
     abstract = jax.ShapeDtypeStruct
     key = cls, treedef, tuple((one.shape, one.dtype) if isinstance(one, abstract) else one for one in leaves)
@@ -163,13 +168,15 @@ def _constructed(builder: Builder, cls: Callable[..., Any], args: tuple[Any, ...
         return abstractly(lambda given: cls(*given[0], **given[1]), (args, kwargs))
     if known is None:
         made = abstractly(lambda given: cls(*given[0], **given[1]), (args, kwargs))
+        # The flattened result is stored, not the instance: a trial may mutate
+        # its objects, and the next needs fresh ones.
         known = builder.made[key] = jax.tree.flatten(opened(made))
     leaves, treedef = known
     return closed(treedef.unflatten(leaves))
 
 
 def _is_told_by_fields(cls: type) -> bool:
-    """Whether the fields of a record or object say what is in it, if its `__init__` does not say what it takes."""
+    """Whether the annotated fields of a record or object say what it holds, although its `__init__` does not."""
     fields = fields_of(cls) if has_own_dims(cls) else ()
     return bool(fields) and all(holds_arrays(one.annotation) or not one.required for one in fields)
 

@@ -1,7 +1,7 @@
-"""Stand-ins for callables: a function that takes what its annotation says and returns values made from its return's.
+"""Stand-ins for callables: a function that accepts what its annotation says and returns values of its return type.
 
-Where the annotation does not say what is returned, it is what was given first, as an activation's is. That is assumed:
-a proof says so, and a failure behind it says nothing of the contract.
+If the annotation does not say what is returned, the stand-in returns its first argument, as an activation does. This
+is an assumption, and the report says so: a failure behind it is no evidence against the contract.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from weft.typecheck.sizes.dim import is_same
 
 
 def any_callable(builder: Builder, place: str, scope: Scope) -> Any:
-    """A stand-in for a callable of which nothing is said."""
+    """A stand-in for a callable whose annotation says nothing."""
     return _callable(builder, CallableOf(None, Anything()), place, scope)
 
 
@@ -32,7 +32,7 @@ def _callable(builder: Builder, spec: CallableOf, place: str, scope: Scope) -> A
     def stand_in(*args: Any, **kwargs: Any) -> Any:
         if isinstance(spec.returns, Anything):
             same = [one for one, asked in zip(args, spec.parameters or (), strict=False) if asked == spec.returns]
-            # Of `Callable[[X, T], T]` what it is given as a T.
+            # For `Callable[[X, T], T]`, the argument that is annotated T.
             given = (*(same if isinstance(spec.returns, Variable) else ()), *args, *kwargs.values())
             if not given:
                 raise Unbuildable(
@@ -41,7 +41,7 @@ def _callable(builder: Builder, spec: CallableOf, place: str, scope: Scope) -> A
             builder.assumed.add(place)
             return given[0]
         like = builder.build(spec.returns, f"{place}()", _scope_of_call(place, spec, args, scope))
-        for key in builder.sizes:  # those of axes that have no name: only the real one knows what they are
+        for key in builder.sizes:  # axes without a name: only the real callable knows their sizes
             if key.startswith(f"{place}()"):
                 builder.open_keys.setdefault(key, place)
         arrays = [leaf for leaf in jax.tree.leaves((args, kwargs)) if is_array(leaf)]
@@ -52,12 +52,13 @@ def _callable(builder: Builder, spec: CallableOf, place: str, scope: Scope) -> A
 
 
 def complains(error: BaseException | None) -> bool:
-    """Whether an error is a stand-in's own, for what it was called with."""
+    """Whether an error is a stand-in's own, raised because the program called it with wrong shapes."""
     return isinstance(error, TypeError) and isinstance(error.__context__, Mismatch)
 
 
 def _made_of(arrays: list[Any], like: Any) -> Any:
-    """An array of a shape and dtype, each of whose axes varies with the axis of that size in an argument, if any."""
+    """An array of a shape and dtype; each axis depends on the one axis of the same size in an argument, if any."""
+    # A result that depends on no argument would have gradients of zero, and `vmap` would leave it unbatched.
     value = jnp.zeros(like.shape, like.dtype)
     if not jnp.issubdtype(like.dtype, jnp.number):
         return value
@@ -72,10 +73,10 @@ def _made_of(arrays: list[Any], like: Any) -> Any:
 
 
 def _scope_of_call(place: str, spec: CallableOf, args: tuple[Any, ...], scope: Scope) -> Scope:
-    """The scope of what a callable returns: names that only its own annotation uses are what it is called with.
+    """The scope for a callable's result: names that only the callable's annotation uses are bound by the arguments.
 
     Raises:
-        TypeError: if it is called with other shapes than its annotation says.
+        TypeError: if the program calls the stand-in with other shapes than the annotation says.
     """
     bindings = Bindings(Slot("argument", "", spec, spec), dict)
     bindings.sizes.update(scope.bound)

@@ -1,7 +1,7 @@
-"""Concrete classes in place of abstract ones: those that the same package has.
+"""Concrete classes to stand for an abstract class: the subclasses that the same package defines.
 
-What an abstract class stands for, its package's subclasses show. Each is an *option* of its place, `kernel class`; a
-proof says for which it holds.
+Each subclass is an *option* of its place, such as `kernel class`, and a report says for which of them the contract
+holds.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from weft.core.caches import cached_by
 from weft.typecheck.arguments.uses import is_stub
 from weft.typecheck.language.siblings import is_apart
 
-# Of a class with more subclasses, the first ones are known.
+# Each subclass costs at least one trial, so a base class such as `eqx.Module` may not bring all of a package.
 _MOST = 24
 
 
 @cached_by("class")
 def is_abstract(cls: type) -> bool:
-    """Whether a class has something for its subclasses to bring: methods, or fields (equinox's `AbstractVar`).
+    """Whether a class leaves methods, or fields (equinox's `AbstractVar`), to its subclasses.
 
-    A class that marks methods so and forgets `abc.ABC` can be made, by Python; by what it says, it is abstract. So it
-    is if methods of its do nothing but raise NotImplementedError, and some subclass writes them.
+    Python lets a class be instantiated that marks methods abstract and forgets `abc.ABC`; weft takes its word that it
+    is abstract. A class whose methods only raise NotImplementedError is abstract if some subclass writes them.
     """
     left_open = (getattr(cls, name, None) for name in ("__abstractvars__", "__abstractclassvars__"))
     if any(_refuses_itself(cls, vars(cls).get(name)) for name in ("__new__", "__init__")):
@@ -39,12 +39,12 @@ def is_abstract(cls: type) -> bool:
     return bool(stubs) and any(stubs & vars(one).keys() for one in _below(cls))
 
 
-# What annotations that are kept as texts say, which equinox does not read.
+# `from __future__ import annotations` turns annotations into texts, in which equinox does not see `AbstractVar`.
 _OPEN_FIELD = re.compile(r"(\w+\.)*Abstract(Class)?Var\[")
 
 
 def _has_open_fields(cls: type) -> bool:
-    """Whether fields are marked by `AbstractVar` where annotations are texts, and given by no subclass."""
+    """Whether a field is marked `AbstractVar` in an annotation that is a text, and no class below gives the field."""
     is_open: dict[str, bool] = {}
     for base in reversed(cls.__mro__):
         is_open |= dict.fromkeys(vars(base).keys() & is_open.keys(), False)
@@ -54,7 +54,7 @@ def _has_open_fields(cls: type) -> bool:
 
 
 def _refuses_itself(cls: type, constructor: Any) -> bool:
-    """Whether a constructor that a class writes raises for that very class: `if cls is Node: raise TypeError(...)`."""
+    """Whether a constructor raises for the very class that defines it: `if cls is Node: raise TypeError(...)`."""
     function = getattr(constructor, "__func__", constructor)
     if not inspect.isfunction(function) or cls.__name__ not in function.__code__.co_names:
         return False
@@ -74,9 +74,9 @@ def _refuses_itself(cls: type, constructor: Any) -> bool:
 
 
 def concrete_subclasses(cls: type) -> list[type]:
-    """The public subclasses of a class that its own package defines and that are not abstract, by module and line.
+    """The public, concrete subclasses of a class that its own package defines, ordered by module and line.
 
-    Only what is imported is known (see `siblings`), and what can be found under its name.
+    Only imported modules are searched (see `siblings`), and only classes that their module has under their name.
     """
     package = cls.__module__.partition(".")[0]
     found = [
@@ -109,5 +109,5 @@ def _is_public(cls: type, base: type) -> bool:
 def _line(cls: type) -> int:
     functions = (inspect.unwrap(one) for one in vars(cls).values() if inspect.isroutine(one))
     codes = [one.__code__ for one in functions if inspect.isfunction(one) and one.__module__ == cls.__module__]
-    # What dataclasses generate has no place in a file.
+    # Methods that dataclasses generate have no line in a source file.
     return min((one.co_firstlineno for one in codes if not one.co_filename.startswith("<")), default=1 << 30)

@@ -1,7 +1,7 @@
-"""What the body of a function shows: what it compares its parameters with, the keys that it reads, whether it is one.
+"""What a function's source shows of its parameters: compared strings and numbers, keys that are read, stubs.
 
-Where an annotation says `str` or `dict[str, ...]` only, these are what a caller gives. Read off the source; a function
-without one shows nothing.
+Where an annotation says only `str` or `dict[str, ...]`, these are the values that callers pass. A function without
+source shows nothing.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ def strings_compared(function: Callable[..., Any] | None, name: str) -> tuple[st
     found: list[ast.expr] = []
     for node in _nodes(function):
         if isinstance(node, ast.Compare):
+            # Both sides: `if mode == "sum"` and `if "sum" == mode` are both written.
             sides = [node.left, *node.comparators]
             if any(_is_name(one, name) for one in sides):
                 found += sides
@@ -44,7 +45,7 @@ def keys_read(function: Callable[..., Any] | None, name: str) -> tuple[str, ...]
 
 
 def numbers_compared(function: Callable[..., Any] | None) -> frozenset[int]:
-    """The whole numbers that something in the body is compared with, or divided by, but for numbers of axes."""
+    """The integers that a value in the body is compared with or divided by; numbers of axes are left out."""
     found = [one for axes, one in _compared(function) if not axes]
     for node in _nodes(function):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
@@ -53,12 +54,12 @@ def numbers_compared(function: Callable[..., Any] | None) -> frozenset[int]:
 
 
 def ranks_compared(function: Callable[..., Any] | None) -> frozenset[int]:
-    """The numbers of axes that something in the body is compared with."""
+    """The integers that a number of axes (`ndim`) is compared with in the body."""
     return frozenset(one for axes, one in _compared(function) if axes and 0 <= one <= _MOST_AXES)
 
 
 def _compared(function: Callable[..., Any] | None) -> Iterator[tuple[bool, int]]:
-    """The whole numbers in comparisons, each with whether it is one of axes."""
+    """The integers in comparisons, each with whether the comparison is about a number of axes (`ndim`)."""
     for node in _nodes(function):
         if isinstance(node, ast.Compare):
             sides = [node.left, *node.comparators]
@@ -72,9 +73,10 @@ def _integers(node: ast.expr) -> list[int]:
 
 
 def is_stub(function: Any) -> bool:
-    """Whether a function promises something, and its body leaves it to others: it is empty, or NotImplementedError."""
+    """Whether a function leaves its body to subclasses: it only raises, or is empty and promises a result."""
     if not inspect.isfunction(function):
         return False
+    # An empty method without a promised result, such as a hook `def on_end(self): ...`, is complete as it is.
     promises = function.__annotations__.get("return") not in (None, "None")
     return _raises_only(function.__code__) or (promises and _is_empty(function.__code__))
 
@@ -90,6 +92,7 @@ def _is_empty(code: CodeType) -> bool:
     if any(one.opname not in _OF_NOTHING for one in dis.get_instructions(code)):
         return False
     try:
+        # A function that returns None has the same bytecode as an empty one, so only the source tells the two apart.
         written = ast.parse(textwrap.dedent(inspect.getsource(code))).body[0]
     except (OSError, TypeError, SyntaxError):
         return False
@@ -99,13 +102,13 @@ def _is_empty(code: CodeType) -> bool:
     )
 
 
-# The operations of a function without a statement, in all versions of Python.
+# The instructions of a function without statements, in every supported version of Python.
 _OF_NOTHING = frozenset({"RESUME", "NOP", "LOAD_CONST", "RETURN_VALUE", "RETURN_CONST", "COPY_FREE_VARS"})
 
 
 # Arrays of more axes are not tried.
 _MOST_AXES = 5
-# Of what is compared with a larger number, a trial would be about memory.
+# A comparison with a larger number is about memory, and a trial at such a size would need that memory.
 _LARGEST = 4096
 
 
@@ -116,14 +119,14 @@ def _strings(node: ast.expr) -> Iterator[str]:
 
 
 def _is_name(node: ast.expr, name: str) -> bool:
-    """Whether an expression is a name, or a method of it without arguments, such as `mode.lower()`."""
+    """Whether an expression is the name itself, or a method call on it without arguments, such as `mode.lower()`."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not node.args:
         node = node.func.value
     return isinstance(node, ast.Name) and node.id == name
 
 
 def _nodes(function: Callable[..., Any] | None) -> tuple[ast.expr | ast.Match, ...]:
-    """The expressions and matches in a function's source, in the order in which they are written."""
+    """The expressions and `match` statements in a function's source, in source order."""
     code = getattr(function, "__code__", None)
     return () if code is None else _nodes_of(code)
 

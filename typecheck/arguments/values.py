@@ -1,7 +1,7 @@
-"""Values of plain classes, and objects of other layers, for arguments that are annotated with their class.
+"""Builds values of plain classes, and objects of other layers such as NNX, for arguments annotated with the class.
 
-Another layer (see `objects`) says in a module of its own what can be made of its classes; that module is imported when
-one of them turns up.
+Another layer (see `objects`) says in a module of its own how to build its classes; this module imports it when the
+first such class appears, so that proofs without NNX do not load NNX.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from weft.typecheck.sizes.dim import is_same
 
 
 def is_made_of_its_own(cls: type) -> bool:
-    """Whether there is a rule for the values of a class, its constructor aside."""
+    """Whether a table or a layer says how to build a class, so that its constructor is not called."""
     load_values(cls)
     return cls in VALUES or cls in OBJECTS or bool(items_of(cls)) or layer_of(cls) is not None
 
 
 def value_of(builder: Builder, spec: Instance, place: str, scope: Scope) -> Any:
-    """A value of a plain class, or an object of another layer.
+    """A value of a plain class, or an object of another layer, by the rule for that class.
 
     Raises:
         Unbuildable: if there is no rule for its class.
-        AnnotationError: for a dtype of jaxtyping's without brackets, in code of the user's.
+        AnnotationError: for a jaxtyping dtype without brackets, such as `key: Key`, in the user's own code.
     """
     cls = spec.cls
     load_values(cls)
@@ -46,7 +46,7 @@ def value_of(builder: Builder, spec: Instance, place: str, scope: Scope) -> Any:
     if items := items_of(cls):
         if issubclass(cls, enum.Enum):
             return builder.one_of(place, list(items.values()), str)
-        return next(iter(items.values()))  # a traced program cannot tell equinox's apart, so that one stands for all
+        return next(iter(items.values()))  # traced items of equinox look alike, so one stands for all
     if is_foreign_class(cls):
         raise Unbuildable(f"{place}: {cls.__name__} is a Module of the real flax.nnx, not of weft.nnx")
     if issubclass(cls, jaxtyping.AbstractDtype):
@@ -55,10 +55,10 @@ def value_of(builder: Builder, spec: Instance, place: str, scope: Scope) -> Any:
 
 
 def _of_bare_dtype(builder: Builder, cls: Any, place: str, scope: Scope) -> Any:
-    """What `key: Key` is meant to be.
+    """The array that `key: Key` most likely means.
 
-    jaxtyping refuses to look at it, so whoever wrote a package with it has never run that under a checker. That is told
-    beside what there is to say of its shapes.
+    jaxtyping refuses to check against it, so the package has never run under a checker with this annotation. The report
+    says so next to what it says of shapes.
     """
     fix = f'{cls.__name__}[Array, "..."]'
     what = f"{place}: {cls.__name__} without an array and a shape accepts nothing"
@@ -69,9 +69,9 @@ def _of_bare_dtype(builder: Builder, cls: Any, place: str, scope: Scope) -> Any:
 
 
 def _of_function(builder: Builder, spec: Opaque, place: str, scope: Scope) -> Any:
-    """What `key: jax.random.PRNGKey` is meant to be: what that function makes.
+    """The array that `key: jax.random.PRNGKey` most likely means: the function's result.
 
-    A function is no type, and checkers refuse it, as they do `key: Key`; yet many are written so.
+    A function is no type and checkers refuse it, as they refuse `key: Key`; yet many programs are annotated this way.
     """
     made = next((make for function, make in _MAKING if function is spec.hint), None)
     if made is None:
@@ -85,7 +85,7 @@ def _any_array(builder: Builder, place: str, scope: Scope) -> Any:
     return builder.build(read(jax.Array), place, scope)
 
 
-# Functions that are annotated in place of what they make.
+# Functions that programs use as annotations for the arrays that these functions return.
 _MAKING: tuple[tuple[Any, ValueBuilder], ...] = (
     (jax.random.PRNGKey, lambda builder, place, scope: jax.ShapeDtypeStruct((2,), jnp.dtype("uint32"))),
     (jax.random.key, lambda builder, place, scope: jax.ShapeDtypeStruct((), key_dtype())),
@@ -99,7 +99,7 @@ def _flag(builder: Builder, place: str, scope: Scope) -> bool:
 
 
 def _integer(builder: Builder, place: str, scope: Scope) -> Any:
-    """A size, unless it is called like the number of an axis."""
+    """A size, unless the parameter is named like an axis number, such as `axis`: then -1 or 0."""
     name = place.removeprefix(scope.path)
     if name.partition("[")[0] in ("axis", "axes", "dimension", "dimensions"):
         return (-1, 0)[builder.choose(place, 2)]
@@ -107,15 +107,16 @@ def _integer(builder: Builder, place: str, scope: Scope) -> Any:
 
 
 def integer(builder: Builder, name: str, scope: Scope) -> Any:
-    """A size that is given as an integer."""
+    """A size passed as a Python integer; its keys are noted as `numbers`."""
     size = builder.size(name, scope)
+    # An integer may be the size of a dim that several keys name, and each of them is then given as a number.
     builder.numbers |= {key for key, known in builder.sizes.items() if is_same(known, size)}
     return size
 
 
 ValueBuilder = Callable[[Builder, str, Scope], Any]
 
-# What an argument of a plain class gets.
+# How to build an argument of each plain class.
 VALUES: dict[type, ValueBuilder] = {
     type(None): lambda builder, place, scope: None,
     bool: _flag,
@@ -134,7 +135,7 @@ def register(cls: type, build: ValueBuilder) -> None:
 
 ObjectBuilder = Callable[[Builder, Instance, str, Scope], Any]
 
-# What an argument of a class of another layer gets (see `objects`); those in `LAST` are made for other arguments.
+# How to build an argument of another layer's class (see `objects`); classes in `LAST` are built after other arguments.
 OBJECTS: dict[type, ObjectBuilder] = {}
 LAST: set[type] = set()
 
@@ -144,8 +145,8 @@ def register_object(cls: type, build: ObjectBuilder, *, last: bool = False) -> N
 
     Args:
         cls: the class.
-        build: makes one; `scope.values` are the arguments made before.
-        last: whether it is made when all arguments without this mark are.
+        build: makes an instance; `scope.values` has the arguments made so far.
+        last: whether instances are made after all arguments whose class is not marked so.
     """
     OBJECTS[cls] = build
     if last:
@@ -153,13 +154,13 @@ def register_object(cls: type, build: ObjectBuilder, *, last: bool = False) -> N
 
 
 def load_values(cls: type) -> None:
-    """Lets the layer that a class belongs to, if any, register what it can make."""
+    """Imports the module in which the layer of a class, if it has one, registers how to build its classes."""
     layer = layer_of(cls)
     if layer is not None:
         importlib.import_module(layer.values)
 
 
-# What a required parameter without an annotation gets, where its name says it all; random keys aside (`with_keys`).
+# How to build a required parameter without an annotation, by its name, such as `rngs`; keys are in `with_keys`.
 BY_NAME: dict[str, ValueBuilder] = {}
 
 
@@ -169,7 +170,7 @@ def holds_objects(annotation: Annotation) -> bool:
 
 
 def is_last(annotation: Annotation) -> bool:
-    """Whether an argument is made for other ones, as an optimizer is for a model."""
+    """Whether an argument depends on other arguments and is built after them, as an optimizer depends on a model."""
     members = members_of(annotation)
     for one in members:
         if isinstance(one, Instance):

@@ -1,1 +1,1 @@
-"""The run-time checker: each annotated call, checked while JAX traces it."""
+"""The run-time checker: checks annotated calls, inside transforms while JAX traces them."""

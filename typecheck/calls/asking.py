@@ -1,8 +1,8 @@
-"""What a running call has bound, for code that asks jaxtyping: `isinstance(y, Float[Array, "a b"])` in its body.
+"""Tells jaxtyping the dims of a running call, for `isinstance(y, Float[Array, "a b"])` in the function's body.
 
-jaxtyping keeps the dims of a call in a context of its own. While a function runs that asks, such a context is open and
-has been told what the arguments bound; what the body binds there has to agree with the result. All by jaxtyping's
-public means: a context binds what an `isinstance` in it meets, and a shape without an array is enough to meet.
+jaxtyping keeps the dims of a call in a context of its own. While a function runs that asks jaxtyping, such a context is
+open and knows the dims of the arguments; dims that the body binds in it must agree with the result. Only public means
+are used: a context binds the dims of each `isinstance` inside it, which a shape without an array is enough for.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from jaxtyping import PyTree, Shaped
 from weft.typecheck.errors import ContractError
 from weft.typecheck.matching.bindings import Bindings
 
-# To a type checker these make types; here they make what `isinstance` asks.
+# Static type checkers read these as types; here they are indexed at run time for `isinstance`.
 _Shaped: Any = Shaped
 _PyTree: Any = PyTree
 
 
 def asks(function: Any) -> bool:
-    """Whether a function's text asks jaxtyping anything: it names `isinstance`, and something of jaxtyping's.
+    """Whether a function's code may ask jaxtyping: it uses the name `isinstance` and a name from jaxtyping.
 
-    Most `isinstance` in a body are about other classes, and a context of jaxtyping's costs some 45 µs an eager call.
+    Most uses of `isinstance` are about other classes, and a jaxtyping context costs some 45 µs for each eager call.
     """
     names = _names(function.__code__)
     if "print_bindings" in names:
@@ -38,18 +38,20 @@ def asks(function: Any) -> bool:
 
 
 def _names(code: CodeType) -> set[str]:
+    # Nested functions count, because they run inside the call and ask about its dims.
     inner = (one for one in code.co_consts if isinstance(one, CodeType))
     return {*code.co_names, *code.co_freevars, *(name for one in inner for name in _names(one))}
 
 
 def _is_jaxtypings(value: Any) -> bool:
+    # `jaxtyping` itself, an annotation class or an alias such as `Scalar = Float[Array, ""]` all lead to the package.
     home = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
     return any(str(one).partition(".")[0] == "jaxtyping" for one in (home, type(value).__module__))
 
 
 @contextmanager
 def told(bindings: Bindings) -> Iterator[None]:
-    """A context of jaxtyping's that knows what is bound; at its end, what the result has bound must agree.
+    """A jaxtyping context in which the call's dims are bound; at its end the dims of the result must agree.
 
     Raises:
         ContractError: if a dim has one size in the body and another in the result.
@@ -57,6 +59,7 @@ def told(bindings: Bindings) -> Iterator[None]:
     __tracebackhide__ = True
     with jaxtyping.jaxtyped("context"):  # pyright: ignore[reportGeneralTypeIssues, reportArgumentType]
         before = _sizes(bindings)
+        # Asking about a shape binds its name: jaxtyping has no public function that sets a dim.
         for name, shape in before.items():
             _meets(name, shape)
         for name, structure in bindings.structures.items():
@@ -71,10 +74,11 @@ def told(bindings: Bindings) -> Iterator[None]:
 
 
 def _sizes(bindings: Bindings) -> Mapping[str, tuple[int, ...]]:
-    """The names that stand for sizes, as jaxtyping writes them, each with its axes; not those of one leaf of a tree."""
+    """The names with known sizes, as jaxtyping writes them, with their axes; names of single leaves are left out."""
     single = {name: (size,) for name, size in bindings.sizes.items() if name.isidentifier()}
     variadics = bindings.variadics.items()
     several = {f"*{name}": one.shape for name, one in variadics if name.isidentifier() and not one.broadcastable}
+    # A size that a proof or an export leaves symbolic cannot be a shape of `ShapeDtypeStruct` for jaxtyping.
     return {name: shape for name, shape in {**single, **several}.items() if all(type(size) is int for size in shape)}
 
 

@@ -1,11 +1,11 @@
-"""Calls: one function call under contract.
+"""Calls: checks one function call under contract.
 
-A function's *plan* (see `plans`) is made once. A call is then: bind the fields' dims if it is a method of a record,
-check the arguments, run, check what comes back, all in one scope.
+A function's *plan* (see `plans`) is made once. A call then binds the dims of the record's fields if it is a method,
+checks the arguments, runs the function and checks the result, all in one scope.
 Generators are checked as they yield, coroutines when they are awaited; both keep the scope of their call.
 
-What is not checked here: transforms, whose signature is that of the function inside and not of what they take; and
-records' own methods given as functions, because they check themselves when they run.
+Two kinds of functions are not checked here: transformed functions, whose copied signature is that of the function
+inside; and methods of records that are passed as functions, because they check themselves when they run.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from weft.typecheck.modes import current_mode
 
 
 class Running:
-    """A call under contract, from the check of its arguments on; see `weft.core.hooks.Running`.
+    """A call under contract, after the check of its arguments; see `weft.core.hooks.Running`.
 
     Attributes:
-        function, args, kwargs: what is called, with what.
-        plan: the function's, if it has something to check.
-        bindings: the scope of the call, if it has a plan.
-        token: of the record whose method it is.
-        context: jaxtyping's, while a function runs that asks it what is bound.
+        function, args, kwargs: the function to call and its arguments.
+        plan: the function's plan, if there is something to check.
+        bindings: the scope of the call, if there is a plan.
+        token: the entry in `messages.running` of the record whose method runs.
+        context: the open jaxtyping context, if the function's body asks jaxtyping about dims.
     """
 
     __slots__ = ("args", "bindings", "context", "function", "kwargs", "plan", "token")
@@ -65,6 +65,7 @@ class Running:
         plan = self.plan
         if plan is None:
             return result
+        # The result is checked before the context closes, because the body's dims must still be known.
         result = _leave(plan, self.bindings, result)
         if self.context is not None:
             self.context.close()
@@ -76,13 +77,13 @@ class Running:
         if self.plan is not None:
             cut(error)
             error.__cause__ = None  # as `from None` does
-        # The layer does not know where it is.
+        # The layer that raised the error does not know its place in the model, so the path is added here.
         if self.token is not None and error.of_layer and not any(place.startswith("in ") for place in error.at):
             error.also_at(module_path())
 
     def end(self) -> None:
         if self.context is not None:
-            self.context.__exit__(*sys.exc_info())  # of a call that failed: what the result binds is not asked for
+            self.context.__exit__(*sys.exc_info())  # the call failed, so no result has to agree with the body
         if self.token is not None:
             leave_record(self.token)
 
@@ -90,7 +91,7 @@ class Running:
 def enter(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], typed: bool = True
 ) -> Running:
-    """Begins a call of a function under contract; see `weft.core.hooks.ContractHook.enter`."""
+    """Begins a call under contract; see `weft.core.hooks.ContractHook.enter`."""
     __tracebackhide__ = True
     if type(function) is not FunctionType:
         function, args, kwargs = _plain(function, args, kwargs)
@@ -98,9 +99,11 @@ def enter(
     if plan is not None and not (typed or plan.names_shapes):
         return Running(function, args, kwargs)
     if plan is None:
+        # A wrapper with copied annotations is replaced by one whose inner function is checked.
         function = cast(Callable[..., Any], wrapper_of(function, args) or function)
     running = Running(function, args, kwargs)
     try:
+        # `_enter` checks a method's record as a whole; other functions may get records that a transform rebuilt.
         if (plan is not None and plan.is_method) or _is_dispatched(function, args):
             running.token = enter_record(args[0])
             _check_numbers(args[0])
@@ -114,6 +117,7 @@ def enter(
                 running.context.enter_context(told(running.bindings))
             if current_mode() == "strict" and plan.signature.flavour == "function":
                 running.function = _strictly(function)
+    # `fail` and `end` must run here as well: a caller gets no `Running` whose `end` it could call.
     except BaseException as error:
         if isinstance(error, Exception):
             running.fail(error)
@@ -125,7 +129,7 @@ def enter(
 def _plain(
     function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[Any, tuple[Any, ...], Mapping[str, Any]]:
-    """The Python function that a partial application, a method or an object with a `__call__` runs."""
+    """The Python function that a partial application, a bound method or a callable object runs, with its arguments."""
     if isinstance(function, functools.partial):
         return _plain(function.func, (*function.args, *args), {**function.keywords, **kwargs})
     if isinstance(function, MethodType) and not isinstance(function.__self__, eqx.Module):
@@ -149,7 +153,7 @@ def _check_numbers(record: Any) -> None:
     __tracebackhide__ = True
     try:
         plan = record_plan(type(record), RUN_TIME)
-    except AnnotationError:  # said when it was made, if it is weft's to say
+    except AnnotationError:  # an unreadable annotation was reported when the record was made
         return
     miss = number_for_array(record, plan)
     if miss is not None:
@@ -161,10 +165,11 @@ def _is_dispatched(function: Any, args: Sequence[Any]) -> bool:
 
 
 def _check_rebuilt(plan: FunctionPlan | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """The fields of the records that a transform has rebuilt, where no annotation of the function asks for more."""
+    """Checks the records among the arguments whose parameters have no annotation: a transform may have rebuilt them."""
     __tracebackhide__ = True
     unasked: list[Any] = list(args) + list(kwargs.values())
     if plan is not None:
+        # Annotated parameters are left out, because their own check looks into the records.
         rows = itertools.chain(plan.positional, itertools.repeat(plan.rest[0]))
         unasked = [value for row, value in zip(rows, args, strict=False) if row is None]
         unasked += [value for name, value in kwargs.items() if plan.named.get(name) is None]
@@ -180,16 +185,16 @@ def run(
     kwargs: Mapping[str, Any],
     lenient: bool = False,
 ) -> Any:
-    """Calls a function whose plan is known.
+    """Calls a function under its plan, and checks arguments and result.
 
     Args:
-        plan: its plan.
-        function: what to call.
-        args, kwargs: with what.
-        lenient: whether fields of the record that do not fit bind nothing, and are no error.
+        plan: the function's plan.
+        function: the function to call.
+        args, kwargs: its arguments.
+        lenient: whether fields of the record that do not fit are ignored instead of being an error.
 
     Raises:
-        ContractError: if an argument, a field of the record, or the result is not what its annotation says.
+        ContractError: if an argument, a field of the record, or the result does not fit its annotation.
     """
     __tracebackhide__ = True
     bindings = _enter(plan, args, kwargs, lenient)
@@ -197,13 +202,14 @@ def run(
     with told(bindings) if plan.asking else nullcontext():
         try:
             result = call_strictly(function, args, kwargs) if strict else function(*args, **kwargs)
+        # `from None`: the error says all, and a chain would show weft's frames between the user's.
         except WeftError as error:
             raise cut(error) from None
         return _leave(plan, bindings, result)
 
 
 def _leave(plan: FunctionPlan, bindings: Bindings, result: Any) -> Any:
-    """What a function returned, checked in the scope of its call; a generator or coroutine is checked as it runs."""
+    """Checks a function's result in the scope of its call; a generator or coroutine is checked as it runs."""
     __tracebackhide__ = True
     if plan.signature.flavour != "function":
         return _WRAPPERS[plan.signature.flavour](plan, bindings, result)
@@ -215,11 +221,13 @@ def _leave(plan: FunctionPlan, bindings: Bindings, result: Any) -> Any:
 
 
 def _enter(plan: FunctionPlan, args: tuple[Any, ...], kwargs: Mapping[str, Any], lenient: bool) -> Bindings:
-    """The scope of a call, with its arguments checked."""
+    """Checks the arguments of a call and returns the scope."""
     __tracebackhide__ = True
     bindings = _record_scope(plan, args[0], lenient) if plan.is_method else Bindings(_NO_SLOT)
+    # A function, since few annotations read arguments by name, and binding them takes longer than a check.
     bindings.arguments = lambda: _arguments(plan, args, kwargs)
     positional = plan.positional
+    # Records' methods accept NumPy arrays, which `jit` converts: refused here, the error would vanish under `jit`.
     bindings.numpy, bindings.sparse = plan.is_method, False
     try:
         for row, value in zip(positional, args, strict=False):
@@ -246,15 +254,16 @@ def _enter(plan: FunctionPlan, args: tuple[Any, ...], kwargs: Mapping[str, Any],
 
 
 def _bind_sizes(plan: FunctionPlan, bindings: Bindings) -> None:
-    """Binds the dims of the result that no array of the arguments has, to what an integer or a record says."""
+    """Binds the dims that only the result names from an integer argument or a record that determines them."""
     arguments = bindings.arguments()
     for name, parameter in plan.sized_by:
         value = arguments.get(parameter)
         if name == parameter:
-            if type(value) is int and value < 0:  # as -1 is for "all of them", which is no size
+            if type(value) is int and value < 0:  # -1 often means "all of them", which is no size
                 continue
             bindings.slot = Slot("argument", name, plan.signature.function, Instance(int))
             bind_numbers(bindings, {name: value})
+        # If an array has the name, a record's dim of that name is another one: `concatenate(a: Batch, b: Batch)`.
         elif name not in bindings.sizes and form_of_value(value) in (DATACLASS, NAMEDTUPLE):
             own = dims_of(value, RUN_TIME)
             bindings.sizes.update((one, size) for one, size in own.sizes.items() if one == name)
@@ -273,7 +282,7 @@ def _check_rest(row: Row, values: Any, bindings: Bindings) -> None:
 
 
 def _arguments(plan: FunctionPlan, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The arguments by name, defaults included, for the holes of dim expressions."""
+    """The arguments by name, defaults included, which expressions in braces may read."""
     bound = inspect.signature(plan.signature.function).bind_partial(*args, **kwargs)
     bound.apply_defaults()
     return bound.arguments
@@ -283,7 +292,7 @@ def _record_scope(method: FunctionPlan, record: Any, lenient: bool) -> Bindings:
     """The scope that the fields of a method's record make."""
     __tracebackhide__ = True
     plan = record_plan(type(record), RUN_TIME)
-    if plan.form.mutable or lenient:  # others may be changing it
+    if plan.form.mutable or lenient:  # an object may be changed during the call, so a mismatch is no error
         return dims_of(record, RUN_TIME)
     try:
         return scope_of(record, plan)
@@ -309,6 +318,7 @@ def _settle(bindings: Bindings) -> None:
         settle(bindings, finally_=True)
     except Mismatch as miss:
         raise contract_error(miss, module=module_path()) from None
+    # At the end of a call nothing more can bind the name, so the annotation itself has a mistake.
     except UnboundDim as unbound:
         origin = bindings.pending[0].origin
         raise AnnotationError(f"{place_of(origin.slot, origin.path)}: {unbound.what}") from None
@@ -333,10 +343,12 @@ def _generator(plan: FunctionPlan, bindings: Bindings, inner: Generator[Any, Any
                 _check_one(yields, value, bindings)
             try:
                 step, given = inner.send, (yield value)
+            # Closing the outer generator must close the inner one, whose `finally` blocks have to run.
             except GeneratorExit:
                 inner.close()
                 raise
             except BaseException as error:
+                # The function's code may handle an exception that is thrown into it, and yield again.
                 step, given = cast(Callable[[Any], Any], inner.throw), error
                 continue
             if sent is not None and given is not None:
@@ -374,6 +386,7 @@ def _async_generator(plan: FunctionPlan, bindings: Bindings, inner: AsyncGenerat
                 if sent is not None and given is not None:
                     _check_one(sent, given, bindings)
         finally:
+            # An async generator that is abandoned would otherwise run its `finally` blocks at some later time.
             await inner.aclose()
 
     return generator()

@@ -1,13 +1,13 @@
-"""install_import_hook: contracts of packages that have never heard of weft, checked while their code runs.
+"""install_import_hook: checks the contracts of packages that do not use weft, while their code runs.
 
-A finder at the head of `sys.meta_path` loads the modules of the named packages with one decorator more: innermost on
-each annotated function, so that what other decorators make of it (`jax.jit`, `custom_vjp`, `property`) holds checked
-code; outermost on each class, so that it sees what `@dataclass` has made. The code is compiled anew at each import and
-never kept on disk: files in `__pycache__` are those of the package without the hook.
+A finder at the head of `sys.meta_path` loads the modules of the named packages with one more decorator: innermost on
+each annotated function, so that other decorators (`jax.jit`, `custom_vjp`, `property`) wrap checked code; outermost on
+each class, so that it sees the result of `@dataclass`. The code is compiled again at each import and never written to
+disk: the files in `__pycache__` are those of the package without the hook.
 
-What a stranger's code may do, and weft's own may not, passes: an annotation that cannot be read leaves its function
-unchecked, and says so in the hook's `unread`; of an instance whose fields do not fit (one half-initialised, stacked, or
-in parts) only what fits binds dims. Fields of weft's own Modules, and their methods, check themselves.
+Code of other packages may do what weft's users may not: a function with an unreadable annotation is left unchecked and
+listed in the hook's `unread`; if the fields of an instance do not fit (half initialised, stacked, or a part), only the
+fields that fit bind dims. The fields and methods of weft's own Modules check themselves.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.forms import DATACLASS, MODULE, form_of
 from weft.typecheck.modes import current_mode
 
-# What the decorator is called in the modules that are loaded: set before they run, so that no line of theirs moves.
+# The decorator's name in the loaded modules. It is set before a module runs and not imported by it: no line moves.
 _NAME = "__weft_contract__"
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
@@ -43,16 +43,16 @@ _NO_CHECKER = "leave the type checker out that jaxtyping's hook takes: this one 
 
 
 class ImportHookError(WeftError, ImportError):
-    """Contracts cannot be switched on for a package."""
+    """Contracts cannot be checked for a package, for example because it is imported already."""
 
 
 class ImportHook(MetaPathFinder):
-    """What `install_import_hook` gives: a finder, and a context manager that uninstalls it.
+    """The finder that `install_import_hook` returns; as a context manager it uninstalls itself.
 
     Attributes:
-        packages: whose contracts are checked.
-        unread: the functions and classes that are not checked, each with the reason.
-        decorates_all: whether the decorator is for what checks itself, too.
+        packages: the packages whose contracts are checked.
+        unread: the functions and classes that are left unchecked, with the reasons.
+        decorates_all: whether to decorate also functions that check themselves with `jaxtyped`.
 
     >>> hook = ImportHook(["that_package"])
     >>> hook.covers("that_package.layers"), hook.covers("another")
@@ -61,7 +61,7 @@ class ImportHook(MetaPathFinder):
 
     decorates_all = False
 
-    # What is said where a package is imported already, and the way out.
+    # The error for a package that is imported already, and how to avoid it.
     too_late = (
         "contracts are put into a package as it is imported, and this one is",
         "install the hook before the first import of it",
@@ -78,11 +78,12 @@ class ImportHook(MetaPathFinder):
         self.uninstall()
 
     def install(self) -> Self:
-        """Checks what is imported from now on.
+        """Puts the finder in place: contracts of modules imported from now on are checked.
 
         Raises:
-            ImportHookError: if a package is imported already.
+            ImportHookError: if one of the packages is imported already.
         """
+        # Functions of a loaded module cannot be replaced: `jax.jit` and other modules hold references to them.
         imported = sorted(filter(self.covers, sys.modules))
         if imported:
             what, fix = self.too_late
@@ -91,36 +92,36 @@ class ImportHook(MetaPathFinder):
         return self
 
     def uninstall(self) -> None:
-        """Leaves modules that are imported from now on as they are; those that were, go on checking."""
+        """Removes the finder; modules that were loaded with it go on checking."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Finds the modules of the packages as Python does, to be loaded by `_Loader`."""
+        """Finds a module of the packages as Python does, and has `_Loader` load it."""
         if not self.covers(fullname):
             return None
         for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
             find = getattr(finder, "find_spec", None)
             spec = find(fullname, path, target) if find is not None else None
             if spec is not None:
-                # A loader of another hook's keeps its work: jaxtyping's own checks the same contracts.
+                # A module that another hook loads is left to it: jaxtyping's hook checks the same contracts.
                 if type(spec.loader) is importlib.machinery.SourceFileLoader:
                     spec.loader = _Loader(spec.loader.name, spec.loader.path, self)
                 return spec
         return None
 
     def covers(self, module: str) -> bool:
-        """Whether a module is one of the packages, or in one."""
+        """Whether a module is one of the packages or inside one."""
         return any(module == package or module.startswith(f"{package}.") for package in self.packages)
 
     def has_loaded(self, spec: importlib.machinery.ModuleSpec) -> bool:
-        """Whether a module was loaded with the decorator."""
+        """Whether a module was loaded with the decorator of this hook."""
         return isinstance(spec.loader, _Loader) and spec.loader.hook is self
 
     def not_checked(self) -> dict[str, str]:
-        """What nobody should take for checked, with the reason: what cannot be read, and what was not loaded so."""
+        """The functions, classes and modules that were not checked although they look so, with the reasons."""
         missing = [one for one in self.packages if one not in sys.modules]
         found = {**self.unread, **dict.fromkeys(missing, "nothing has imported it")}
         if jaxtyping.config.jaxtyping_disable:
@@ -128,7 +129,8 @@ class ImportHook(MetaPathFinder):
         return found
 
     def checked(self, thing: Any) -> Any:
-        """The decorator: a function or a class with its contracts."""
+        """The decorator: returns a function or class that checks its contract."""
+        # String annotations may name locals of the function in which the definition stands.
         visible = sys._getframe(1).f_locals
         if isinstance(thing, type):
             return self._class(thing)
@@ -144,6 +146,7 @@ class ImportHook(MetaPathFinder):
             __tracebackhide__ = True
             if _is_off() or getattr(checked, "__no_type_check__", False):
                 return function(*args, **kwargs)
+            # At the first call: at definition time, annotations may name classes that are defined further down.
             if not plans:
                 plans.append(self._plan(function, owner_of(cast(Any, function), args) if is_method else None, visible))
             plan = plans[0]
@@ -151,7 +154,7 @@ class ImportHook(MetaPathFinder):
                 return function(*args, **kwargs)
             try:
                 return calls.run(plan, function, args, kwargs, lenient=True)
-            except WeftError as error:  # an error of the package's own is shown as it would be without its contracts
+            except WeftError as error:  # the traceback shows the package's frames as if it were not decorated
                 cut(error)
                 raise
 
@@ -174,13 +177,14 @@ class ImportHook(MetaPathFinder):
         return cls
 
     def _after(self, cls: Any, name: str) -> None:
-        """Checks the fields of an instance when the class's own method has run."""
+        """Checks the fields of an instance after a method of its class, such as `__init__`, has run."""
         original = vars(cls).get(name)
 
         def method(instance: Any, *args: Any, **kwargs: Any) -> None:
             __tracebackhide__ = True
             if original is not None:
                 original(instance, *args, **kwargs)
+            # A subclass's instance is not complete before the subclass's own method has run.
             if type(instance) is cls and cls.__qualname__ not in self.unread and not _is_off():
                 try:
                     CONTRACTS.initialised(instance)
@@ -194,18 +198,19 @@ class ImportHook(MetaPathFinder):
 
 
 def _is_off() -> bool:
-    """Whether nothing is checked now: by weft's mode, or by jaxtyping's switch, which packages turn, too."""
+    """Whether no contract is checked now: by weft's mode, or by jaxtyping's switch, which packages may set as well."""
     return current_mode() == "off" or jaxtyping.config.jaxtyping_disable
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
-    """Loads a module with the decorator on what it defines."""
+    """Loads a module with the decorator on its functions and classes."""
 
     def __init__(self, name: str, path: str, hook: ImportHook):
         super().__init__(name, path)
         self.hook = hook
 
     def get_code(self, fullname: str) -> CodeType:
+        # Not from `__pycache__`, whose files have no decorator; and nothing is written there.
         path = self.get_filename(fullname)
         return self.source_to_code(self.get_data(path), path)
 
@@ -220,9 +225,9 @@ class _Loader(importlib.machinery.SourceFileLoader):
 
 
 def decorate(tree: ast.Module, all_of_it: bool = False) -> None:
-    """Puts the decorator on the annotated functions and the classes of a module, at any depth.
+    """Puts the decorator on the annotated functions and all classes of a module, at any depth.
 
-    Left alone, with all that is in them: what `no_type_check` is on, and, but for `all_of_it`, what `jaxtyped` checks.
+    Left out, with everything inside: definitions under `no_type_check`, and, unless `all_of_it`, under `jaxtyped`.
     """
     pending: list[ast.AST] = [tree]
     while pending:
@@ -238,23 +243,25 @@ def decorate(tree: ast.Module, all_of_it: bool = False) -> None:
 
 def _decorate(node: _Definition) -> None:
     decorator = ast.copy_location(ast.Name(_NAME, ast.Load()), node)
+    # First in the list is outermost: `@dataclass` has added `__init__` when the decorator runs.
     if isinstance(node, ast.ClassDef):
         node.decorator_list.insert(0, decorator)
         return
     given = node.args
     parameters = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
     if node.returns is not None or any(one is not None and one.annotation is not None for one in parameters):
+        # Last in the list is innermost: `jax.jit` and others then wrap the checked function.
         node.decorator_list.append(decorator)
 
 
 def _name(decorator: ast.expr) -> str:
-    """The last name of a decorator: `jaxtyped` of `@jaxtyping.jaxtyped(typechecker=beartype)`."""
+    """The last part of a decorator's name: `jaxtyped` for `@jaxtyping.jaxtyped(typechecker=beartype)`."""
     called = decorator.func if isinstance(decorator, ast.Call) else decorator
     return called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
 
 
 def _checks_itself(decorator: ast.expr) -> bool:
-    """Whether it is `jaxtyped` with a type checker, as the bare one binds names and checks nothing."""
+    """Whether a decorator is `jaxtyped` with a type checker; without one, it binds names and checks nothing."""
     if _name(decorator) != "jaxtyped" or not isinstance(decorator, ast.Call):
         return False
     given = [one.value for one in decorator.keywords if one.arg == "typechecker"]
@@ -262,12 +269,12 @@ def _checks_itself(decorator: ast.expr) -> bool:
 
 
 def install_import_hook(packages: str | Sequence[str], *more: str) -> ImportHook:
-    """Checks the contracts of packages that are imported from now on: their functions, dataclasses, equinox Modules.
+    """Checks the contracts of packages that are imported from now on: functions, dataclasses and equinox Modules.
 
-    What jaxtyping's hook of this name does, with weft's contracts: the fields of an instance bind the dims of its
-    methods, a dim expression may read any argument, and errors say what, where and what to do. Dims that a call has
-    bound hold in its body, for `isinstance(y, Float[Array, "a b"])`, and what these bind holds for the result. What
-    `jaxtyped(typechecker=...)` checks already is left to it, and what `typing.no_type_check` is on is left alone.
+    It does the work of jaxtyping's hook of this name with weft's contracts: the fields of an instance bind the dims of
+    its methods, a dim expression may read any argument, and errors say what is wrong, where, and what to do. Dims of a
+    call hold in its body, for `isinstance(y, Float[Array, "a b"])`, and dims bound there hold for the result. Functions
+    under `jaxtyped(typechecker=...)` are left to jaxtyping, definitions under `typing.no_type_check` are left alone.
 
     Args:
         packages: the names of packages or modules; none of them may be imported yet.
@@ -277,7 +284,7 @@ def install_import_hook(packages: str | Sequence[str], *more: str) -> ImportHook
         The hook; `with install_import_hook("package"): import package`, or `hook.uninstall()`.
 
     Raises:
-        ImportHookError: if a package, or a part of one, is imported already, or a name is no string: jaxtyping's hook
+        ImportHookError: if a package or a part of it is imported already, or a name is no string: jaxtyping's hook also
             takes a type checker, too, and this one checks by itself.
 
     >>> with install_import_hook("this_package", "that_package.layers") as hook:

@@ -1,7 +1,7 @@
-"""Plans of functions: which parameters have something to check, and what comes back; made once for each function.
+"""Plans of functions: the checks of the parameters and of the result, made once for each function.
 
-A wrapper of the user's (`functools.wraps`) has its function's annotations too, but may pass on other arguments than it
-takes. So it runs with a checked function in place of its own: the contract is held to what that one is really given.
+A wrapper of the user's (`functools.wraps`) has its function's annotations as well, but may pass on other arguments than
+it takes. So it runs with a checked function in place of the wrapped one, which is checked for what it really gets.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Row = tuple[Slot, Check]
 
 @dataclass(frozen=True)
 class FunctionPlan:
-    """What to check around one function; `None` rows have nothing to check.
+    """The checks around one function; a row is `None` where every value passes.
 
     Attributes:
         signature: the function's annotations.
@@ -44,12 +44,12 @@ class FunctionPlan:
         rest: the rows of `*args` and `**kwargs`.
         returns: the row of the result.
         streams: the rows of what a generator yields, is sent and returns.
-        is_method: whether the first argument is the record or object that it is a method of.
+        is_method: whether the first argument is the record or object whose method it is.
         idle: whether there is nothing to check at all.
-        names_shapes: whether an annotation asks for a shape or a dtype.
-        asking: whether the function's text asks jaxtyping what its call has bound.
-        sized_by: the dims that only the result names, each with the parameter that says its size: an `int` of that
-            name, or the only plain record that has it. Proofs take them so, too.
+        names_shapes: whether an annotation names a shape or a dtype.
+        asking: whether the function's body asks jaxtyping about dims.
+        sized_by: the dims that only the result names, each with the parameter that determines its size: an `int` of
+            that name, or the only plain record with that dim. Proofs do the same.
     """
 
     signature: Signature
@@ -68,7 +68,7 @@ class FunctionPlan:
 def function_plan(
     function: Callable[..., Any], owner: type | None = None, names: Mapping[str, Any] | None = None
 ) -> FunctionPlan:
-    """Makes the plan of a function.
+    """The plan of a function.
 
     Raises:
         AnnotationError: in one line, if one of its annotations cannot be read.
@@ -102,7 +102,7 @@ def _sized_by(signature: Signature) -> Iterator[tuple[str, str]]:
     named = [names_in(one.annotation, of_records=False) for one in parameters]
     for name in sorted(names_in(signature.returns, of_records=False).difference(*named)):
         integers = [one.name for one in parameters if one.name == name and one.annotation == Instance(int)]
-        # Two records of one class may well differ in size, as those that are concatenated do.
+        # Two records with the dim may differ in it, as two that are concatenated do, so neither determines the result.
         records = [one.name for one in parameters if _is_plain(one.annotation) and name in names_in(one.annotation)]
         sources = integers or records
         if len(sources) == 1:
@@ -114,7 +114,7 @@ def _is_plain(annotation: Annotation) -> bool:
 
 
 def _names_shapes(annotation: Annotation, met: set[type]) -> bool:
-    """Whether an annotation asks for a shape or a dtype somewhere, and not just for an array."""
+    """Whether an annotation names a shape or a dtype somewhere, and not only the class of an array."""
     match annotation:
         case ArrayOf(dtype=dtype, shape=shape):
             return dtype != ANY_DTYPE or str(shape) != "..."
@@ -127,7 +127,7 @@ def _names_shapes(annotation: Annotation, met: set[type]) -> bool:
             try:
                 fields = fields_of(cls)
             except (AnnotationError, TypeError):
-                return False  # what cannot be read is reported where the class itself is checked
+                return False  # an unreadable field is reported where its class is checked
             return any(_names_shapes(field.annotation, met) for field in fields)
         case _:
             return any(_names_shapes(part, met) for part in annotation.mentions)
@@ -156,9 +156,9 @@ T = TypeVar("T")
 
 
 class _Note:
-    """What is kept in a function's attributes: of which function, and what.
+    """A value stored in a function's attributes, with a weak reference to that function.
 
-    It is pickled as nothing: functions and classes of `__main__` are pickled by value, attributes included.
+    It pickles as an empty note: functions and classes of `__main__` are pickled by value, attributes included.
     """
 
     __slots__ = ("owner", "value")
@@ -172,10 +172,10 @@ class _Note:
 
 
 def _kept(name: str, make: Callable[[FunctionType, Sequence[Any]], T]) -> Callable[[Any, Sequence[Any]], T | None]:
-    """Something that is made once for each function and kept in its attributes; None for what is no function.
+    """Makes a value once for each function and stores it in the function's attributes; None for other callables.
 
-    It refers to the function, so a table beside it, weak or not, would keep both alive for ever. `functools.wraps`
-    copies attributes: one of another function's is none.
+    The value refers to the function, so a table of functions, even a weak one, would keep both alive forever.
+    `functools.wraps` copies attributes, so a note of another function is ignored.
     """
 
     def get(function: Any, args: Sequence[Any]) -> T | None:
@@ -202,7 +202,7 @@ def _new_plan(function: FunctionType, args: Sequence[Any]) -> FunctionPlan | Non
     return None if plan.idle else plan
 
 
-# The plan of a function that the core calls; None if it has nothing to check.
+# The plan of a function that the core calls; None if there is nothing to check.
 plan_of = _kept("__weft_plan__", _new_plan)
 
 
@@ -211,6 +211,7 @@ def _new_wrapper(function: FunctionType, args: Sequence[Any]) -> FunctionType | 
     if not isinstance(inner, FunctionType) or not is_users(function) or _says_what_it_takes(function):
         return None
     cells = function.__closure__ or ()
+    # A decorator that wraps without keeping the function in a closure gives no cell to replace.
     if not any(_holds(cell, inner) for cell in cells):
         return None
 
@@ -219,6 +220,7 @@ def _new_wrapper(function: FunctionType, args: Sequence[Any]) -> FunctionType | 
         __tracebackhide__ = True
         return call_checked(inner, args, kwargs)
 
+    # A new function with new cells: the user's own wrapper must stay as it is, for callers that weft does not see.
     replaced = tuple(CellType(checked) if _holds(cell, inner) else cell for cell in cells)
     wrapper = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, replaced)
     wrapper.__kwdefaults__, wrapper.__qualname__ = function.__kwdefaults__, function.__qualname__
@@ -228,16 +230,16 @@ def _new_wrapper(function: FunctionType, args: Sequence[Any]) -> FunctionType | 
 def _holds(cell: CellType, value: object) -> bool:
     try:
         return cell.cell_contents is value
-    except ValueError:  # not assigned yet
+    except ValueError:  # the cell is empty: its variable is not assigned yet
         return False
 
 
-# A wrapper of the user's that calls its function under contract; None if the function is no such wrapper.
+# The user's wrapper with a checked function inside; None if the function is no such wrapper.
 wrapper_of = _kept("__weft_wrapper__", _new_wrapper)
 
 
 def _says_what_it_takes(function: Any) -> bool:
-    """Whether a function's annotations are its own: not copied by a wrapper that may batch, jit or bind arguments."""
+    """Whether a function's annotations are its own, and not copied by a wrapper that may batch or bind arguments."""
     while hasattr(function, "__wrapped__"):
         if not function.__code__.co_filename.startswith(_TRANSPARENT):
             return False
@@ -245,7 +247,7 @@ def _says_what_it_takes(function: Any) -> bool:
     return isinstance(function, FunctionType)
 
 
-# Wrappers that pass arguments on as they are: context managers on a method, and jaxtyping's own decorator.
+# Wrappers that pass their arguments on unchanged: context managers on a method, and jaxtyping's own decorator.
 _TRANSPARENT = (
     contextlib.__file__,
     jax.named_scope("")(lambda: None).__code__.co_filename,
@@ -254,8 +256,9 @@ _TRANSPARENT = (
 
 
 def owner_of(function: FunctionType, args: Sequence[Any]) -> type | None:
-    """The class that a function is a method of, if it is called as one."""
+    """The class whose method a function is, if it is called as one; else None."""
     if not args:
         return None
+    # By the qualified name, because a plain function has no reference to the class that it was defined in.
     prefix = function.__qualname__.rpartition(".")[0]
     return next((base for base in type(args[0]).__mro__ if base.__qualname__ == prefix), None) if prefix else None

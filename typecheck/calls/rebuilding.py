@@ -1,9 +1,9 @@
-"""Whether JAX rebuilds an instance: `tree_unflatten` calls the constructor of a dataclass that is a pytree node.
+"""Tells whether JAX is rebuilding an instance: `tree_unflatten` calls the constructor of a registered dataclass.
 
-`jax.tree_util.register_dataclass`, `flax.struct.dataclass` and a user's own `tree_unflatten` all run `__init__`, with
-what JAX has at that moment: stacks of arrays, in-axes, `None`, `object()`. Such an instance breaks no contract, and the
-same fields from the user do. The values cannot tell the two apart, and the call that is running can: the nearest caller
-that has handed over to jaxlib (`treedef.unflatten(...)`, a compiled function that returns the instance) is rebuilding.
+`jax.tree_util.register_dataclass`, `flax.struct.dataclass` and a user's own `tree_unflatten` all run `__init__` with
+JAX's placeholders: stacks of arrays, in-axes, `None`, `object()`. Such an instance breaks no contract, and the same
+fields passed by the user do. The values look alike, so the running call decides: JAX is rebuilding if the nearest
+caller outside Python is jaxlib (`treedef.unflatten(...)`, a compiled function that returns the instance).
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from typing import Any
 
 from weft.core.interpreter.codegen import GENERATED
 
-# Python code of JAX's calls the functions that the user gave it: what these construct is constructed by the user.
+# Python code of JAX calls the user's functions, and what these construct is the user's.
 _JAX = "jax"
-# nanobind makes the methods of jaxlib's classes, such as `PyTreeDef.unflatten`.
+# The methods of jaxlib's classes, such as `PyTreeDef.unflatten`, are made by nanobind.
 _COMPILED = ("jaxlib", "nanobind")
 
 
 def is_rebuilding(frame: FrameType | None) -> bool:
-    """Whether jaxlib has called what runs above a frame: asked only of instances whose fields do not fit."""
+    """Whether jaxlib called the code above a frame; asked only about instances whose fields do not fit."""
     while frame is not None:
-        # Weft's generated code calls nothing of the user's but constructors, and has no text to read the callee from.
+        # Weft's generated code calls only constructors of the user's, and has no source to read the callee from.
         if frame.f_code.co_filename == GENERATED:
             return True
         is_of_jax = frame.f_globals.get("__name__", "").split(".")[0] == _JAX
-        # Properties of the user's objects are not run for this; JAX's flat trees (`self.tree.unflatten`) have one.
+        # `getattr_static` runs no properties of the user's; JAX's own trees (`self.tree.unflatten`) need theirs run.
         callee = _callee(frame, getattr if is_of_jax else inspect.getattr_static)
         if type(callee).__module__.split(".")[0] in _COMPILED:
             return True
@@ -42,7 +42,8 @@ def is_rebuilding(frame: FrameType | None) -> bool:
 
 
 def _callee(frame: FrameType, attribute: Callable[[Any, str, None], Any]) -> Any:
-    """The object that a frame is calling, or None where the call does not name it: `functions[0](x)`."""
+    """The object that a frame is calling; None if the call has no name, as in `functions[0](x)`."""
+    # CPython has no public way to the callee of a running call, so it is read from the position of the instruction.
     positions = next(itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None), (None,) * 4)
     line, end_line, column, end_column = positions
     if line is None or end_line is None or column is None or end_column is None:
@@ -51,11 +52,12 @@ def _callee(frame: FrameType, attribute: Callable[[Any, str, None], Any]) -> Any
     lines = [one.encode() for one in text[line - 1 : end_line]]  # columns count bytes
     if not lines:
         return None
+    # The end is cut first: on a single line, cutting the start would shift the end.
     lines[-1] = lines[-1][:end_column]
     lines[0] = lines[0][column:]
     try:
         call = ast.parse(b"(" + b"".join(lines) + b")", mode="eval").body
-    except SyntaxError:  # the file has changed since it was imported
+    except SyntaxError:  # the file has changed since its import
         return None
     return _looked_up(call.func, frame, attribute) if isinstance(call, ast.Call) else None
 

@@ -1,4 +1,4 @@
-"""The runtime checker: the hook that the core calls, and `contract` for functions that no transform sees."""
+"""The run-time checker: the hook that the core calls, and `contract` for functions outside of transforms."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class Contracts:
-    """The hook: see `weft.core.hooks.ContractHook`."""
+    """The hook that the core calls: see `weft.core.hooks.ContractHook`."""
 
     def constructed(self, record: Any) -> None:
         __tracebackhide__ = True
@@ -41,16 +41,17 @@ class Contracts:
         try:
             scope_of(record, plan, everything=True, sparse=False)
         except Mismatch as miss:
-            if not is_made_of_fields(type(record)):  # a constructor makes one record; `vmap` over it makes a stack
+            if not is_made_of_fields(type(record)):  # a handwritten constructor makes one record, never a stack
                 raise contract_error(miss) from None
             _refuse_unless_stack(record, plan, sparse=False, shares=False)
 
     def initialised(self, record: Any) -> None:
-        """`constructed` for a dataclass whose `__init__` has run; JAX runs it, too, with what is no record yet."""
+        """`constructed` for a dataclass after its `__init__`, which JAX also runs, with placeholders for arrays."""
         __tracebackhide__ = True
         try:
             self.constructed(record)
         except ContractError:
+            # Walking the frames is slow, so it is asked last, about an instance that is a pytree node and does not fit.
             if jax.tree_util.all_leaves([record]) or not is_rebuilding(sys._getframe(2)):
                 raise
 
@@ -61,6 +62,7 @@ class Contracts:
         plan = record_plan(type(record), RUN_TIME)
         try:
             scope_of(record, plan, everything=True)
+        # `tree_at` and `replace` may make a stack, or a tree of axes for `vmap`: both are allowed until they are used.
         except Mismatch:
             _refuse_unless_stack(record, plan)
 
@@ -86,12 +88,12 @@ def _refuse_unless_stack(record: Any, plan: RecordPlan, *, sparse: bool = True, 
         raise contract_error(nearest) from None
 
 
-# The one that there is.
+# The checker of this process.
 CONTRACTS = Contracts()
 
 
 def install() -> Contracts:
-    """Installs the checker in the core, and gives it back; a second time changes nothing."""
+    """Installs the checker in the core and returns it; a second call changes nothing."""
     if hooks.installed_contracts() is not CONTRACTS:
         hooks.install_contracts(CONTRACTS)
     return CONTRACTS
@@ -102,20 +104,20 @@ def contract(function: F, /) -> F: ...
 @overload
 def contract(*, names: Mapping[str, Any] | None = None) -> Callable[[F], F]: ...
 def contract(function: Any = None, /, *, names: Mapping[str, Any] | None = None) -> Any:
-    """Checks a function's annotations whenever it runs, like those of a function given to a transform.
+    """Checks a function's annotations at each call, as for a function that is passed to a transform.
 
-    Dims are one scope for each call; inside a transform the check is of what the function sees there, and happens while
-    tracing. On a dataclass the fields are checked once its `__init__` has run.
+    Each call is one scope for dims. Inside a transform the function is checked for the arrays that it sees there, while
+    JAX traces it. On a dataclass, `contract` checks the fields after `__init__` has run.
 
     Args:
         function: a function (plain, async, generator), a method, or a dataclass.
-        names: names that string annotations may use, beside those that are visible where it is defined.
+        names: further names that string annotations may use, besides those visible at the definition.
 
     Returns:
         A function with the same signature.
 
     Raises:
-        AnnotationError: when it is first called, if an annotation cannot be read.
+        AnnotationError: at the first call, if an annotation cannot be read.
 
     >>> import jax.numpy as jnp
     >>> from jaxtyping import Array, Float
@@ -143,6 +145,7 @@ def _checked_function(function: Callable[..., Any], names: Mapping[str, Any]) ->
     plans: list[FunctionPlan] = []
 
     def plan_for(args: tuple[Any, ...]) -> FunctionPlan:
+        # At the first call, since annotations may name classes that are defined after the function.
         if not plans:
             owner = owner_of(function, args)
             plans.append(function_plan(function, owner, names))
@@ -170,6 +173,7 @@ def _checked_dataclass(cls: type[T]) -> type[T]:
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         __tracebackhide__ = True
         original(self, *args, **kwargs)
+        # A subclass's `__init__` has set only some of its fields when it calls this one.
         if type(self) is cls:
             CONTRACTS.initialised(self)
 
@@ -178,18 +182,18 @@ def _checked_dataclass(cls: type[T]) -> type[T]:
 
 
 def check(value: T, annotation: Any, name: str = "value") -> T:
-    """Checks one value against one annotation, now.
+    """Checks a value against an annotation, now, and returns the value.
 
     Args:
-        value: what to check.
+        value: the value to check.
         annotation: any hint that contracts understand.
-        name: what to call the value in the error.
+        name: how the error refers to the value.
 
     Returns:
         The value.
 
     Raises:
-        ContractError: if it does not fit.
+        ContractError: if the value does not fit.
 
     >>> import jax.numpy as jnp
     >>> from jaxtyping import Array, Float
@@ -199,6 +203,7 @@ def check(value: T, annotation: Any, name: str = "value") -> T:
     __tracebackhide__ = True
     frame = inspect.currentframe()
     caller = frame.f_back if frame is not None else None
+    # The caller's names, so that a string annotation may use classes that are visible there.
     scope = Scope(caller.f_globals, caller.f_locals) if caller is not None else Scope()
     spec = read(annotation, scope)
     test = check_of(spec, RUN_TIME)

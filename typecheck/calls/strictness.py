@@ -1,12 +1,12 @@
-"""Strictness: what the mode `strict` adds, namely that the user's code may not promote ranks and dtypes implicitly.
+"""Strictness: in the mode `strict`, the user's code may not promote ranks and dtypes implicitly.
 
 While a checked function runs, JAX's options `jax_numpy_rank_promotion="raise"` and `jax_numpy_dtype_promotion="strict"`
-hold in the user's frames: its own, and those of every function of the user's that it calls. A library that is called
-from there (optax, equinox, weft's layers) does as it always does; what the user gives it to call is the user's again.
-Outside of checked functions, and in other threads, JAX's options are as the program set them.
+hold in the user's frames: those of the function, and of each of the user's functions that it calls. A library called
+from there (optax, equinox, weft's layers) runs under the program's options; a function that the user passes to the
+library runs under the strict ones again. Outside of checked functions and in other threads, nothing changes.
 
 Only the interpreter knows whose function is entered or left, so tracing under `strict` takes up to twice its time;
-compiled calls take none. Where another profiler is at work, the options hold for whatever a checked function calls.
+compiled calls take none. If another profiler is active, the options hold for everything that a checked function calls.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from weft.typecheck.errors import PromotionError
 
 
 def call_strictly(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Calls a checked function.
+    """Calls a checked function with JAX's options set to refuse promotions in the user's frames.
 
     Raises:
-        PromotionError: at an implicit promotion in the user's frames.
+        PromotionError: at an implicit promotion in a frame of the user's.
     """
     __tracebackhide__ = True
     try:
@@ -45,7 +45,8 @@ def call_strictly(function: Callable[..., Any], args: tuple[Any, ...], kwargs: M
 
 
 def _promoted(error: ValueError) -> PromotionError | None:
-    """JAX's error about a promotion as one of weft's, at the user's line; None for another error."""
+    """JAX's error about a promotion as a `PromotionError` at the user's line; None for any other error."""
+    # JAX's advice about its own options would mislead here, because weft has set them.
     ranks = f" and with the config option {_RANKS}="
     if isinstance(error, WeftError) or not (isinstance(error, TypePromotionError) or ranks in str(error)):
         return None
@@ -66,8 +67,10 @@ def _promoted(error: ValueError) -> PromotionError | None:
 def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     __tracebackhide__ = True
     profiler = sys.getprofile()
+    # A checked function that another one calls finds the profiler in place.
     if isinstance(getattr(profiler, "__self__", None), _Frames):
         return function(*args, **kwargs)
+    # Only one profiler can be active: replacing the user's would end their measurement.
     if profiler is not None:
         with _promotion(*_REFUSED):
             return function(*args, **kwargs)
@@ -79,7 +82,7 @@ def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[s
 
 
 _REFUSED = ("raise", "strict")
-# JAX has no class for its error about ranks, and names the option that makes it one.
+# JAX has no class for its error about ranks; the message names the option.
 _RANKS = "jax_numpy_rank_promotion"
 
 
@@ -93,9 +96,9 @@ class _Frames:
     """Sets JAX's options as frames of the user and of libraries are entered and left.
 
     Attributes:
-        options: what the program has set them to.
+        options: the values that the program has set.
         whose: whose code runs now.
-        changes: the frames that changed that, each with what undoes the change, and whose code ran before.
+        changes: the frames that changed it, each with the function that undoes the change, and whose code ran before.
     """
 
     def __init__(self) -> None:
@@ -106,6 +109,7 @@ class _Frames:
 
     def event(self, frame: FrameType, event: str, _: Any) -> None:
         if event == "call":
+            # A dict by file, because this runs at every call of any Python function during the trace.
             whose = _known.get(frame.f_code.co_filename) or _whose(frame)
             if whose not in (self.whose, "caller"):
                 undo = ExitStack()
@@ -117,7 +121,7 @@ class _Frames:
             undo.close()
 
 
-# Whose code a file holds. What JAX and Python's own library do, they do for their caller.
+# Whose code a file has. JAX and Python's standard library act for their caller, so they change nothing.
 Whose = Literal["user", "library", "caller"]
 _known: dict[str, Whose] = {}
 kept_in("weft.typecheck.calls.strictness", "file", _known)

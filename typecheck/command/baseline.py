@@ -1,8 +1,8 @@
-"""`--baseline FILE`: the failures of today are accepted, and only new failures fail.
+"""`--baseline FILE`: accepts the failures of today, so that only new failures fail.
 
-A failure is known by its file, name, rule and message, without line numbers and without the sizes that showed it, and
-by how often it is there: other lines may be added to its file. An entry for which nothing fails any more is a warning,
-since it would hide the next failure like it.
+A failure is recognised by its file, name, rule and message, without line numbers and without the sizes that showed it,
+and by how often it occurs, because lines may be added to its file. An entry without a failure is a warning, since it
+would hide the next failure of its kind.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _AGAIN = "--write-baseline makes it anew"
 
 
 class Baseline:
-    """The accepted failures of one file, while a run uses them up.
+    """The accepted failures of one baseline, which a run uses up.
 
     Args:
-        file: the file of the baseline; the paths in it are relative to its folder.
+        file: the baseline; the paths in it are relative to its folder.
         entries: how often each failure is accepted.
     """
 
@@ -43,11 +43,12 @@ class Baseline:
         """Reads a baseline.
 
         Raises:
-            ConfigError: in one line, for a file that is not there, or that is no baseline.
+            ConfigError: in one line, if the file does not exist or is no baseline.
         """
         entries: Counter[Key] = Counter()
         try:
             content = json.loads(file.read_text())
+            # A baseline of another version may have other keys, and its entries would accept nothing or too much.
             if content["weft-baseline"] != _VERSION:
                 raise ConfigError(
                     f"{file}: a baseline of version {content['weft-baseline']!r}, not {_VERSION}; {_AGAIN}"
@@ -62,7 +63,7 @@ class Baseline:
         return cls(file, entries)
 
     def apply(self, part: Checked) -> Checked:
-        """A part with its accepted failures as `known` lines; a contract without another failure does not fail."""
+        """The part with accepted failures as `known` lines; a contract with no other failure does not fail."""
         lines = tuple(map(self._accepted, part.lines))
         if lines == part.lines:
             return part
@@ -77,15 +78,18 @@ class Baseline:
         self.unused[key] -= 1
         return dataclasses.replace(line, level="known")
 
+    # Sizes and line numbers are left out: they change with edits that have nothing to do with the failure.
     def _key(self, line: Line) -> Key:
         message = _LINE_NUMBERS.sub("", line.message).partition(" (at ")[0]
         return self._relative(line.file), line.name, line.rule, message
 
     def _relative(self, file: str) -> str:
+        # POSIX paths, so that a baseline written on Windows holds in a CI on Linux.
         return Path(os.path.relpath(file, self.file.parent)).as_posix()
 
     def stale(self, files: Collection[str]) -> list[Line]:
-        """A warning for each entry that nothing fails for, of the files that were checked or are gone."""
+        """A warning for each entry without a failure, in files that were checked or no longer exist."""
+        # A run over a single file says nothing about the entries of other files.
         checked = {self._relative(file) for file in files}
         stale = [
             f"{file}: {name}: {message}: this fails no more; {_AGAIN}"
@@ -95,13 +99,14 @@ class Baseline:
         return [Line("warning", str(self.file), 0, "baseline", message, "stale") for message in stale]
 
     def write(self, lines: Iterable[Line]) -> int:
-        """Writes the failures among lines as the baseline, and returns how many they are.
+        """Writes the failures among some lines as the baseline, and returns their number.
 
         Raises:
             ConfigError: in one line, if the file cannot be written.
         """
+        # Known failures are written again: they are still there, and a new baseline must not lose them.
         counts = Counter(self._key(line) for line in lines if line.level in ("error", "known"))
-        # Sorted: a baseline is committed, and a change of it is read as a diff.
+        # Sorted, because a baseline is committed and its changes are read as a diff.
         findings = [
             {"file": file, "name": name, "rule": rule, "message": message, **({"count": count} if count > 1 else {})}
             for (file, name, rule, message), count in sorted(counts.items())

@@ -1,4 +1,4 @@
-"""The recorded calls of one unit, and the verdicts that they give."""
+"""The recorded calls of one unit, and the verdicts that proofs get from them."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ class Recorded:
 
     def __init__(self, unit: Unit, module: ModuleType, settings: Settings):
         self.calls, paths = read_calls(*settings.calls) if settings.calls[0] else ({}, [])
-        sys.path += paths  # `loading.importable` sees to it that they go with the unit
+        sys.path += paths  # tests define classes of their own, in modules that only these paths lead to
         self.module, self.judged = module, set[str]()
         # A script has another name while it is checked, and a test may have imported it by its own.
         self._names = {module.__name__: unit.module}
         self._decoder = Decoder({unit.module: module})
+        # Other files' calls stay out, so that no unit is judged for functions of another.
         self._of_unit = {
             name.partition(":")[2]: calls for name, calls in self.calls.items() if name.startswith(f"{unit.module}:")
         }
@@ -48,17 +49,20 @@ class Recorded:
         return prove_recorded(function, name, owner, calls, self._decoder, dims, budget) if calls else None
 
     def instead(self, contract: Contract, thing: Any, dims: Mapping[str, int], budget: Budget) -> Contract:
-        """The verdict from recorded calls, where no arguments could be made from annotations."""
+        """The verdict from recorded calls, if annotations alone did not determine the arguments; else the same one."""
         if contract.verdict is not Verdict.SKIPPED:
             return contract
         function, owner = thing, None
+        # A method's contract is named `Class.method`, and the calls are recorded for the function in the class body.
         if isinstance(thing, type):
             function, owner = inspect.getattr_static(thing, contract.name.rpartition(".")[2], None), thing
             if isinstance(function, staticmethod):
                 function, owner = function.__func__, None
+        # A class method takes a class first, which a recorded structure does not have.
         if function is None or isinstance(function, classmethod):
             return contract
         recorded = self.contract(contract.name, function, owner, dims, budget)
+        # Both reasons are told: a user may mend the annotation, or record further calls.
         if recorded is not None and recorded.verdict is Verdict.SKIPPED:
             return dataclasses.replace(contract, reason=f"{contract.reason}; {recorded.reason}")
         return recorded or contract

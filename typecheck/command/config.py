@@ -13,7 +13,7 @@
     activation = { import = "jax.nn:relu" }
     rate = 0.5
 
-Paths are relative to the file. `dims` fixes sizes and `args` gives arguments, both for a function or a class.
+Paths are relative to the file. `dims` fixes sizes and `args` gives arguments, each by function or class.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any
 
 
 class ConfigError(Exception):
-    """The command cannot be run as it was asked to: one line, exit code 2."""
+    """The command cannot be run as asked; the message is one line, and the exit code is 2."""
 
 
 @dataclass(frozen=True)
@@ -35,14 +35,14 @@ class Config:
     """The configuration of a run; the defaults are the command's.
 
     Attributes:
-        paths, exclude: what to check, and patterns of what not.
-        strict: whether warnings, and what is undecided, are failures.
-        jobs: how many processes; 0 is one a core.
+        paths, exclude: the paths to check, and patterns of paths to leave out.
+        strict: whether warnings and undecided contracts are failures.
+        jobs: the number of processes; 0 means one for each core.
         trials, seconds: the budget of each contract.
-        memory: of a worker, in megabytes.
+        memory: the limit of a worker, in megabytes.
         baseline: the file of accepted failures.
         dims, args: sizes and arguments by `module:name`.
-        root: the folder of the file, which paths are relative to.
+        root: the folder of the file, to which paths are relative.
     """
 
     paths: tuple[str, ...] = ()
@@ -60,10 +60,10 @@ class Config:
 
 @dataclass(frozen=True)
 class Settings:
-    """What a verdict depends on beside the sources: workers are told these, and kept verdicts are found by them.
+    """All that verdicts depend on besides the sources; workers receive it, and stored verdicts are found by it.
 
     Attributes:
-        calls: the file of recorded calls and the digest of its content; both empty if there is none.
+        calls: the file of recorded calls and its digest; both empty if there is none.
     """
 
     only: str | None = None
@@ -76,7 +76,7 @@ class Settings:
 
     @classmethod
     def of(cls, config: Config, only: str | None, calls: tuple[str, str]) -> Settings:
-        """The settings that a configuration gives."""
+        """The settings that follow from a configuration."""
         return cls(only, config.strict, config.trials, config.seconds, config.dims, config.args, calls)
 
 
@@ -91,6 +91,7 @@ def _is_number(value: Any) -> bool:
 def _by_target(is_entry: Callable[[Any], bool]) -> Callable[[Any], bool]:
     def is_table(value: Any) -> bool:
         return isinstance(value, dict) and all(
+            # A name without a colon would match no function, and its sizes would be ignored in silence.
             ":" in target and isinstance(table, dict) and all(map(is_entry, table.values()))
             for target, table in value.items()
         )
@@ -99,7 +100,7 @@ def _by_target(is_entry: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 
 _TARGETS = 'a table of tables by "module:name"'
-# For each key, a check of its value, and the same in words.
+# For each key a test of its value, and the allowed values in words.
 _KEYS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "paths": (_are_strings, "a list of strings"),
     "exclude": (_are_strings, "a list of patterns"),
@@ -115,18 +116,19 @@ _KEYS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def nearest(start: Path) -> Path | None:
-    """The `pyproject.toml` of a folder, or of the first folder above that has one."""
+    """The `pyproject.toml` of a folder, or of the nearest folder above that has one."""
     return next((file for folder in (start, *start.parents) if (file := folder / "pyproject.toml").is_file()), None)
 
 
 def read(start: Path) -> Config:
-    """The configuration that is in force in a folder.
+    """The configuration for a folder.
 
     Raises:
-        ConfigError: in one line, for a file that is no TOML, a key that does not exist, or a value of another kind.
+        ConfigError: in one line, if the file is no TOML, has an unknown key, or a value of the wrong type.
     """
     file = nearest(start)
     if file is None:
+        # Without a `pyproject.toml` the defaults hold, and paths are relative to the current folder.
         return Config(root=start)
     try:
         content = tomllib.loads(file.read_text())
@@ -138,12 +140,13 @@ def read(start: Path) -> Config:
         is_valid, words = _KEYS[key]
         if not is_valid(value):
             raise ConfigError(f"{file}: [tool.weft.check] {key} = {value!r} is not {words}")
+    # TOML has lists, and a frozen record must not share a list that a caller could change.
     values = {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
     return checked(dataclasses.replace(Config(root=file.parent), **values), f"{file}: [tool.weft.check] ")
 
 
 def _table(value: Any, where: str, keys: Mapping[str, Any] | tuple[str, ...]) -> dict[str, Any]:
-    """A table with no other keys than these: a key with a slip in its name would be ignored in silence."""
+    """A table whose keys are all known; a misspelt key would otherwise be ignored in silence."""
     if not isinstance(value, dict):
         raise ConfigError(f"{where} is no table")
     for key in value:
@@ -153,15 +156,16 @@ def _table(value: Any, where: str, keys: Mapping[str, Any] | tuple[str, ...]) ->
 
 
 def checked(config: Config, where: str = "") -> Config:
-    """The same, if a run is possible with its numbers.
+    """The configuration itself, if a run is possible with its numbers.
 
     Raises:
-        ConfigError: in one line, if none is.
+        ConfigError: in one line, if a run is not possible.
     """
     if config.jobs < 0:
         raise ConfigError(f"{where}jobs: {config.jobs} processes cannot share the work; 0 is one a core")
     for name in ("trials", "seconds"):
         if not getattr(config, name) > 0:
+            # Written with `not`, so that NaN is refused as well.
             raise ConfigError(f"{where}a proof cannot be tried in {getattr(config, name)} {name}")
     if not config.memory >= 256:
         raise ConfigError(f"{where}memory: {config.memory:g} MB are too little; a worker takes about 300 to start")

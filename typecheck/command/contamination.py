@@ -1,7 +1,7 @@
-"""Finds out what a file has changed of its process, so that the next file is judged in another process.
+"""Finds out what a file has changed in its process, so that the next file can be judged in a fresh one.
 
-Nothing is put back: a package that switches `jax_enable_x64` on as it is imported stays imported, and its second file
-would be judged without. Every verdict, kept verdicts among them, is that of a fresh process.
+Nothing is put back: a package that sets `jax_enable_x64` on import stays imported, so its second file would be judged
+without the option. Every verdict, stored ones included, is that of a fresh process.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from typing import Any
 import jax
 import numpy as np
 
-# The libraries whose functions must be the same objects as before: checked code calls them, or weft judges by them.
+# Libraries whose functions must stay the same objects, because checked code or weft itself calls them.
 _PATCHED = ("jax", "jaxlib", "numpy", "jaxtyping", "equinox", "optax", "flax", "weft", "builtins", "math", "functools")
-# Numbers of the system's limits that a worker sets itself.
+# Limits of the system that a worker sets for itself.
 _OWN_LIMITS = ("RLIMIT_CPU", "RLIMIT_CORE")
 
 
 def begin() -> Mapping[str, Any]:
-    """The state of the process before a file is judged, with random numbers as they are at the start of every file."""
+    """The state of the process before a file is judged; random generators are set to the same state for every file."""
     random.seed(0)
     np.random.seed(0)
     return _state()
 
 
 def changed_since(before: Mapping[str, Any]) -> list[str]:
-    """The names of what is not as it was."""
+    """The names of the settings and functions that have changed."""
     after = _state()
     names = [name for name in before if name != "functions" and before[name] != after[name]]
     functions, now = before["functions"], after["functions"]
@@ -41,6 +41,7 @@ def _state() -> dict[str, Any]:
     return {
         "jax.config": dict(jax.config.values),
         "numpy.seterr": np.geterr(),
+        # Only filters that turn warnings into errors can change a verdict; libraries add others as they are imported.
         "warnings": [one for one in warnings.filters if one[0] == "error"],
         "recursion limit": sys.getrecursionlimit(),
         "limits": _limits(),
@@ -61,8 +62,9 @@ def _limits() -> dict[str, Any]:
 
 
 def _functions() -> dict[tuple[str, str], Any]:
-    """What libraries have under public names that can be called."""
+    """The public callables of the libraries, by module and name."""
     return {
+        # Private modules change with each import of a library, and programs do not call them.
         (module, name): value
         for module, found in [*sys.modules.items()]
         if module.partition(".")[0] in _PATCHED and "._" not in module

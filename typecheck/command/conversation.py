@@ -1,9 +1,9 @@
-"""A conversation with one worker: questions about files, each answered to its end, whatever the files do.
+"""Conversations with a worker: asks about files, and gets each answer to its end, whatever the files do.
 
-A worker imports JAX once and judges many units. It stays warm from one question to the next; it imports the user's
-modules again where a file of them has changed (`loading.up_to_date`). A worker that dies, or that a limit ends, is
-replaced, and the next worker goes on after the step that ended it. A worker is also replaced if it has grown over half
-of its memory, or if a file has changed it (`contamination`), for the next verdict would be that file's doing.
+A worker imports JAX once and judges many units. It stays alive between questions, and imports the user's modules again
+when one of their files has changed (`loading.up_to_date`). A worker that dies or exceeds a limit is replaced, and the
+next one goes on after the step at which that happened. A worker is also replaced if it uses more than half of its
+memory, or if a file has changed its process (`contamination`), because the next verdict would depend on that file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .config import ConfigError, Settings
 from .process import STARTING, Process
 from .units import Unit
 
-# Seconds that a step may wait, for a lock or a network, beyond four times its processor time.
+# How many seconds longer than four times its processor time a step may take, for a lock or a network.
 _WAITING = 10.0
 # The worker gets the command's own path, so that both find the same modules. `json` is imported without the current
 # folder on the path: a `json.py` of the user's ended every worker.
@@ -33,20 +33,21 @@ main()
 
 
 class Conversation:
-    """Questions to one worker at a time.
+    """Questions to one worker at a time, which is replaced when it dies.
 
     Args:
         settings: the settings that verdicts depend on.
-        memory: how much memory a worker may take, in megabytes.
+        memory: the limit of a worker, in megabytes.
     """
 
     def __init__(self, settings: Settings, memory: float):
+        # The worker is started at the first question, so that a run without questions starts none.
         self.settings, self.memory = settings, memory
         self._worker: Process | None = None
         self._closed = self._changed = False
 
     def start(self) -> None:
-        """Starts the worker, if there is none.
+        """Starts a worker if none is running.
 
         Raises:
             ConfigError: if the worker cannot be started.
@@ -55,18 +56,21 @@ class Conversation:
             return
         worker = self._worker = Process(_START, sys.path, seconds=self.settings.seconds, memory=self.memory)
         worker.tell({"settings": dataclasses.asdict(self.settings)})
+        # Importing JAX on a busy machine takes far longer than any proof's limit.
         if worker.answer(STARTING) is None and not self._closed:
             self.restart()
             raise ConfigError(f"weft check: a worker did not start: {worker.why()}")
 
     def ask(self, unit: Unit, asked: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """A worker's messages about a unit, and `{"died": reason, "step": step}` for each step that ended a worker.
+        """A worker's messages about a unit, with `{"died": reason, "step": step}` for each step that ended a worker.
 
         Raises:
             ConfigError: if a worker cannot be started.
         """
         after, has_judged = 0, self._worker is not None
         while not self._closed:
+            # A worker that is close to its limit is replaced before a step, so
+            # that the limit ends only steps that need as much.
             if self._worker is not None and (self._changed or self._worker.size() > self.memory / 2):
                 self._worker.close()
                 self._worker, has_judged = None, False
@@ -77,7 +81,7 @@ class Conversation:
                 return
             worker.tell({**asked, "unit": dataclasses.asdict(unit), "after": after})
             step = {"at": 1, "name": "import", "file": unit.file, "line": 0}
-            # Processor time ends a step that computes; this clock ends a step that waits.
+            # The processor time limits a step that computes; this clock limits a step that waits.
             while (message := worker.answer(self.settings.seconds * 4 + _WAITING)) is not None:
                 yield message
                 if "end" in message:
@@ -93,17 +97,17 @@ class Conversation:
                 continue
             has_judged = False
             yield {"died": worker.why(), "step": step}
-            if step["at"] <= max(1, after):  # the import, at which the next worker would die, too
+            if step["at"] <= max(1, after):  # the import, at which every worker would die
                 return
             after = step["at"]
 
     def restart(self) -> None:
-        """Ends the worker; the next question starts another one."""
+        """Ends the worker; the next question starts a new one."""
         worker, self._worker = self._worker, None
         if worker is not None:
             worker.end()
 
     def close(self) -> None:
-        """Ends the worker for good, and the processes that it has started."""
+        """Ends the worker for good, with all processes that it has started."""
         self._closed = True
         self.restart()

@@ -1,4 +1,4 @@
-"""Definitions: the public functions and classes of a module that are judged, and the private ones that are counted."""
+"""Finds the public functions and classes of a module to judge, and the private ones to count."""
 
 from __future__ import annotations
 
@@ -28,18 +28,19 @@ from weft.typecheck.proofs.whose import place_of
 def definitions(
     module: ModuleType, failed: dict[str, Exception] | None = None, *, private: bool = False
 ) -> Iterator[tuple[str, Any]]:
-    """The public functions and Modules that a module defines itself, in the order of its lines.
+    """The public functions and classes that a module defines itself, in the order of its lines.
 
     Args:
-        module: where to look.
-        failed: is given the errors of what cannot be looked at, by name; without it they are raised.
-        private: whether those are given too whose names begin with an underscore.
+        module: the module.
+        failed: receives the errors of objects that cannot be examined, by name; without it they are raised.
+        private: whether to include names that begin with an underscore.
     """
     found: list[tuple[int, str, Any]] = []
     inner = {name: cls for name, cls in _classes(module) if "." in name}
     named = {**vars(module), **inner}
     if not private:
         named = {name: value for name, value in named.items() if not any(part[:1] == "_" for part in name.split("."))}
+    # An alias shares the object, and the name under which the object was defined is the one to show.
     own = {id(value): name for name, value in named.items() if _own_name(value) == name}
     for name, value in named.items():
         if own.get(id(value), name) != name:
@@ -51,12 +52,13 @@ def definitions(
             if failed is None:
                 raise
             failed[name] = error
+    # In the order of the lines, so that reports read like the file.
     for _, name, value in sorted(found, key=lambda one: one[0]):
         yield name, value
 
 
 def _classes(module: ModuleType) -> Iterator[tuple[str, type]]:
-    """The classes that a module defines, and those in their bodies at any depth, each by its qualified name."""
+    """The classes that a module defines, nested ones included, by qualified name."""
     pending = [*vars(module).values()]
     while pending:
         cls = pending.pop()
@@ -66,18 +68,19 @@ def _classes(module: ModuleType) -> Iterator[tuple[str, type]]:
             pending += [one for name, one in inside if getattr(one, "__qualname__", None) == name]
 
 
-# A class's constructors run, under contract, whenever its methods are judged.
+# Constructors run, and are checked, whenever the methods of their class are judged.
 _CONSTRUCTORS = ("__init__", "__new__", "__post_init__", "__check_init__")
 
 
 def unjudged(module: ModuleType, judged: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-    """The annotated code of a module that is private: its contracts are checked where judged code calls it.
+    """The private annotated code of a module, whose contracts are checked where judged code calls it.
 
     Args:
-        module: where to look.
-        judged: its public functions and classes, as `definitions` gives them; a private function may be public under
-            another name, as in `step = jax.jit(_step)`.
+        module: the module.
+        judged: its public functions and classes, from `definitions`; a private function may be public under another
+            name, as in `step = jax.jit(_step)`.
     """
+    # A wrapper and the function inside are the same code, judged under the public name.
     public = {id(inspect.unwrap(thing)) for _, thing in judged}
     everything = definitions(module, {}, private=True)
     private = {name: thing for name, thing in everything if id(inspect.unwrap(thing)) not in public}
@@ -94,13 +97,14 @@ def unjudged(module: ModuleType, judged: Iterable[tuple[str, Any]]) -> Iterator[
 def _own_name(value: Any) -> Any:
     try:
         return getattr(value, "__name__", None)
-    except Exception:  # an object that makes up its attributes is no function and no class
+    except Exception:  # an object that computes its attributes is neither a function nor a class
         return None
 
 
 def _is_checkable(module: ModuleType, value: Any) -> bool:
     if not isinstance(value, type) and not callable(value):
         return False
+    # Imported functions belong to their own module, and are judged there.
     if getattr(inspect.unwrap(value), "__module__", None) != module.__name__:
         return False
     if isinstance(value, type):
@@ -112,12 +116,12 @@ def _has_contract(cls: type) -> bool:
     methods = [*public_methods(cls), *(function for function, _ in unbound_methods(cls))]
     form = form_of(cls)
     if form is not None and form.plain and not any(map(_names_arrays, _annotations(cls, methods))):
-        return False  # options, or the nodes of a parser's tree: methods without an array promise no shape
+        return False  # options, or nodes of a parser's tree: without arrays there is no contract about shapes
     return bool(methods) or _makes_fields(cls)
 
 
 def _annotations(cls: type, methods: list[Callable[..., Any]]) -> Iterator[Annotation]:
-    """What the fields of a class, and what its methods take and return, are annotated with, where it can be read."""
+    """The annotations of a class's fields and methods, as far as they can be read."""
     with contextlib.suppress(AnnotationError):
         yield from (field.annotation for field in fields_of(cls))
         for method in methods:
@@ -130,8 +134,9 @@ def _names_arrays(annotation: Annotation) -> bool:
 
 
 def _makes_fields(cls: type) -> bool:
-    """Whether a class writes an initialiser that makes arrays for fields that say what they are."""
+    """Whether a class has a handwritten `__init__` that makes arrays for annotated fields."""
     code = getattr(vars(cls).get("__init__"), "__code__", None)
+    # An abstract class is made by its subclasses, whose own constructors are judged.
     if code is None or code.co_filename.startswith("<") or not has_own_dims(cls) or is_abstract(cls):
         return False
     return any(holds_arrays(one.annotation) for one in fields_of(cls))

@@ -1,8 +1,8 @@
-"""Programs that say `from flax import nnx`, as `weft check` reads them: over `weft.nnx`, which proofs know.
+"""Lets programs that say `from flax import nnx` be checked over `weft.nnx`, which proofs understand.
 
 While a file is checked, the first import of `flax` or `flax.nnx` installs `weft.nnx` in its place
-(`weft.nnx.install`), so a program that has nothing to do with flax loads nothing. Where the real flax.nnx was imported
-before, it stays, and its Modules are refused (`objects.refuse_foreign`).
+(`weft.nnx.install`), so a program without flax loads nothing. If the real flax.nnx was imported before, it stays, and
+its Modules are refused (`objects.refuse_foreign`).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from collections.abc import Iterator, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 
-# By name: this package knows of no layer above it.
+# By name, because this package must not import the layers above it.
 _INSTALLER = "weft.nnx.interop.installing"
 
 
 class _Awaiting(MetaPathFinder):
-    """Waits for the first import of flax, installs, and lets the installed finder answer."""
+    """A finder that installs `weft.nnx` at the first import of flax, and then passes the import on."""
 
     def __init__(self) -> None:
         self.has_installed = False
@@ -30,8 +30,10 @@ class _Awaiting(MetaPathFinder):
     ) -> ModuleSpec | None:
         if fullname not in ("flax", "flax.nnx"):
             return None
+        # Removed first, so that an import of flax by the installer does not come here again.
         sys.meta_path.remove(self)
         installer = importlib.import_module(_INSTALLER)
+        # The program may have installed weft.nnx itself; then there is nothing to undo at the end.
         if installer.installed():
             return None
         installer.install()
@@ -41,7 +43,7 @@ class _Awaiting(MetaPathFinder):
 
 @contextlib.contextmanager
 def flax_over_weft() -> Iterator[None]:
-    """Lets `flax.nnx` be `weft.nnx` for what is imported meanwhile."""
+    """Makes `flax.nnx` mean `weft.nnx` for imports inside the `with` block."""
     if "flax.nnx" in sys.modules:
         yield
         return
@@ -52,5 +54,6 @@ def flax_over_weft() -> Iterator[None]:
     finally:
         if awaiting in sys.meta_path:
             sys.meta_path.remove(awaiting)
+        # Put back, because the next file may be a program for the real flax.
         if awaiting.has_installed:
             importlib.import_module(_INSTALLER).uninstall()

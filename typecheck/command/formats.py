@@ -1,4 +1,4 @@
-"""Findings as text and as GitHub's commands, part by part as they come; as JSON and SARIF, one document each."""
+"""Prints findings as text and GitHub commands, part by part; and as JSON and SARIF, as one document."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _GITHUB = {
 _SARIF = {"notice": "note"}
 _PREFIXED = ("warning", "skipped", "ignored")
 
-# A sentence for each rule: GitHub's security tab shows it from a SARIF log.
+# A sentence for each rule, which GitHub's security tab shows for a SARIF log.
 RULES = {
     "contract": "A value has not the shape or dtype that its annotation says.",
     "error": "Arguments that satisfy the annotations lead to an error.",
@@ -50,21 +50,21 @@ RULES = {
 }
 
 
-# Levels that are printed as they come, and those that wait for the end: a run in which nothing fails ends in one line.
+# Levels that are printed at once, and levels that wait for the end: a run without failures prints a single line.
 _FAILURES = ("error", "unusable", "crash")
 _WAITING = ("warning", "undecided")
-# How many reasons a line of counts names.
+# How many reasons the line of counts names.
 _NAMED = 3
 
 
 class Text:
-    """Findings as lines of text: one line for one cause, however many callers reach it.
+    """Findings as text: one line for each cause, however many callers reach it.
 
-    Where nothing fails, the line of counts is all that is printed, as a reader of a log leaves on in CI.
+    If nothing fails, only the line of counts is printed, because nobody reads more in the log of a CI.
 
     Args:
-        verbose: whether conditions, warnings, what is not checked, and programs that show a failure are listed, too.
-        quiet: whether warnings are not listed either where something fails.
+        verbose: whether to list also conditions, warnings, contracts that are not checked, and programs of failures.
+        quiet: whether to leave out warnings even if something fails.
     """
 
     def __init__(self, verbose: bool = False, quiet: bool = False):
@@ -73,8 +73,9 @@ class Text:
         self._waiting: list[str] = []
 
     def lines(self, part: Checked) -> Iterator[str]:
-        """The lines of a part that are printed at once."""
+        """The lines of a part that are printed at once; warnings are stored for the end."""
         for line in part.lines:
+            # A text that a person reads names the level where the message alone does not say it.
             prefix = f"{line.level}: " if line.level in _PREFIXED else ""
             text = f"{line.file}:{line.line}: {line.name}: {prefix}{line.message}"
             if self.verbose and line.level != "known":
@@ -90,21 +91,23 @@ class Text:
             yield from part.assumptions
 
     def _is_known(self, line: Line) -> bool:
-        """Whether a failure at this place was printed already, for another caller."""
+        """Whether a failure at this place was printed before, for another caller."""
         if line.level != "error" or not line.line:
             return False
+        # A helper with a wrong shape fails in each of its callers: a hundred lines would be about one mistake.
         callers = self._callers.setdefault((line.file, line.line, line.message.partition(" (at ")[0]), [])
         callers.append(line.name)
         return len(callers) > 1
 
     def end(self, found: Checked, code: int) -> Iterator[str]:
-        """The last lines: who else reaches the causes above, warnings where something fails, and one line of counts."""
+        """The last lines: further callers of the causes above, warnings if something fails, and one line of counts."""
         for (file, line, _), names in self._callers.items():
             if len(names) > 1:
                 yield f"{file}:{line}: the same in {_counted(len(names) - 1, 'caller')}: {', '.join(names[1:])}"
         if self.verbose:
             yield found.summary
             return
+        # If nothing fails, warnings stay hidden until `-v`: a run without failures prints one line.
         if code and not self.quiet:
             yield from self._waiting
         conditions = (one.partition(": holds when ")[2] for one in found.assumptions)
@@ -123,7 +126,7 @@ def _counted(number: int, noun: str) -> str:
 
 
 def _reason(message: str) -> str:
-    """Why something is not checked, as far as others share it: the last name of a place, without what to do."""
+    """The reason why a contract is not checked, shortened so that like reasons are counted together."""
     reason = message.removeprefix("not checked: ").partition("; pass ")[0]
     if reason.startswith("guard at "):
         return "a guard that no arguments were found to pass"
@@ -134,9 +137,10 @@ def _reason(message: str) -> str:
 
 
 def _summed(what: str, reasons: Iterable[str]) -> str:
-    """`113 not checked: 32 this, 20 that, 61 for 9 other reasons`; nothing of nothing."""
+    """A count with its commonest reasons: `113 not checked: 32 this, 20 that, 61 for 9 other reasons`."""
     counts = Counter(filter(None, reasons))
     ranked = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
+    # Naming one more reason takes no more room than `for 1 other reason`.
     others = ranked[_NAMED:] if len(ranked) > _NAMED + 1 else []
     named = [f"{number} {reason}" for reason, number in ranked[: len(ranked) - len(others)]]
     if others:
@@ -145,17 +149,17 @@ def _summed(what: str, reasons: Iterable[str]) -> str:
 
 
 def github(part: Checked) -> list[str]:
-    """Workflow commands, which GitHub shows as annotations of a pull request."""
+    """Workflow commands, which GitHub shows as annotations in a pull request."""
     return [
         f"::{_GITHUB[one.level]} file={_property(one.file)},line={one.line},title={_property(one.name)}::"
         f"{_escaped(one.message)}"
         for one in part.lines
-        if one.level != "known" and one.rule != "private"  # which are many, and ask nothing of whoever reads a change
+        if one.level != "known" and one.rule != "private"  # there are many, and a reviewer need do nothing about them
     ]
 
 
 def _escaped(written: str) -> str:
-    # A percent sign first: the other replacements put percent signs in.
+    # The percent sign first, because the other replacements insert percent signs.
     return written.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
@@ -164,7 +168,7 @@ def _property(written: str) -> str:
 
 
 def as_json(checked: Checked, code: int, root: Path) -> str:
-    """An object with the findings, the assumptions and the counts."""
+    """The findings, the assumptions and the counts as a JSON object."""
     return json.dumps(
         {
             "findings": [dataclasses.asdict(line) for line in checked.lines],
@@ -177,7 +181,7 @@ def as_json(checked: Checked, code: int, root: Path) -> str:
 
 
 def as_sarif(checked: Checked, code: int, root: Path) -> str:
-    """A log of SARIF 2.1.0, with paths relative to the current folder."""
+    """A SARIF 2.1.0 log, with paths relative to the current folder."""
     rules = sorted({line.rule for line in checked.lines})
     driver = {
         "name": "weft check",
@@ -185,6 +189,7 @@ def as_sarif(checked: Checked, code: int, root: Path) -> str:
     }
     run = {
         "tool": {"driver": driver},
+        # Relative paths need a root, or the log is useless on another machine.
         "originalUriBaseIds": {"ROOT": {"uri": root.as_uri().rstrip("/") + "/"}},
         "invocations": [{"executionSuccessful": code in (0, 1), "exitCode": code}],
         "results": [_result(line, rules.index(line.rule), root) for line in checked.lines],
@@ -194,6 +199,7 @@ def as_sarif(checked: Checked, code: int, root: Path) -> str:
 
 
 def _result(line: Line, index: int, root: Path) -> dict[str, Any]:
+    # SARIF calls an accepted failure an error that is suppressed.
     level = "error" if line.level == "known" else _GITHUB[line.level]
     path = Path(os.path.abspath(line.file))
     below = path.is_relative_to(root)

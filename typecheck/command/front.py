@@ -1,6 +1,6 @@
-"""The command `weft check`: its options, the run, and what is printed.
+"""The command `weft check`: its options, the run, and the output.
 
-Nothing here imports JAX: where every verdict is kept, the command is done before JAX would have been imported.
+Nothing here imports JAX: if all verdicts are stored, the command ends before an import of JAX would.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from .shapes_front import add_shapes, show_shapes
 from .units import Unit, shown, units_of
 from .watching import watch
 
-# Judges units in place of workers: one list of parts for each unit, in order.
+# Judges units without workers: one list of parts for each unit, in order.
 Judge = Callable[[Sequence[Unit], Settings], Iterator[list[Checked]]]
 
-# The exit code of a shell's command that SIGPIPE ended.
+# The exit code with which shells report a command that SIGPIPE ended.
 BROKEN_PIPE = 141
-# Of `modes.MODES`, which is not read here: it would import JAX.
+# The same as `modes.MODES`, which cannot be imported here because that would import JAX.
 _MODES = ("off", "on", "strict")
 _DEFAULTS = Config()
-# Commands of their own, loaded when they are asked for; they import weft.
+# Commands with modules of their own, imported on request because they import weft.
 _OTHERS = {
     "migrate": ("weft.migrate.front", "move a code base from flax.nnx, and list what it uses of equinox"),
     "plan": ("weft.insight.plan.command", "what a training step will cost on a mesh that need not exist"),
@@ -45,12 +45,12 @@ _OTHERS = {
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """Ends with one line: the usage, which `--help` has, would hide the reason in a log."""
+        """Ends with one line: the usage text, which `--help` prints, would hide the reason in a log."""
         self.exit(2, f"{self.prog}: {message}\n")
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line; an option that is not there is None, and the configuration's value is in force."""
+    """The command line; an option that is not used is None, and the configuration's value holds."""
     top = _Parser("weft", description="Tools for weft programs.")
     commands = top.add_subparsers(dest="command", required=True)
     for name, (_, what) in _OTHERS.items():
@@ -98,10 +98,11 @@ def main(
 
     Args:
         argv: the arguments; by default the process's.
-        judge: who judges, in place of workers; nothing is kept then.
-        serve: the language server, which is built on this room.
+        judge: judges units in place of workers; verdicts are not stored then.
+        serve: the language server, passed in because it is built on this package.
     """
     given = list(sys.argv[1:] if argv is None else argv)
+    # Decided before the parser: these commands have options of their own, which this parser does not know.
     if given and given[0] in _OTHERS:
         try:
             code = importlib.import_module(_OTHERS[given[0]][0]).main(given[1:])
@@ -118,6 +119,7 @@ def main(
             return show_shapes(options)
         config = _configured(options)
         _check_pattern(options.only)
+        # The file of recorded calls is read here as well, so that a broken one ends the command and not each worker.
         settings = Settings.of(config, options.only, calls_in(config.root))
         if options.watch:
             return watch(lambda: Run(options, config, settings).go(judge), config)
@@ -131,13 +133,13 @@ def main(
 
 
 def _nobody_reads() -> int:
-    # `head` has read what it wanted. Python writes its buffer at its end, which would raise once more.
+    # The reader, such as `head`, has closed the pipe. Python flushes its buffer at exit, which would raise once more.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return BROKEN_PIPE
 
 
 def _usable_mode() -> bool:
-    """Whether `WEFT_TYPECHECK` names a mode; if not, the command says so, and contracts are on during imports."""
+    """Whether `WEFT_TYPECHECK` names a mode; if not, says so and switches contracts on for the imports."""
     given = os.environ.get("WEFT_TYPECHECK") or "on"
     if given not in _MODES:
         print(f"unknown WEFT_TYPECHECK {given!r}: it is one of {', '.join(_MODES)}", file=sys.stderr)
@@ -158,7 +160,7 @@ def _configured(options: argparse.Namespace) -> Config:
     Raises:
         ConfigError: in one line, if a value cannot be used.
     """
-    # A variable of a CI that is not set gives an empty option: the command must not check everything then.
+    # An unset variable in a CI script gives an empty option, and the command must not check everything then.
     for name in ("only", "exclude", "baseline"):
         if getattr(options, name) == "" or (name == "exclude" and "" in (options.exclude or ())):
             raise ConfigError(f"weft check: --{name} is empty")
@@ -185,14 +187,14 @@ def _configured(options: argparse.Namespace) -> Config:
 
 
 def _from_here(root: Path, path: str) -> str:
-    """A path of the configuration, seen from the current folder; a dotted name stays one."""
+    """A path of the configuration relative to the current folder; a dotted module name is returned as it is."""
     whole = root / path
     return os.path.relpath(whole) if whole.exists() or "/" in path or path.endswith(".json") else path
 
 
 @dataclass
 class Run:
-    """One run: its options, and the parts that it has so far."""
+    """One run: its options, and the parts so far."""
 
     options: argparse.Namespace
     config: Config
@@ -202,7 +204,7 @@ class Run:
 
     @functools.cached_property
     def text(self) -> Text:
-        """The printer of text, which knows what it has printed."""
+        """The printer of text, which remembers the failures that it has printed."""
         return Text(self.options.verbose, self.options.quiet)
 
     def go(self, judge: Judge | None) -> int:
@@ -210,8 +212,9 @@ class Run:
         config = self.config
         units, troubles = units_of(config.paths, config.exclude, config.root)
         file = Path(config.baseline) if config.baseline else None
+        # Read before any work, so that a broken baseline does not cost a run.
         baseline = Baseline(file) if file and self.options.write_baseline else Baseline.read(file) if file else None
-        # A pre-commit hook names the files of a commit one by one, and the configuration may leave out all of them.
+        # A pre-commit hook names the changed files one by one, and the configuration may exclude all of them.
         whole = self.options.exclude or not all(Path(one).is_file() for one in config.paths)
         if whole and config.exclude and not units and not troubles.lines:
             raise ConfigError(f"weft check: nothing to check: {', '.join(config.exclude)} leaves out every file")
@@ -220,12 +223,13 @@ class Run:
         for parts in results:
             for part in parts:
                 self._say(baseline.apply(part) if baseline and not self.options.write_baseline else part)
+        # With `--only`, markers and targets outside of it were not looked at, and all of them would be reported.
         if self.options.only is None:
             self._say(Checked(tuple(self._left_over(units, baseline))))
         return self._end(baseline)
 
     def _kept_or_judged(self, units: Sequence[Unit]) -> Iterator[list[Checked]]:
-        from .running import results  # here, for a test that judges by itself needs no hashes and no processes
+        from .running import results  # here, because a test with a judge of its own needs no hashes and no processes
 
         jobs = self.config.jobs or _cores()
         return results(
@@ -233,9 +237,9 @@ class Run:
         )
 
     def _say(self, part: Checked) -> None:
-        """Adds a part, and prints it if the format prints at once; a line that was printed is not printed again.
+        """Adds a part, and prints its lines at once if the format allows; a line is printed once.
 
-        A helper that fails has its line from each of its callers.
+        A helper that fails has a line from each of its callers.
         """
         part = dataclasses.replace(part, lines=tuple(line for line in part.lines if line not in self.printed))
         self.printed |= set(part.lines)
@@ -245,13 +249,13 @@ class Run:
             print(line, flush=True)
 
     def _left_over(self, units: Sequence[Unit], baseline: Baseline | None) -> Iterator[Line]:
-        """Markers, entries of the baseline, and names in the configuration that had no effect.
+        """Lines about markers, baseline entries and names in the configuration that had no effect.
 
-        A name with a slip in it would fix no size, and nobody would notice.
+        A misspelt name in the configuration would otherwise fix no size, and nobody would notice.
         """
         level = "error" if self.config.strict else "warning"
         found = joined(self.parts)
-        broken = {line.file for line in found.lines if line.rule == "import"}  # nothing in these was looked at
+        broken = {line.file for line in found.lines if line.rule == "import"}  # no marker in these was reached
         files = [one for one in (shown(unit.file) for unit in units) if one not in broken]
         for file in files:
             for number in ignores_in(file):
@@ -273,8 +277,9 @@ class Run:
         if baseline is not None and self.options.write_baseline:
             count = baseline.write(found.lines)
             print(f"{baseline.file}: {count} failures are accepted", file=sys.stderr)
+            # Writing a baseline accepts the failures, so the command has succeeded.
             code = 0 if code == 1 else code
-        # Nothing was checked, and a green answer would say that all is well.
+        # If nothing matched `--only`, nothing was checked, and exit code 0 would say that all is well.
         if self.options.only is not None and not found.targets and code == 0:
             print(f"weft check: --only: nothing there has a name that matches {self.options.only!r}", file=sys.stderr)
             code = 2
@@ -289,6 +294,6 @@ class Run:
 
 def _cores() -> int:
     try:
-        return len(os.sched_getaffinity(0))  # a container has fewer than the machine
+        return len(os.sched_getaffinity(0))  # a container may use fewer cores than the machine has
     except AttributeError:
         return os.cpu_count() or 1

@@ -1,6 +1,6 @@
-"""`weft info`: the versions, devices, modes and caches that a bug report needs, without anything private.
+"""`weft info`: prints versions, devices, modes and caches for a bug report, without anything private.
 
-A section that cannot be read says why in its place: a report is needed most where something does not start.
+If a section cannot be read, the report says why in its place, because it is needed most where something fails to start.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _PACKAGES = (
     "weft", "jax", "jaxlib", "equinox", "jaxtyping", "beartype", "optax", "numpy", "flax", "orbax-checkpoint",
     "libcst",
 )  # fmt: skip
-# The options of JAX that change what a program computes, or where.
+# JAX's options that change what a program computes or where.
 _OPTIONS = (
     "enable_x64", "default_matmul_precision", "numpy_dtype_promotion", "numpy_rank_promotion", "disable_jit",
     "debug_nans", "debug_infs", "check_tracer_leaks", "transfer_guard", "threefry_partitionable",
     "default_prng_impl",
 )  # fmt: skip
-# Only these variables are shown with their values: another variable may hold a token.
+# Values are shown for these variables only, because others may hold a token.
 _VARIABLES = (
     "WEFT_TYPECHECK", "WEFT_TYPECHECK_VERBOSE", "WEFT_DEBUG_SUCCESSORS", "WEFT_DEBUG_KEYS", "WEFT_OP_BY_OP",
     "WEFT_NNX_INSTALL", "JAX_PLATFORMS", "JAX_ENABLE_X64", "JAX_COMPILATION_CACHE_DIR", "XLA_FLAGS",
@@ -47,6 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             for name, entries in report.items()
             for line in (name, *(f"  {key}: {value}".rstrip() for key, value in entries.items()))
         )
+    # The home folder often contains the user's name.
     home = os.path.expanduser("~").rstrip("/")
     print(text.replace(home, "~") if len(home) > 1 else text)
     return 0
@@ -55,6 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _or_reason(name: str, section: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     try:
         return section()
+    # A broken driver makes `jax.devices()` fail, which is what such a report is about.
     except Exception as error:
         return {name: f"failed: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"}
 
@@ -84,6 +86,7 @@ def _modes() -> dict[str, Any]:
 
 
 def _environment() -> dict[str, Any]:
+    # A variable that weft does not read is often a misspelt one.
     others = (name for name in os.environ if name.startswith("WEFT_") and name not in _VARIABLES)
     return {
         **{name: os.environ[name] for name in _VARIABLES if name in os.environ},

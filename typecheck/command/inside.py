@@ -1,4 +1,4 @@
-"""What a worker's process does for itself: its two ends of the pipes, and limits that the system keeps."""
+"""A worker's own side: its pipes to the command, and the limits that the system enforces on it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from typing import Any, TextIO
 
 
 def channels() -> tuple[TextIO, TextIO]:
-    """The two ends of the pipes, under other numbers than those that checked code reads from and prints to.
+    """The two ends of the pipes, under file descriptors other than standard input and output.
 
-    A `print` of a checked file, or of native code, would otherwise stand among the answers.
+    Otherwise a `print` in a checked file, or output of native code, would appear among the answers.
     """
     asked = os.fdopen(os.dup(0), encoding="utf-8")
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    # Standard input is empty for checked code: an `input()` there would take the next request.
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(2, 1)
@@ -28,13 +29,14 @@ def channels() -> tuple[TextIO, TextIO]:
 
 
 def end_with_the_command() -> None:
-    """Ends this process soon after the command has ended.
+    """Ends this process soon after the command ends.
 
-    A CI that reaches its time limit kills the command, which then ends no workers: one in a long proof would go on.
+    A CI that reaches its time limit kills the command, which cannot end its workers then: a long proof would go on.
     """
     command = os.getppid()
 
     def wait() -> None:
+        # The system gives an orphan another parent, which is the only sign that works without the command's help.
         while os.getppid() == command:
             time.sleep(0.2)
         _end_at_once()
@@ -43,7 +45,7 @@ def end_with_the_command() -> None:
 
 
 def end_group(leader: int) -> None:
-    """Ends a process that leads a group, and whatever the process has started."""
+    """Ends a process that leads a group, with all processes that it has started."""
     if hasattr(os, "killpg"):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(leader, signal.SIGKILL)
@@ -51,18 +53,18 @@ def end_group(leader: int) -> None:
 
 def _end_at_once() -> None:
     end_group(os.getpid())
-    os._exit(1)  # Windows has no groups
+    os._exit(1)  # on Windows, which has no process groups
 
 
 def note_reads() -> set[str]:
-    """The files that this process reads from now on: verdicts may depend on them, as on a `sizes.toml`."""
+    """The set of files that this process reads from now on, such as a `sizes.toml`: verdicts may depend on them."""
     reads = set[str]()
     writing = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
         if event == "open" and isinstance(args[0], str | bytes) and not (args[2] or 0) & writing:
             name = os.path.abspath(os.fsdecode(args[0]))
-            if not name.endswith((".py", ".pyc", ".so")):  # modules are counted as such
+            if not name.endswith((".py", ".pyc", ".so")):  # modules are taken from `sys.modules` instead
                 reads.add(name)
 
     sys.addaudithook(hook)
@@ -70,18 +72,18 @@ def note_reads() -> set[str]:
 
 
 def say(answers: TextIO, message: Mapping[str, Any]) -> None:
-    """Sends one line to the command."""
+    """Sends a message to the command, as one line."""
     try:
         answers.write(json.dumps(message) + "\n")
         answers.flush()
-    except BrokenPipeError:  # ^C has ended the command meanwhile
+    except BrokenPipeError:  # the command has ended, by ^C for example
         _end_at_once()
 
 
 def limit_processor_time(seconds: float) -> None:
-    """Has the system end this process if the next step takes much more than its seconds.
+    """Lets the system end this process if the next step takes much longer than its seconds of processor time.
 
-    The search ends itself at its seconds; this limit is for what never comes back to the search.
+    The search ends itself in time; the limit is for code that never returns to the search.
     """
     try:
         import resource
@@ -89,12 +91,13 @@ def limit_processor_time(seconds: float) -> None:
         return
     usage = resource.getrusage(resource.RUSAGE_SELF)
     most = int(usage.ru_utime + usage.ru_stime + seconds * 1.25 + 2) + 1
+    # A limit of the system that is lower stays, because a process cannot raise it.
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CPU, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 
 
 def no_core_dumps() -> None:
-    """Has the system write no file of this process's memory into the user's folder where native code crashes."""
+    """Prevents core dumps, which a crash in native code would write into the user's folder."""
     with contextlib.suppress(ImportError, ValueError, OSError):
         import resource
 

@@ -1,12 +1,12 @@
-"""Verdicts that are kept from run to run, in `.weft/cache` beside the `pyproject.toml`.
+"""Stores verdicts from run to run in `.weft/cache`, next to the `pyproject.toml`.
 
-An entry is for one unit under one set of options. It holds while these are what they were: all Python files of the
-unit's package (of its folder, for a script), the files that its worker read and the modules that it imported that are
-not installed, the versions of Python and of what is installed, and weft's own sources. An edit makes anew all verdicts
-of its package: which file depends on which is not followed, for imports by computed names and new subclasses made that
-a guess.
+An entry is for one unit and one set of options. It is valid as long as these are unchanged: all Python files of the
+unit's package (or of a script's folder), the files that its worker read, the modules outside of installed packages
+that it imported, the versions of Python and of installed packages, and weft's own sources. An edit invalidates all
+verdicts of its package: dependencies between files are not tracked, because imports by computed names and new
+subclasses make them a guess.
 
-An entry that cannot be read counts as none.
+An entry that cannot be read is ignored.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from .config import Settings
 from .lines import Checked, from_json, to_json
 from .units import WEFT, Unit
 
-# How many entries a folder may have before the oldest half goes.
+# How many entries a folder may have before the oldest half is deleted.
 _MOST = 5000
-# The variables of the environment that decide how programs are traced, and those among them that do not.
+# The prefixes of environment variables that influence tracing, and exceptions among those variables.
 _PREFIXES = ("JAX_", "XLA_", "WEFT_", "LIBTPU_")
 _NOT_DECIDING = ("JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE")
 
@@ -37,7 +37,7 @@ def files_beside(unit: Unit) -> tuple[str, ...]:
     """The Python files that a unit's verdicts may depend on: those of its package, or of a script's folder."""
     top, *rest = unit.module.split(".")
     package = os.path.join(unit.root, top)
-    if unit.root == str(WEFT.parent) and top == "weft":  # a checkout may lie in a folder of any name
+    if unit.root == str(WEFT.parent) and top == "weft":  # the folder of a checkout may have any name
         package = str(WEFT)
     if (rest or Path(unit.file).stem == "__init__") and os.path.isdir(package):
         return tuple(sources_below(package))
@@ -45,17 +45,17 @@ def files_beside(unit: Unit) -> tuple[str, ...]:
 
 
 class Kept:
-    """The kept verdicts of one project, as one run sees them.
+    """The stored verdicts of a project, as of one run.
 
     Args:
-        root: the folder that `.weft` is in.
-        settings: what verdicts depend on beside the sources.
+        root: the folder that contains `.weft`.
+        settings: all that verdicts depend on besides the sources.
     """
 
     def __init__(self, root: Path, settings: Settings):
         self.folder = root / ".weft" / "cache"
         self._settings = json.dumps(dataclasses.asdict(settings), sort_keys=True)
-        # One run sees one state of each file, and reads it once: a package of 200 units has the same 200 files.
+        # Each file is read once in a run, and has one state in it: the 200 units of a package share the same 200 files.
         self._digest_of_file = functools.cache(_digest_of_file)
         self._digest_of_files = functools.cache(
             lambda files: _digest(f"{file}\0{self._digest_of_file(file)}" for file in files)
@@ -63,14 +63,16 @@ class Kept:
         self._versions = _digest(_versions())
 
     def key(self, unit: Unit) -> str:
-        """The digest that an entry holds for: of sources and versions, as they are now."""
+        """The digest of the sources and versions for which an entry is valid, as they are now."""
         files = (str(Path(unit.file).resolve()), *files_beside(unit))
         return f"{self._versions} {self._digest_of_files(files)}"
 
     def find(self, unit: Unit, key: str) -> list[Checked] | None:
-        """The parts of a unit, if they are kept and hold."""
+        """The parts of a unit from its entry; None if there is no valid entry."""
         try:
             entry = json.loads(self._file(unit).read_text())
+            # The entry's own list of files is used: which files a worker reads
+            # is known only after it has judged the unit.
             if entry["key"] != key or self._digest_of_files(tuple(entry["reads"])) != entry["read"]:
                 return None
             return [from_json(part) for part in entry["parts"]]
@@ -78,34 +80,35 @@ class Kept:
             return None
 
     def keep(self, unit: Unit, key: str, parts: Sequence[Checked], reads: Sequence[str]) -> None:
-        """Keeps the parts of a unit, unless another run may give others.
+        """Stores the parts of a unit, unless another run may give others.
 
-        A limit ends a proof on one machine and not on another; a library that an import failed for may be installed.
+        A limit may end a proof on one machine and not on another; a missing library may be installed.
         """
         if not all(part.lasting and not any(line.rule == "import" for line in part.lines) for part in parts):
             return
         read = self._digest_of_files(tuple(reads))
         entry = {"key": key, "reads": list(reads), "read": read, "parts": [to_json(part) for part in parts]}
-        # A project in a folder that cannot be written to is checked all the same.
+        # A project in a read-only folder is checked all the same.
         with contextlib.suppress(OSError):
             self.folder.mkdir(parents=True, exist_ok=True)
             ignoring = self.folder.parent / ".gitignore"
             if not ignoring.exists():
+                # The cache must not be committed by mistake.
                 ignoring.write_text("*\n")
-            # In one step: two runs at once, as of an editor and a terminal, would read half of an entry.
+            # Written in one step: of two runs at once, in an editor and a terminal, one would read half an entry.
             beside = self._file(unit).with_suffix(f".{os.getpid()}")
             beside.write_text(json.dumps(entry))
             beside.replace(self._file(unit))
 
     def close(self) -> None:
-        """Deletes the oldest entries where there are too many: every option and every renamed file adds some."""
+        """Deletes the oldest entries if there are too many: each option and each renamed file adds some."""
         with contextlib.suppress(OSError):
             entries = sorted(self.folder.glob("*.json"), key=lambda file: file.stat().st_mtime)
             for entry in entries[: -_MOST // 2] if len(entries) > _MOST else ():
                 entry.unlink()
 
     def _file(self, unit: Unit) -> Path:
-        # Lines name files as they are seen from the current folder, so another folder has entries of its own.
+        # Paths in lines are relative to the current folder, so each folder has entries of its own.
         return self.folder / f"{_digest((os.path.abspath(unit.file), os.getcwd(), self._settings))[:32]}.json"
 
 
@@ -121,7 +124,7 @@ def _digest(words: Iterable[str]) -> str:
 
 
 def _versions() -> Iterable[str]:
-    """What verdicts of all units depend on: Python, installed packages by their versions, the environment, and weft."""
+    """All that every verdict depends on: Python, versions of installed packages, the environment, and weft itself."""
     yield sys.version
     for folder in dict.fromkeys(sys.path):
         with contextlib.suppress(OSError):

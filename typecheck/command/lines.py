@@ -1,8 +1,8 @@
-"""Lines, the parts that they come in, and the exit code that follows.
+"""Lines of output, the parts that contain them, and the exit code.
 
-A *part* is the outcome of one contract, of one marker, or of one import that failed. The command and its workers
-exchange parts as JSON, so this file, like every file that the command needs where all verdicts are kept, imports
-neither JAX nor weft.
+A *part* is the outcome of one contract, one marker, or one failed import. The command and its workers exchange parts
+as JSON. Like all code that the command needs when every verdict is stored, this file imports neither JAX nor
+weft.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-# Verdicts by the words of `proofs.report.Verdict`, and two that the command adds, for accepted failures.
+# Verdicts, as in `proofs.report.Verdict`, and two more for accepted failures.
 PROVED, HOLDS, FAILS, UNDECIDED = "proved", "holds", "fails", "undecided"
 IGNORED, KNOWN = "ignored", "in the baseline"
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
-# Of each level, what a summary calls it; the order is that of the summary.
+# The words of a summary for each level, in the order of the summary.
 _COUNTED = {
     "warning": "warnings",
     "unbuilt": "not checked",
@@ -31,11 +31,11 @@ _COUNTED = {
 
 @dataclass(frozen=True)
 class Fix:
-    """What would mend a finding: in words, and as a text of a line with the text to put in its place, if that is known.
+    """A repair of a finding: in words and, where the source text is known, as a change of a line.
 
     Attributes:
-        text: the words.
-        file, line, old, new: the change; empty where only the words are known.
+        text: the repair in words.
+        file, line, old, new: the change; empty if only the words are known.
     """
 
     text: str
@@ -53,12 +53,12 @@ class Line:
         level: `error`, `warning`, `undecided` (the search ended without a verdict), `skipped` and `ignored` (on
             request), `known` (in the baseline), `unbuilt` (no arguments could be made), `unusable`, `crash` (an
             internal error of weft's).
-        file, line: where.
+        file, line: the place.
         name: the function or class.
-        message: what there is to say.
-        rule: what was violated: `contract`, `error`, the name of a lint, or what kind of line it is.
-        program: one without weft that shows it, if there is one.
-        fix: what would mend it, if that is known.
+        message: the text.
+        rule: the violated rule: `contract`, `error`, the name of a lint, or the sort of line.
+        program: a program without weft that shows the failure, if there is one.
+        fix: a repair, if one is known.
     """
 
     level: str
@@ -71,7 +71,7 @@ class Line:
     fix: Fix | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        # An address differs from run to run, so that a failure in the baseline would be a new failure in the next run.
+        # Addresses differ from run to run, and would make a failure in the baseline a new one.
         object.__setattr__(self, "message", _ADDRESS.sub("", self.message))
 
     def __str__(self) -> str:
@@ -85,11 +85,11 @@ class Checked:
     Attributes:
         lines: the findings.
         verdicts: one for each contract, in words.
-        assumptions: the conditions that contracts hold under.
-        targets: the functions and classes that were looked at, as `module:name`.
+        assumptions: the conditions under which contracts hold.
+        targets: the functions and classes that were examined, as `module:name`.
         marks: the markers `# weft: ignore[...]` that ignored something, as file and line.
-        lasting: whether the same sources give this again; not so where a limit or an error of the machine ended it.
-        name: the function or class, where it is one contract.
+        lasting: whether the same sources always give this outcome; not if a limit or a failure of the machine ended it.
+        name: the function or class, for a single contract.
     """
 
     lines: tuple[Line, ...] = ()
@@ -102,12 +102,12 @@ class Checked:
 
     @property
     def exit_code(self) -> int:
-        """2 if something was unusable or weft failed, 1 if something fails, else 0."""
+        """2 if something was unusable or weft failed, else 1 if something fails, else 0."""
         levels = {line.level for line in self.lines}
         return 2 if levels & {"unusable", "crash"} else 1 if "error" in levels else 0
 
     def count(self, level: str) -> int:
-        """How many lines of a level there are."""
+        """The number of lines of a level."""
         return sum(line.level == level for line in self.lines)
 
     @property
@@ -116,7 +116,7 @@ class Checked:
         return self.counts(())
 
     def counts(self, omitted: Collection[str]) -> str:
-        """The counts of verdicts and levels in words, without some levels."""
+        """The counts of verdicts and levels in words; levels in `omitted` are left out."""
         counts = {verdict: self.verdicts.count(verdict) for verdict in set(self.verdicts)}
         levels = {level: self.count(level) for level in _COUNTED if level not in omitted}
         parts = [
@@ -131,7 +131,7 @@ class Checked:
 
 
 def joined(parts: Iterable[Checked]) -> Checked:
-    """All parts as one; a line of several parts counts once."""
+    """All parts as one; a line that several parts have counts once."""
     listed = list(parts)
     return Checked(
         tuple(dict.fromkeys(line for part in listed for line in part.lines)),
@@ -144,15 +144,15 @@ def joined(parts: Iterable[Checked]) -> Checked:
 
 
 def to_json(part: Checked) -> dict[str, Any]:
-    """A part as JSON has it."""
+    """The part as an object for JSON."""
     return dataclasses.asdict(part)
 
 
 def from_json(found: Mapping[str, Any]) -> Checked:
-    """A part back from JSON.
+    """The part from a JSON object made by `to_json`.
 
     Raises:
-        KeyError, TypeError, ValueError: if it is none.
+        KeyError, TypeError, ValueError: if the object is no part.
     """
     return Checked(
         tuple(Line(**{**line, "fix": line["fix"] and Fix(**line["fix"])}) for line in found["lines"]),
@@ -166,11 +166,11 @@ def from_json(found: Mapping[str, Any]) -> Checked:
 
 
 def one_line(level: str, file: str, line: int, name: str, message: str, rule: str = "") -> Checked:
-    """A part that is one line, with no contract."""
+    """A part with a single line and no contract."""
     return Checked((Line(level, file, line, name, message, rule),))
 
 
 def undecided(file: str, line: int, name: str, reason: str, *, strict: bool, lasting: bool = False) -> Checked:
-    """The part of a contract whose search something else has ended: a limit, a signal, or the program itself."""
+    """The part of a contract whose search was ended from outside: by a limit, a signal, or the program itself."""
     said = Line("error" if strict else "undecided", file, line, name, f"undecided: {reason}", "undecided")
     return Checked((said,), (UNDECIDED,), lasting=lasting)

@@ -1,8 +1,8 @@
-"""What is judged of a file, and the lines that each contract of it gives.
+"""Judges the contracts of a file, and makes the lines of each.
 
-The public functions with an array in their annotations and the public classes that a module defines itself are
-verified. Work goes in *steps*: the import, each definition, each contract of a definition. A worker announces every
-step before it takes it, so that a step that never ends is known, and the next worker goes on after it.
+A module's own public functions with arrays in their annotations, and its own public classes, are verified. The work
+is divided into *steps*: the import, each definition, each contract of a definition. A worker announces each step
+before taking it, so that a step that never ends is known, and the next worker goes on after it.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ Place = tuple[str, str, int]
 
 
 def check(names: Iterable[str], *, only: str | None = None, strict: bool = False, budget: Budget = USUAL) -> Checked:
-    """Checks files, folders and modules by dotted name in this process: what they do on import, they do here.
+    """Checks files, folders and modules by dotted name in this process, which imports them.
 
     Args:
-        names: what to check.
-        only: a regular expression that the qualified name of what is checked must match somewhere.
-        strict: whether warnings, and what is undecided, are failures.
-        budget: what each proof may use.
+        names: files, folders or modules.
+        only: a regular expression; only functions and classes whose qualified name it matches are checked.
+        strict: whether warnings and undecided contracts are failures.
+        budget: the limits of each proof.
     """
     settings = Settings(only, strict, budget.trials, budget.seconds)
     units, troubles = units_of(names)
@@ -55,17 +55,17 @@ def check(names: Iterable[str], *, only: str | None = None, strict: bool = False
 
 
 def judge_here(units: Iterable[Unit], settings: Settings) -> Iterator[list[Checked]]:
-    """Judges units in this process: tests give this to the command in place of its workers."""
+    """Judges units in this process; tests pass this function to the command in place of its workers."""
     return (list(judged(unit, settings)) for unit in units)
 
 
 class Steps:
-    """The steps of one unit, numbered.
+    """The numbered steps of one unit.
 
     Args:
-        after: the number of the last step that is not to be taken again.
-        announce: is told number, name, file and line of each step before it is taken.
-        walled: whether this process is a worker, which no ^C of the user's reaches.
+        after: the number of the last step to skip.
+        announce: called with the number, name, file and line of each step before it is taken.
+        walled: whether this process is a worker, which the user's ^C does not reach.
     """
 
     def __init__(
@@ -78,12 +78,12 @@ class Steps:
         self.number = 0
 
     def begin(self, file: str) -> None:
-        """Takes the first step, the import, which every worker takes."""
+        """Takes the first step, the import, which no worker can skip."""
         self.number = 1
         self.announce(1, "import", shown(file), 0)
 
     def enter(self, place: Place) -> bool:
-        """Whether to take the next step."""
+        """Counts a step, and announces it unless it is skipped; returns whether to take it."""
         name, file, line = place
         self.number += 1
         if self.number <= self.after:
@@ -93,24 +93,24 @@ class Steps:
 
     @property
     def has_ended_a_worker(self) -> bool:
-        """Whether this step is the one that ended the last worker, and not one that was done before."""
+        """Whether the current step is the one that ended the last worker, and not one that was completed."""
         return self.number == self.after
 
 
 def judged(unit: Unit, settings: Settings, steps: Steps | None = None) -> Iterator[Checked]:
-    """The parts of one unit, one after the other."""
+    """Judges a unit and yields its parts."""
     steps = steps or Steps()
-    linecache.checkcache(str(Path(unit.file).resolve()))  # markers are read from there, and the file may have changed
+    linecache.checkcache(str(Path(unit.file).resolve()))  # markers are read from it, and the file may have changed
     with flax_over_weft(), listening(), importable(unit):
         steps.begin(unit.file)
         try:
             module = load(unit)
-        except BaseException as error:  # even a SystemExit of one file must not end the others
+        except BaseException as error:  # a SystemExit in one file must not end the run
             if isinstance(error, KeyboardInterrupt) and not steps.walled:
                 raise
             yield _not_imported(unit, error)
             return
-        # A step of its own: another module of the package that ends the process is not to cost this unit its verdicts.
+        # A step of its own: if importing another module ends the process, this unit must still get its verdicts.
         if steps.enter(("subclasses of its package", unit.file, 0)) or not steps.has_ended_a_worker:
             import_below(unit.module)
         unreadable: dict[str, Exception] = {}
@@ -135,7 +135,7 @@ def _not_imported(unit: Unit, error: BaseException) -> Checked:
     file, line = _raised_at(error, unit.file)
     missing = _missing(error)
     if missing:
-        # An optional library that is not installed is no fault of the file.
+        # A missing optional library is no fault of the file.
         return one_line("unbuilt", file, line, "import", f"not checked: it needs {missing}", "missing")
     return one_line("unusable", file, line, "import", f"{type(error).__name__}: {first_line(error)}", "import")
 
@@ -143,7 +143,7 @@ def _not_imported(unit: Unit, error: BaseException) -> Checked:
 def _called(
     unit: Unit, name: str, function: Any, owner: type | None, settings: Settings, steps: Steps, recorded: Recorded
 ) -> Iterator[Checked]:
-    """The verdict of a function from its recorded calls alone."""
+    """The verdict for a function from its recorded calls alone."""
     file, line = place_of(inspect.unwrap(function))
     reason = skip_reason(file, line) or (skip_reason(*place_of(owner)) if owner is not None else None)
     if reason is not None or not steps.enter((name, file, line)):
@@ -166,7 +166,7 @@ def _definition(
     """The parts of one function or class."""
     place = (name, *place_of(thing))
     key = f"{unit.module}:{name}"
-    # A definition that an earlier worker judged is read again, for its later contracts may be to do.
+    # A definition that an earlier worker judged is examined again, because contracts of it may remain to be judged.
     if not steps.enter(place) and steps.has_ended_a_worker:
         return
     yield Checked(targets=(key,))
@@ -194,20 +194,20 @@ def _definition(
 
 
 def _skipped(place: Place) -> Checked | None:
-    """The line of a function or class that a marker leaves out."""
+    """The line for a function or class that a marker leaves out; None if there is no marker."""
     name, file, line = place
     reason = skip_reason(file, line)
     return None if reason is None else one_line("skipped", shown(file), line, name, reason, "skipped")
 
 
 def proofs_in(thing: Any, settings: Settings, key: str) -> list[Proof]:
-    """The proofs of a function or class, with the sizes and arguments that the configuration has for it."""
+    """The proofs of a function or class, with its sizes and arguments from the configuration."""
     args = {name: _value(written) for name, written in settings.args.get(key, {}).items()}
     return proofs_of(thing, args, settings.dims.get(key, {}), Budget(settings.trials, settings.seconds))
 
 
 def _value(written: Any) -> Any:
-    """An argument of the configuration: `{ import = "module:name" }` stands for an object that TOML has no word for."""
+    """An argument from the configuration; `{ import = "module:name" }` stands for an object that TOML cannot write."""
     if not (isinstance(written, dict) and set(written) == {"import"}):
         return written
     module, _, name = str(written["import"]).partition(":")
@@ -218,7 +218,7 @@ def _value(written: Any) -> Any:
 
 
 def _verdict(steps: Steps, place: Place, settings: Settings, prove: Callable[[], Contract | None]) -> Checked | None:
-    """The part that one contract gives; None if there is nothing to say of it."""
+    """The part for one contract; None if there is nothing to report."""
     contracts: list[Contract] = []
 
     def work() -> None:
@@ -226,6 +226,7 @@ def _verdict(steps: Steps, place: Place, settings: Settings, prove: Callable[[],
             contract = prove()
             contracts.extend([contract] if contract is not None else [])
         finally:
+            # Even after an error: the closures of a trial hold its arrays, and a run has thousands of trials.
             forget_closures()
 
     trouble = guarded(steps, place, settings.strict, work)
@@ -233,7 +234,7 @@ def _verdict(steps: Steps, place: Place, settings: Settings, prove: Callable[[],
 
 
 def guarded(steps: Steps, place: Place, strict: bool, work: Callable[[], None]) -> Checked | None:
-    """Does the work of one step; its part, if it ends otherwise than with a verdict."""
+    """Does the work of one step; returns a part if the work ends without a verdict."""
     name, file, line = place[0], shown(place[1]), place[2]
     try:
         work()
@@ -249,7 +250,9 @@ def guarded(steps: Steps, place: Place, strict: bool, work: Callable[[], None]) 
         return undecided(file, line, name, "it took more memory than there is", strict=strict)
     except Exception as error:
         return _crash((name, file, line), error)
+    # `sys.exit` in a traced function is the program's own end, and must not end the run.
     except BaseException as error:
+        # In the command's own process ^C must end the run, in a worker it cannot have come from the user.
         if isinstance(error, KeyboardInterrupt) and not steps.walled:
             raise
         reason = f"it raises {type(error).__name__}({', '.join(map(repr, error.args))}), which ends a program"
@@ -258,7 +261,7 @@ def guarded(steps: Steps, place: Place, strict: bool, work: Callable[[], None]) 
 
 
 def _crash(place: Place, error: Exception) -> Checked:
-    """The part of a contract at which weft itself failed: it costs one verdict, and the exit code says so."""
+    """The part for a contract at which weft itself failed: one verdict is lost, and the exit code is 2."""
     where = "outside of weft"
     for frame in traceback.extract_tb(error.__traceback__):
         path = Path(frame.filename).resolve()
@@ -269,7 +272,7 @@ def _crash(place: Place, error: Exception) -> Checked:
 
 
 def _part(contract: Contract, strict: bool) -> Checked:
-    """One contract as lines, with markers in force."""
+    """The part for one contract, after applying the markers in its source."""
     lines: list[Line] = []
     marks: list[tuple[str, int]] = []
     for line, file in _lines(contract, strict):
@@ -278,20 +281,21 @@ def _part(contract: Contract, strict: bool) -> Checked:
             marks.append((shown(file), marker[0]))
             line = Line("ignored", line.file, line.line, line.name, f"{line.message} [{marker[1]}]", line.rule)
         lines.append(line)
+    # A warning that counts as a failure makes the contract fail, although its proof succeeded.
     is_error = strict or any(_is_own_mistake(warning, contract) for warning in contract.warnings)
     verdict = Verdict.FAILS if is_error and contract.warnings else contract.verdict
     is_accepted = bool(marks) and all(line.level == "ignored" for line in lines)
     told = "ignored" if is_accepted and verdict in (Verdict.FAILS, Verdict.UNDECIDED) else verdict.value
     where = f"{shown(contract.file)}:{contract.line}: {contract.name}"
-    when = "given" if contract.failures else "holds when"  # a failure is one where the conditions are met
+    when = "given" if contract.failures else "holds when"  # a failure occurs although the conditions are met
     assumptions = tuple(f"{where}: {when} {condition}" for condition in contract.assumptions)
-    # A proof that its time ended may get further on another machine; one that its trials ended gets as far everywhere.
+    # A proof that ran out of time may finish on a faster machine; one that ran out of trials ends there everywhere.
     lasting = contract.cause is not Cause.SECONDS
     return Checked(tuple(lines), (told,), assumptions, marks=tuple(marks), lasting=lasting, name=contract.name)
 
 
 def _lines(contract: Contract, strict: bool) -> Iterator[tuple[Line, str]]:
-    """The lines of a contract, each with the whole path of its file: markers are looked for there."""
+    """The lines of a contract, each with the full path of its file, where markers are searched."""
 
     def line(level: str, file: str, number: int, message: str, rule: str) -> tuple[Line, str]:
         return Line(level, shown(file), number, contract.name, message, rule), file
@@ -313,9 +317,10 @@ def _lines(contract: Contract, strict: bool) -> Iterator[tuple[Line, str]]:
 
 
 def _is_own_mistake(finding: Finding, contract: Contract) -> bool:
-    """Whether a warning is a failure here: `(b, 1) - (b,)` in code that is not installed.
+    """Whether a warning counts as a failure: `(b, 1) - (b,)` in code that is not installed.
 
-    It is the commonest bug of losses, and its owner can mend it; the user of an installed package can only read of it.
+    It is the commonest bug in loss functions, and the owner of the code can mend it; the user of an installed package
+    cannot.
     """
     installed = installed_roots()
     return finding.rule == "outer-product" and not (
@@ -324,16 +329,17 @@ def _is_own_mistake(finding: Finding, contract: Contract) -> bool:
 
 
 def first_line(error: BaseException) -> str:
-    """An error's message in one line."""
+    """The first line of an error's message."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _missing(error: BaseException) -> str:
-    """The library in words that an import failed for, if it is not installed; else nothing.
+    """The missing library, in words, because of which an import failed; "" if the cause is another one.
 
-    A module of the project's own that is not there is a mistake of the project's.
+    A missing module of the project itself is the project's mistake.
     """
     chain: BaseException | None = error
+    # An import may fail inside of another one, whose error has the missing module as its cause.
     while chain is not None and not isinstance(chain, ModuleNotFoundError):
         chain = chain.__cause__ or chain.__context__
     top = ((chain and chain.name) or "").partition(".")[0]
@@ -343,7 +349,7 @@ def _missing(error: BaseException) -> str:
 
 
 def _raised_at(error: BaseException, file: str) -> tuple[str, int]:
-    """Where an import failed: the line of the syntax error, or the file's own line that led to the error."""
+    """The place of a failed import: a syntax error's line, or the last line of the file itself in the traceback."""
     if isinstance(error, SyntaxError):
         return shown(error.filename or file), error.lineno or 0
     own = Path(file).resolve()

@@ -1,6 +1,6 @@
-"""Imports units: a file as a part of its package, or as a script under a name that is not `__main__`.
+"""Imports units: a file as part of its package, or as a script under a name other than `__main__`.
 
-The editor's worker lives longer than a file stays as it is: it imports again what has changed since (`up_to_date`).
+The editor's worker outlives the state of a file, so it imports again what has changed (`up_to_date`).
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from weft.typecheck.proofs.writing import LOADED
 
 @contextlib.contextmanager
 def importable(unit: Unit) -> Iterator[None]:
-    """Lets a unit import the modules beside it, for the length of a `with` block: while it loads and is judged.
+    """Lets a unit import the modules next to it, inside a `with` block: while it loads and while it is judged.
 
-    A function may import when it is called. Modules of an earlier unit's folder that are called like one beside this
-    unit are forgotten: two tutorials may each have a `utils.py`.
+    A function may import when it is called. Modules of an earlier unit's folder with the name of a module next to this
+    unit are removed: two tutorials may each have a `utils.py`.
     """
     root = Path(unit.root)
     for name in sorted(_shadowed(root)):
         for known in [one for one in sys.modules if one == name or one.startswith(f"{name}.")]:
             del sys.modules[known]
+    # First on the path, as the folder of a script is.
     sys.path.insert(0, str(root))
     try:
         yield
@@ -40,7 +41,7 @@ def importable(unit: Unit) -> Iterator[None]:
 
 
 def _shadowed(root: Path) -> Iterator[str]:
-    """Modules of the process that are called like one in a folder, and come from another that is not installed."""
+    """The imported modules that have the name of one in this folder, but come from another folder of the user's."""
     installed = installed_roots()
     for one in root.iterdir():
         known = sys.modules.get(one.stem if one.suffix == ".py" else one.name)
@@ -50,10 +51,10 @@ def _shadowed(root: Path) -> Iterator[str]:
 
 
 def load(unit: Unit) -> ModuleType:
-    """Imports a unit.
+    """Imports a unit and returns its module.
 
     Raises:
-        ImportError: for a part of a package that is imported from another place.
+        ImportError: if its package is imported from another place.
     """
     path = Path(unit.file).resolve()
     known = sys.modules.get(unit.module)
@@ -70,6 +71,7 @@ def load(unit: Unit) -> ModuleType:
         module = importlib.import_module(unit.module)
         if Path(module.__file__ or "").resolve() == path:
             return module
+    # Not `__main__`: the block under `if __name__ == "__main__"` must not run.
     name = f"{LOADED}{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
@@ -80,7 +82,7 @@ def load(unit: Unit) -> ModuleType:
 
 
 def import_below(module: str) -> None:
-    """Imports the modules of a package that write subclasses of what is imported of it; those that can be."""
+    """Imports the modules of a package that define subclasses of imported classes, as far as they can be imported."""
     package = module.partition(".")[0]
     folder = next(iter(getattr(sys.modules.get(package), "__path__", ())), None)
     if folder is None:
@@ -89,7 +91,7 @@ def import_below(module: str) -> None:
     known = {name: _written(path) for name, path in files.items() if name in sys.modules}
     others = {name: _written(path) for name, path in files.items() if name not in sys.modules}
     for name in below(known, others):
-        with contextlib.suppress(Exception, SystemExit):  # such a module may need a library that is not installed
+        with contextlib.suppress(Exception, SystemExit):  # the module may need a library that is not installed
             importlib.import_module(name)
 
 
@@ -104,16 +106,17 @@ def _written_at(path: Path, time: int) -> Written:
     return written(path.read_text(encoding="utf-8"))
 
 
-# The state of the file of each module that a unit imported, where the file may change while this process lives.
+# The file state of each imported module whose file may change while this process lives.
 _imported: dict[str, tuple[int, int] | None] = {}
 
 
 @contextlib.contextmanager
 def up_to_date() -> Iterator[None]:
-    """Forgets all modules of the user's if the file of one has changed, and notes what is imported meanwhile.
+    """Removes all of the user's modules if the file of one has changed, and notes the modules imported in the block.
 
-    All of them, for a module that did not change may hold functions of one that did.
+    All of them, because an unchanged module may hold functions of a changed one.
     """
+    # All files are compared: a module may have been imported by any other.
     if any(_state(file) != state for file, state in _imported.items()):
         for name, module in [*sys.modules.items()]:
             if getattr(module, "__file__", None) in _imported:
@@ -138,14 +141,14 @@ def _state(file: str) -> tuple[int, int] | None:
 
 @cached_by("file")
 def _lasts(file: str) -> bool:
-    """Whether a file stays what it is for as long as this process: an installed one, or one of weft's."""
+    """Whether a file stays the same for the life of this process: a file of an installed package or of weft."""
     path = Path(os.path.realpath(file))
     of_weft = path.is_relative_to(WEFT) and path.relative_to(WEFT).parts[0] not in ("tests", "examples")
     return of_weft or file.startswith(installed_roots()) or str(path).startswith(installed_roots())
 
 
 def _is_found(name: str) -> bool:
-    """Whether a module is found elsewhere than in the folder that is importable just now."""
+    """Whether a module is found outside of the folder that is first on the path."""
     beside = sys.path.pop(0)
     try:
         return importlib.util.find_spec(name) is not None

@@ -1,8 +1,8 @@
 """Markers in comments: `# weft: skip(reason)` and `# weft: ignore[reason]`.
 
-`skip` leaves a function or class out. `ignore` accepts a finding: a failure or a warning of its line, or of the `def`
-or `class` that it stands at, is listed as ignored. An `ignore` that ignores nothing is a warning, so that markers go
-when their reasons do.
+`skip` leaves a function or class out. `ignore` accepts a finding: failures and warnings of its line, or of the `def` or
+`class` at which it stands, are listed as ignored. An `ignore` without a finding is a warning, so that markers are
+removed when their reasons are gone.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from collections.abc import Iterator
 _SKIP = re.compile(r"#\s*weft:\s*skip\((.*?)\)")
 _IGNORE = re.compile(r"#\s*weft:\s*ignore\[(.*?)\]")
 _DEFINES = re.compile(r"\s*(@|(async\s+)?def\b|class\b)")
-# How many lines the head of a `def` may have: its end is looked for by a colon, which a broken file may not have.
+# How many lines the head of a `def` may have; its end is a colon, which a broken file may lack.
 _HEAD = 40
 
 
 def skip_reason(file: str, line: int) -> str | None:
-    """The reason of a `skip` on the lines of a `def` or `class`, decorators included."""
+    """The reason in a `skip` on the lines of a `def` or `class`, decorators included; None without a marker."""
     return next((match[1] or "no reason given" for _, match in _matches(_SKIP, file, line)), None)
 
 
 def ignore_of(file: str, line: int) -> tuple[int, str] | None:
-    """The `ignore` for the findings of a line: its own line, and its reason."""
+    """The line and reason of the `ignore` that covers the findings of a line; None without a marker."""
     return next(((number, match[1] or "no reason given") for number, match in _matches(_IGNORE, file, line)), None)
 
 
 def ignores_in(file: str) -> list[int]:
-    """The lines of all `ignore` markers of a file; none if it cannot be read."""
+    """The lines of all `ignore` markers in a file; none if the file cannot be read."""
     try:
         with tokenize.open(file) as source:
             if "weft:" not in source.read():  # tokenizing is slow, and most files have no marker
@@ -39,7 +39,7 @@ def ignores_in(file: str) -> list[int]:
             tokens = list(tokenize.generate_tokens(source.readline))
     except (OSError, SyntaxError, UnicodeDecodeError, tokenize.TokenError):
         return []
-    # Tokens, for a string may have the text of a marker.
+    # By tokens, because a string may contain the text of a marker.
     return [token.start[0] for token in tokens if token.type == tokenize.COMMENT and _IGNORE.search(token.string)]
 
 
@@ -51,7 +51,7 @@ def _matches(pattern: re.Pattern[str], file: str, line: int) -> Iterator[tuple[i
 
 
 def _head(file: str, line: int) -> Iterator[int]:
-    """The lines of the head of the `def` or `class` at a line; that line alone if nothing is defined there."""
+    """The lines of the head of the `def` or `class` at a line; only the line itself if there is no definition."""
     yield line
     if not _DEFINES.match(linecache.getline(file, line)):
         return

@@ -1,7 +1,7 @@
-"""A worker's process as the command sees it: it is asked, and answers, in lines of JSON, and limits end it.
+"""A worker's process from the command's side: takes and gives lines of JSON, and ends at its limits.
 
-`inside` is the process's own side. A pool of a library (`concurrent.futures`, loky) has no use here: one process that
-dies breaks such a pool as a whole, and a library ends a call that takes too long, not one that takes too much memory.
+`inside` is the process's own side. A library's pool (`concurrent.futures`, loky) does not serve: a single process that
+dies breaks the whole pool, and a library limits the time of a call but not its memory.
 """
 
 from __future__ import annotations
@@ -20,25 +20,26 @@ from typing import Any
 
 from .inside import end_group
 
-# Seconds that a process may take to import JAX, on a busy machine without compiled bytecode.
+# Seconds that a process may take to import JAX on a busy machine without compiled bytecode.
 STARTING = 300.0
-# Seconds between two looks at the memory of a process.
+# Seconds between two measurements of a process's memory.
 _LOOK = 0.2
 
 
 class Process:
-    """One process.
+    """One worker process.
 
     Args:
-        start: the source that it runs, as Python's `-c` takes it.
-        given: the argument of the source, which reads it as JSON.
-        seconds: the processor time that the process lets itself take; only the message about it is written here.
-        memory: how much memory it may take, in megabytes.
+        start: the source that it runs, as for Python's `-c`.
+        given: the argument of the source, passed as JSON.
+        seconds: the limit of processor time, which the process sets itself; used here for the message only.
+        memory: the limit of memory, in megabytes.
     """
 
     def __init__(self, start: str, given: Any, *, seconds: float, memory: float):
         self.seconds, self.memory = seconds, memory
-        # Proofs compute nothing, so a worker needs no device: two processes could not share one.
+        # Proofs compute nothing, so a worker needs no device, and two processes could not share one.
+        # The user's own setting of the platform wins.
         environment = {"JAX_PLATFORMS": "cpu", **os.environ}
         self.process = subprocess.Popen(
             [sys.executable, "-c", start, json.dumps(given)],
@@ -46,18 +47,19 @@ class Process:
             stdout=subprocess.PIPE,
             encoding="utf-8",
             env=environment,
-            # A group of its own: ^C reaches the command only, and what checked code has started ends with the worker.
+            # A process group of its own: ^C reaches only the command, and processes
+            # that checked code starts end with the worker.
             start_new_session=True,
         )
         self.ended: str | None = None
         self.has_outgrown = False
         self._answers: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        # A thread reads: a pipe cannot be waited for together with a clock on every system.
+        # A thread reads, because not every system can wait for a pipe and a clock at once.
         self.listening = threading.Thread(target=self._listen, daemon=True)
         self.listening.start()
 
     def tell(self, message: Mapping[str, Any]) -> None:
-        """Sends one message; if the process has died, `answer` will say so."""
+        """Sends a message; if the process has died, the next `answer` says so."""
         assert self.process.stdin is not None
         with contextlib.suppress(OSError, ValueError):
             self.process.stdin.write(json.dumps(message) + "\n")
@@ -65,14 +67,14 @@ class Process:
 
     def _listen(self) -> None:
         assert self.process.stdout is not None
-        with contextlib.suppress(ValueError):  # native code of a checked program may write to the pipe
+        with contextlib.suppress(ValueError):  # native code in a checked program may write to the pipe
             for line in self.process.stdout:
                 self._answers.put(json.loads(line))
             self.process.stdout.close()
         self._answers.put(None)
 
     def answer(self, seconds: float) -> dict[str, Any] | None:
-        """The next message; None if the process has died, or if a limit has ended it (`ended`)."""
+        """The next message; None if the process has died or a limit has ended it (see `ended`)."""
         deadline = time.monotonic() + seconds
         while True:
             try:
@@ -87,11 +89,11 @@ class Process:
                     return None
             else:
                 if message is None:
-                    self._answers.put(None)  # the next call has to find the end, too
+                    self._answers.put(None)  # so that a further call finds the end as well
                 return message
 
     def size(self) -> float:
-        """How much memory it has, in megabytes; 0 where the system does not say."""
+        """The memory of the process, in megabytes; 0 if the system does not tell."""
         try:
             with open(f"/proc/{self.process.pid}/statm") as sizes:
                 return int(sizes.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
@@ -99,7 +101,7 @@ class Process:
             return 0.0
 
     def end(self, reason: str | None = None) -> None:
-        """Ends the process, for a reason."""
+        """Ends the process; `reason` is what `why` returns afterwards."""
         self.ended = self.ended or reason
         end_group(self.process.pid)
         self.process.kill()
@@ -107,7 +109,7 @@ class Process:
         self._hang_up()
 
     def close(self) -> None:
-        """Lets the process end by itself, if it does so at once: it may write bytecode for the next run."""
+        """Lets the process end by itself if it does so at once: it may write bytecode for the next run."""
         self._hang_up()
         try:
             self.process.wait(timeout=2)
@@ -118,11 +120,11 @@ class Process:
 
     def _hang_up(self) -> None:
         assert self.process.stdin is not None
-        with contextlib.suppress(OSError):  # closing writes what is still in the buffer
+        with contextlib.suppress(OSError):  # closing flushes the buffer, and the process may be gone
             self.process.stdin.close()
 
     def why(self) -> str:
-        """Why the process has died."""
+        """The reason why the process has died."""
         try:
             code = self.process.wait(timeout=5)
         except subprocess.TimeoutExpired:

@@ -1,9 +1,9 @@
-"""The file of recorded calls, `.weft/calls.json`: written whole or not at all, and refused if it has another format.
+"""The file of recorded calls, `.weft/calls.json`: written in one step, and refused if its format is unknown.
 
     {"format": 1, "paths": ["tests"], "calls": {"module:qualname": [structure, ...]}}
 
-The structures are those of `typecheck/recording`; here they are only JSON. The paths, relative to the project, are the
-folders of `sys.path` in which modules were found: those of tests, which define classes of their own.
+The structures are those of `typecheck/recording`; here they are plain JSON. The paths, relative to the project, are the
+folders of `sys.path` from which modules were imported, such as those of tests, which define classes of their own.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from typing import Any
 from .config import ConfigError
 
 FORMAT = 1
-# Where the file lies below the folder of a project's `pyproject.toml`.
+# The place of the file below the folder of a project's `pyproject.toml`.
 PLACE = Path(".weft", "calls.json")
-# How many structures of one function are kept when files are joined.
+# How many structures of a function are kept when files are merged.
 _MOST = 4
 
 Calls = Mapping[str, list[Any]]
 
 
 def joined_calls(parts: Iterable[Calls]) -> dict[str, list[Any]]:
-    """The calls that several processes recorded: of each function a few structures, each once, in one order."""
+    """The calls that several processes recorded, merged: a few structures for each function, in a fixed order."""
     joined: dict[str, dict[str, Any]] = {}
     for part in parts:
         for name, calls in part.items():
@@ -37,17 +37,18 @@ def joined_calls(parts: Iterable[Calls]) -> dict[str, list[Any]]:
 
 
 def write_calls(file: Path, calls: Calls, paths: Iterable[str] = ()) -> None:
-    """Writes a file in one step, so that no reader finds half of it.
+    """Writes the file in one step, so that no reader finds half of it.
 
     Args:
-        file: where; `.weft/calls.json` below the project's folder.
+        file: `.weft/calls.json` below the project's folder.
         calls: the recorded calls.
-        paths: those of `sys.path`; the file has the folders among them that are in the project's.
+        paths: `sys.path`; folders of the project among them are stored.
 
     Raises:
         OSError: if it cannot be written.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
+    # The recorded calls are made from tests at any time, and are not committed.
     (file.parent / ".gitignore").write_text("*\n")
     root = file.resolve().parents[1]
     below = {path.relative_to(root).as_posix() for path in map(Path, paths) if path.resolve().is_relative_to(root)}
@@ -57,10 +58,10 @@ def write_calls(file: Path, calls: Calls, paths: Iterable[str] = ()) -> None:
 
 
 def calls_in(root: Path) -> tuple[str, str]:
-    """A project's file of recorded calls and the digest of its content; both empty if there is none.
+    """A project's file of recorded calls and the digest of its content; both empty if there is no file.
 
     Raises:
-        ConfigError: in one line, for a file of something else, or of another format.
+        ConfigError: in one line, if the file has other content or another format.
     """
     file = root / PLACE
     if not file.exists():
@@ -72,14 +73,14 @@ def calls_in(root: Path) -> tuple[str, str]:
 
 @functools.lru_cache(maxsize=2)
 def read_calls(path: str, digest: str) -> tuple[Calls, list[str]]:
-    """The calls of a file, and the whole paths of the folders that their modules are in.
+    """The calls in a file, and the absolute paths of the folders with their modules.
 
     Args:
         path: the file.
-        digest: of its content, by which a content that was read is known.
+        digest: the digest of its content, so that changed content is read again.
 
     Raises:
-        ConfigError: in one line, for a file of something else, or of another format.
+        ConfigError: in one line, if the file has other content or another format.
     """
     try:
         content = json.loads(Path(path).read_text())

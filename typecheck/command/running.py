@@ -1,4 +1,4 @@
-"""A run: kept verdicts, and verdicts of workers, in the order of the files."""
+"""A run: yields stored verdicts and verdicts of workers in the order of the files."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ from .units import Unit
 def results(
     units: Sequence[Unit], settings: Settings, jobs: int, memory: float, keep_in: Path | None
 ) -> Iterator[list[Checked]]:
-    """The parts of each unit, in order, as soon as those before it are there.
+    """The parts of each unit, in the order of the units, as soon as they are known.
 
     Args:
-        units: what to judge.
-        settings: what verdicts depend on beside the sources.
-        jobs, memory: how many workers, and how much each may take.
-        keep_in: the folder of `.weft`, or None to keep nothing.
+        units: the units to judge.
+        settings: all that verdicts depend on besides the sources.
+        jobs, memory: the number of workers, and the memory limit of each.
+        keep_in: the folder for `.weft`; None to store nothing.
 
     Raises:
         ConfigError: if workers cannot be started.
     """
     kept = None if keep_in is None else Kept(keep_in, settings)
-    # Before anything is judged: a file that is edited meanwhile must not be kept under the key of its new text.
+    # Before anything is judged: verdicts of an edited file must not be stored under the key of its new text.
     keys = {unit: kept.key(unit) for unit in units} if kept is not None else {}
     known = {unit: parts for unit, key in keys.items() if kept and (parts := kept.find(unit, key)) is not None}
+    # Stored verdicts need no worker, and a run that needs none starts none.
     ahead = [unit for unit in units if unit not in known]
     conversations = [Conversation(settings, memory) for _ in range(min(jobs, len(ahead)))]
     idle = queue.SimpleQueue[Conversation]()
@@ -46,7 +47,7 @@ def results(
         finally:
             idle.put(conversation)
 
-    # A thread for each worker only waits for its answers.
+    # The threads only wait for the answers of their workers, so Python's lock does not slow them.
     threads = ThreadPoolExecutor(max(len(conversations), 1))
     try:
         results_ahead = threads.map(judge, ahead)
@@ -59,6 +60,7 @@ def results(
                 kept.keep(unit, keys[unit], parts, reads)
             yield parts
     finally:
+        # Also after an error or ^C, because a worker would go on with its proof.
         for conversation in conversations:
             conversation.close()
         threads.shutdown(cancel_futures=True)
@@ -67,7 +69,7 @@ def results(
 
 
 def judged(conversation: Conversation, unit: Unit) -> tuple[list[Checked], list[str]]:
-    """The parts of a unit, and the files that its verdicts depend on beside its package."""
+    """The parts of a unit, and the files outside of its package that its verdicts depend on."""
     parts, reads = list[Checked](), list[str]()
     for message in conversation.ask(unit, {}):
         if "part" in message:
@@ -80,7 +82,7 @@ def judged(conversation: Conversation, unit: Unit) -> tuple[list[Checked], list[
 
 
 def _died(file: str, message: dict[str, Any], *, strict: bool) -> Checked:
-    """The part for a step that ended a worker."""
+    """The part for a step at which a worker died."""
     reason, step = message["died"], message["step"]
     if step["at"] <= 1:
         return one_line("unusable", file, 0, "import", f"{reason}, while it was imported", "import")

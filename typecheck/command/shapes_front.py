@@ -1,4 +1,4 @@
-"""`weft shapes FILE[:FUNCTION]`: the source with the shapes of its lines beside it."""
+"""`weft shapes FILE[:FUNCTION]`: prints a source with the shapes of its lines next to them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .config import Config, ConfigError, Settings, read
 from .conversation import Conversation
 from .units import shown, unit_of
 
-# A function whose conditions are not found within so many traces is shown as far as its trace came.
+# A function for which no conditions are found in so many traces is shown up to where its trace failed.
 _TRIALS = 200
 
 
 def add_shapes(commands: Any) -> None:
-    """Adds the command to a command line's."""
+    """Adds the subcommand `shapes` to the command line."""
     command = commands.add_parser(
         "shapes",
         help="show the symbolic shape of everything that a program's lines assign",
@@ -43,7 +43,7 @@ def show_shapes(options: argparse.Namespace) -> int:
     if not colon or Path(options.target).exists():  # `C:\net.py` has a colon, too
         file, name = options.target, ""
     text = _text(file)
-    tree = _parsed(file, text)  # here, for a worker would only say that the import failed
+    tree = _parsed(file, text)  # here, because a worker would only report that the import failed
     lines = _lines_of(file, tree, name) if name else None
     source = text.splitlines() or [""]
     first, last = (lines[0], lines[-1]) if lines else (1, len(source))
@@ -73,10 +73,10 @@ def _text(file: str) -> str:
 
 
 def _parsed(file: str, text: str) -> ast.Module:
-    """The syntax of a source.
+    """The syntax tree of a source.
 
     Raises:
-        ConfigError: in one line, if it is none.
+        ConfigError: in one line, if the source is not valid Python.
     """
     try:
         return ast.parse(text)
@@ -86,10 +86,10 @@ def _parsed(file: str, text: str) -> ast.Module:
 
 
 def _lines_of(file: str, tree: ast.Module, name: str) -> range:
-    """The lines of a function, method or class, by its qualified name, or by its last name if only one has it.
+    """The lines of a function, method or class with a qualified name, or with a last name that only one has.
 
     Raises:
-        ConfigError: if there is none, with the nearest names.
+        ConfigError: if there is none; the message has the nearest names.
     """
     places = dict(_definitions(tree, ""))
     ends = [place for place in places if place == name or place.endswith(f".{name}")]
@@ -113,14 +113,15 @@ def _definitions(node: ast.AST, scope: str) -> Iterator[tuple[str, range]]:
 
 
 def _traced(file: str, lines: range | None, config: Config) -> list[Shapes]:
-    """The shapes of a file's functions, or of those on some lines."""
+    """The shapes in a file's functions, or in those on some of its lines."""
     settings = Settings(None, False, min(config.trials, _TRIALS), config.seconds, config.dims, config.args)
     conversation = Conversation(settings, config.memory)
     unit = unit_of(Path(file))
     try:
         found = [*_heard(conversation.ask(unit, {"shapes": [[lines[0], lines[-1]]] if lines else None}))]
+        # A second question costs a trace of the whole file, so it is asked only if the first found nothing.
         if lines is not None and not found:
-            # A function without annotations is not traced by itself, and its callers' traces pass through it.
+            # A function without annotations is not traced itself, but the traces of its callers pass through it.
             found = [*_heard(conversation.ask(unit, {"shapes": None}))]
         return joined(found)
     finally:
@@ -128,7 +129,7 @@ def _traced(file: str, lines: range | None, config: Config) -> list[Shapes]:
 
 
 def _heard(messages: Iterator[dict[str, Any]]) -> Iterator[Shapes]:
-    """The shapes of a conversation; for a step that ended the worker, the reason."""
+    """The shapes in a worker's messages, and the reasons of steps that ended a worker."""
     for message in messages:
         if "shapes" in message:
             yield from_json(message["shapes"])

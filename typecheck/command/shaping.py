@@ -1,4 +1,4 @@
-"""The shapes of a unit, in a worker: the functions of a file that are traced, and the reason where one cannot be."""
+"""Reads the shapes of a unit in a worker, or the reason why a function cannot be traced."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from weft.typecheck.shapes.statements import Statements
 
 
 def shaped(unit: Unit, settings: Settings, text: str, lines: Sequence[range] | None, steps: Steps) -> Iterator[Shapes]:
-    """What can be told of each function of a unit, private ones included; of one that fails, why.
+    """The shapes in each function of a unit, private ones included; for a function that fails, the reason.
 
     Args:
         unit: the file.
-        settings: sizes and arguments that are fixed, and the budget of each function.
+        settings: fixed sizes and arguments, and the budget of each function.
         text: its source.
-        lines: only what is defined on some of these, if given.
-        steps: what was done before, and what is told of each step.
+        lines: if given, only functions on these lines.
+        steps: the steps done before, and the function that announces further ones.
     """
     with flax_over_weft(), listening(), importable(unit):
         steps.begin(unit.file)
@@ -46,6 +46,7 @@ def shaped(unit: Unit, settings: Settings, text: str, lines: Sequence[range] | N
             for name, thing in definitions(module, {}, private=True)
             for proof, place in _proofs(unit, name, thing, settings, steps)
             if isinstance(proof, Shapes) or proof.target.file == file
+            # Methods that are inherited stand in another file, whose lines are not shown.
             if lines is None or _stands_on(source, place, lines)
         ]
         for proof in wanted:

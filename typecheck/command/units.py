@@ -1,6 +1,6 @@
-"""Which files are checked: paths, folders and dotted names become *units*, one for each module.
+"""Finds the files to check: paths, folders and dotted names become *units*, one for each module.
 
-Names are looked up without importing anything: whatever a file does when it is imported, it does in a worker.
+Names are looked up without importing anything: the effects of an import happen in a worker.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Unit:
     """One file to check.
 
     Attributes:
-        file: its path, as it was given.
-        module: the dotted name that it is imported by; that of a script is its stem.
-        root: the folder that this name starts from.
+        file: the path, as the user wrote it.
+        module: the dotted name for importing it; for a script, the name of its file.
+        root: the folder in which this name starts.
     """
 
     file: str
@@ -37,19 +37,19 @@ class Unit:
 
     @property
     def in_package(self) -> bool:
-        """Whether it is imported as a part of a package, its `__init__.py` among them, and not loaded by its path."""
+        """Whether the file is imported as part of a package (also an `__init__.py`), and not loaded by its path."""
         return Path(self.file).stem != self.module
 
 
 def unit_of(path: Path) -> Unit:
-    """The unit of a file: its name comes from the packages that it is in."""
+    """The unit of a file; its name follows from the packages around the file."""
     real = path.resolve()
-    if "." in real.stem:  # `v1.2.py` is no module of any package
+    if "." in real.stem:  # a file such as `v1.2.py` cannot be part of a package
         return Unit(str(path), real.stem, str(real.parent))
     parts = [] if real.stem == "__init__" else [real.stem]
     folder = real.parent
     while (folder / "__init__.py").exists():
-        if folder == WEFT:  # a checkout may lie in a folder of any name
+        if folder == WEFT:  # the folder of a checkout may have any name
             return Unit(str(path), ".".join(("weft", *reversed(parts))), str(folder.parent))
         parts.append(folder.name)
         folder = folder.parent
@@ -59,17 +59,17 @@ def unit_of(path: Path) -> Unit:
 
 
 def _in_namespace(file: Path) -> tuple[str, str] | None:
-    """The name and root of a file whose folders are packages without an `__init__.py`; None for a script.
+    """The name and root of a file in packages without `__init__.py`; None for a script.
 
-    Its own imports tell the two apart: relative ones, or those of a folder that it lies in, need a package.
+    The file's imports tell the two apart: relative imports, or imports from a folder around the file, need a package.
     """
     here = Path.cwd()
     inside = [folder for folder in file.parents if folder.is_relative_to(here) and folder != here]
-    # Of `import jax` in a folder called jax, the library is meant.
+    # In a folder called jax, `import jax` means the library.
     folders = [folder for folder in inside if folder.name.isidentifier() and _is_free(folder.name)]
     try:
         tree = ast.parse(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, SyntaxError):  # its import says what is wrong
+    except (OSError, ValueError, SyntaxError):  # importing the file reports the error
         return None
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
@@ -82,7 +82,7 @@ def _in_namespace(file: Path) -> tuple[str, str] | None:
 
 
 def _is_free(name: str) -> bool:
-    """Whether no installed module has a name."""
+    """Whether no installed module has this name."""
     try:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):
@@ -91,7 +91,7 @@ def _is_free(name: str) -> bool:
 
 
 def units_of(names: Iterable[str], exclude: Iterable[str] = (), base: Path | None = None) -> tuple[list[Unit], Checked]:
-    """What there is to check, and what is not usable of it.
+    """The units to check, and lines about names that cannot be used.
 
     Args:
         names: files, folders, or modules by dotted name; a package's name stands for all of its modules.
@@ -99,8 +99,8 @@ def units_of(names: Iterable[str], exclude: Iterable[str] = (), base: Path | Non
         base: the folder that patterns are relative to; by default the current one.
 
     Returns:
-        Each file once, in the order of the names, and a line for each name that is none of these, and for each package
-        that is there twice.
+        Each file once, in the order of the names; and a line for each name that is neither, and for each package that
+        exists twice.
     """
     files: list[Path] = []
     troubles: list[Checked] = []
@@ -111,6 +111,7 @@ def units_of(names: Iterable[str], exclude: Iterable[str] = (), base: Path | Non
             troubles.append(one_line("unusable", name or repr(name), 0, "weft check", _nothing(name), "usage"))
     base = (base or Path.cwd()).resolve()
     patterns = [_pattern(one) for one in exclude]
+    # Two names for one file, such as a folder and a file in it, give one unit: the first name is shown.
     by_path = {one.resolve(): one for one in reversed(files)}
     kept = [one for one in dict.fromkeys(map(Path.resolve, files)) if not _excluded(one, base, patterns)]
     units, twice = _once([unit_of(by_path[one]) for one in kept])
@@ -124,11 +125,11 @@ def _nothing(name: str) -> str:
 
 
 def _files(name: str) -> Iterator[Path]:
-    if not name:  # which Path takes for the current folder
+    if not name:  # an empty path would mean the current folder
         return
     path = Path(name)
     if not path.exists() and _DOTTED.fullmatch(name):
-        # The current folder comes first, as it does for `python -m`; a script's path does not have it.
+        # The current folder comes first, as for `python -m`; the path of an installed script does not contain it.
         here = Path(*name.split("."))
         path = here if here.is_dir() else here.with_suffix(".py")
     if not path.exists() and _DOTTED.fullmatch(name):
@@ -144,7 +145,7 @@ def _files(name: str) -> Iterator[Path]:
 
 
 def locate(name: str) -> Path | None:
-    """The file of a module, found without importing the packages that it is in."""
+    """The file of a module, found without importing the packages around it."""
     top, *rest = name.split(".")
     try:
         spec = importlib.util.find_spec(top)
@@ -163,7 +164,7 @@ def locate(name: str) -> Path | None:
 
 
 def _pattern(written: str) -> re.Pattern[str]:
-    """`tests/*` and `**/old` as a pattern of posix paths; whatever lies below a match is matched too."""
+    """A pattern such as `tests/*` or `**/old` for POSIX paths; everything below a match matches as well."""
     parts = re.split(r"(\*\*/|\*\*|\*|\?)", written.strip("/"))
     told = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
     return re.compile("".join(told.get(one, re.escape(one)) for one in parts) + "(/.*)?")
@@ -177,7 +178,7 @@ def _excluded(path: Path, base: Path, patterns: Iterable[re.Pattern[str]]) -> bo
 
 
 def _once(units: Iterable[Unit]) -> tuple[list[Unit], list[Checked]]:
-    """Units without those of a package that another one of the same name stands before, and a line for each such."""
+    """The units without those of a second package of the same name, and a line for each such package."""
     roots: dict[str, str] = {}
     kept: list[Unit] = []
     told: dict[tuple[str, str], Checked] = {}
@@ -194,7 +195,7 @@ def _once(units: Iterable[Unit]) -> tuple[list[Unit], list[Checked]]:
 
 
 def shown(path: Path | str) -> str:
-    """A path as it is printed: from the current folder, if it is below."""
+    """A path as printed: relative to the current folder if it is below."""
     path = Path(path)
     try:
         return str(path.resolve().relative_to(Path.cwd()))
@@ -208,6 +209,7 @@ def installed_roots() -> tuple[str, ...]:
 
     paths = sysconfig.get_paths()
     found = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    # An environment may be reached by more than one path, such as one with system packages.
     found |= {one for one in sys.path if one.endswith(("site-packages", "dist-packages"))}
-    # A file of an environment that is reached through a link has either path.
+    # A link to an environment gives its files two paths.
     return tuple(sorted(found | {os.path.realpath(one) for one in found}))

@@ -1,4 +1,4 @@
-"""`weft check --watch`: run after run, whenever something that is checked has changed."""
+"""`weft check --watch`: runs again whenever a checked file has changed."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from .config import Config, nearest
 from .kept import files_beside
 from .units import units_of
 
-# How often files are looked at, in seconds.
+# Seconds between two looks at the files.
 _LOOK = 0.3
 
-# Of each file its time and size.
+# The modification time and size of each file.
 _State = Mapping[str, tuple[int, int]]
 
 
 def watch(run: Callable[[], int], config: Config) -> int:
-    """Runs, and again whenever a file that is checked, or that one of them imports, changes; until ^C.
+    """Runs, and runs again whenever a checked file, or a file that one imports, changes; until ^C.
 
     Args:
-        run: one run; 130 if it was interrupted.
-        config: what is checked.
+        run: does one run, and returns 130 if it was interrupted.
+        config: says which files are checked.
     """
     try:
         while True:
+            # Before the run: an edit during the run must start the next one.
             before = _state(config)
             if run() == 130:
                 return 0
@@ -48,6 +49,6 @@ def _state(config: Config) -> _State:
         try:
             stat = os.stat(path)
             found[path] = stat.st_mtime_ns, stat.st_size
-        except OSError:  # an editor is writing it
+        except OSError:  # an editor is replacing the file
             found[path] = 0, 0
     return found

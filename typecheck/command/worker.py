@@ -1,7 +1,7 @@
-"""A worker: a process that judges units, one after the other, and says of each step what it is about to do.
+"""A worker: a process that judges units one after the other, and announces each step before taking it.
 
-It is asked in lines of JSON on its standard input and answers on what was its standard output; what checked code prints
-goes to standard error, also where it is printed by native code.
+It reads requests as lines of JSON from standard input and answers on its former standard output; output of checked code
+goes to standard error, that of native code included.
 
     asked:      {"settings": ...}, then {"unit": ..., "after": number} each;
                 a request with "shapes": [[first, last], ...], or null for all lines, asks for shapes, not verdicts
@@ -42,12 +42,12 @@ from weft.typecheck.shapes.notes import to_json
 
 
 def main() -> None:
-    """Answers until there are no more questions."""
+    """Answers requests until the command closes the pipe."""
     asked, answers = channels()
     first = json.loads(asked.readline())
     settings = Settings(**first["settings"])
     if settings.calls[0]:
-        # A read of the checked code counts as something that its verdict depends on; this read does not.
+        # Files that checked code reads count as dependencies of its verdict; reading this one here does not.
         read_calls(settings.calls[0], settings.calls[1])
     no_core_dumps()
     end_with_the_command()
@@ -85,7 +85,7 @@ def _answer(request: Mapping[str, Any], settings: Settings, answers: TextIO) -> 
 
 
 def _outside(reads: set[str]) -> list[str]:
-    """What a verdict may depend on beside its package: files that were read, and modules that are not installed."""
+    """The files that a verdict may depend on outside of its package: files read, and modules that are not installed."""
     apart = (sys.prefix, sys.base_prefix, *installed_roots(), "/proc", "/sys", "/dev", "/etc", str(WEFT / "core"))
     modules = {file for one in [*sys.modules.values()] if isinstance(file := getattr(one, "__file__", None), str)}
     return sorted(one for one in reads | modules if not one.startswith(apart))
@@ -93,7 +93,7 @@ def _outside(reads: set[str]) -> list[str]:
 
 @contextlib.contextmanager
 def _as_before(home: str, environment: Mapping[str, str]) -> Iterator[None]:
-    """What a unit does to the folder, the environment and the arguments of the process is not the next one's."""
+    """Puts the folder, environment and arguments of the process back, so that the next unit starts afresh."""
     arguments = list(sys.argv)
     try:
         yield

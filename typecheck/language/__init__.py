@@ -1,1 +1,1 @@
-"""What annotations say: dims, shapes, signatures, and the objects whose fields bind them."""
+"""Annotations as data: dims, shapes, signatures, and the classes whose fields bind dims."""

@@ -1,9 +1,8 @@
-"""Annotations: what a type hint says, as a tree of frozen data.
+"""Annotations: a type hint as a tree of frozen data.
 
-`reading.read` turns any hint into one of the classes below; both the runtime checker and the prover work on
-these, never on hints. jaxtyping's hints are read through their public attributes (`dim_str`, `dtypes`, `array_type`;
-`leaftype` and `structure` of a `PyTree`). Nothing is lost: each node keeps the hint that it was read from as `text`
-where a reader needs it.
+`reading.read` turns any hint into one of the classes below; the run-time checker and the prover work on these, never on
+hints. jaxtyping's hints are read through their public attributes (`dim_str`, `dtypes`, `array_type`; `leaftype` and
+`structure` of a `PyTree`). Nothing is lost: where a reader needs the original hint, the node stores it as text.
 
 | hint | node |
 |---|---|
@@ -36,30 +35,30 @@ from weft.typecheck.language.forms import Form, form_of
 
 
 class Node:
-    """What all annotations have in common: the annotations that they are made of.
+    """The base class of all annotations: gives access to the annotations that a node contains.
 
-    Two things are asked of it. `parts` are about what is *in* a value of it, so a check can look at them: the items of
-    a list. `mentions` are all that it is made of: the arguments of a callable, too.
+    `parts` are the annotations of values *inside* a value, such as the items of a list, so a check can look at them.
+    `mentions` are all annotations in the hint: also the parameters of a callable, which no check can look at.
 
-    A record has no parts: its fields are read when they are asked for, so that types may recur.
+    A record has no parts: its fields are read on request, so that types may be recursive.
     """
 
-    # The names of the fields that hold parts, and of those that hold what is only mentioned; one, or a tuple, or None.
+    # Names of the attributes that hold parts, and of those that hold other annotations: one, a tuple of them, or None.
     _inside: ClassVar[tuple[str, ...]] = ()
     _outside: ClassVar[tuple[str, ...]] = ()
 
     @property
     def parts(self) -> tuple[Annotation, ...]:
-        """The annotations of what is inside of a value."""
+        """The annotations of the values inside a value."""
         return _collected(self, self._inside)
 
     @property
     def mentions(self) -> tuple[Annotation, ...]:
-        """The parts, and what else it is made of."""
+        """The parts, and all other annotations in the hint."""
         return _collected(self, (*self._inside, *self._outside))
 
     def rebuilt(self, change: Callable[[Annotation], Any]) -> Self:
-        """The same annotation of changed parts."""
+        """The same annotation with each part replaced by `change(part)`."""
         held = {name: getattr(self, name) for name in self._inside}
         changed = {
             name: tuple(map(change, one)) if isinstance(one, tuple) else change(one) for name, one in held.items()
@@ -67,7 +66,7 @@ class Node:
         return dataclasses.replace(self, **changed) if changed else self  # pyright: ignore[reportArgumentType]
 
     def walk(self) -> Iterator[Annotation]:
-        """It and all that is inside of it, outermost first."""
+        """This annotation and all parts below, outermost first."""
         yield self  # pyright: ignore[reportReturnType]
         for part in self.parts:
             yield from part.walk()
@@ -83,13 +82,14 @@ def _collected(node: Node, names: tuple[str, ...]) -> tuple[Annotation, ...]:
 
 @dataclass(frozen=True)
 class Dtypes:
-    """A class of dtypes: `Float`, `Int32`, `Shaped`, ...; `accepted=None` is any dtype."""
+    """A jaxtyping class of dtypes: `Float`, `Int32`, `Shaped`, ...; `accepted=None` accepts any dtype."""
 
     name: str
     accepted: tuple[str | re.Pattern[str], ...] | None = None
 
+    # By name and not by `np.dtype`: NumPy has no dtype object for random keys, and jaxtyping has patterns for names.
     def accepts(self, dtype: str) -> bool:
-        """Whether a dtype is in the class, by its name: `float32`, `prng_key`."""
+        """Whether a dtype, by its name such as `float32` or `prng_key`, is in the class."""
         if self.accepted is None:
             return True
         return any(dtype == one if isinstance(one, str) else bool(one.match(dtype)) for one in self.accepted)
@@ -100,7 +100,7 @@ ANY_DTYPE = Dtypes("Shaped")
 
 @dataclass(frozen=True)
 class ArrayOf(Node):
-    """An array: of a class (`Any`: whatever has a shape and a dtype), a class of dtypes, and a shape."""
+    """An array: its class (`Any` for everything with a shape and a dtype), its class of dtypes, and its shape."""
 
     array_type: Any
     dtype: Dtypes
@@ -112,7 +112,7 @@ class ArrayOf(Node):
 
 @dataclass(frozen=True)
 class TreeOf(Node):
-    """A pytree whose leaves are alike; `structure` is the names that its structure is made of, `...` included."""
+    """A pytree with one annotation for all leaves; `structure` lists the names in its structure, `...` included."""
 
     _inside = ("leaf",)
 
@@ -125,12 +125,13 @@ class TreeOf(Node):
 
 @dataclass(frozen=True)
 class OneOf(Node):
-    """A union, in order."""
+    """A union; `members` are in the order of the hint."""
 
     _inside = ("members",)
 
     members: tuple[Annotation, ...]
 
+    # The order matters: a mismatch in all members is reported for the first of those that came closest.
     def __str__(self) -> str:
         return " | ".join(map(str, self.members))
 
@@ -154,7 +155,7 @@ class TupleOf(Node):
 
 @dataclass(frozen=True)
 class SequenceOf(Node):
-    """A list, tuple, set or other collection of any length; `cls` is what `isinstance` is asked for."""
+    """A list, tuple, set or other collection of any length; `cls` is the class that `isinstance` checks."""
 
     _inside = ("item",)
 
@@ -167,7 +168,7 @@ class SequenceOf(Node):
 
 @dataclass(frozen=True)
 class MappingOf(Node):
-    """A mapping."""
+    """A mapping from keys to values; `cls` is the class that `isinstance` checks."""
 
     _inside = ("key", "value")
 
@@ -181,11 +182,11 @@ class MappingOf(Node):
 
 @dataclass(frozen=True)
 class RecordOf(Node):
-    """A value with named, annotated fields; they are read when asked for (`signatures.fields_of`), so types may recur.
+    """A value with named, annotated fields; `signatures.fields_of` reads them on request, as types may be recursive.
 
     Attributes:
         cls: the class.
-        dims: links between dims of the record and dims in the scope that it is used in, from `Dims`.
+        dims: the links from `Dims` between dims of the record and dims of the scope around it.
     """
 
     cls: type
@@ -193,7 +194,7 @@ class RecordOf(Node):
 
     @property
     def form(self) -> Form:
-        """Which sort of class it is."""
+        """The sort of class: module, object, TypedDict, dataclass or named tuple."""
         form = form_of(self.cls)
         assert form is not None
         return form
@@ -204,7 +205,7 @@ class RecordOf(Node):
 
 @dataclass(frozen=True)
 class Shell(Node):
-    """A record of which only the class is asked, because it was checked when it was made."""
+    """A record of which only the class is checked, since the record checked itself when it was made."""
 
     record: RecordOf
 
@@ -214,7 +215,7 @@ class Shell(Node):
 
 @dataclass(frozen=True)
 class BatchedOf(Node):
-    """Something whose arrays all carry extra leading axes."""
+    """A value whose arrays all have the leading axes `axes`."""
 
     _inside = ("inner",)
 
@@ -227,7 +228,7 @@ class BatchedOf(Node):
 
 @dataclass(frozen=True)
 class BoxOf(Node):
-    """A box (a Variable of `weft.nnx`) and what it holds."""
+    """A box (a Variable of `weft.nnx`) and the annotation of its value."""
 
     _inside = ("inner",)
 
@@ -240,7 +241,7 @@ class BoxOf(Node):
 
 @dataclass(frozen=True)
 class StreamOf(Node):
-    """An iterator or generator: what it yields, is sent, and returns; never consumed by a check."""
+    """An iterator or generator with the types that it yields, is sent and returns; checks never consume it."""
 
     _outside = ("yields", "sent", "returns")
 
@@ -255,7 +256,7 @@ class StreamOf(Node):
 
 @dataclass(frozen=True)
 class AwaitableOf(Node):
-    """Something to await, and its result."""
+    """An awaitable and the annotation of its result."""
 
     _outside = ("result",)
 
@@ -268,7 +269,7 @@ class AwaitableOf(Node):
 
 @dataclass(frozen=True)
 class CallableOf(Node):
-    """A callable; `parameters=None` is `...`."""
+    """A callable; `parameters=None` stands for `...`."""
 
     _outside = ("parameters", "returns")
 
@@ -282,7 +283,7 @@ class CallableOf(Node):
 
 @dataclass(frozen=True)
 class LiteralOf(Node):
-    """One of these values."""
+    """A `Literal`: equal to one of `values`."""
 
     values: tuple[Any, ...]
 
@@ -292,7 +293,7 @@ class LiteralOf(Node):
 
 @dataclass(frozen=True)
 class Instance(Node):
-    """An instance of a class; `given` are the arguments of a generic one that says no more of its instances."""
+    """An instance of a class; `given` are type arguments that say nothing about the arrays in the instance."""
 
     _outside = ("given",)
 
@@ -306,7 +307,7 @@ class Instance(Node):
 
 @dataclass(frozen=True)
 class Anything(Node):
-    """No annotation, `Any` or `object`."""
+    """A value without an annotation, or annotated `Any` or `object`."""
 
     def __str__(self) -> str:
         return "Any"
@@ -314,7 +315,7 @@ class Anything(Node):
 
 @dataclass(frozen=True)
 class Variable(Anything):
-    """A type variable without a bound: anything, and the same wherever it stands."""
+    """A type variable without a bound: any value, and of one type at each use."""
 
     name: str
 
@@ -324,8 +325,9 @@ class Variable(Anything):
 
 @dataclass(frozen=True)
 class Opaque(Node):
-    """A hint that has no array in it and is left to beartype."""
+    """A hint without arrays, which beartype checks."""
 
+    # Left out of the hash: a hint may be unhashable, such as one with a list in its metadata.
     hint: Any = field(hash=False)
 
     def __str__(self) -> str:
@@ -334,7 +336,7 @@ class Opaque(Node):
 
 @dataclass(frozen=True)
 class Unresolved(Node):
-    """A string annotation whose names do not exist at run time (imported under `TYPE_CHECKING`, say)."""
+    """A string annotation with names that do not exist at run time, such as imports under `TYPE_CHECKING`."""
 
     text: str
     reason: str
@@ -368,12 +370,12 @@ ANYTHING, NONE = Anything(), Instance(type(None))
 
 
 def members_of(annotation: Annotation) -> tuple[Annotation, ...]:
-    """The members of a union; of anything else itself."""
+    """The members of a union; for any other annotation, the annotation itself."""
     return annotation.members if isinstance(annotation, OneOf) else (annotation,)
 
 
 def holds_arrays(annotation: Annotation) -> bool:
-    """Whether an array, or a record that may hold one, can be inside of a value."""
+    """Whether a value can hold an array, or a record that may hold one."""
     return any(isinstance(one, _WITH_ARRAYS) for one in annotation.walk())
 
 

@@ -1,4 +1,4 @@
-"""What an annotation can say of a record beyond its class: leading axes (`Batched`), and links of dims (`Dims`).
+"""Annotations for records beyond their class: leading axes (`Batched`) and linked dims (`Dims`).
 
 Both are metadata of `Annotated`, so static checkers see the record's own type, and fields, methods and `replace` stay
 typed.
@@ -16,11 +16,12 @@ from weft.typecheck.language.dims import Dim, NamedDim, Shape, VariadicDim, pars
 
 @dataclass(frozen=True)
 class Batching:
-    """The leading axes that every array inside carries."""
+    """The leading axes of every array inside, as metadata of `Annotated`."""
 
     axes: Shape
 
 
+# A static type checker must see the record's own type, so that fields and methods of a stack stay typed.
 if TYPE_CHECKING:
     from typing import Annotated as Batched
 else:
@@ -42,20 +43,21 @@ else:
                     f'Batched takes a type and a shape, as in Batched[Linear, "layers"], not {item!r}'
                 )
             hint, axes = item
+            # Parsed here, so that a mistake in the shape is reported at the line that writes it.
             return Annotated[typing.cast(Any, hint), Batching(Shape.parse(axes))]
 
 
 class Dims:
     """Links dims of a child record to dims of its parent: `Annotated[Linear, Dims("in=width out=4*width")]`.
 
-    Each word is `child=parent`: the name of a dim that the child's fields bind, and a dim of the scope where the
-    annotation stands (a field's record or a function's arguments): a name, a number or an expression.
+    Each word is `child=parent`: a dim that the child's fields bind, and a name, number or expression over the dims of
+    the scope around the annotation (the record of the field, or the function's arguments).
 
     Args:
         links: the words, separated by spaces.
 
     Raises:
-        AnnotationError: in one line, for a word that is not of that form.
+        AnnotationError: in one line, for a word that is not `child=parent`.
 
     >>> Dims("in=width  out=4*width")
     Dims('in=width out=4*width')
@@ -64,6 +66,7 @@ class Dims:
     def __init__(self, links: str):
         self.links: tuple[tuple[str, Dim], ...] = tuple(_read_link(word, links) for word in links.split())
 
+    # By links and not by text: with other spaces between the words it is the same annotation.
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Dims) and self.links == other.links
 
@@ -77,11 +80,13 @@ class Dims:
         return f"Dims({str(self)!r})"
 
 
+# A word is split at its first `=`, because the parent's expression may contain `==`.
 def _read_link(word: str, links: str) -> tuple[str, Dim]:
     child, equals, parent = word.partition("=")
     if not equals or not child.isidentifier():
         raise AnnotationError(f"cannot read the link {word!r} in Dims({links!r}): write it as child=parent")
     dim = parse_dim(parent, links)
+    # `in=*batch` would link one size to several axes.
     if isinstance(dim, VariadicDim) or (isinstance(dim, NamedDim) and not dim.name):
         raise AnnotationError(f"cannot read the link {word!r} in Dims({links!r}): the parent's dim must be one axis")
     return child, dim

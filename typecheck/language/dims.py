@@ -1,4 +1,4 @@
-"""Dims: what jaxtyping's shape strings say, as frozen data.
+"""Dims: jaxtyping's shape strings as frozen data.
 
 | written | is | matches |
 |---|---|---|
@@ -12,8 +12,8 @@
 `#` before a dim lets it be 1 (*broadcastable*); `?` makes a name differ from leaf to leaf of a `PyTree` (*per leaf*).
 The empty string is the shape of a scalar. A shape has at most one variadic dim.
 
-An expression has *names* (other dims) and *holes* (`{...}`, Python over the arguments, as in an f-string). It is data
-until `SymbolicDim.evaluate` gets both; sizes need only arithmetic, so JAX's symbolic dimensions serve as well as ints.
+An expression has *names* (other dims) and *holes* (`{...}`, Python over the arguments, as in an f-string). It is not
+run before `SymbolicDim.evaluate` gets values for both. Sizes need only arithmetic, so JAX's symbolic dimensions work.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from weft.typecheck.errors import AnnotationError
 
 @dataclass(frozen=True, slots=True)
 class NamedDim:
-    """One axis whose size a name stands for."""
+    """One axis whose size has a name."""
 
     name: str
     broadcastable: bool = False
@@ -46,7 +46,7 @@ class NamedDim:
 
 @dataclass(frozen=True, slots=True)
 class FixedDim:
-    """One axis of a size that the annotation gives."""
+    """One axis whose size is a number in the annotation."""
 
     size: int
     broadcastable: bool = False
@@ -57,7 +57,7 @@ class FixedDim:
 
 @dataclass(frozen=True, slots=True)
 class AnyDim:
-    """One axis of any size; the name, if any, is only for the reader."""
+    """One axis of any size; the name is only for the reader and may be empty."""
 
     name: str = ""
 
@@ -67,7 +67,7 @@ class AnyDim:
 
 @dataclass(frozen=True, slots=True)
 class VariadicDim:
-    """Any number of axes; `name=None` is `...`."""
+    """Any number of axes; `name=None` stands for `...`."""
 
     name: str | None
     broadcastable: bool = False
@@ -81,7 +81,7 @@ class VariadicDim:
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """One `{...}` of an expression: Python source over the arguments."""
+    """One `{...}` of an expression: Python source over the function's arguments."""
 
     source: str
     names: frozenset[str]
@@ -89,12 +89,12 @@ class Hole:
 
 @dataclass(frozen=True, slots=True)
 class SymbolicDim:
-    """One axis of the size of an expression.
+    """One axis whose size is an expression.
 
     Attributes:
-        text: the expression as it was written.
-        pieces: the same, as literal text and holes in turn.
-        names: the dims that it reads.
+        text: the expression as written.
+        pieces: the expression as literal text and holes in turn.
+        names: the dims that the expression reads.
     """
 
     text: str
@@ -107,19 +107,19 @@ class SymbolicDim:
 
     @property
     def arguments(self) -> frozenset[str]:
-        """The arguments that its holes read, `self` among them."""
+        """The arguments that the holes read, `self` included."""
         return frozenset().union(*(piece.names for piece in self.pieces if isinstance(piece, Hole)))
 
     def evaluate(self, sizes: Mapping[str, Any], arguments: Mapping[str, Any]) -> Any:
-        """The size that the expression has.
+        """The value of the expression.
 
         Args:
             sizes: the size of every dim in scope, by name; ints or symbolic dimensions.
             arguments: the function's arguments by name, for the holes.
 
         Raises:
-            UnboundDim: if it reads a dim or an argument that is not given.
-            AnnotationError: if it fails for another reason.
+            UnboundDim: if the expression reads a dim or an argument that has no value yet.
+            AnnotationError: if the evaluation fails for another reason.
         """
         values, text = {}, ""
         for number, piece in enumerate(self.pieces):
@@ -127,19 +127,23 @@ class SymbolicDim:
                 text += piece
                 continue
             value = self.run(piece.source, arguments)
-            if isinstance(value, str):  # as in an f-string: what the hole says is part of the expression
+            if isinstance(value, str):  # as in an f-string, the text joins the expression: a hole may name a dim
                 text += value
             else:
+                # A symbolic size has no text that `eval` could read back, so it is passed by a name of its own.
                 text += f"_hole{number}_"
                 values[f"_hole{number}_"] = value
+        # A dim called `in` would be a syntax error, so the text and the names get the same prefix.
         return self.run(_protect_keywords(text), {**{_protected(k): v for k, v in sizes.items()}, **values})
 
     def run(self, source: str, names: Mapping[str, Any]) -> Any:
-        """Evaluates a piece of it, such as a hole's source over the arguments; raises as `evaluate` does."""
+        """Evaluates source, such as that of a hole over the arguments; raises as `evaluate` does."""
+        # Asked before `eval`, since a NameError would not say whether a dim is unbound or the expression has a mistake.
         unknown = sorted(_free_names(source) - names.keys())
         if unknown:
             raise UnboundDim(self, unknown[0].removeprefix("_kw_"))
         try:
+            # `eval` adds Python's builtins to the empty globals, so `min(a, b)` works in a dim.
             return eval(_compiled(source), {}, dict(names))
         except Exception as error:
             raise AnnotationError(
@@ -151,7 +155,7 @@ Dim = NamedDim | FixedDim | AnyDim | VariadicDim | SymbolicDim
 
 
 class UnboundDim(AnnotationError):
-    """A dim expression that reads a name which nothing has bound (yet)."""
+    """A dim expression reads a name that nothing has bound yet; the check may wait for a later argument."""
 
     def __init__(self, dim: SymbolicDim, name: str):
         self.dim, self.name = dim, name
@@ -160,7 +164,7 @@ class UnboundDim(AnnotationError):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The dims of one array annotation, in order.
+    """The dims of one array annotation, in order; `variadic` is the index of the variadic dim.
 
     >>> Shape.parse("*batch 2*n #c 3")
     Shape('*batch 2*n #c 3')
@@ -180,12 +184,12 @@ class Shape:
 
     @property
     def min_rank(self) -> int:
-        """How many axes a value has at least."""
+        """The smallest number of axes that a value can have."""
         return len(self.dims) - (self.variadic is not None)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of single axes that it binds, in order."""
+        """The names that single axes bind, in order."""
         return tuple(dim.name for dim in self.dims if isinstance(dim, NamedDim))
 
     def __str__(self) -> str:
@@ -195,11 +199,12 @@ class Shape:
         return f"Shape({str(self)!r})"
 
     def under(self, outer: Shape) -> Shape:
-        """This shape with the axes of another in front, as a batched type has.
+        """This shape with the axes of `outer` in front, as for a batched type.
 
         Raises:
             AnnotationError: if both have a variadic dim.
         """
+        # With two variadic dims, nothing would say which axes belong to which of them.
         if self.variadic is not None and outer.variadic is not None:
             raise AnnotationError(f"{str(outer)!r} and {str(self)!r} cannot be one shape: each has a variadic dim")
         variadic = outer.variadic if self.variadic is None else self.variadic + len(outer.dims)
@@ -208,6 +213,7 @@ class Shape:
 
 @cached_by("text")
 def _parse_shape(text: str) -> Shape:
+    # Cached by text: a package writes the same few shape strings in hundreds of annotations.
     words = text.split()
     dims = tuple(parse_dim(word, text) for word in words)
     variadic = [i for i, dim in enumerate(dims) if isinstance(dim, VariadicDim)]
@@ -230,10 +236,12 @@ def parse_dim(word: str, shape: str | None = None) -> Dim:
         return VariadicDim(None)
     if "..." in word:
         raise _unreadable(shape, word, "`...` stands on its own")
+    # `Float[Array, "a, b"]` is a common slip, and `a,` would be reported as an unreadable name.
     if "," in word and "(" not in word and "{" not in word:
         raise _unreadable(shape, word, "dims are separated by spaces, not commas")
     marks: set[str] = set()
     body = word
+    # Marks come in any order, and a label may stand in front of them or behind.
     while body and (body[0] in _PREFIXES or _is_labelled(body)):
         if body[0] not in _PREFIXES:
             body = body.partition("=")[2]
@@ -258,17 +266,19 @@ def parse_dim(word: str, shape: str | None = None) -> Dim:
         return _symbolic(body, broadcastable, shape, word)
 
 
+# `rows=3` documents a fixed size, as in jaxtyping: the label binds nothing.
 def _is_labelled(body: str) -> bool:
     label, equals, _ = body.partition("=")
     return bool(equals) and label.isidentifier() and body.count("=") == 1
 
 
-# As in a paper: `2K`.
+# A coefficient as a paper writes it, `2K`, for the hint in the error.
 _PRODUCT = re.compile(r"(\d+)([A-Za-z_]\w*)")
 
 
 def _symbolic(body: str, broadcastable: bool, shape: str, word: str) -> SymbolicDim:
     try:
+        # Python's f-string parser splits text and holes, so quotes and braces inside holes follow Python's own rules.
         template = ast.parse(f"f{body!r}", mode="eval").body
         assert isinstance(template, ast.JoinedStr)
         pieces = tuple(_piece(part) for part in template.values)
@@ -297,13 +307,14 @@ def _compiled(source: str) -> CodeType:
 
 @cached_by("text")
 def _free_names(source: str) -> frozenset[str]:
-    """The names that an expression reads; a name that is called, such as `min`, is Python's own."""
+    """The names that an expression reads; the name of a called function, such as `min`, is not one of them."""
+    # `min` of `min(a, b)` must not be reported as an unbound dim: `eval` finds it among Python's builtins.
     tree = ast.parse(source.strip(), mode="eval")
     called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     return frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in called)
 
 
-# A dim may well be called `in`, which Python cannot evaluate as a name.
+# A dim may be called `in` or `lambda`, which Python cannot evaluate as names: such names are prefixed.
 _OPERATORS = {"if", "else", "and", "or", "not", "None", "True", "False"}
 
 
@@ -315,6 +326,7 @@ def _protected(name: str) -> str:
 def _protect_keywords(source: str) -> str:
     if not any(word in source for word in keyword.kwlist):
         return source
+    # By tokens, as a textual replacement would also change the `in` inside `inner`.
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     return "".join(_protected(t.string) if t.type == tokenize.NAME else t.string for t in tokens).strip()
 

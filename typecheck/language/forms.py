@@ -1,12 +1,12 @@
-"""Forms: the sorts of classes with annotated fields, as data, so that nobody else asks "record or object?".
+"""Forms: the sorts of classes with annotated fields, as data, so that no other code asks "record or object?".
 
-| form | is | its dims are |
+| form | classes | dims |
 |---|---|---|
 | `MODULE` | an `equinox.Module`, weft's records among them | its own |
-| `OBJECT` | a module of another layer (see `objects`): mutable, its arrays in boxes | its own |
-| `TYPEDDICT`, `DATACLASS`, `NAMEDTUPLE` | *plain* records | a proof takes them for the caller's (see `policies`) |
+| `OBJECT` | a module of another layer (see `objects`): mutable, its arrays are in boxes | its own |
+| `TYPEDDICT`, `DATACLASS`, `NAMEDTUPLE` | *plain* records | in proofs those of the caller (see `policies`) |
 
-A new sort of record is one more row of `FORMS`: what reads, makes and walks records goes by the form's attributes.
+A new sort of record is one more row of `FORMS`: code that reads, makes and walks records uses the form's attributes.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from weft.core.records.module import standing_for
 from weft.core.records.pending import fields_of
 from weft.typecheck.language import objects
 
-# (name, static, required, default) of a field; `...` is no default.
+# (name, static, required, default) of a field; the default `...` means that there is none.
 FieldData = tuple[str, bool, bool, Any]
 
 
 @dataclass(frozen=True, eq=False)
 class Form:
-    """One sort of class with annotated fields.
+    """A sort of class with annotated fields.
 
     Attributes:
         name: what to call it.
         is_class: whether a class is of this form.
         fields: the fields of a class, in order.
-        values: the fields of an instance that are set, by name.
-        make: an instance of a class with some fields, without calling it; other fields have their defaults.
-        roles: what a class says of the arrays in its fields.
-        plain: whether it is a mere bundle of values; the dims of others are their own.
+        values: returns the fields of an instance that are set, by name.
+        make: returns an instance with some fields, without calling the class; other fields have their defaults.
+        roles: returns the kinds and tags that a class gives to the arrays in its fields.
+        plain: whether instances are bundles of values without dims of their own.
         partial: whether an instance may lack arrays, as the parts of a split record and gradients do.
-        mutable: whether others may hold an instance, and change it while a call runs.
-        inherits: whether fields that a base class declares are its own.
+        mutable: whether an instance may be shared and changed while a call runs.
+        inherits: whether the annotations of base classes must be collected from the bases.
     """
 
     name: str
@@ -62,13 +62,14 @@ class Form:
         return self.name
 
     def held(self, cls: type, value: Any) -> Any:
-        """What of a value is an instance, or stands for one: the value itself, but for wrappers of layers.
+        """The part of a value that is an instance of a class, or stands for one: the value itself, or a wrapped layer.
 
-        What a TypedDict makes is a dict like any other.
+        An instance of a TypedDict is a dict, so any dict passes here.
 
         Returns:
-            None if the value is another thing.
+            None if the value is not an instance.
         """
+        # A wrapper of a layer may stand where the layer's class is annotated.
         if self is MODULE:
             return standing_for(cls, value)
         return value if isinstance(value, dict if self is TYPEDDICT else cls) else None
@@ -83,17 +84,19 @@ def _dataclass_fields(cls: Any) -> list[FieldData]:
 
 
 def _object_fields(cls: type) -> list[FieldData]:
+    # A module of NNX may be a dataclass; if not, the annotations in its class body are its fields.
     if hasattr(cls, "__dataclass_fields__"):
         return _dataclass_fields(cls)
     return [(name, False, True, ...) for base in cls.__mro__[::-1] for name in _declared(base)]
 
 
 def _declared(base: type) -> list[str]:
-    """The attributes that a class of objects declares, without those of its layer's own classes."""
+    """The attributes that a class of objects declares; nothing for the layer's own classes."""
     layer = objects.layer_of(base)
     if layer is None or base.__module__.startswith(layer.package):
         return []
     hints = vars(base).get("__annotations__", {})
+    # A `ClassVar` belongs to the class, and is no data of the object.
     return [name for name, hint in hints.items() if "ClassVar" not in str(hint)]
 
 
@@ -103,23 +106,26 @@ def _values_of_object(value: Any) -> Mapping[str, Any]:
 
 @cached_by("class")
 def _class_attributes(cls: type) -> Mapping[str, Any]:
-    # A default in the class's own body is a value that an object has, though no attribute of its own.
+    # A default in the class body is a value of the object although it is no attribute of the instance.
     return {name: getattr(cls, name) for name, *_ in _object_fields(cls) if hasattr(cls, name)}
 
 
 def _values_of_dataclass(value: Any) -> Mapping[str, Any]:
+    # A field may be unset, as in an instance whose `__init__` is still running.
     return {name: getattr(value, name) for name in value.__dataclass_fields__ if hasattr(value, name)}
 
 
 def _make_dataclass(cls: Any, values: Mapping[str, Any]) -> Any:
+    # Not by calling the class, whose `__init__` may take other arguments or compute something.
     record = object.__new__(cls)
     for name, value in {**_defaults(cls, values), **values}.items():
+        # `object.__setattr__` also works for frozen dataclasses.
         object.__setattr__(record, name, value)
     return record
 
 
 def _defaults(cls: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The defaults of the fields that are not given."""
+    """The defaults of the fields without a value in `given`."""
     missing = dataclasses.MISSING
     fields = [one for one in dataclasses.fields(cls) if one.name not in given]
     made = {one.name: one.default_factory() for one in fields if one.default_factory is not missing}
@@ -141,7 +147,7 @@ def _make_object(cls: type, values: Mapping[str, Any]) -> Any:
 
 
 def _is_namedtuple(cls: type) -> bool:
-    # A subclass that adds methods alone has the annotations of the one that it extends.
+    # A subclass that only adds methods has its annotations in the base class.
     return (
         issubclass(cls, tuple)
         and hasattr(cls, "_fields")
@@ -179,7 +185,7 @@ TYPEDDICT = Form(
     lambda cls: [(name, False, name in cls.__required_keys__, ...) for name in cls.__annotations__],
     lambda value: value,
     lambda cls, values: dict(values),
-    inherits=False,  # a TypedDict's own annotations have those of its bases
+    inherits=False,  # the `__annotations__` of a TypedDict include those of its bases
 )
 DATACLASS = Form(
     "dataclass",
@@ -196,27 +202,27 @@ NAMEDTUPLE = Form(
     lambda cls, values: cls(**values),
 )
 
-# The first that fits says what a class is: a Module is a dataclass, too.
+# In this order: a Module is a dataclass as well, and the first form that fits counts.
 FORMS = (MODULE, OBJECT, TYPEDDICT, DATACLASS, NAMEDTUPLE)
 
 
 @cached_by("class")
 def form_of(cls: type) -> Form | None:
-    """Which sort of class with annotated fields it is, if any."""
+    """The form of a class; None if it has no annotated fields."""
     return next((form for form in FORMS if form.is_class(cls)), None)
 
 
 def form_of_value(value: Any) -> Form | None:
-    """The form of the class that a value is an instance of."""
+    """The form of a value's class; None if it has no annotated fields."""
     return form_of(type(value))
 
 
 def has_own_dims(cls: type) -> bool:
-    """Whether a class is one of records, or of objects, whose dims are their own."""
+    """Whether the instances of a class have dims of their own, as records and objects have."""
     form = form_of(cls)
     return form is not None and not form.plain
 
 
 def is_module(value: Any) -> bool:
-    """Whether a value is a record that JAX takes as a pytree, layers of other libraries included."""
+    """Whether a value is an equinox Module, weft's records and other libraries' layers included."""
     return isinstance(value, eqx.Module)

@@ -1,4 +1,4 @@
-"""Random keys that only their names show: `key: jax.Array`, or `key` without an annotation."""
+"""Random keys that are recognised by name only: `key: jax.Array`, or `key` without an annotation."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from weft.typecheck.language.dims import Shape
 from weft.typecheck.language.signatures import Parameter
 
 KEY = ArrayOf(jax.Array, Dtypes("Key", ("prng_key",)), Shape.parse(""))
+# Proofs need keys of the right dtype: `jax.random` refuses a float array, and the failure would be no fault.
 _KEY_NAME = re.compile(r"(.+_)?(key|rng|prng)_?\d*|k\d")
-_BESIDE_KEYS = {"query", "queries", "q", "value", "values", "v"}  # of attention, or of a mapping
+_BESIDE_KEYS = {"query", "queries", "q", "value", "values", "v"}  # with these, `key` is attention's or a mapping's
 
 
 def with_keys(parameters: tuple[Parameter, ...]) -> tuple[Parameter, ...]:
-    """Parameters of which those that only their names show to be random keys are annotated as such."""
+    """The parameters, with those annotated as random keys whose names alone show that they are."""
+    # Next to `query` or `value`, `key` is an array of attention's: as a random key it could not be traced.
     if _BESIDE_KEYS & {one.name for one in parameters}:
         return parameters
     return tuple(
@@ -28,12 +30,12 @@ def with_keys(parameters: tuple[Parameter, ...]) -> tuple[Parameter, ...]:
 
 
 def is_key_by_name(parameter: Parameter) -> bool:
-    """Whether `with_keys` has annotated it: then a generator of keys may be meant, too."""
+    """Whether `with_keys` annotated a parameter: its caller may then also pass a generator of keys."""
     return parameter.annotation is KEY
 
 
 def _is_unsaid(annotation: Annotation) -> bool:
-    """Whether an annotation says at most that it is about an array."""
+    """Whether an annotation says at most that the value is an array, without dtype and shape."""
     return annotation != NONE and all(
         one in (Anything(), NONE, ArrayOf(jax.Array, ANY_DTYPE, Shape.parse("..."))) for one in members_of(annotation)
     )

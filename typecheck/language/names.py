@@ -1,4 +1,4 @@
-"""The names of dims that annotations, signatures and classes use."""
+"""The names of dims in annotations, signatures and classes."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from weft.typecheck.language.signatures import Signature, fields_of, signature_o
 def shapes_in(
     annotation: Annotation, enters: Callable[[RecordOf], bool] = lambda one: False, seen: frozenset[type] = frozenset()
 ) -> Iterator[Shape]:
-    """The shapes that an annotation writes, leading axes included, and those of fields of records that it enters."""
+    """The shapes in an annotation, leading axes included, and in the fields of records for which `enters` is true."""
     for one in annotation.walk():
         match one:
             case ArrayOf(shape=shape) | BatchedOf(axes=shape):
                 yield shape
+            # `seen` ends recursive types, such as a tree node with fields of its own class.
             case RecordOf(cls=cls) if cls not in seen and enters(one):
                 for field in fields_of(cls):
                     yield from shapes_in(field.annotation, enters, seen | {cls})
@@ -32,7 +33,7 @@ def shapes_in(
 
 
 def names_in(annotation: Annotation, of_records: bool = True) -> frozenset[str]:
-    """The dims that an annotation names, those of the plain records that share the scope included, unless left out."""
+    """The dims that an annotation names; with `of_records`, also those of plain records, which share the scope."""
     return frozenset().union(*_names_of_arrays(annotation, of_records))
 
 
@@ -53,13 +54,13 @@ def _names_in_shape(shape: Shape) -> frozenset[str]:
 
 
 def names_of_signature(signature: Signature, of_records: bool = True) -> frozenset[str]:
-    """The dims that a function's annotations name, those of the records among its arguments unless left out."""
+    """The dims that a function's annotations name; with `of_records`, also those of records among the arguments."""
     annotations = (signature.returns, *(p.annotation for p in signature.parameters))
     return frozenset().union(*(names_in(one, of_records) for one in annotations))
 
 
 def names_beside(signature: Signature) -> tuple[frozenset[str], ...]:
-    """The dims that are named for one array, of each that the annotations of a function and its class speak of."""
+    """For each array in the annotations of a function and its class, the dims that it names, if more than one."""
     found = (_names_of_arrays(one) for one in _annotations_of(signature))
     return tuple(dict.fromkeys(names for one in found for names in one if len(names) > 1))
 
@@ -78,24 +79,25 @@ def names_of_fields(cls: type) -> frozenset[str]:
 
 @cached_by("class")
 def names_of_class(cls: type) -> frozenset[str]:
-    """The dims that the fields and methods of a class name."""
+    """The dims that the fields and methods of a class name, without those of the layer's own base classes."""
     layer = layer_of(cls)
     own = [base for base in cls.__mro__ if layer is None or not base.__module__.startswith(layer.package)]
     functions = [inspect.unwrap(value) for base in own for value in vars(base).values() if callable(value)]
     found = frozenset() if form_of(cls) is None else names_of_fields(cls)
     for function in functions:
         if isinstance(function, FunctionType) and function.__annotations__:
+            # A method with an unreadable annotation is reported when the method itself is checked.
             with contextlib.suppress(AnnotationError):
                 found |= names_of_signature(signature_of(function, cls))
     return found
 
 
 def products_in(signature: Signature) -> tuple[tuple[str, ...], ...]:
-    """The dims of a signature that are products of names, such as `h*c`, as those names in order."""
+    """The dims of a signature that are products of names, such as `h*c`, each as a tuple of the names in order."""
     shapes = (shape for one in _annotations_of(signature) for shape in shapes_in(one, lambda _: True))
     split = dict.fromkeys(
         tuple(dim.text.split("*")) for shape in shapes for dim in shape.dims if isinstance(dim, SymbolicDim)
     )
     orders = [names for names in split if all(name.isidentifier() for name in names)]
-    # A program that writes `h*w` here and `w*h` there knows of both.
+    # A program with `h*w` in one place and `w*h` in another uses both orders, so neither is the right one.
     return tuple(one for one in orders if not any(other != one and sorted(other) == sorted(one) for other in orders))

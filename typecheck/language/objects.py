@@ -1,12 +1,12 @@
-"""Objects: mutable modules of another layer (`weft.nnx`), seen by the prover as records are.
+"""Objects: mutable modules of another layer (`weft.nnx`), which the prover treats like records.
 
-An *object* has annotated attributes, as a record has fields, but it is mutated in place, may be shared, and holds its
-arrays in *boxes* (Variables). This package does not know the layer: the core knows by name the module that does
-(`hooks.register_object_layer`), and that module's `LAYER` says how to read an object, open a box, and turn trees with
-objects in them into trees that JAX takes.
+An *object* has annotated attributes, as a record has fields, but it is mutated in place, may be shared, and keeps its
+arrays in *boxes* (Variables). This package does not import the layer: the core knows the name of the layer's module
+(`hooks.register_object_layer`), whose `LAYER` says how to read an object, open a box, and turn trees with objects into
+trees that JAX accepts.
 
-The sizes that an object's constructor was given are among its dims, whether or not it keeps them: `Mlp(din, dout)` has
-`din` and `dout`. An object has no field for them, so a proof notes them on the objects that it makes (`NOTED`).
+The sizes that an object's constructor received are dims of the object, whether or not it stores them: `Mlp(din, dout)`
+has `din` and `dout`. The object has no field for them, so a proof notes them on the objects that it makes (`NOTED`).
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from weft.core import hooks
 from weft.core.caches import cached_by
 from weft.core.errors import ForeignObjectError
 
-# The attribute in which a proof notes the sizes that a constructor was given.
+# The attribute in which a proof notes the sizes that an object's constructor received.
 NOTED = "_weft_sizes"
 
 
 @dataclass(frozen=True)
 class Layer:
-    """What there is to know of a layer of objects.
+    """How to read, make and copy the objects of a layer.
 
     Attributes:
-        is_record_class: whether a class is one of objects with annotated attributes of their own.
+        is_record_class: whether instances of a class are objects with annotated attributes.
         box: the base class of boxes.
-        lasting: boxes whose arrays keep their shapes, parameters say.
-        package: the prefix of its own modules' names.
-        attributes: the attributes of an object.
-        value: what a box holds.
-        children: the objects and boxes in an object or container, by attribute or key.
-        new: an object of a class with some attributes, without calling it.
-        clone: a copy of an object, and of all that is in it.
-        opened: a tree with pytrees in place of objects, shared ones as one.
-        closed: its inverse; the objects are new ones.
-        structure: what two objects of one structure have in common, and the shape and dtype of each array.
-        set_attribute: sets an attribute that is no data, or goes on being data.
-        set_value: puts something into a box, whatever it is.
-        shapes: for the layer's own modules, by the name of the class, the shapes of their arrays, by attribute.
-        values: the module that tells `arguments` how to make what an annotation names; imported where that is needed.
+        lasting: classes of boxes whose arrays keep their shapes, such as parameters.
+        package: the module prefix of the layer's own classes.
+        attributes: returns the attributes of an object.
+        value: returns the value in a box.
+        children: returns the objects and boxes in an object or container, by attribute or key.
+        new: returns an object of a class with some attributes, without calling the class.
+        clone: returns a copy of an object and of everything in it.
+        opened: returns a tree with pytrees in place of objects; a shared object stays shared.
+        closed: the inverse of `opened`; the objects are new.
+        structure: returns a value that is equal for objects of one structure, and the shape and dtype of each array.
+        set_attribute: sets an attribute without changing whether it is data.
+        set_value: puts any value into a box.
+        shapes: the shapes of the arrays in the layer's own modules, by class name and attribute.
+        values: the module that registers with `arguments` how to make the layer's objects; imported when needed.
     """
 
     is_record_class: Callable[[type], bool]
@@ -67,10 +67,10 @@ class Layer:
 
 
 def refuse_foreign(thing: Any) -> None:
-    """Refuses an object, or a class of objects, of the real flax.nnx.
+    """Raises for an object, or a class of objects, of the real flax.nnx.
 
     Raises:
-        TypeError: saying how to use weft's in its place.
+        TypeError: with the call that makes flax.nnx programs use weft.nnx.
     """
     cls = thing if isinstance(thing, type) else type(thing)
     if is_foreign_class(cls):
@@ -81,7 +81,8 @@ def refuse_foreign(thing: Any) -> None:
 
 
 def is_foreign_class(cls: type) -> bool:
-    """Whether a class is one of objects of the real flax.nnx."""
+    """Whether a class is a module class of the real flax.nnx."""
+    # `weft.nnx.install()` registers weft.nnx under this name, so the module's own name tells the two apart.
     real = sys.modules.get("flax.nnx")
     base = getattr(real, "Pytree", None) if getattr(real, "__name__", "") == "flax.nnx" else None
     return base is not None and issubclass(cls, base)
@@ -89,8 +90,9 @@ def is_foreign_class(cls: type) -> bool:
 
 @cached_by("class")
 def layer_of(cls: type) -> Layer | None:
-    """The layer that a class belongs to; asking loads what that layer has for the checker."""
+    """The layer of a class; None if it has none. The first call for a class imports the layer's module."""
     module = hooks.object_layer(cls)
+    # Imported on request: a program without NNX must not load it for the checker.
     return None if module is None else importlib.import_module(module).LAYER
 
 
@@ -101,7 +103,7 @@ def is_object_class(cls: type) -> bool:
 
 
 def is_library(cls: type) -> bool:
-    """Whether a class is one of a layer's own, not a program's."""
+    """Whether a class is one of the layer's own, such as `nnx.Linear`, and not the program's."""
     layer = layer_of(cls)
     return layer is not None and cls.__module__.startswith(layer.package)
 
@@ -118,52 +120,55 @@ def is_object(value: Any) -> bool:
 
 
 def unboxed(value: Any) -> Any:
-    """What a box holds; any other value is itself."""
+    """The value in a box; any other value is returned as it is."""
     layer = layer_of(type(value))
     return layer.value(value) if layer is not None and isinstance(value, layer.box) else value
 
 
 def attributes_of(value: Any) -> Mapping[str, Any]:
-    """The attributes of an object, boxes as they are."""
+    """The attributes of an object, with boxes unopened; nothing for any other value."""
     layer = layer_of(type(value))
     return {} if layer is None else layer.attributes(value)
 
 
 def sizes_of_object(value: Any) -> dict[str, Any]:
-    """The integers that an object was made of, or keeps, by name; as dims, they are the sizes of these names."""
+    """The integers that an object stores or was constructed from, by name: the sizes of the dims of these names."""
     attributes = attributes_of(value)
     kept = {name: one for name, one in attributes.items() if is_size(one)}
     return {**kept, **dict(attributes.get(NOTED, ()))}
 
 
-# What marks the class of the sizes of a proof.
+# The attribute that marks the class of a proof's symbolic sizes.
 SIZE = "_weft_is_size"
 
 
 def is_size(value: Any) -> bool:
-    """Whether a value can be the size of a dim; what a proof has for one says so, and is not loaded to find out."""
+    """Whether a value can be the size of a dim; a mark shows symbolic sizes, so their class is not imported."""
+    # `bool` is a subclass of `int`, and `True` is no size.
     return type(value) is int or getattr(type(value), SIZE, False) is True
 
 
 def note_sizes(value: Any, sizes: Mapping[str, Any]) -> None:
-    """Notes the sizes that an object's constructor was given; not on a container, whose attributes are its items."""
+    """Notes on an object the sizes that its constructor received."""
     layer = layer_of(type(value))
+    # A container's attributes are its items, and a note among them would be one more item.
     if layer is not None and sizes and not isinstance(value, Collection) and NOTED not in layer.attributes(value):
         layer.set_attribute(value, NOTED, tuple(sizes.items()))
 
 
 def objects_in(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every object with annotated attributes in a tree, once, with its path; those that hold others first."""
+    """Every object with annotated attributes in a tree, once, with its path; an object comes before those inside it."""
     seen: dict[int, Any] = {}
     waiting = [(path, tree)]
     while waiting:
         path, node = waiting.pop()
         if id(node) in seen:
             continue
-        seen[id(node)] = node  # kept, so that its identity stays its own
+        seen[id(node)] = node  # the reference keeps the object alive, so that its id is not reused
         if is_object(node):
             yield path, node
         inside = [(_path_of(path, key), child) for key, child in children_of(node).items()]
+        # Reversed, since the list is a stack and children must be visited in their order.
         waiting += reversed(inside)
 
 
@@ -172,7 +177,7 @@ def _path_of(path: str, key: Any) -> str:
 
 
 def children_of(node: Any) -> Mapping[Any, Any]:
-    """What an object or a plain container holds."""
+    """The children of an object, list, tuple or dict, by attribute, index or key."""
     layer = layer_of(type(node))
     if layer is not None:
         return {} if isinstance(node, layer.box) else layer.children(node)
@@ -182,7 +187,7 @@ def children_of(node: Any) -> Mapping[Any, Any]:
 
 
 def opened(tree: Any) -> Any:
-    """A tree in which JAX sees objects, with what they share, as pytrees."""
+    """The tree with pytrees in place of objects, so that JAX can trace it; shared objects stay shared."""
     for layer in _loaded():
         tree = layer.opened(tree)
     return tree
@@ -203,6 +208,6 @@ def _loaded() -> Iterator[Layer]:
 
 
 def loaded(layer: Layer) -> Layer:
-    """Notes that a layer is there; for the module that has it."""
+    """Registers a layer; the layer's own module calls this when it is imported."""
     _layers[layer.package] = layer
     return layer

@@ -1,7 +1,7 @@
-"""Reading: from a hint to the data that stands for it (`annotations`).
+"""Reading: turns a type hint into the data of `annotations`.
 
-jaxtyping's hints are read through their public attributes. Strings are evaluated in a `Scope`; one that names what does
-not exist at run time becomes `Unresolved`, one that makes no sense is an `AnnotationError`.
+jaxtyping's hints are read through their public attributes. Strings are evaluated in a `Scope`; a string with names that
+do not exist at run time becomes `Unresolved`, and a string that makes no sense is an `AnnotationError`.
 """
 
 from __future__ import annotations
@@ -52,9 +52,10 @@ from weft.typecheck.language.objects import is_box_class
 
 @dataclass(frozen=True)
 class Scope:
-    """Where a hint is read: the names that its strings may use, and the class that `Self` stands for.
+    """The names that string annotations may use, and the class that `Self` stands for.
+    `within` has the strings and `type` aliases around the hint: a recursive alias (`Tree = dict[str, "Tree"]`, `type
 
-    `within` are the strings and `type` aliases that it stands in: an alias of itself (`Tree = dict[str, "Tree"]`, `type
+    Tree = dict[str, Tree]`) ends where it occurs again.
     Tree = dict[str, Tree]`) ends there.
     """
 
@@ -62,15 +63,15 @@ class Scope:
     locals: Mapping[str, Any] = field(default_factory=dict)
     owner: type | None = None
     within: frozenset[Any] = frozenset()
-    # What the parameters of the aliases that it stands in are: `Vec` for the `T` of `Pair[Vec]`.
+    # The values of an alias's type parameters where the alias is used: `Vec` for the `T` of `Pair[Vec]`.
     given: Mapping[Any, Any] = field(default_factory=dict)
 
 
 def read(hint: Any, scope: Scope = Scope()) -> Annotation:
-    """Reads a hint.
+    """Turns a type hint into the data that checks and proofs work on.
 
     Raises:
-        AnnotationError: in one line, if the hint can be resolved but makes no sense.
+        AnnotationError: in one line, if the hint can be resolved but has no meaning.
 
     >>> from jaxtyping import Array, Float
     >>> str(read(Float[Array, "*batch n"] | None))
@@ -79,6 +80,7 @@ def read(hint: Any, scope: Scope = Scope()) -> Annotation:
     if isinstance(hint, (str, ForwardRef)):
         return _read_string(hint if isinstance(hint, str) else hint.__forward_arg__, scope)
     if hint is None:
+        # `None` as a hint means the type of None, as in `typing`.
         return NONE
     if hint is Any or hint is object or hint is dataclasses.MISSING:
         return ANYTHING
@@ -87,18 +89,20 @@ def read(hint: Any, scope: Scope = Scope()) -> Annotation:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _read_annotated(hint, scope)
+    # `Final`, `ClassVar`, `Required` and their like say nothing of the value's type.
     if origin in _WRAPPERS:
         return read(arguments[0], scope)
     if origin in (Union, types.UnionType):
         members = (read(argument, scope) for argument in arguments)
         flat = [one for member in members for one in (member.members if isinstance(member, OneOf) else (member,))]
+        # A nested union is flattened, so that a check tries each member once and an error lists them in one line.
         return OneOf(tuple(dict.fromkeys(flat)))
     if origin in (Literal, typing_extensions.Literal):
         return LiteralOf(arguments)
     if hint in (typing.Self, typing_extensions.Self):
         return _read_class(scope.owner, scope) if scope.owner is not None else ANYTHING
     if isinstance(origin, type) and not hasattr(hint, "__args__"):
-        return read(origin, scope)  # `typing.List` without brackets is `list`; `tuple[()]` has arguments, none of them
+        return read(origin, scope)  # bare `typing.List` is `list`; `tuple[()]` has arguments, but zero of them
     if isinstance(origin, type):
         return _read_generic(hint, origin, arguments, scope)
     return _read_named(hint, scope)
@@ -117,14 +121,17 @@ _WRAPPERS = (
 
 
 def _read_string(text: str, scope: Scope) -> Annotation:
+    # A recursive alias, such as `Tree = dict[str, "Tree"]`, ends here.
     if text in scope.within:
         return ANYTHING
     try:
+        # One by one, unlike `typing.get_type_hints`: there, one name that does not exist at run time hides all others.
         hint = eval(text, dict(scope.globals), scope.locals)
     except (NameError, AttributeError, ImportError) as error:
         hint = _by_its_whole_name(text)
         if hint is None:
             return Unresolved(text, str(error))
+    # An error about a shape inside the string names the dim already.
     except AnnotationError:
         raise
     except Exception as error:
@@ -134,13 +141,14 @@ def _read_string(text: str, scope: Scope) -> Annotation:
 
 
 def _by_its_whole_name(text: str) -> Any:
-    """The class of a dotted name that begins with a module that is imported, in whoever's annotations it stands.
+    """The class that a dotted name such as `"package.module.Class"` means, if its module is imported.
 
-    So beartype reads `"package.module.Class"`, which keeps two modules from importing each other.
+    beartype reads such strings in the same way; programs write them so that two modules need not import each other.
     """
     parts = text.split(".")
     if not all(map(str.isidentifier, parts)):
         return None
+    # The longest prefix that is a module comes first: a package may have an attribute named like one of its modules.
     for count in range(len(parts) - 1, 0, -1):
         found: Any = sys.modules.get(".".join(parts[:count]))
         if found is not None:
@@ -152,6 +160,7 @@ def _by_its_whole_name(text: str) -> Any:
 
 def _read_class(cls: type, scope: Scope) -> Annotation:
     if issubclass(cls, jaxtyping.AbstractArray):
+        # `jaxtyping.AbstractArray` itself says nothing of a shape and a dtype.
         if not hasattr(cls, "dim_str"):
             return ANYTHING
         return ArrayOf(_array_class(cls.array_type), _dtypes_of(cls), Shape.parse(cls.dim_str))
@@ -163,11 +172,12 @@ def _read_class(cls: type, scope: Scope) -> Annotation:
         return ArrayOf(cls, ANY_DTYPE, Shape.parse("..."))
     if cls in (object, types.EllipsisType):
         return ANYTHING
+    # A class without annotated fields is known by `isinstance` only.
     return Instance(cls) if form_of(cls) is None else RecordOf(cls)
 
 
 def _array_class(cls: Any) -> Any:
-    # JAX names its class so that cloudpickle cannot import it, and pickles a copy: an annotation that came from another
+    # cloudpickle cannot import JAX's array class under its name and pickles a copy of it: an annotation from another
     # process would accept no array.
     named = getattr(cls, "__module__", None), getattr(cls, "__qualname__", None)
     return jax.Array if named == (jax.Array.__module__, jax.Array.__qualname__) else cls
@@ -181,6 +191,7 @@ def _dtypes_of(cls: Any) -> Dtypes:
 
 def _read_annotated(hint: Any, scope: Scope) -> Annotation:
     inner = read(hint.__origin__, scope)
+    # Metadata of other libraries is ignored.
     for extra in hint.__metadata__:
         if isinstance(extra, Batching):
             inner = BatchedOf(inner, extra.axes)
@@ -190,7 +201,7 @@ def _read_annotated(hint: Any, scope: Scope) -> Annotation:
 
 
 def _linked(inner: Annotation, dims: Dims) -> Annotation:
-    """Passes links on to the records inside containers: `Annotated[list[Linear], Dims("in=width")]`."""
+    """Passes links on to the records in a container: `Annotated[list[Linear], Dims("in=width")]`."""
     if isinstance(inner, RecordOf):
         return dataclasses.replace(inner, dims=dims)
     return inner.rebuilt(lambda part: _linked(part, dims))
@@ -201,16 +212,17 @@ def _read_generic(hint: Any, origin: type, arguments: tuple[Any, ...], scope: Sc
         if len(arguments) == 2 and arguments[1] is ...:
             return SequenceOf(tuple, read(arguments[0], scope))
         return _read_tuple(arguments, scope)
-    if origin is np.ndarray:  # `NDArray[np.float64]`, whose dtype a transform may make another one
+    if origin is np.ndarray:  # `NDArray[np.float64]`: under `jit` the dtype becomes float32
         return _read_class(origin, scope)
     if origin is abc.Callable:
         parameters, returns = arguments if len(arguments) == 2 else (..., Any)
         listed = tuple(read(one, scope) for one in parameters) if isinstance(parameters, list) else None
         return CallableOf(listed, read(returns, scope))
+    # A class as a value holds no array, so beartype checks `type[X]`.
     if origin is type:
         return Opaque(hint)
     given = [read(argument, scope) for argument in arguments]
-    if is_box_class(origin):  # before the others: a box can be iterated over
+    if is_box_class(origin):  # first, because a box is iterable as well
         return BoxOf(origin, given[0])
     for bases, build in _GENERICS:
         if issubclass(origin, bases):
@@ -220,7 +232,7 @@ def _read_generic(hint: Any, origin: type, arguments: tuple[Any, ...], scope: Sc
 
 
 def _read_tuple(arguments: tuple[Any, ...], scope: Scope) -> Annotation:
-    """A tuple of a fixed length; where one of any length is unpacked in it, a tuple of items that are any of these."""
+    """A tuple of fixed length; if one of any length is unpacked in it, one of any length with all kinds of items."""
     items: list[Annotation] = []
     is_fixed = True
     for argument in arguments:
@@ -232,11 +244,12 @@ def _read_tuple(arguments: tuple[Any, ...], scope: Scope) -> Annotation:
         if inner in scope.given:
             items += scope.given[inner]
             continue
-        whole = read(inner, scope) if get_origin(inner) is tuple else SequenceOf(tuple, ANYTHING)  # of a TypeVarTuple
+        whole = read(inner, scope) if get_origin(inner) is tuple else SequenceOf(tuple, ANYTHING)  # a TypeVarTuple
         is_fixed &= isinstance(whole, TupleOf)
         items += whole.items if isinstance(whole, TupleOf) else (cast(SequenceOf, whole).item,)
     if is_fixed:
         return TupleOf(tuple(items))
+    # The length is open, so only the kinds of items are known, in any order.
     kinds: list[Any] = list(dict.fromkeys(items))
     return SequenceOf(tuple, ANYTHING if ANYTHING in kinds else OneOf(tuple(kinds)) if len(kinds) > 1 else kinds[0])
 
@@ -250,7 +263,7 @@ def _stream(origin: type, given: list[Annotation]) -> Annotation:
     return StreamOf(origin, padded[0], padded[1] if sends else ANYTHING, padded[2] if sends else ANYTHING)
 
 
-# The first row that a generic class falls under says what it is.
+# The order matters: the first row whose classes a generic class inherits from says how to read it.
 _GENERICS: tuple[tuple[tuple[type, ...], Callable[[type, list[Annotation]], Annotation]], ...] = (
     ((abc.Mapping,), lambda origin, given: MappingOf(origin, *(given if len(given) == 2 else (ANYTHING, ANYTHING)))),
     ((abc.Coroutine,), lambda origin, given: AwaitableOf(origin, given[-1])),
@@ -262,18 +275,18 @@ _GENERICS: tuple[tuple[tuple[type, ...], Callable[[type, list[Annotation]], Anno
 
 
 def _read_alias(alias: Any, hint: Any, scope: Scope) -> Annotation:
-    """What a `type` alias stands for, with what its parameters are where it is used."""
+    """The annotation that a `type` alias stands for, with its type parameters replaced by their arguments."""
     if hint in scope.within:
         return ANYTHING
     try:
         value, parameters = alias.__value__, getattr(alias, "__type_params__", ())
-    except (NameError, AttributeError, ImportError) as error:  # it is evaluated now, and may name what is not imported
+    except (NameError, AttributeError, ImportError) as error:  # `__value__` is evaluated lazily, and may fail only here
         return Unresolved(str(hint), str(error))
     given, arguments = {**scope.given}, [read(one, scope) for one in get_args(hint)]
     for number, parameter in enumerate(parameters if arguments else ()):
         if isinstance(parameter, TypeVar):
             given[parameter] = arguments.pop(0) if arguments else ANYTHING
-        else:  # a TypeVarTuple takes all that the parameters after it leave
+        else:  # a TypeVarTuple takes the arguments that the parameters after it leave over
             count = max(len(arguments) - (len(parameters) - number - 1), 0)
             given[parameter], arguments = tuple(arguments[:count]), arguments[count:]
     return read(value, dataclasses.replace(scope, within=scope.within | {hint}, given=given))
@@ -289,7 +302,7 @@ def _read_named(hint: Any, scope: Scope) -> Annotation:
         return OneOf(members) if members else Variable(hint.__name__)
     if hasattr(hint, "__supertype__"):
         return read(hint.__supertype__, scope)
-    if "__value__" in dir(get_origin(hint) or hint):  # to ask for it would evaluate it
+    if "__value__" in dir(get_origin(hint) or hint):  # `hasattr` would evaluate the alias
         return _read_alias(get_origin(hint) or hint, hint, scope)
     if isinstance(hint, (typing.ParamSpec, typing.ParamSpecArgs, typing.ParamSpecKwargs)):
         return ANYTHING

@@ -1,7 +1,7 @@
-"""The modules of a package that write subclasses of what another of its modules writes.
+"""Finds the modules of a package that define subclasses of classes in another module of the package.
 
-What may stand for an abstract class is what its package has for it, and Python knows only the subclasses that were
-imported. Which those are must not depend on what an earlier unit has imported: so each unit has these modules imported,
+An abstract class is proved for its package's subclasses, and Python knows only those that were imported. Which ones are
+known must not depend on what an earlier unit imported, so each unit has these modules imported and depends on them.
 and depends on them.
 """
 
@@ -12,15 +12,16 @@ import re
 from collections.abc import Iterator, Mapping
 
 _CLASS = re.compile(r"^[ \t]*class[ \t]+(\w+)[^(:\n]*(?:\(([^)]*)\))?", re.MULTILINE)
-# What a package is tried and shown with stands for nothing of its own, and may do anything when it is imported.
+# Tests, examples and scripts: their subclasses are no part of the package, and importing them may have effects.
 _APART = re.compile(r"(tests?|testing|conftest|examples?|benchmarks?|docs|scripts|setup|__main__|test_.*|.*_test)")
 
-# The classes that a source writes, each with the names of its bases, without the modules that they are found in.
+# The classes that a source file defines, each with the names of its bases (without their modules).
 Written = Mapping[str, tuple[str, ...]]
 
 
+# A regular expression and no `ast`: a search reads every file of a package, and parsing takes longer.
 def written(source: str) -> Written:
-    """The classes that a source writes.
+    """The classes that a source text defines, with the names of their bases.
 
     >>> written("class Kernel: ...\\nclass RBF(base.Kernel, Generic[T]): ...")
     {'Kernel': ('',), 'RBF': ('Kernel', 'Generic')}
@@ -32,9 +33,10 @@ def written(source: str) -> Written:
 
 
 def below(known: Mapping[str, Written], others: Mapping[str, Written]) -> list[str]:
-    """Which of some other modules write subclasses of what the known ones write, and of what those write, in order."""
+    """The modules among `others` that define subclasses of the known classes, directly or not, in order."""
     names = {name for classes in known.values() for name in classes}
     left, found = dict(others), dict[str, None]()
+    # A subclass found in one round may be the base of a class in a module that was passed over before.
     while further := [
         one for one, classes in left.items() if names & {base for bases in classes.values() for base in bases}
     ]:
@@ -45,17 +47,18 @@ def below(known: Mapping[str, Written], others: Mapping[str, Written]) -> list[s
 
 
 def is_apart(module: str) -> bool:
-    """Whether a module, by its dotted name, is one that its package is tried or shown with."""
+    """Whether a module, by its dotted name, belongs to tests, examples or scripts."""
     return any(_APART.fullmatch(part) for part in module.split("."))
 
 
-# What tools make inside of a package's folder, where the folder is a project's own: copies of its modules.
+# Folders in which build tools leave copies of the package's modules.
 _MADE = frozenset({"build", "dist", "node_modules"})
 
 
 def sources_below(folder: str) -> Iterator[str]:
-    """The Python files below a folder; not what is hidden, what was made of a project, or environments of its own."""
+    """The Python files below a folder, without hidden folders, build folders and virtual environments."""
     for place, folders, files in os.walk(folder):
+        # `os.walk` descends only into the folders that stay in this list.
         folders[:] = sorted(
             one for one in folders if not one.startswith(".") and not _is_made(os.path.join(place, one))
         )
@@ -63,7 +66,7 @@ def sources_below(folder: str) -> Iterator[str]:
 
 
 def modules_of(folder: str, package: str) -> Iterator[tuple[str, str]]:
-    """The modules below the folder of a package, by their dotted names, each with its file."""
+    """The modules below a package's folder, as dotted names with their files."""
     for path in sources_below(folder):
         *inner, file = os.path.relpath(path, folder).removesuffix(".py").split(os.sep)
         if all(one.isidentifier() for one in inner):
@@ -74,4 +77,5 @@ def _is_made(folder: str) -> bool:
     name = os.path.basename(folder)
     if name == "__pycache__" or os.path.exists(os.path.join(folder, "pyvenv.cfg")):
         return True
+    # A package may well be called `build`: only a folder without `__init__.py` counts as made by a tool.
     return name in _MADE and not os.path.exists(os.path.join(folder, "__init__.py"))

@@ -1,11 +1,11 @@
-"""Signatures: the annotations of a function's parameters and return, and of a class's fields.
+"""Signatures: the annotations of a function's parameters and result, and of a class's fields.
 
-String annotations (`from __future__ import annotations`, forward references) are resolved one by one, so that one name
-that only exists for the type checker hides nothing else. The names they may use are, in this order: the function's
-closure, the class's own namespace, the module's globals, and, for what is defined inside a function that is still
-running, that function's locals.
+String annotations (`from __future__ import annotations`, forward references) are resolved one by one, so that a name
+which exists only for the type checker does not hide the others. Names are looked up in the function's closure, the
+class's namespace, the module's globals, and, for definitions inside a function that is still running, in that
+function's locals.
 
-What `typing.no_type_check` is on says nothing, whatever its annotations are.
+Annotations under `typing.no_type_check` are ignored.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from weft.typecheck.language.reading import Scope, read
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter: `annotation` is that of each value for `*args` and `**kwargs`."""
+    """One parameter; for `*args` and `**kwargs`, `annotation` is that of each single value."""
 
     name: str
     annotation: Annotation
@@ -38,21 +38,21 @@ class Parameter:
 
     @property
     def required(self) -> bool:
-        """Whether a call must give it."""
+        """Whether every call must pass a value."""
         variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
         return self.default is inspect.Parameter.empty and self.kind not in variadic
 
 
 @dataclass(frozen=True)
 class Signature:
-    """What a function takes and returns.
+    """The annotations of a function.
 
     Attributes:
-        function: the function, unwrapped.
+        function: the function, without its wrappers.
         parameters: in order, `self` included.
-        returns: what it returns; for a generator the whole `StreamOf`, for a coroutine function the awaited result.
-        flavour: how it runs.
-        owner: the class that `Self`, and the first parameter, stand for, if it is a method.
+        returns: the result; the whole `StreamOf` for a generator, the awaited result for a coroutine function.
+        flavour: whether it is a plain function, a generator, a coroutine function or an async generator.
+        owner: for a method, the class that `Self` and the first parameter stand for.
     """
 
     function: Callable[..., Any]
@@ -63,7 +63,7 @@ class Signature:
 
     @property
     def annotated(self) -> bool:
-        """Whether it says anything at all."""
+        """Whether any parameter or the result has an annotation."""
         return not all(isinstance(one, Anything) for one in (self.returns, *(p.annotation for p in self.parameters)))
 
 
@@ -73,10 +73,10 @@ class Field:
 
     Attributes:
         name: its name.
-        annotation: what it holds.
+        annotation: the annotation of its value.
         owner: the class in the hierarchy that declares it.
-        static: whether it is part of the structure.
-        required: whether a value must be given.
+        static: whether the field is part of the treedef.
+        required: whether the constructor needs a value for it.
     """
 
     name: str
@@ -89,16 +89,16 @@ class Field:
 def signature_of(
     function: Callable[..., Any], owner: type | None = None, names: Mapping[str, Any] | None = None
 ) -> Signature:
-    """Reads a function's annotations.
+    """The annotations of a function, read and resolved.
 
     Args:
         function: a function, method, partial application, or an object with `__call__`.
         owner: the class that it is a method of.
-        names: names that string annotations may use first, such as the locals of where it was defined.
+        names: names that string annotations look up first, such as the locals of the defining function.
 
     Raises:
         AnnotationError: in one line, naming the function and the parameter.
-        ValueError: if it has no signature, as some functions written in C.
+        ValueError: if the function has no signature, like some functions written in C.
     """
     target = inspect.unwrap(function)
     if isinstance(target, functools.partial):
@@ -123,11 +123,12 @@ def signature_of(
 
 
 def _opts_out(function: Any, target: Any, owner: type | None) -> bool:
-    """Whether `typing.no_type_check` is on a function, on what wraps it, or on the class that it is written in."""
+    """Whether `typing.no_type_check` decorates a function, one of its wrappers, or the class that defines it."""
     classes = (base for base in getattr(owner, "__mro__", ()) if vars(base).get("__no_type_check__"))
     written_in = getattr(target, "__qualname__", "").rpartition(".")[0]
     if getattr(target, "__no_type_check__", False) or any(base.__qualname__ == written_in for base in classes):
         return True
+    # A wrapper may carry the mark while the function inside does not, so the chain of wrappers is followed.
     while function is not target and (inner := getattr(function, "__wrapped__", None)) is not None:
         if getattr(function, "__no_type_check__", False):
             return True
@@ -136,10 +137,10 @@ def _opts_out(function: Any, target: Any, owner: type | None) -> bool:
 
 
 def _own(parameter: inspect.Parameter, function: Any, owner: type | None) -> Any:
-    """The hint that a parameter was written with.
+    """The hint that the author wrote for a parameter.
 
-    Equinox writes the hint of a converter into `__init__`, over what stood there. Its names are the converter's alone:
-    those of two converters would share a scope.
+    Equinox replaces the hint of a field with a converter by the converter's own hint. The dims in that hint belong to
+    the converter: those of two converters would share one scope, and would be compared.
     """
     if getattr(function, "__name__", "") == "__init__" and has_converter(owner, parameter.name):
         return inspect.Parameter.empty
@@ -147,14 +148,15 @@ def _own(parameter: inspect.Parameter, function: Any, owner: type | None) -> Any
 
 
 def has_converter(cls: type | None, name: str) -> bool:
-    """Whether a class of records passes what a field is given through a converter of its own annotations."""
+    """Whether a class passes the values of a field through a converter that has annotations."""
     known = getattr(cls, "__dataclass_fields__", {}).get(name)
     converter = None if known is None else known.metadata.get("converter")
     return bool(getattr(converter, "__annotations__", None))
 
 
 def _or_none(annotation: Annotation, default: Any) -> Annotation:
-    """`x: Array = None` means `x: Array | None = None`, as it is commonly written."""
+    """The annotation with `None` added if the default is None: `x: Array = None` is commonly written."""
+    # An unresolved string may mean a union with None already.
     if default is not None or annotation == NONE or isinstance(annotation, Anything | Unresolved):
         return annotation
     return OneOf(tuple(dict.fromkeys((*members_of(annotation), NONE))))
@@ -183,6 +185,7 @@ def _read_at(hint: Any, scope: Scope, target: Any, name: str) -> Annotation:
 
 
 def _names_of_function(function: Any, owner: type | None, names: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    # Without annotations no name is looked up, and collecting the namespaces takes time.
     if not getattr(function, "__annotations__", None):
         return {}
     maps: list[Mapping[str, Any]] = [dict(names)] if names else []
@@ -196,12 +199,12 @@ def _names_of_function(function: Any, owner: type | None, names: Mapping[str, An
 
 
 def _type_parameters(definition: Any) -> Mapping[str, Any]:
-    """The names in the brackets of `def f[T](...)` or `class C[T]`, which are no name of any scope at run time."""
+    """The names in the brackets of `def f[T](...)` or `class C[T]`, which no scope contains at run time."""
     return {one.__name__: one for one in getattr(definition, "__type_params__", ())}
 
 
 def _enclosing_locals(qualname: str, module: str) -> list[Mapping[str, Any]]:
-    """The locals of the running function that something was defined in, if it is on the stack."""
+    """The locals of the running function in which something was defined; nothing if that function has returned."""
     outer, found, _ = qualname.rpartition(".<locals>.")
     if not found:
         return []
@@ -211,7 +214,7 @@ def _enclosing_locals(qualname: str, module: str) -> list[Mapping[str, Any]]:
             snapshot = frame.f_locals
             found_here = dict(snapshot)
             if sys.version_info < (3, 13):
-                # The frame would hold on to its snapshot, and to every array in it, for as long as it runs.
+                # Before Python 3.13 the frame keeps this snapshot, and all arrays in it, alive for as long as it runs.
                 snapshot.clear()
             return [found_here]
         frame = frame.f_back
@@ -224,11 +227,12 @@ def fields_of(cls: type) -> tuple[Field, ...]:
 
     Raises:
         AnnotationError: in one line, naming the class and the field.
-        TypeError: if the class has no annotated fields to speak of.
+        TypeError: if the class is none of these.
     """
     form = form_of(cls)
     if form is None:
         raise TypeError(f"{cls.__qualname__} is not a Module, dataclass, NamedTuple or TypedDict")
+    # A TypedDict has the annotations of its bases, so its bases are not visited.
     declared = {
         name: (base, hint)
         for base in (cls.__mro__[::-1] if form.inherits else (cls,))
@@ -243,13 +247,14 @@ def fields_of(cls: type) -> tuple[Field, ...]:
 
 @kept_with_class
 def attributes_of(cls: type) -> dict[str, Annotation]:
-    """What the body of any class, or of a base, annotates; by name.
+    """The annotations in the body of a class and of its bases, by name.
 
     Raises:
         AnnotationError: in one line, naming the class and the attribute.
     """
     return {
         name: _read_field(cls, name, base, hint)
+        # From the most general class down, so that a subclass's annotation of the same name wins.
         for base in cls.__mro__[::-1]
         for name, hint in vars(base).get("__annotations__", {}).items()
     }
@@ -261,6 +266,7 @@ def _read_field(cls: type, name: str, base: type, hint: Any) -> Annotation:
     names: list[Mapping[str, Any]] = [{base.__name__: base, cls.__name__: cls}, dict(vars(base))]
     names.append(_type_parameters(base))
     methods = [inspect.unwrap(value) for value in vars(base).values() if inspect.isfunction(value)]
+    # A field's annotation may use names of the function around the class; its methods have closed over them.
     names += [closed_over(method) for method in methods if isinstance(method, FunctionType)]
     names += _enclosing_locals(base.__qualname__, base.__module__)
     module = sys.modules.get(base.__module__)

@@ -1,6 +1,6 @@
-"""One matcher for run time and proofs: annotations against values, with the names that they bind."""
+"""Checks values against annotations and binds the names in them, for calls at run time and for proofs alike."""
 
-# Each puts the rows of its annotations into the table of `compiling`.
+# Importing these modules fills `compiling.CASES`: each registers the annotations that it checks.
 from weft.typecheck.matching import arrays as arrays
 from weft.typecheck.matching import containers as containers
 from weft.typecheck.matching import plain as plain

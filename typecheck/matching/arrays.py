@@ -1,6 +1,6 @@
 """The check of one array against one array annotation: class, dtype, rank, then each axis.
 
-This is where names get bound. It compares shapes with `==` only, so sizes may be JAX's symbolic dimensions.
+Names are bound here. Sizes are compared with `==` only, so they may be JAX's symbolic dimensions.
 """
 
 from __future__ import annotations
@@ -21,20 +21,21 @@ from weft.typecheck.matching.words import dtype_name
 
 
 def array_check(spec: ArrayOf, policy: Policy) -> Check:
-    """Makes the check of an array annotation."""
+    """The check of an array annotation under a policy; a policy with `boxes` lets a Variable stand for its array."""
     check = _check_of_array(spec)
     return (lambda value, bindings: check(unboxed(value), bindings)) if policy.boxes else check
 
 
 def _check_of_array(spec: ArrayOf) -> Check:
     is_array, jax_takes = _class_test(spec.array_type), spec.array_type is jax.Array
-    accepted: dict[Any, bool] = {}  # by dtype; there are few
+    accepted: dict[Any, bool] = {}  # by dtype, as matching names and patterns at each call would be slow
     dtypes, shape = spec.dtype, spec.shape
     dims, rank, variadic = shape.dims, shape.min_rank, shape.variadic
     any_shape = len(dims) == 1 and dims[0] == VariadicDim(None)
 
     def check(value: Any, bindings: Bindings) -> None:
         if not is_array(value):
+            # In one part of a split record, the leaves of the other parts are None.
             if bindings.sparse and type(value) is type(None):
                 return
             if not (jax_takes and bindings.numpy and _is_taken(value)):
@@ -42,7 +43,7 @@ def _check_of_array(spec: ArrayOf) -> Check:
         if dtypes.accepted is not None:
             dtype = value.dtype
             if bindings.numpy and jax_takes and isinstance(value, np.ndarray | np.generic):
-                dtype = jax.dtypes.canonicalize_dtype(dtype)  # as under jit
+                dtype = jax.dtypes.canonicalize_dtype(dtype)  # `jit` makes float64 a float32, and the check must agree
             fits = accepted.get(dtype)
             if fits is None:
                 fits = accepted[dtype] = dtypes.accepts(dtype_name(dtype))
@@ -50,6 +51,7 @@ def _check_of_array(spec: ArrayOf) -> Check:
                 raise Mismatch("dtype", spec, value, bindings)
         actual = value.shape
         skip = 0
+        # The leading axes are checked and removed first: the annotation of the array inside does not name them.
         if bindings.lead is not None:
             skip = check_lead(value, actual, bindings, rank, variadic is not None, spec)
             actual = actual[skip:]
@@ -62,6 +64,7 @@ def _check_of_array(spec: ArrayOf) -> Check:
             return
         if len(actual) < rank:
             raise Mismatch("rank", spec, value, bindings)
+        # The axes behind the variadic dim are counted from the end: only then is it known how many the dim takes.
         after = len(actual) - (len(dims) - variadic - 1)
         check_axes(dims[:variadic], actual[:variadic], skip, value, bindings, spec)
         check_axes(dims[variadic + 1 :], actual[after:], skip + after, value, bindings, spec)
@@ -75,7 +78,8 @@ def _class_test(array_type: Any) -> Callable[[Any], bool]:
         known: dict[type, bool] = {}
 
         def test(value: Any) -> bool:
-            # Whether a tracer is an array is decided by its class; asking `isinstance` each time is slow.
+            # A class decides whether its instances are arrays, and `isinstance`
+            # on `jax.Array` runs Python code each time.
             answer = known.get(type(value))
             if answer is None:
                 answer = known[type(value)] = isinstance(value, jax.Array | jax.ShapeDtypeStruct)
@@ -84,18 +88,18 @@ def _class_test(array_type: Any) -> Callable[[Any], bool]:
         return test
     if array_type is Any:
         return lambda value: hasattr(value, "shape") and hasattr(value, "dtype")
-    if array_type is np.ndarray:  # a transform makes an array of JAX's of it
+    if array_type is np.ndarray:  # inside a transform, a NumPy argument has become an array of JAX
         array_type = np.ndarray | jax.Array | jax.ShapeDtypeStruct
     return lambda value: isinstance(value, array_type)
 
 
 def _is_taken(value: Any) -> bool:
-    """Whether a value is one of NumPy's that JAX takes for an array."""
+    """Whether a value is a NumPy array or scalar that JAX would accept; strings, objects and dates are not."""
     return isinstance(value, np.ndarray | np.generic) and value.dtype.kind not in "OSUMm"
 
 
 def check_lead(value: Any, actual: Any, bindings: Bindings, rank: int, open_ended: bool, spec: Any) -> int:
-    """Checks the axes in front that `Batched` asks for; returns how many there are."""
+    """Checks the leading axes that `Batched` declares; returns how many axes the array has of them."""
     assert bindings.lead is not None
     lead, outer = bindings.lead
     if lead.variadic is None:
@@ -105,6 +109,7 @@ def check_lead(value: Any, actual: Any, bindings: Bindings, rank: int, open_ende
         _in_scope_of(outer, bindings, lambda: check_axes(lead.dims, actual[:count], 0, value, outer, spec))
         return count
     count = len(actual) - rank
+    # With two variadic dims, nothing says where the leading axes end and those of the array begin.
     if open_ended or count < lead.min_rank:
         raise Mismatch("unbatched", spec, value, bindings)
     before, after = lead.variadic, count - (len(lead.dims) - lead.variadic - 1)
@@ -118,6 +123,7 @@ def check_lead(value: Any, actual: Any, bindings: Bindings, rank: int, open_ende
     return count
 
 
+# The names of leading axes belong to the scope that declares them: `layers` is the parent's dim, not the child's.
 def _in_scope_of(outer: Bindings, inner: Bindings, check: Callable[[], None]) -> None:
     if outer is inner:
         return check()
@@ -132,7 +138,7 @@ def _in_scope_of(outer: Bindings, inner: Bindings, check: Callable[[], None]) ->
 def check_axes(
     dims: Sequence[Dim], sizes: Sequence[Any], start: int, value: Any, bindings: Bindings, spec: Any
 ) -> None:
-    """Checks single axes, binding names that are free; `start` is the first one's number in the value."""
+    """Checks single axes and binds free names; `start` is the number of the first axis in the value."""
     for axis, (dim, size) in enumerate(zip(dims, sizes, strict=True), start):
         kind = type(dim)
         if kind is NamedDim:
@@ -141,6 +147,7 @@ def check_axes(
             own: Any = dim
             name: str = _of_leaf(own, bindings) if own.per_leaf else own.name
             expected = bindings.sizes.get(name)
+            # A size is never None, so one lookup tells a free name from a bound one.
             if expected is None:
                 bindings.sizes[name] = size
                 bindings.origins[name] = Origin(bindings.slot, bindings.path, axis, value)
@@ -159,6 +166,7 @@ def _check_other(dim: Dim, size: Any, axis: int, value: Any, bindings: Bindings,
     else:
         try:
             expected = dim.evaluate(bindings.sizes, bindings.arguments())
+        # A later argument may bind the name, as in `f(x: "2*n", y: "n")`: the axis waits until all values were seen.
         except UnboundDim:
             bindings.pending.append(Pending(dim, size, Origin(bindings.slot, bindings.path, axis, value)))
             return
@@ -167,18 +175,19 @@ def _check_other(dim: Dim, size: Any, axis: int, value: Any, bindings: Bindings,
 
 
 def settle(bindings: Bindings, *, finally_: bool) -> None:
-    """Checks the expressions whose names have been bound since.
+    """Checks the axes that waited for names which have been bound since.
 
-    One that has a single unknown left and is linear in it, such as `2*n`, binds it.
+    An expression with a single unknown that is linear in it, such as `2*n`, binds the unknown.
 
     Args:
         bindings: the scope.
-        finally_: whether nothing more will be bound, so that what is left is an error.
+        finally_: whether nothing more will be bound, so that an axis that still waits is an error.
 
     Raises:
-        UnboundDim: if an expression still reads a name that nothing binds, at the end.
+        UnboundDim: if, at the end, an expression still reads a name that nothing binds.
     """
     progress = True
+    # One solved axis may bind the name that an earlier one waits for, so the loop runs until a pass changes nothing.
     while bindings.pending and progress:
         waiting, progress = bindings.pending, False
         bindings.pending = []
@@ -191,6 +200,7 @@ def settle(bindings: Bindings, *, finally_: bool) -> None:
         one = bindings.pending[0]
         if isinstance(one, PendingStructure):
             raise AnnotationError(one.unbound, fix='give one argument a structure of that name alone: PyTree[..., "T"]')
+        # The last evaluation raises UnboundDim, whose message names the dim that nothing binds.
         one.dim.evaluate(bindings.sizes, bindings.arguments())
 
 
@@ -212,19 +222,21 @@ def _settle_one(one: Pending | PendingStructure, bindings: Bindings) -> bool:
 
 
 def _solve(one: Pending, name: str, bindings: Bindings) -> Any:
-    """The size of the one unknown of a linear expression; None if it is not linear or has more unknowns."""
+    """The unknown of an expression that is linear in one unknown; None if it has several or is not linear."""
     if name not in one.dim.names:
         return None
     try:
+        # Three points tell a line from a curve: `n*n` has the same values as a line at any two.
         zero, first, second = (
             one.dim.evaluate({**bindings.sizes, name: trial}, bindings.arguments()) for trial in (0, 1, 2)
         )
-    except Exception:  # more unknowns, or an expression that zero breaks: it cannot be solved
+    except Exception:  # several unknowns, or a division by zero at a trial value: not solvable
         return None
     slope = first - zero
     if slope == 0 or second - first != slope:
         return None
     size = (one.size - zero) // slope
+    # Floor division rounds: `2*n` of an odd size has no solution, and the check says so here.
     if one.dim.evaluate({**bindings.sizes, name: size}, bindings.arguments()) != one.size:
         raise _pending_mismatch(one, None, bindings)
     return size
@@ -245,16 +257,16 @@ def _pending_mismatch(one: Pending, expected: Any, bindings: Bindings) -> Mismat
 
 
 def _of_leaf(dim: Any, bindings: Bindings) -> str:
-    """The name of a dim that differs from leaf to leaf: of the leaf that is being checked."""
+    """The key of a dim that differs from leaf to leaf, made of its name and the leaf that is being checked."""
     trees = bindings.leaf.count(":")
-    if trees != 1:  # jaxtyping refuses these, too: whose leaf it is would be a guess
+    if trees != 1:  # jaxtyping refuses these as well: with two trees, the name could mean the leaf of either
         where = "two PyTrees with structures" if trees else 'no PyTree with a structure, as PyTree[..., "T"] is'
         raise AnnotationError(f"the dim '{dim}' differs from leaf to leaf of a tree, and stands in {where}")
     return bindings.leaf + dim.name
 
 
 def check_variadic(dim: Dim, found: tuple[Any, ...], axis: int, value: Any, bindings: Bindings, spec: Any) -> None:
-    """Checks the axes of a variadic dim, binding its name if it is free; `axis` is the first one's number."""
+    """Checks the axes of a variadic dim, and binds its name if it is free; `axis` is the number of the first axis."""
     assert isinstance(dim, VariadicDim)
     if dim.name is None:
         return
@@ -268,7 +280,7 @@ def check_variadic(dim: Dim, found: tuple[Any, ...], axis: int, value: Any, bind
         if known.shape != found:
             raise Mismatch("axes", spec, value, bindings, axis=axis, dim=dim, expected=known.shape)
         return
-    # As in jaxtyping: a use without `#` has the full shape, and those with `#` broadcast to it.
+    # As in jaxtyping: a use without `#` has the full shape, and uses with `#` broadcast to that shape.
     together = _broadcast(known.shape, found)
     full = together is not None and (dim.broadcastable or together == found)
     if not full or (not known.broadcastable and together != known.shape):
@@ -278,6 +290,7 @@ def check_variadic(dim: Dim, found: tuple[Any, ...], axis: int, value: Any, bind
 
 
 def _broadcast(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    # NumPy's rules, written here because sizes may be symbolic, which `np.broadcast_shapes` does not take.
     longer, shorter = (one, other) if len(one) >= len(other) else (other, one)
     padded = (1,) * (len(longer) - len(shorter)) + tuple(shorter)
     if any(a != b and a != 1 and b != 1 for a, b in zip(longer, padded, strict=True)):

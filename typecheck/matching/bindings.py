@@ -1,10 +1,10 @@
-"""Bindings: what the names of one scope stand for, and where each was bound.
+"""Bindings: the sizes that the names of one scope stand for, and where each name was bound.
 
-A *scope* is one call of one function, or one record. It is an object that is handed from check to check, never
-something ambient, so recursion, threads, async functions and two instances of one class cannot mix theirs.
+A *scope* is one call of one function, or one record. It is an object that each check passes to the next, never a
+global or a context variable, so recursion, threads, async functions and two instances of a class cannot mix names.
 
-A *slot* is what is being checked, as data: "argument `x` of `f`", "field `weight` of `Linear`". An *origin* is a slot,
-a path inside its value, an axis and the value's shape; it is only turned into words when an error needs it.
+A *slot* says which value is being checked, as data: "argument `x` of `f`", "field `weight` of `Linear`". An *origin* is
+a slot, a path inside its value, an axis and the value; it is put into words only when an error needs it.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from weft.typecheck.language.dims import Dim, Shape, SymbolicDim
 
 @dataclass(frozen=True)
 class Slot:
-    """What is being checked.
+    """The argument, return value or field that is being checked.
 
     Attributes:
-        role: which sort of place it is.
+        role: the sort of place.
         name: the parameter's or field's name.
-        owner: the function or the class that it belongs to.
-        annotation: what it should be.
+        owner: the function or class that the parameter or field belongs to.
+        annotation: what the value should be.
     """
 
     role: Literal["argument", "return", "yield", "sent", "field", "config", "value"]
@@ -36,8 +36,8 @@ class Slot:
     annotation: Annotation
 
 
-class Origin(NamedTuple):  # a tuple is made fastest, and one is made for every dim that is bound
-    """Where a name was bound: a slot, a path inside its value, the axis (None: not an array's), and the value."""
+class Origin(NamedTuple):  # one is made for every dim that is bound, and a tuple is the fastest to make
+    """Where a name was bound: a slot, a path inside its value, an axis (None if no axis of an array), and the value."""
 
     slot: Slot
     path: Path
@@ -47,7 +47,7 @@ class Origin(NamedTuple):  # a tuple is made fastest, and one is made for every 
 
 @dataclass(slots=True)
 class Variadic:
-    """What `*name` stands for; `broadcastable` if every use so far was `*#name`."""
+    """The axes that `*name` stands for; `broadcastable` if every use so far was `*#name`."""
 
     shape: tuple[Any, ...]
     broadcastable: bool
@@ -55,7 +55,7 @@ class Variadic:
 
 @dataclass(slots=True)
 class Pending:
-    """An axis under an expression whose names were not all bound when it was met."""
+    """An axis whose expression reads names that were not bound yet when the axis was checked."""
 
     dim: SymbolicDim
     size: Any
@@ -64,12 +64,12 @@ class Pending:
 
 @dataclass(slots=True)
 class PendingStructure:
-    """A structure made of several names, which were not all bound when it was met.
+    """A pytree structure such as `"S T"` whose names were not all bound yet when the tree was checked.
 
     Attributes:
-        unbound: what to say if they never are.
-        check: checks it, and says whether it could.
-        origin: where it was met.
+        unbound: the error message if the names are never bound.
+        check: checks the structure if it can, and returns whether it could.
+        origin: where the tree stands.
     """
 
     unbound: str
@@ -78,24 +78,25 @@ class PendingStructure:
 
 
 class Bindings:
-    """The names of one scope.
+    """The names of one scope and the sizes that they stand for.
 
     Attributes:
         sizes: the size of each single-axis name.
         variadics: the axes of each `*name`.
-        structures: the tree definition of each structure name.
+        structures: the treedef of each structure name.
         origins: where each name (with its `*`, if any) was bound.
         pending: expressions and structures still to be checked.
-        arguments: gives what the holes of expressions may read: the arguments by name, `self` for a record.
-        slot: what is being checked now.
-        path: where inside its value.
+        arguments: returns the values that expressions in braces may read: arguments by name, or `self` for a record.
+        slot: the argument or field that is being checked.
+        path: the place inside the slot's value.
         leaf: which leaf of a `PyTree`, for dims that differ from leaf to leaf.
-        lead: the axes that an array here carries in front, in a stack of records, and the scope that names them.
-        stack: the same for a record here, whose arrays may differ in it.
-        numpy: whether NumPy's arrays stand for JAX's here, as they would under `jit`.
-        sparse: whether `None` stands for arrays that are elsewhere, as in the parts of a split record.
+        lead: the leading axes of arrays here, from a stack of records, and the scope that names these axes.
+        stack: the stack around a record here, whose arrays may have different leading axes.
+        numpy: whether NumPy arrays may stand for JAX arrays here, as `jit` would convert them.
+        sparse: whether `None` may stand for an array, as in one part of a split record.
     """
 
+    # Slots, because a checked call makes a `Bindings` each time and reads its attributes at each axis.
     __slots__ = (
         *("arguments", "lead", "leaf", "numpy", "origins", "path", "pending", "sizes", "slot", "sparse", "stack"),
         *("structures", "variadics"),
@@ -116,25 +117,26 @@ class Bindings:
         self.numpy = self.sparse = False
 
     def snapshot(self) -> tuple[Any, ...]:
-        """What `restore` needs to forget everything bound since."""
+        """A copy of the bound names, from which `restore` forgets later ones."""
+        # Pending entries are appended, so their number tells the later ones apart.
         return dict(self.sizes), dict(self.variadics), dict(self.structures), dict(self.origins), len(self.pending)
 
     def restore(self, kept: tuple[Any, ...]) -> None:
-        """Goes back to a snapshot: what a member of a union that did not match had bound."""
+        """Forgets the names bound since a snapshot, such as those of a union member that did not match."""
         self.sizes, self.variadics, self.structures, self.origins = map(dict, kept[:4])
         del self.pending[kept[4] :]
 
 
 @dataclass(frozen=True)
 class Stack:
-    """What the arrays of a record that stands in a stack carry in front.
+    """The leading axes of the arrays in a record that is part of a stack.
 
     Attributes:
-        leads: the possible ones, what every array carries that rides with the stack first.
-        scope: whose names the axes are, where they were declared.
-        declared: whether `Batched` says how many there are, so that there are no others.
-        role: what the field says that the record is in.
-        known: the lead of each role, as far as arrays of it were met.
+        leads: the possible leading axes; first, those of an array that has all axes of the stack.
+        scope: the scope in which the axes were declared, and which their names belong to.
+        declared: whether `Batched` gives their number, so that no other number is tried.
+        role: the role that the field around the record gives it.
+        known: the leading axes of each role for which an array was checked.
     """
 
     leads: tuple[Shape, ...]
@@ -144,36 +146,36 @@ class Stack:
     known: dict[Role, Shape] = field(default_factory=dict[Role, Shape])
 
     def under(self, axes: Shape, scope: Bindings) -> Stack:
-        """The stack of what `Batched` declares inside of this one."""
+        """The stack inside this one that a further `Batched` declares."""
         known = {role: axes.under(lead) for role, lead in self.known.items()}
         return Stack(tuple(axes.under(lead) for lead in self.leads), scope, True, self.role, known)
 
     def lead_of(self, role: Role) -> Shape:
-        """The lead of the arrays of a role."""
+        """The leading axes of the arrays of a role."""
         return self.known.get(role, self.leads[0])
 
     def of(self, role: Role) -> tuple[Shape, ...]:
-        """The leads that arrays of a role may have."""
+        """The leading axes that the arrays of a role may have: the known ones, else all that are possible."""
         return (self.known[role],) if role in self.known else self.leads
 
 
 class Mismatch(Exception):
-    """A value that is not what its annotation says; internal, turned into a `ContractError` by `explain`.
+    """A value that does not fit its annotation; internal: `explain` turns it into a `ContractError`.
 
     Attributes:
-        reason: which sort of mismatch; the keys of the tables in `explain` and `fixes`.
-        annotation: what was expected, at `path`.
-        value: what was found there.
+        reason: the sort of mismatch, a key of the tables in `explain` and `fixes`.
+        annotation: the expected annotation at `path`.
+        value: the value at `path`.
         bindings: the scope.
-        detail: what else there is to say, in words.
+        detail: further words for the message.
         axis: the axis of the value, for a dim.
-        dim: the dim that does not fit.
-        expected: the size that it should have.
-        outer: where the record is whose field does not fit, innermost first.
-        inner: the scope of the record whose link does not fit.
-        lead: the axes that the array should carry in front.
-        stacked: the axes of the stack that its record looks like, and an array of its that carries them, if one does.
-        in_use: whether a method of its record is called, so that it is no tree of axes.
+        dim: the dim that the axis does not fit.
+        expected: the size that the axis should have.
+        outer: the places of the records around the field that does not fit, innermost first.
+        inner: the scope of the record whose linked dim does not fit.
+        lead: the leading axes that the array should have.
+        stacked: the axes of the stack that the record seems to be, and an array that has them, if there is one.
+        in_use: whether a method of the record is being called, so that it cannot be a tree of axes for `vmap`.
     """
 
     def __init__(
@@ -189,6 +191,7 @@ class Mismatch(Exception):
         expected: Any = None,
         origin: Origin | None = None,
     ):
+        # Nothing is put into words here, because a union drops the mismatches of the members that do not fit.
         self.reason, self.annotation, self.value, self.bindings = reason, annotation, value, bindings
         self.detail, self.axis, self.dim, self.expected = detail, axis, dim, expected
         self.slot, self.path = (bindings.slot, bindings.path) if origin is None else (origin.slot, origin.path)

@@ -1,8 +1,8 @@
-"""Compiling: each annotation, turned once into a function `check(value, bindings)` that raises `Mismatch`.
+"""Compiling: turns each annotation once into a function `check(value, bindings)` that raises `Mismatch`.
 
-This is the whole of the matcher's frame; what a check does is said by the rows of `CASES`, one for each class of
-annotation, which the other files of this room put there (the room's `__init__` loads them all). A row gets the
-annotation and the policy, so that the run-time checker and the prover are two readings of one text.
+`CASES` has one row for each class of annotation; the row makes the check from an annotation and a policy. The other
+modules of this package add their rows on import (`__init__` imports them all). Run time and proofs use the same rows
+and differ in the policy, because two implementations once disagreed on TypedDicts, unions and `"S T"`.
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ from weft.typecheck.matching.policies import Policy
 Check = Callable[[Any, Bindings], None]
 Case = Callable[[Any, Policy], Check | None]
 
-# What a class of annotations asks; None where every value passes, so that a plan only holds what costs something.
+# How to make the check of an annotation's class; None means that every value passes, so that plans hold no empty check.
 CASES: dict[type, Case] = {}
 
 
 def check_of(annotation: Annotation, policy: Policy) -> Check | None:
-    """The check of an annotation under a policy, or None if every value passes."""
+    """The check of an annotation under a policy; None if every value passes."""
     case = CASES.get(type(annotation))
     return None if case is None else case(annotation, policy)
 
 
 def at(key: Any, check: Check, value: Any, bindings: Bindings) -> None:
-    """Runs a check one step further down the path."""
+    """Runs a check on a part of a value, with the part's key added to the path."""
     kept = bindings.path
     bindings.path = (*kept, key)
     try:
+        # The path must be put back even after a mismatch: a union tries its next member with the same bindings.
         check(value, bindings)
     finally:
         bindings.path = kept

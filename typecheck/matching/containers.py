@@ -1,4 +1,4 @@
-"""The checks of what holds other values: unions, tuples, collections, mappings and boxes."""
+"""Checks unions, tuples, collections, mappings and boxes, whose values hold other values."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from weft.typecheck.matching.compiling import CASES, Check, at, check_of
 from weft.typecheck.matching.plain import plain_check
 from weft.typecheck.matching.policies import Policy
 
-# A collection of plain values is sampled; one with arrays in it is checked whole.
+# Only the first plain values of a collection are checked, since a list may be long; arrays are all checked.
 SAMPLED = 64
 
 
 def _one_of(spec: OneOf, policy: Policy) -> Check | None:
-    # What holds no array is looked at here whatever the policy: else an array that does not fit would pass for it.
+    # Members without arrays are checked under every policy: otherwise an
+    # array that does not fit would pass as one of them.
     members = [check_of(one, policy) or plain_check(one) for one in spec.members if one != NONE]
     if any(member is None for member in members):
         return None
@@ -35,23 +36,28 @@ def _one_of(spec: OneOf, policy: Policy) -> Check | None:
     def check(value: Any, bindings: Bindings) -> None:
         if value is None and optional:
             return
+        # With a single member besides None its own mismatch says most, and no snapshot is needed.
         if len(checks) == 1:
             return checks[0](value, bindings)
         misses: list[Mismatch] = []
         for member in checks:
+            # A member that fails has bound names already: without the
+            # snapshot, `"n"` of one member would bind the next.
             kept = bindings.snapshot()
             try:
                 return member(value, bindings)
             except Mismatch as miss:
                 misses.append(miss)
                 bindings.restore(kept)
-        # The member that came closest says most; if none did, say what the union is.
+        # The mismatch that came closest says most, such as a wrong size; if
+        # all are of a wrong type, the union is named.
         nearest = min(misses, key=lambda miss: _NEARNESS.get(miss.reason, 0))
         raise nearest if nearest.reason in _NEARNESS else Mismatch("type", spec, value, bindings)
 
     return check
 
 
+# A value of the right class, dtype and rank with one wrong size was most likely meant for that member.
 _NEARNESS = {"size": -4, "axes": -4, "link": -4, "rank": -3, "batched": -3, "unbatched": -3, "dtype": -2}
 
 
@@ -77,6 +83,7 @@ def _sequence(spec: SequenceOf, policy: Policy) -> Check:
     def check(value: Any, bindings: Bindings) -> None:
         if not isinstance(value, spec.cls):
             raise Mismatch("type", spec, value, bindings)
+        # Iterating over a generator, or another iterable with effects, would consume it.
         if item is None or not isinstance(value, policy.iterates):
             return
         for i, part in enumerate(itertools.islice(value, limit)):

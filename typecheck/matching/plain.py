@@ -1,6 +1,6 @@
-"""The checks of what can hold no array: numbers and classes, literals, callables, streams, and what beartype knows.
+"""Checks values that hold no array: numbers, instances, literals, callables, streams, and hints left to beartype.
 
-Only a policy with `plain` asks for them; where a union is told apart, both do.
+These checks run under a policy with `plain`, and in unions under every policy.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from weft.typecheck.matching.policies import Policy
 
 
 def plain_check(annotation: Annotation) -> Check | None:
-    """The check of an annotation that says nothing of arrays, whatever the policy."""
+    """The check of an annotation that is not about arrays, under any policy; None if there is nothing to check."""
     make = _PLAIN.get(type(annotation))
     return None if make is None else make(annotation)
 
@@ -36,14 +36,14 @@ def plain_check(annotation: Annotation) -> Check | None:
 def _instance(spec: Instance) -> Check:
     cls: Any = spec.cls
     number = ((), np.generic) if issubclass(cls, np.generic) else _NUMBERS.get(cls)
-    if issubclass(cls, jaxtyping.AbstractDtype):  # `key: Key`, which jaxtyping refuses to look at: any shape is meant
+    if issubclass(cls, jaxtyping.AbstractDtype):  # bare `key: Key` fails in jaxtyping; here any shape passes
         cls = cls[Any, "..."]
 
     def check(value: Any, bindings: Bindings) -> None:
         try:
             if isinstance(value, cls):
                 return
-        except TypeError:  # a protocol that is not runtime-checkable
+        except TypeError:  # `isinstance` refuses a Protocol without `@runtime_checkable`
             return
         if number is None or not _is_number(value, *number, bindings.lead):
             raise Mismatch("type", spec, value, bindings)
@@ -51,7 +51,7 @@ def _instance(spec: Instance) -> Check:
     return check
 
 
-# A transform turns Python's numbers into scalar arrays, so these pass where the number is asked for.
+# Under a transform, a Python number becomes a scalar array, which must pass where the number is annotated.
 _NUMBERS: dict[type, tuple[tuple[type, ...], Any]] = {
     bool: ((bool, np.bool_), np.bool_),
     int: ((int, np.integer), np.integer),
@@ -61,10 +61,11 @@ _NUMBERS: dict[type, tuple[tuple[type, ...], Any]] = {
 
 
 def _is_number(value: Any, classes: tuple[type, ...], dtypes: Any, lead: Any) -> bool:
-    if isinstance(value, classes) or (dtypes is not np.bool_ and is_size(value)):  # in a proof, one may be symbolic
+    if isinstance(value, classes) or (dtypes is not np.bool_ and is_size(value)):  # proofs pass symbolic sizes
         return True
     if not isinstance(value, jax.Array | jax.ShapeDtypeStruct):
         return False
+    # In a stack of records a number has become an array with the stack's leading axes.
     rank = 0 if lead is None else len(lead[0].dims)
     return value.ndim in (0, rank) and jax.numpy.issubdtype(value.dtype, dtypes)
 
@@ -87,6 +88,7 @@ def _callable(spec: CallableOf) -> Check:
 
 def _literal(spec: LiteralOf) -> Check:
     def check(value: Any, bindings: Bindings) -> None:
+        # The types are compared too: `True == 1`, but `Literal[1]` does not accept `True`.
         if not any(type(value) is type(one) and value == one for one in spec.values):
             raise Mismatch("type", spec, value, bindings)
 
@@ -95,12 +97,13 @@ def _literal(spec: LiteralOf) -> Check:
 
 def _opaque(spec: Opaque) -> Check:
     def check(value: Any, bindings: Bindings) -> None:
+        # Imported here, because most annotations need no beartype and importing it takes time.
         from beartype.door import is_bearable
         from beartype.roar import BeartypeException
 
         try:
             fits = is_bearable(value, spec.hint)
-        except BeartypeException:  # a hint that beartype cannot check
+        except BeartypeException:  # beartype does not support the hint, so nothing can be said
             return
         if not fits:
             raise Mismatch("type", spec, value, bindings)
@@ -119,7 +122,7 @@ _PLAIN: dict[type, Callable[[Any], Check]] = {
 
 
 def _case(annotation: Annotation, policy: Policy) -> Check | None:
-    # `None` is said of arrays, too: that there is none.
+    # `None` is checked under every policy: it says that there is no array.
     return plain_check(annotation) if policy.plain or annotation == NONE else None
 
 

@@ -1,9 +1,9 @@
-"""Policies: in what checking a call and proving one differ, as data; all else about an annotation is the same for both.
+"""Policies: the differences between checking a call and proving a function, as data; all else is shared.
 
-A call at run time is one of many, made with one set of sizes, perhaps in an eager program with objects that others
-change meanwhile. So it is asked little, fast: each record for its own dims, what cannot hold an array for its class.
-A proof is about the program: one name has one size across a whole call, as its reader takes it, unless records keep
-their names apart; and what holds no array is the static checkers' business.
+A call at run time is one of many, has one set of sizes, and may be in an eager program whose objects change during the
+call. It is checked fast and for little: each record for its own dims, a value without arrays for its class.
+A proof is about the program: one name has one size throughout a call, as a reader takes it, unless records keep their
+names apart. Values without arrays are left to static type checkers.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import Literal
 
 @dataclass(frozen=True, eq=False)
 class Policy:
-    """How annotations are matched.
+    """How values are matched against annotations.
 
     Attributes:
-        name: what to call it.
-        shares: whether plain records (NamedTuples, TypedDicts, dataclasses) share the names of the scope that they
-            stand in; else each has a scope of its own, as Modules always have.
-        plain: whether what can hold no array is looked at outside of a union, whose members it always tells apart.
-        boxes: whether a box may stand for the array in it.
-        opens_objects: whether an object's attributes are looked into; else its class is all that is asked.
-        integers: which integers of a record bind dims: those whose fields are annotated `int`, or any that is called
-            like a dim, what its constructor was given included.
-        iterates: the collections whose items are looked at; iterating others may have effects.
-        settles: whether an expression in a record's fields that reads what they do not bind is an error.
+        name: the name for messages and debugging.
+        shares: whether plain records (NamedTuples, TypedDicts, dataclasses) use the names of the scope around them; if
+            not, each has a scope of its own, as Modules always have.
+        plain: whether values without arrays are checked outside of unions; in unions they always are.
+        boxes: whether a box, such as `nnx.Param`, may stand for its array.
+        opens_objects: whether the attributes of objects are checked; if not, only their class is.
+        integers: which integers of a record bind dims: fields annotated `int`, or any integer that is called like a
+            dim, arguments of the constructor included.
+        iterates: the collections whose items are checked; iterating over others may have effects.
+        settles: whether an expression in a record's fields that reads unbound names is an error.
     """
 
     name: str
@@ -41,12 +41,13 @@ class Policy:
 
     @property
     def several(self) -> Policy:
-        """For what is one of several of its kind, in a list or a tree: there each record keeps its names."""
+        """The policy for items of a list or tree: each record there keeps its names, even in a proof."""
+        # Two layers in a list have different sizes under one name; joined, every list of layers would fail.
         return _SEVERAL.get(self, self)
 
     @property
     def within(self) -> Policy:
-        """For what is inside of a record that has names of its own."""
+        """The policy for values inside a record that has names of its own."""
         return _WITHIN.get(self, self)
 
 
@@ -70,7 +71,7 @@ PROOF = Policy(
     iterates=(object,),
     settles=False,
 )
-# A proof in which every record keeps its names to itself: the search tries that where one size for a name fails.
+# A proof in which every record keeps its names to itself, which the search tries where one size for a name fails.
 APART = replace(PROOF, name="proof, apart", shares=False)
 
 _SEVERAL = {PROOF: APART}

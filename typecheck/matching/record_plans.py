@@ -1,4 +1,4 @@
-"""Plans of records: which fields of a class have something to check, and how; made once for each class."""
+"""Plans of records: the fields of a class that have something to check, and their checks, made once for each class."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from weft.typecheck.matching.policies import Policy
 
 @dataclass(frozen=True)
 class FieldCheck:
-    """One field that has something to check.
+    """The checks of one field.
 
     Attributes:
-        slot: the field.
-        whole: the check of everything below.
-        own: the check without the insides of child records, which were checked when they were made.
-        array: the annotation of the array that it holds, if it holds just one.
-        binds: whether arrays that belong to the record itself are in it, so that it binds dims.
+        slot: the field, for messages.
+        whole: the check of the field and of everything inside.
+        own: the check without the insides of child records, which were checked when they were constructed.
+        array: the annotation of the field's array, if the field holds exactly one.
+        binds: whether the field has arrays of the record's own, which bind its dims.
     """
 
     slot: Slot
@@ -49,16 +49,16 @@ class FieldCheck:
 
 @dataclass(frozen=True)
 class RecordPlan:
-    """What to check of a class of records under a policy; made once for each.
+    """The checks of a class of records under a policy.
 
     Attributes:
         cls: the class.
-        form: which sort of class it is.
-        policy: how it is matched.
-        config: its `int` fields, as slots.
-        fields: its other fields with something to check.
-        inside: those of them with arrays or records in them: what an argument is checked for beyond its class.
-        binding: those that bind dims.
+        form: the sort of class.
+        policy: how values are matched.
+        config: the fields annotated `int`, as slots.
+        fields: the other fields that have something to check.
+        inside: the fields with arrays or records inside, which an argument is checked for beyond its class.
+        binding: the fields that bind dims.
     """
 
     cls: type
@@ -72,7 +72,7 @@ class RecordPlan:
 
 @cached_by("class and policy")
 def record_plan(cls: type, policy: Policy) -> RecordPlan:
-    """The plan of a class.
+    """The plan of a class under a policy, made at its first use.
 
     Raises:
         AnnotationError: in one line, if one of its annotations cannot be read.
@@ -88,6 +88,7 @@ def record_plan(cls: type, policy: Policy) -> RecordPlan:
             checks.append(check)
     form = form_of(cls)
     assert form is not None
+    # A call checks an argument's arrays again, because transforms make records with other arrays.
     inside = tuple(check for check in checks if holds_arrays(check.slot.annotation))
     binding = tuple(check for check in inside if check.binds)
     return RecordPlan(cls, form, policy, tuple(config), tuple(checks), inside, binding)
@@ -104,23 +105,24 @@ def _field_check(field: Field, slot: Slot, policy: Policy) -> FieldCheck | None:
 
 
 def _binds(annotation: Annotation) -> bool:
-    """Whether it is an array of the record's own, or a record that `Dims` links to its dims."""
+    """Whether an annotation is an array of the record's own, or a child record whose dims `Dims` links to it."""
     return isinstance(annotation, ArrayOf | BatchedOf | TreeOf) or (
         isinstance(annotation, RecordOf) and annotation.dims is not None
     )
 
 
 def _without_insides(annotation: Annotation) -> Any:
-    """The same with shells in place of child records, where nothing around them asks for their arrays."""
+    """The annotation with a `Shell`, which asks for the class only, in place of each child record without `Dims`."""
     if isinstance(annotation, OneOf | TupleOf | SequenceOf | MappingOf):
         return annotation.rebuilt(_without_insides)
+    # A linked child is opened even so: `Dims` needs the sizes that the fields of the child bind.
     if isinstance(annotation, RecordOf) and annotation.form is MODULE and annotation.dims is None:
         return Shell(annotation)
     return annotation
 
 
 def shell_check(spec: Shell, policy: Policy) -> Check:
-    """Makes the check of a child record's class."""
+    """The check that a child record is of its class, without looking inside."""
     cls, form = spec.record.cls, spec.record.form
 
     def check(value: Any, bindings: Bindings) -> None:

@@ -1,9 +1,9 @@
-"""The check of a record as an argument or inside of one: its class, its fields in their scope, its links.
+"""Checks a record that is an argument or part of one: its class, its fields in their scope, its linked dims.
 
-Which scope its fields have is the policy's to say: a Module's names are its own (two layers of one class differ in
-size), those of a plain record may be the caller's. A child's dims are linked to its parent's where the field says so,
-by `Dims`. A record may be a *stack* (see `stacks`): `Batched[...]` declares that. Where it is not declared, a stack may
-be held, passed around and rebuilt, but not used as a single record.
+The policy says which scope the fields have: a Module's names are its own (two layers of a class differ in size), those
+of a plain record may be the caller's. `Dims` on a field links a child's dims to the parent's. A record may be a *stack*
+(see `stacks`), which `Batched[...]` declares. An undeclared stack may be stored, passed on and rebuilt, but not used as
+a single record.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from weft.typecheck.matching.stacks import Solution, may_be_stack, solve
 
 
 def record_check(spec: RecordOf, policy: Policy) -> Check:
-    """Makes the check of a record; of an object it may ask the class only, for others hold it while a call runs."""
+    """The check of a record; for an object possibly of its class only, as others may change it during the call."""
     form = spec.form
     if form.mutable and not policy.opens_objects:
         return shell_check(Shell(spec), policy)
@@ -57,12 +57,13 @@ def record_check(spec: RecordOf, policy: Policy) -> Check:
             return _check_in_scope(plan, form.values(value), bindings)
         try:
             inner = _scope_inside(spec, value, plan, bindings)
+        # The error then says in which field of which record the mismatch is, from the inside out.
         except Mismatch as miss:
             if miss.bindings is not bindings:
                 miss.outer.append((bindings.slot, bindings.path))
             raise
         if spec.dims is not None:
-            if held is not value:  # a wrapper has dims of its own
+            if held is not value:  # a wrapper such as a mapped layer has dims of its own
                 plan = record_plan(type(held), within)
                 inner = _scope_inside(spec, held, plan, bindings)
             _check_links(spec, spec.dims, plan, held, inner, bindings)
@@ -81,35 +82,38 @@ def _check_keys(spec: RecordOf, value: Any, bindings: Bindings) -> None:
 
 
 def _check_in_scope(plan: RecordPlan, values: Mapping[str, Any], bindings: Bindings) -> None:
-    """Checks the fields of a plain record whose names are those of the scope that it stands in."""
+    """Checks the fields of a plain record whose names belong to the scope around it."""
     for field in plan.fields:
         if field.slot.name in values:
             at(field.slot.name, field.whole, values[field.slot.name], bindings)
 
 
-# Where a stack may stand although nothing declares it: a model's field, and what a function makes. A function that is
-# given one, and says that it takes one record, was most likely not mapped.
+# The roles in which an undeclared stack may stand: a field, and a function's result. An argument annotated as a single
+# record that gets a stack was most likely meant to be mapped over with `vmap`.
 MAY_BE_STACKED = ("field", "return", "yield")
 
 
 def _scope_inside(spec: RecordOf, value: Any, plan: RecordPlan, outer: Bindings) -> Bindings:
-    """The scope of a record inside a value, with all that is in it checked."""
+    """The scope of a record inside a value, after checking everything in the record."""
     values, sparse = plan.form.values(value), plan.form.partial
 
     def begin() -> Bindings:
         inner = start(value, plan, values, outer.slot, sparse)
-        # A record keeps what it is made of, so that NumPy's would stay NumPy's in it.
+        # A record stores arrays as they are, so a NumPy array in an equinox
+        # Module stays one and must not pass for JAX's.
         inner.numpy = outer.numpy and not sparse
         return inner
 
     if outer.stack is None:
+        # A single record is tried first, because it is the common case and solving for leading axes is slow.
         inner = begin()
         try:
             run_fields(plan, plan.inside, values, inner, whole=True)
             return _with_numbers(inner, value, plan)
         except Mismatch as miss:
             rows = rows_of(plan, plan.inside, values, None, sparse, whole=True)
-            # What does not fit inside of a child is said as it is, unless the child is in a stack.
+            # A mismatch inside a child is reported as it is, unless the record
+            # may be a stack and the child a part of it.
             if miss.bindings is not inner and not may_be_stack(rows):
                 raise
     rows = rows_of(plan, plan.inside, values, outer.stack, sparse, whole=True)
@@ -123,18 +127,18 @@ def _scope_inside(spec: RecordOf, value: Any, plan: RecordPlan, outer: Bindings)
 
 
 def _with_numbers(inner: Bindings, value: Any, plan: RecordPlan) -> Bindings:
-    if plan.policy.integers == "called like a dim":  # links may call for any of them
+    if plan.policy.integers == "called like a dim":  # a link may name any integer of the record
         bind_numbers(inner, numbers_of(value, plan), plan.cls)
     return inner
 
 
 def refuse_stack(solution: Solution, value: Any, plan: RecordPlan, bindings: Bindings) -> None:
-    """Refuses a stack where one record is asked for.
+    """Refuses a stack where a single record is annotated.
 
     Raises:
-        Mismatch: if it is one.
+        Mismatch: if the solution has leading axes.
     """
-    # An object may well run its own stack, by `nnx.scan` in a method.
+    # An NNX object may run over its own stack, with `nnx.scan` in a method.
     if solution.axes and not plan.form.mutable:
         raise Mismatch("batched", RecordOf(type(value)), value, bindings, expected=solution.axes)
 
@@ -151,7 +155,7 @@ def _check_links(spec: RecordOf, dims: Dims, plan: RecordPlan, value: Any, inner
 
 
 def _dims_to_link(plan: RecordPlan) -> set[str]:
-    """The dims that the fields of a class may bind."""
+    """The dims that the fields of a class can bind, for the error about a link to a dim that none of them binds."""
     known = {slot.name for slot in plan.config}
     for field in plan.fields:
         known |= {name for shape in shapes_in(field.slot.annotation) for name in shape.names}
@@ -168,12 +172,12 @@ def _check_link(spec: RecordOf, child: str, dim: Any, value: Any, inner: Binding
     except Mismatch as miss:
         miss.reason, miss.detail, miss.inner = "link", child, inner
         raise
-    if bound:  # say which array of the child it comes from
+    if bound:  # the origin names the array of the child that gave the size
         outer.origins[dim.name] = Origin(outer.slot, (*outer.path, child), None, inner.origins[child])
 
 
 def is_made_of_fields(cls: Any) -> bool:
-    """Whether records of a class are made by giving their fields, as a dataclass is, not by a written `__init__`."""
+    """Whether a class has a generated `__init__` that takes the fields, as a dataclass has."""
     code = getattr(cls.__init__, "__code__", None)
     return code is not None and code.co_filename == "<string>"
 
@@ -181,19 +185,19 @@ def is_made_of_fields(cls: Any) -> bool:
 def check_instance(
     value: Any, policy: Policy, *, whole: bool = False, given: Mapping[str, Any] | None = None
 ) -> Solution:
-    """Holds a record to its own annotations, with all that is in it.
+    """Checks a record against its own annotations, with everything inside; returns its dims.
 
-    A record without some of its leaves, such as a part of a split one or a gradient, is as good as a whole one, unless
-    `whole` says that it was just made. A stack of records is as good as one, unless a written constructor made it.
+    A record that lacks some leaves, such as a part of a split record or a gradient, passes, unless `whole` says that
+    it was just constructed. A stack of records passes, unless a handwritten constructor made it.
 
     Args:
         value: the record.
         policy: how it is matched.
-        whole: whether it was just made.
-        given: what its constructor was given; see `start`.
+        whole: whether the record was just constructed.
+        given: the arguments of its constructor; see `start`.
 
     Raises:
-        Mismatch: for the first field that is not what it is annotated as, or contradicts another.
+        Mismatch: for the first field that does not fit its annotation, or contradicts another field.
     """
     cls = type(value)
     slot = Slot("field", "", cls, RecordOf(cls))
@@ -202,6 +206,7 @@ def check_instance(
     solution = solution_of(
         value, plan, plan.inside, whole=True, sparse=sparse, shares=not whole, given=given, slot=slot
     )
+    # A handwritten `__init__` makes one record; a generated one may be called by code that rebuilds a stack.
     if whole and not is_made_of_fields(cls):
         refuse_stack(solution, value, plan, Bindings(slot))
     _with_numbers(solution.bindings, value, plan)
@@ -209,7 +214,7 @@ def check_instance(
 
 
 def dims_of_instance(value: Any, policy: Policy) -> Bindings:
-    """The dims of a record, of one in a stack if it is that; those that fit if its fields contradict each other."""
+    """The dims of a record, or of each record of a stack; if fields contradict each other, only dims that fit."""
     try:
         return check_instance(value, policy).bindings
     except (Mismatch, AnnotationError):
@@ -217,7 +222,7 @@ def dims_of_instance(value: Any, policy: Policy) -> Bindings:
 
 
 def not_one(record: Any, plan: RecordPlan, bindings: Bindings) -> Mismatch:
-    """What is wrong with a record whose fields do not fit: it is a stack, or has axes too few, or one field is."""
+    """The mismatch of a record whose fields do not fit: it is a stack, lacks axes, or has a wrong field."""
     try:
         solution = stack_of(record, plan)
     except Mismatch as nearest:
@@ -226,9 +231,9 @@ def not_one(record: Any, plan: RecordPlan, bindings: Bindings) -> Mismatch:
 
 
 def check_rebuilt(tree: Any, policy: Policy = RUN_TIME) -> Mismatch | None:
-    """What does not fit in the records of a tree, each by itself or, if it is a stack, with what is in it."""
+    """The first mismatch in the records of a tree, each record taken by itself or as a stack; None if all fit."""
     for record in records_in(tree):
-        with contextlib.suppress(AnnotationError):  # said when it was made, if it is weft's to say
+        with contextlib.suppress(AnnotationError):  # an unreadable annotation was reported when the record was made
             plan = record_plan(type(record), policy)
             try:
                 scope_of(record, plan)

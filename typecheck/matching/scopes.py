@@ -1,10 +1,10 @@
 """Scopes: the dims that the fields of one record bind.
 
-Every record is a scope of its own: its fields bind the dims of this one instance, and so do integers among them
-(`Policy.integers`): `width: int` is the size of the dim `width`.
+Every record is a scope of its own: its fields bind the dims of this instance, and integers among the fields do so as
+well (`Policy.integers`): `width: int` is the size of the dim `width`.
 
-There are three ways to ask. `scope_of` takes the record for one whole record, and is quick about it. `solution_of`
-finds out whether it is a *stack* of such (see `stacks`), and by which axes. `dims_of` never fails: it keeps what fits.
+There are three functions. `scope_of` takes the record for a single one, and is fast. `solution_of` finds out whether
+the record is a *stack* (see `stacks`), and over which axes. `dims_of` never fails: it returns the dims that fit.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ NO_SLOT = Slot("value", "", None, Instance(object))
 
 
 def scope_of(record: Any, plan: RecordPlan, *, everything: bool = False, sparse: bool = True) -> Bindings:
-    """The scope that a record's fields make.
+    """The scope that the fields of a record make.
 
     Args:
-        record: the record.
-        plan: its class's plan.
-        everything: whether to check all fields, or only those that bind dims.
-        sparse: whether `None` and what is no array pass in the place of an array, as in the parts of a split record.
+        plan: the plan of the record's class.
+        everything: whether to check all fields, or only the fields that bind dims.
+        everything: whether to check all fields, or only the fields that bind dims.
+        sparse: whether `None`, an axis or a spec may stand for an array, as in the parts of a split record.
 
     Raises:
         Mismatch: at the first field that does not fit.
@@ -50,9 +50,9 @@ def scope_of(record: Any, plan: RecordPlan, *, everything: bool = False, sparse:
 
 
 def number_for_array(record: Any, plan: RecordPlan) -> Mismatch | None:
-    """What is wrong with a record that holds a number where a field says an array.
+    """The mismatch of a record that has a number where a field is annotated as an array; None if there is none.
 
-    As a tree of axes it may; a method would compute with the number, in another dtype and shape.
+    As a tree of axes for `vmap` such a record is right; a method would compute with the number.
     """
     if plan.form.mutable:
         return None
@@ -69,7 +69,7 @@ def number_for_array(record: Any, plan: RecordPlan) -> Mismatch | None:
 
 
 def dims_of(record: Any, policy: Policy) -> Bindings:
-    """The dims that a record's fields bind, as far as they fit; what does not is another's to report."""
+    """The dims that the fields of a record bind, as far as they fit; mismatches are ignored, and reported elsewhere."""
     plan = record_plan(type(record), policy)
     values = plan.form.values(record)
     bindings = start(record, plan, values, NO_SLOT, True)
@@ -90,13 +90,14 @@ def start(
     sparse: bool,
     given: Mapping[str, Any] | None = None,
 ) -> Bindings:
-    """A new scope for a record, with the dims that integers stand for.
+    """A new scope for a record, in which integers already bind the dims of their names.
 
-    What its constructor was `given` stands for the dims of the same names: `Linear(inp, out)` of a field `"inp out"`.
+    Constructor arguments in `given` bind the dims of their names, too: `Linear(inp, out)` and a field `"inp out"`.
     """
     bindings = Bindings(slot, lambda: {**values, "self": record})
     bindings.sparse = sparse
     if plan.policy.integers == "declared":
+        # Integers come first, so an array that contradicts `width: int` is reported with the field as its origin.
         for one in plan.config:
             value = values.get(one.name)
             if type(value) is int:
@@ -110,13 +111,13 @@ def start(
 
 
 def numbers_of(record: Any, plan: RecordPlan) -> dict[str, Any]:
-    """The integers among a record's fields; for an object, among its attributes and what it was made of."""
+    """The integers among the fields of a record; for an object, its integer attributes and constructor arguments."""
     numbers = {name: one for name, one in plan.form.values(record).items() if is_size(one)}
     return {**numbers, **sizes_of_object(record)} if plan.form.mutable else numbers
 
 
 def bind_numbers(bindings: Bindings, values: Mapping[str, Any], owner: type | None = None) -> None:
-    """Lets integers stand for the dims of their names, as any reader takes them, where nothing else does."""
+    """Binds dims to the integers of their names, as a reader would, where no array has bound them."""
     for name, value in values.items():
         if name not in bindings.sizes and is_size(value):
             slot = bindings.slot if owner is None else Slot("config", name, owner, Instance(int))
@@ -127,13 +128,14 @@ def bind_numbers(bindings: Bindings, values: Mapping[str, Any], owner: type | No
 def run_fields(
     plan: RecordPlan, checks: tuple[FieldCheck, ...], values: Mapping[str, Any], bindings: Bindings, *, whole: bool
 ) -> None:
-    """Checks some fields, in order.
+    """Checks some fields of a record, in order.
 
     Raises:
-        Mismatch: at the first that does not fit.
+        Mismatch: at the first field that does not fit.
     """
     for field in checks:
         name = field.slot.name
+        # A field may be unset, as long as the constructor has not assigned it.
         if name not in values:
             continue
         value = values[name]
@@ -146,7 +148,7 @@ def run_fields(
 
 
 def _is_absent(field: FieldCheck, value: Any) -> bool:
-    """Whether a field of a sparse record holds nothing to check: `None`, or an axis or spec in an array's place."""
+    """Whether a field of a sparse record has no array to check: it holds `None`, or an axis or spec instead."""
     return value is None or (field.array is not None and not is_array(value) and not is_box_class(type(value)))
 
 
@@ -162,20 +164,20 @@ def solution_of(
     given: Mapping[str, Any] | None = None,
     slot: Slot = NO_SLOT,
 ) -> Solution:
-    """The dims of a record, and the stack that it is, if it is one.
+    """The dims of a record, and the stack that the record is, if any.
 
     Args:
         record: the record.
-        plan: its class's plan.
-        checks: the fields that count.
-        outer: the stack that it stands in.
-        whole: whether the insides of child records are checked with it.
+        plan: the plan of the record's class.
+        checks: the fields to check.
+        outer: the stack around the record.
+        whole: whether the insides of child records are checked as well.
         sparse, given: as in `scope_of`, `start`.
         shares: as in `solve`.
-        slot: what is being checked.
+        slot: the argument or field that is being checked.
 
     Raises:
-        Mismatch: if its fields fit neither as those of one record, nor as a stack's.
+        Mismatch: if the fields fit neither a single record nor a stack.
     """
     values = plan.form.values(record)
     rows = rows_of(plan, checks, values, outer, sparse, whole=whole)
@@ -193,17 +195,17 @@ def stack_of(
     sparse: bool = True,
     shares: bool = True,
 ) -> Solution:
-    """What a record is whose fields do not fit as those of one record, or that stands in a stack: a stack of such.
+    """The stack that a record is, for a record whose fields do not fit as a single one or that is inside a stack.
 
     Args:
         record: the record.
-        plan: its class's plan.
-        outer: the stack that it stands in.
+        plan: the plan of the record's class.
+        outer: the stack around the record.
         everything, sparse: as in `scope_of`.
         shares: as in `solve`.
 
     Raises:
-        Mismatch: if it is none, or a record below it is not in the same stack.
+        Mismatch: if it is no stack, or a record inside it is not part of the same stack.
     """
     checks = plan.fields if everything else plan.binding
     solution = solution_of(record, plan, checks, outer, sparse=sparse, shares=shares)
@@ -213,11 +215,11 @@ def stack_of(
 
 
 def _check_below(plan: RecordPlan, values: Mapping[str, Any], stack: Stack) -> None:
-    """Holds the records in a stacked one to its axes."""
+    """Checks that the records inside a stacked record have the stack's leading axes."""
     for name, value in values.items():
         inside = replace(stack, role=_role(plan, name, value).inside(stack.role))
         for child in records_in(value, inside=False):
-            with contextlib.suppress(AnnotationError):  # said when it was made, if it is weft's to say
+            with contextlib.suppress(AnnotationError):  # an unreadable annotation was reported when the record was made
                 stack_of(child, record_plan(type(child), plan.policy), inside)
 
 
@@ -230,7 +232,7 @@ def rows_of(
     *,
     whole: bool,
 ) -> list[Row]:
-    """Some fields of a record as rows to solve."""
+    """Fields of a record as the rows that `solve` takes."""
     around = NO_ROLE if outer is None else outer.role
     return [
         row(
@@ -239,22 +241,24 @@ def rows_of(
             one.whole if whole else one.own,
             _role(plan, one.slot.name, values[one.slot.name]).inside(around),
         )
+        # In a sparse record, a field without an array has nothing that could contradict a stack.
         for one in checks
         if one.slot.name in values and not (sparse and _is_absent(one, values[one.slot.name]))
     ]
 
 
 def _role(plan: RecordPlan, name: str, value: Any) -> Role:
-    # The class of a box is the kind of what it holds.
+    # The class of a Variable is its kind: `BatchStat` may be shared where `Param` is stacked.
     if is_box_class(type(value)):
         return Role(cast(Any, type(value)))
     return plan.form.roles(plan.cls).get(name, NO_ROLE)
 
 
 def records_in(tree: Any, *, inside: bool = True) -> list[Any]:
-    """The Modules in a tree, outermost first; those inside of others too, unless it is only asked for the outermost."""
+    """The Modules in a tree, outermost first; with `inside=False`, only the outermost."""
     found: list[Any] = []
-    # Objects of other libraries may be pytrees that contain themselves: what is met again is not looked into again.
+    # Objects of other libraries may be pytrees that contain themselves, so
+    # a node that was visited is not visited again.
     seen: dict[int, Any] = {}
 
     def visit(node: Any) -> None:
@@ -262,7 +266,7 @@ def records_in(tree: Any, *, inside: bool = True) -> list[Any]:
             if one is node:
                 return False
             again = id(one) in seen
-            seen[id(one)] = one  # kept, so that its identity stays its own
+            seen[id(one)] = one  # the reference keeps the object alive, so that its id is not reused
             return again or is_module(one)
 
         for leaf in jax.tree.leaves(node, is_leaf=is_end):
@@ -276,7 +280,7 @@ def records_in(tree: Any, *, inside: bool = True) -> list[Any]:
 
 
 def missing_axes(record: Any, plan: RecordPlan) -> int:
-    """How many axes too few all of a record's own arrays have, as when a transform mapped over a plain record."""
+    """How many axes all of a record's own arrays lack, as when a transform maps over a record that is no stack."""
     values = plan.form.values(record)
     rows: list[tuple[ArrayOf | None, Any]] = [(field.array, values.get(field.slot.name)) for field in plan.binding]
     counts = {
@@ -284,10 +288,11 @@ def missing_axes(record: Any, plan: RecordPlan) -> int:
         for array, value in rows
         if array is not None and is_array(value) and array.shape.variadic is None
     }
+    # The same number for every array: if the arrays differ, a single field is wrong and the record was not mapped over.
     return counts.pop() if len(counts) == 1 and min(counts) > 0 else 0
 
 
 def overmapped(record: Any, plan: RecordPlan, bindings: Bindings) -> Mismatch | None:
-    """That a record has axes too few, if that is what is wrong with it."""
+    """A mismatch that says that a record lacks axes; None if it does not lack the same number in every array."""
     missing = missing_axes(record, plan)
     return Mismatch("overmapped", RecordOf(type(record)), record, bindings, expected=missing) if missing else None

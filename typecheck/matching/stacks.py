@@ -1,16 +1,16 @@
-"""Stacks: records whose arrays carry further axes in front, as `vmap` over a constructor gives them.
+"""Stacks: records whose arrays have further leading axes, as `vmap` over a constructor makes them.
 
-Whether a record is one, or a stack of such, is a question about all of its fields at once. Field by field it cannot be
-answered: `kernel: "*window group_in out"` takes any number of axes, and only `bias: "out"` beside it says how many of
-them are the stack's. So the axes in front are *solved for*: none at first, then as many as there may be, until every
-field fits, and the records below are held to what was found.
+Whether a record is a single one or a stack is a question about all of its fields at once. No field alone answers it:
+`kernel: "*window group_in out"` accepts any number of axes, and only `bias: "out"` shows how many of them belong to the
+stack. So the leading axes are *solved for*: none at first, then as many as possible, until every field fits; the
+records inside are then checked for the same axes.
 
-Which arrays ride along is decided by *role*, that is by kind and tags: `vmap(make, out_axes=axes({BatchStat: None, ...:
-0}))` gives layers that share their statistics. Arrays of one role all carry the stack's axes, or none of them does;
-else a bias that has lost its axis would pass as one that is shared.
+Which arrays have the leading axes is decided by *role*, that is by kind and tags: `vmap(make, out_axes=axes({BatchStat:
+None, ...: 0}))` makes layers that share statistics. All arrays of a role have the stack's axes, or none of them has;
+otherwise a bias that lost its axis would pass as a shared one.
 
-Words: the *extra* axes are those of one stack; the *lead* of an array is all that it carries in front, those of the
-stacks around it included.
+Words: the *extra* axes are those of one stack; the *lead* of an array is all of its leading axes, those of stacks
+around it included.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ _NONE = Shape(())
 
 @dataclass(frozen=True)
 class Row:
-    """One field of a record.
+    """One field of a record, as `solve` needs it.
 
     Attributes:
         slot: the field.
-        role: what it says of the arrays in it.
-        value: what it holds.
+        role: the kind and tags of the arrays in the field.
+        value: the field's value.
         check: the check of its annotation.
-        arrays: the arrays of the record's own that are in it.
-        rank: how many axes of theirs the annotation names; None if it does not say it of just one array.
+        arrays: the arrays in the field that are the record's own.
+        rank: how many axes the annotation names; None if it is not about exactly one array.
     """
 
     slot: Slot
@@ -60,12 +60,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Solution:
-    """The dims of one record, and the stack that it is.
+    """The dims of a record, and the stack that it is, if any.
 
     Attributes:
-        bindings: the dims of the record, or of each one of the stack.
-        axes: the extra axes, `()` for one record.
-        stack: what holds for the records below it; None if there is nothing in front.
+        bindings: the dims of the record, or of each record of the stack.
+        axes: the extra axes; `()` for a single record.
+        stack: the stack around the records inside; None if there are no leading axes.
     """
 
     bindings: Bindings
@@ -74,10 +74,10 @@ class Solution:
 
 
 def row(slot: Slot, value: Any, check: Check, role: Role) -> Row:
-    """A field as a row to solve."""
+    """A field as a row for `solve`."""
     held, annotation = unboxed(value), slot.annotation
     leaves = jax.tree.leaves(held, is_leaf=is_module)
-    arrays = tuple(leaf for leaf in leaves if is_array(leaf) and hasattr(leaf, "shape"))  # symbolic sizes have none
+    arrays = tuple(leaf for leaf in leaves if is_array(leaf) and hasattr(leaf, "shape"))  # a symbolic size has no shape
     if role.kind is None and arrays:
         role = replace(role, kind=kind_of_array(arrays[0]))
     shapes = [one.shape for one in members_of(annotation) if isinstance(one, ArrayOf)]
@@ -93,17 +93,17 @@ def solve(
     shares: bool = True,
     last: bool = True,
 ) -> Solution:
-    """Finds the axes in front with which all fields of a record fit.
+    """Finds leading axes with which all fields of a record fit.
 
     Args:
         rows: the fields.
-        start: gives a new scope for the record.
-        outer: the stack that the record stands in.
-        shares: whether arrays of one role may lack the axes that those of another carry.
+        start: makes a new scope for the record.
+        outer: the stack around the record.
+        shares: whether the arrays of one role may lack axes that those of another role have.
         last: whether nothing more will be bound, so that an expression with an unbound name is an error.
 
     Raises:
-        Mismatch: if there are none: what is wrong where the most fields fit.
+        Mismatch: if no leading axes fit: the mismatch of the attempt in which the most fields fit.
     """
     attempts: list[_Attempt] = []
     for stack, size in _without_variadic(outer or Stack((_NONE,)), rows):
@@ -117,11 +117,14 @@ def solve(
                     continue
                 if size is not None:
                     size(attempt.bindings)
+                # Records inside must have the same leading axes by role, so that one
+                # field cannot be stacked without the other.
                 stack.known.update({role: base for role, (base, _) in leads.items()})
                 below = attempt.below if outer is not None or extra else None
                 return Solution(attempt.bindings, extra, below)
     best = max(attempts, key=lambda attempt: attempt.score)
     try:
+        # The best attempt runs once more to raise its first mismatch, with bindings as they were at that point.
         best.again(start()).run(rows, last, until_first=True)
     except Mismatch as miss:
         best.explain(miss)
@@ -130,7 +133,7 @@ def solve(
 
 
 def batched_check(spec: BatchedOf, policy: Policy) -> Check | None:
-    """The check of something whose arrays all carry declared axes in front."""
+    """The check of a value whose arrays all have declared leading axes; None if nothing inside is checked."""
     inner = check_of(spec.inner, policy)
     if inner is None:
         return None
@@ -147,8 +150,9 @@ CASES[BatchedOf] = batched_check
 
 @contextlib.contextmanager
 def leading(axes: Shape, bindings: Bindings) -> Iterator[None]:
-    """While it lasts, what is checked is in a stack with declared axes; those of stacks inside stacks add up."""
+    """Checks inside the `with` block expect declared leading axes, in front of which stand those of outer stacks."""
     kept = bindings.lead, bindings.stack
+    # Nested `Batched` add up: `Batched[Batched[X, "a"], "b"]` has the axes of both in front.
     bindings.lead = (axes if bindings.lead is None else axes.under(bindings.lead[0]), bindings)
     bindings.stack = (bindings.stack or Stack((_NONE,))).under(axes, bindings)
     try:
@@ -162,34 +166,34 @@ def may_be_stack(rows: Sequence[Row]) -> bool:
     return any(_extras(rows, Stack((_NONE,))))
 
 
-# For each role the lead that the stack around gives it, and which of the extra axes it carries.
+# By role: the leading axes from the stack around the record, and the extra axes that arrays of the role have.
 _Leads = dict[Role, tuple[Shape, tuple[Any, ...]]]
 
 
 class _Attempt:
-    """One choice of leads, and what fits under it."""
+    """One choice of leading axes, and the fields that fit under it."""
 
     def __init__(self, stack: Stack, extra: tuple[Any, ...], leads: _Leads, bindings: Bindings):
         self.stack, self.extra, self.leads, self.bindings = stack, extra, leads, bindings
         self.misses: list[Mismatch] = []
         self.fitted: list[Row] = []
-        # What names the axes is a scope further out, which a choice that does not fit leaves as it was.
+        # The axes are named in a scope further out, which an attempt that fails must leave unchanged.
         self.kept = None if stack.scope is None else stack.scope.snapshot()
         known = {role: _then(*lead) for role, lead in leads.items()}
         possible = tuple(_then(lead, axes) for lead in stack.leads for axes in _choices(extra))
         self.below = Stack(possible, stack.scope, False, stack.role, {**stack.known, **known})
 
     def forget(self) -> None:
-        """Unbinds the names of the stack around that this choice has bound."""
+        """Unbinds the names that this attempt has bound in the scope around the stack."""
         if self.stack.scope is not None and self.kept is not None:
             self.stack.scope.restore(self.kept)
 
     def again(self, bindings: Bindings) -> _Attempt:
-        """The same choice, with nothing bound."""
+        """The same choice of leading axes, with nothing bound."""
         return _Attempt(self.stack, self.extra, self.leads, bindings)
 
     def run(self, rows: Sequence[Row], last: bool, *, until_first: bool = False) -> None:
-        """Checks every field, those after one that does not fit too, unless that one is wanted."""
+        """Checks every field, continuing after a mismatch to count the fields that fit, unless `until_first`."""
         bindings = self.bindings
         in_stack = self.below.leads != (_NONE,)
         for one in rows:
@@ -218,11 +222,11 @@ class _Attempt:
 
     @property
     def score(self) -> tuple[int, bool]:
-        """How near it came: by the fields that fit, then a size that is wrong is nearer than a rank."""
+        """How close the attempt came: the number of fitting fields, then whether a size rather than a rank is wrong."""
         return len(self.fitted), self.misses[0].reason in ("size", "axes", "link", "dtype")
 
     def explain(self, miss: Mismatch) -> None:
-        """Adds to a mismatch in a stack that was found the axes of it, and a field that shows them."""
+        """Adds to a mismatch in an undeclared stack the axes of the stack, and a field that shows them."""
         lead = self.below.leads[0]
         if miss.stacked is not None or self.below.scope is not None or not lead.dims:
             return
@@ -238,15 +242,15 @@ def _then(lead: Shape, axes: tuple[Any, ...]) -> Shape:
 
 
 def _choices(axes: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
-    """All of some axes, then what is left without those over which an array is shared."""
+    """The extra axes that an array may have: all of them first, then fewer, as an array may be shared over some."""
     for count in range(len(axes), -1, -1):
         yield from itertools.combinations(axes, count)
 
 
 def _extras(rows: Sequence[Row], stack: Stack) -> Iterator[tuple[Any, ...]]:
-    """The extra axes that there may be: none, then one, two, ...; the sizes that most arrays begin with come first."""
+    """The extra axes to try: none, then one, two, ...; sizes that most arrays begin with come first."""
     yield ()
-    # What is left of each array behind the axes of the stack around it, and how much of that its annotation asks for.
+    # The axes of each array behind those of outer stacks, how many the annotation names, and whether that is unknown.
     rests = [
         (tuple(array.shape[len(lead.dims) :]), one.rank or 0, one.rank is None)
         for one in rows
@@ -258,28 +262,29 @@ def _extras(rows: Sequence[Row], stack: Stack) -> Iterator[tuple[Any, ...]]:
     if stack.declared:
         return
     for count in range(1, most + 1):
-        # Where as many arrays say one as say another, the later ones are taken to be right: errors go by field order.
+        # In a tie the later fields win, so that the error is about an earlier field: errors follow the order of fields.
         found = Counter(rest[:count] for rest, rank, _ in reversed(rests) if len(rest) - rank >= count)
         yield from (axes for axes, _ in found.most_common())
 
 
 def _leads(rows: Sequence[Row], stack: Stack, extra: tuple[Any, ...], shares: bool) -> Iterator[_Leads]:
-    """What the arrays of each role may carry: all that there is, then less, as far as arrays may be shared."""
+    """The leading axes that arrays of each role may have: all axes first, then fewer, as far as roles may share."""
     roles = list(dict.fromkeys(one.role for one in rows if one.arrays))
     options = [
         [(base, axes) for base in stack.of(role) for axes in (_choices(extra) if shares else (extra,))]
         for role in roles
     ]
     for chosen in itertools.product(*options):
+        # At least one role must have all extra axes, or a smaller set of extra axes would be the same choice.
         if not extra or any(axes == extra for _, axes in chosen):
             yield dict(zip(roles, chosen, strict=True))
 
 
 def _without_variadic(stack: Stack, rows: Sequence[Row]) -> Iterator[tuple[Stack, Callable[[Bindings], None] | None]]:
-    """The stacks that `Batched[..., "*stages"]` may stand for, with what binds the name once one of them fits."""
+    """The stacks that `Batched[..., "*stages"]` may mean, each with a function that binds the name if it fits."""
     lead, scope = stack.leads[0], stack.scope
     shapes = [tuple(array.shape) for one in rows for array in one.arrays]
-    if lead.variadic is None or scope is None or not shapes:  # those without arrays leave it to the records below
+    if lead.variadic is None or scope is None or not shapes:  # a record without arrays leaves it to its children
         yield stack, None
         return
     at, dim = lead.variadic, lead.dims[lead.variadic]

@@ -1,7 +1,7 @@
-"""The check of `PyTree[leaf, "S T"]`: every leaf, and the names of structures.
+"""Checks `PyTree[leaf, "S T"]`: every leaf, and the names of structures.
 
-What a leaf is depends on the annotation: `PyTree[tuple[int, int]]` has tuples as leaves. Structure names bind tree
-definitions as dims bind sizes; `"S T"` is S with a T in place of every leaf, `"... T"` ends in T, `"S ..."` begins
+The annotation decides what a leaf is: `PyTree[tuple[int, int]]` has tuples as leaves. Structure names bind treedefs as
+dims bind sizes: `"S T"` is S with a T in place of each leaf, `"... T"` ends in T, and `"S ..."` begins
 with S.
 """
 
@@ -33,7 +33,7 @@ IsLeaf = Callable[[Any], bool]
 
 
 def tree_check(spec: TreeOf, policy: Policy) -> Check | None:
-    """Makes the check of a pytree."""
+    """The check of a pytree; None if the annotation says nothing of leaves and structure."""
     leaf_check = check_of(spec.leaf, policy.several)
     if leaf_check is None and not spec.structure:
         return None
@@ -49,7 +49,7 @@ def tree_check(spec: TreeOf, policy: Policy) -> Check | None:
         try:
             for number, (path, leaf) in enumerate(leaves):
                 bindings.path = (*kept[0], *map(key_part, path))
-                if spec.structure:  # "?n" is of a leaf of the tree that has one
+                if spec.structure:  # `"?n"` means the leaf of the tree whose structure has a name
                     bindings.leaf = f"{kept[1]}({number}){' '.join(spec.structure)}:"
                 leaf_check(leaf, bindings)
         finally:
@@ -59,7 +59,7 @@ def tree_check(spec: TreeOf, policy: Policy) -> Check | None:
 
 
 def _leaf_test(annotation: Annotation) -> IsLeaf | None:
-    """Which nodes are leaves because the annotation says so; None if arrays and numbers are the only ones."""
+    """The test for nodes that the annotation makes leaves; None if only arrays and numbers are leaves."""
     match annotation:
         case OneOf(members):
             tests = [test for test in map(_leaf_test, members) if test is not None]
@@ -74,7 +74,8 @@ def _leaf_test(annotation: Annotation) -> IsLeaf | None:
         case SequenceOf(cls=cls) | MappingOf(cls=cls) | BoxOf(cls=cls):
             return lambda node: isinstance(node, cls)
         case RecordOf(cls=cls) if annotation.form is TYPEDDICT:
-            # Else every dict would be a leaf, those that hold some included.
+            # If any dict were a leaf, no dict could hold several TypedDicts: a
+            # leaf must have the keys of the TypedDict.
             keys, required = frozenset(cls.__annotations__), cls.__required_keys__  # pyright: ignore
             return lambda node: isinstance(node, dict) and required <= node.keys() <= keys
         case RecordOf(cls=cls):
@@ -82,7 +83,7 @@ def _leaf_test(annotation: Annotation) -> IsLeaf | None:
         case Instance(cls=cls) if cls not in (int, float, bool, complex):
             return lambda node: isinstance(node, cls)
         case TreeOf(leaf):
-            # A tree of trees is a tree: what its leaves are, the inner one says.
+            # The leaves of a tree of trees are those of the inner annotation.
             return _leaf_test(leaf)
         case LiteralOf(values) if None in values:
             return lambda node: node is None
@@ -107,9 +108,11 @@ def _check_structure(spec: TreeOf, found: Any, value: Any, bindings: Bindings) -
     names = [piece for piece in spec.structure if piece != "..."]
     unbound = next((name for name in names if name not in bindings.structures), None)
     if unbound is not None:
-        # A later argument may bind it, as it may bind a dim.
+        # A later argument may bind the structure, as a later argument may bind a dim.
         slot, path = bindings.slot, bindings.path
 
+        # The check runs again when more is bound; if a name is still missing
+        # it appends itself again, which is undone here.
         def check() -> bool:
             kept = bindings.slot, bindings.path, len(bindings.pending)
             bindings.slot, bindings.path = slot, path
@@ -133,6 +136,7 @@ def _check_structure(spec: TreeOf, found: Any, value: Any, bindings: Bindings) -
         raise Mismatch("structure", spec, value, bindings, expected=expected, detail=" ".join(spec.structure))
 
 
+# A treedef has no operations of its own, so structures are compared as trees with zeros for leaves.
 def _filled(structure: Any) -> Any:
     return structure.unflatten([0] * structure.num_leaves)
 
@@ -146,6 +150,7 @@ def _compose(structures: list[Any]) -> Any:
 
 
 def _begins_with(found: Any, expected: Any) -> bool:
+    # `flatten_up_to` raises ValueError where a tree does not begin with the structure.
     try:
         expected.flatten_up_to(_filled(found))
     except ValueError:

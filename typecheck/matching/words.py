@@ -1,4 +1,4 @@
-"""Words for values: one wording for all who speak of them, `f32[8,5]` for an array."""
+"""Short texts for values in messages: `f32[8,5]` for an array."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BITS = re.compile(r"(float|int|uint|complex)(\d+)$")
 
 def dtype_name(dtype: Any) -> str:
     """A dtype's name as jaxtyping knows it: `float32`, `prng_key`."""
-    if isinstance(dtype, type):  # what an array of another library may say in the place of a dtype
+    if isinstance(dtype, type):  # arrays of other libraries may have a class as their dtype
         return dtype.__name__
     name = getattr(getattr(dtype, "type", None), "__name__", None)
     if name is None:
@@ -38,7 +38,7 @@ def short_dtype(dtype: Any) -> str:
 
 
 def in_words(value: Any) -> str:
-    """A value in a few words: an array by dtype and shape, a few of them by theirs, anything else by its type.
+    """A value in a few words: arrays by dtype and shape, short tuples and lists by their items, the rest by type.
 
     >>> in_words((np.zeros((2, 3), "float32"), 4, "sum"))
     "(numpy f32[2,3], int 4, str 'sum')"
@@ -57,7 +57,7 @@ def in_words(value: Any) -> str:
 
 
 def _whose(value: Any) -> str:
-    """Whose array it is, where it is none of JAX's: that may be all that is wrong with it."""
+    """The library of an array that is not JAX's, for messages: that may be the whole mistake."""
     root = type(value).__module__.partition(".")[0]
     return "" if root in ("jax", "jaxlib", "weft") else f"{root if root == 'numpy' else type(value).__name__} "
 
@@ -67,5 +67,5 @@ def _is_shaped(value: Any) -> bool:
 
 
 def axes_in_words(shape: Any) -> str:
-    """Axes as they stand between brackets: `8,5`."""
+    """Axes as they are written between brackets: `8,5`."""
     return ",".join(map(str, shape))

@@ -1,1 +1,1 @@
-"""A mismatch in words: what, where each dim was bound, and the likely fix."""
+"""Puts a mismatch into words: what is wrong, where each dim was bound, and the likely fix."""

@@ -1,7 +1,7 @@
-"""Explain: a mismatch in words.
+"""Explain: puts a mismatch into words.
 
-One screen: what was expected and found, the module path and where the annotation stands, where each dim that matters
-was bound, the likely fix, and the transforms. `WEFT_TYPECHECK_VERBOSE=1` adds every other name that was bound.
+One screen: the expected and the actual value, the module path and the line of the annotation, where each relevant dim
+was bound, the likely fix, and the transforms. `WEFT_TYPECHECK_VERBOSE=1` adds every other bound name.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from weft.typecheck.modes import verbose
 
 
 def expected(annotation: Any, bindings: Bindings, value: Any = None) -> str:
-    """An annotation with the sizes that are known: `f32[*batch,in=5]`."""
+    """An annotation with the sizes that are known, such as `f32[*batch,in=5]`."""
     if not isinstance(annotation, ArrayOf):
         return str(annotation)
+    # The value's own dtype is shown if it fits, so that a message about a size differs in the size only.
     fits = is_array(value) and annotation.dtype.accepts(dtype_name(value.dtype))
     dtype = short_dtype(value.dtype) if fits else annotation.dtype.name
     return f"{dtype}[{','.join(_known(dim, bindings) for dim in annotation.shape.dims)}]"
@@ -41,6 +42,7 @@ def _known(dim: Dim, bindings: Bindings) -> str:
         case VariadicDim(name=str(name)) if name in bindings.variadics:
             return f"{text}={_tuple(bindings.variadics[name].shape)}"
         case SymbolicDim():
+            # A dim expression with unbound names is shown as it is written.
             try:
                 return f"{text}={dim.evaluate(bindings.sizes, bindings.arguments())}"
             except AnnotationError:
@@ -54,8 +56,9 @@ def _tuple(shape: Sequence[Any]) -> str:
 
 
 def place_of(slot: Slot, path: Path = ()) -> str:
-    """A slot in words: `argument x of Linear.__call__`."""
+    """A slot in words, such as `argument x of Linear.__call__`."""
     owner = getattr(slot.owner, "__qualname__", None) or type(slot.owner).__name__
+    # `test_it.<locals>.Linear` says less than `Linear`, and the line of the annotation is in the error anyway.
     owner = owner.rpartition("<locals>.")[2]
     if slot.role in ("field", "config"):
         return f"{slot.role if slot.role == 'field' else 'config field'} {format_path(path, f'{owner}.{slot.name}')}"
@@ -68,20 +71,23 @@ def place_of(slot: Slot, path: Path = ()) -> str:
 
 
 def contract_error(miss: Mismatch, *, module: str = "") -> ContractError:
-    """The error for a mismatch.
+    """The `ContractError` for a mismatch.
 
     Args:
-        miss: what does not fit.
-        module: the path of the module whose method was running, if it is known.
+        miss: the mismatch.
+        module: the path of the module whose method was running; empty if none was.
     """
     slot, bindings = miss.slot, miss.bindings
     what = _SENTENCES.get(miss.reason, _plain)(miss)
     at = [place for place in (module, _annotation_at(slot)) if place]
+    # The fields around the record tell which of many layers of one class it is.
     at += [f"inside {place_of(*outer)}" for outer in miss.outer]
     names = _names_that_matter(miss)
     bound = [_bound_at(name, bindings) for name in names] + _holes_at(miss) + _stack_at(miss)
+    # The dim of a link was bound inside the child record, in a scope of its own.
     if miss.inner is not None and miss.detail in miss.inner.origins:
         bound.append(f"{type(miss.value).__name__}'s " + _bound_at(miss.detail, miss.inner))
+    # All other names could fill a screen, so only the verbose mode lists them.
     more: list[str] = []
     if verbose():
         more = [f"also: {_bound_at(name, bindings)}" for name in bindings.origins if name not in names]
@@ -91,9 +97,11 @@ def contract_error(miss: Mismatch, *, module: str = "") -> ContractError:
 
 def _annotation_at(slot: Slot) -> str:
     where = locate(slot)
+    # A value that is passed to `check` has no annotation in a file.
     if slot.role == "value" and not where:
         return ""
     name = slot.name if slot.role not in ("return", "yield", "sent") else {"return": "->"}.get(slot.role, slot.role)
+    # `-> f32[n]` reads as in the source of a function.
     separator = " " if name == "->" else ": "
     text = f"{name}{separator}{slot.annotation}" if name else str(slot.annotation)
     return f"{text} ({where})" if where else text
@@ -101,17 +109,19 @@ def _annotation_at(slot: Slot) -> str:
 
 def _plain(miss: Mismatch) -> str:
     place, wanted = place_of(miss.slot, miss.path), expected(miss.annotation, miss.bindings, miss.value)
+    # In a stack, the message shows the array's axes with those of the stack in front.
     if miss.stacked is not None and isinstance(miss.annotation, ArrayOf):
         axes = [str(dim) for dim in miss.lead.dims] if miss.lead is not None else []
         dtype, _, dims = wanted.partition("[")
         wanted = f"{dtype}[{','.join([*axes, *filter(None, [dims.removesuffix(']')])])}]"
+    # After a notebook cell has run again, two classes of one name differ: `should be Block, and is Block` says nothing.
     again = redefined(miss)
     found = in_words(miss.value) if again is None else another(again)
     return f"{place} should be {wanted}, and is {found}"
 
 
 def _stack_at(miss: Mismatch) -> list[str]:
-    """Which stack the record looks like, and by which array."""
+    """A line that says which stack the record looks like, and which array shows it."""
     if miss.stacked is None:
         return []
     axes, origin = miss.stacked
@@ -153,6 +163,7 @@ def _overmapped(miss: Mismatch) -> str:
 
 def _unbatched(miss: Mismatch) -> str:
     assert miss.lead is not None
+    # Nothing declares an undeclared stack to be batched, so its array is described like any other.
     if miss.stacked is not None:
         return _plain(miss)
     axes, inner = str(miss.lead), expected(miss.annotation, miss.bindings, miss.value)
@@ -182,6 +193,7 @@ _SENTENCES = {
 
 def _names_that_matter(miss: Mismatch) -> list[str]:
     bindings = miss.bindings
+    # A wrong size needs the origin of that dim; a wrong rank needs those of all dims, to see which axis is missing.
     if miss.dim is not None:
         dims: Sequence[Dim] = (miss.dim,)
     elif isinstance(miss.annotation, ArrayOf) and miss.reason == "rank":
@@ -201,11 +213,12 @@ def _names_that_matter(miss: Mismatch) -> list[str]:
                 pass
     if miss.reason == "structure":
         names.append(f"structure {miss.detail}")
+    # A name without an origin was not bound, and there is no place to show.
     return [name for name in dict.fromkeys(names) if name in bindings.origins and not _is_here(name, miss)]
 
 
 def _is_here(name: str, miss: Mismatch) -> bool:
-    """Whether the value that does not fit bound the name itself: "n = 3 from x" says nothing new of x."""
+    """Whether the value that does not fit has bound the name itself, so that its origin says nothing new."""
     origin = miss.bindings.origins[name]
     return origin.value is miss.value and (origin.slot, origin.path) == (miss.slot, miss.path) and miss.reason == "rank"
 
@@ -216,11 +229,12 @@ def _bound_at(name: str, bindings: Bindings) -> str:
         return f"{name} is that of {_origin(origin)}"
     if name.startswith("*"):
         return f"{name} = {_tuple(bindings.variadics[name[1:]].shape)} from {_origin(origin)}"
+    # The key of a `?n` has the leaf in front of a colon, which is no part of the name that the user wrote.
     return f"{name.rpartition(':')[2]} = {bindings.sizes[name]} from {_origin(origin)}"
 
 
 def _holes_at(miss: Mismatch) -> list[str]:
-    """What the holes of an expression read: `{self.width}` is a field of the record."""
+    """Lines with the values of an expression's holes, such as a record's field for `{self.width}`."""
     if not isinstance(miss.dim, SymbolicDim):
         return []
     arguments, lines = miss.bindings.arguments(), list[str]()
@@ -242,9 +256,10 @@ def _holes_at(miss: Mismatch) -> list[str]:
 def _origin(origin: Origin) -> str:
     slot, where = origin.slot, locate(origin.slot)
     value = origin.value
-    if isinstance(value, Origin):  # a link: the name was bound in the child, which has an origin of its own
+    if isinstance(value, Origin):  # a linked dim: it was bound in the child, which has an origin of its own
         found = f"{place_of(slot, origin.path)}, {_origin(value)}"
         return found
+    # The annotation of a config field is always `int`, so only its value is worth showing.
     shown = "" if slot.role == "config" else f": {slot.annotation}"
     found = f" is {in_words(value)}" if is_array(value) else f" = {value!r}" if slot.role == "config" else ""
     return f"{place_of(slot, origin.path)}{shown}{found}{f' ({where})' if where else ''}"

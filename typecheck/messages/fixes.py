@@ -1,8 +1,8 @@
-"""Fixes: one table of common slips, each with the sentence that an error adds, and the expression that mends the value.
+"""Fixes: a table of common mistakes, each with a sentence for the error and an expression that repairs the value.
 
-A row's `recognise` looks at one mismatch and gives the words that the row's sentence names, or None; the first row that
-recognises a mismatch wins. The sentences are guesses, and the error calls them fixes, not causes. `{x}` is the value's
-name, and `mend` an expression of it; where it is known which source text made the value, a tool can put it in place.
+A row's `recognise` returns the words that its sentence needs, or None if the mismatch is another mistake; the first row
+that recognises a mismatch is used. The sentences are guesses, so the error calls them fixes and not causes. `{x}` is
+the value's name, and `mend` an expression of it, which a tool can put into the source where it knows the source text.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from weft.typecheck.messages.slips import Words
 
 
 class Fix(NamedTuple):
-    """A likely fix.
+    """A likely fix of a mismatch.
 
     Attributes:
         text: what to do, as the end of a sentence.
-        mend: an expression of `{x}` that is the value as it should be; empty if no expression of it alone is.
+        mend: an expression of `{x}` that gives the right value; empty if it takes more than the value.
     """
 
     text: str
@@ -29,12 +29,12 @@ class Fix(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A slip of the table: the reasons of mismatches that it is looked for in, and what recognises it there.
+    """A common mistake: the reasons of mismatches to look at, and the function that recognises it.
 
     Attributes:
-        reasons: kinds of mismatches, as `matching` names them.
-        recognise: the words of a mismatch that is this slip; None for others.
-        text, mend: those of the fix, as templates of the words.
+        reasons: sorts of mismatches, as `matching` names them.
+        recognise: returns the words of a mismatch that is this mistake; None for others.
+        text, mend: templates of the fix, to be filled with the words.
     """
 
     reasons: tuple[str, ...]
@@ -44,17 +44,18 @@ class Row(NamedTuple):
 
 
 def likely_fix(miss: Mismatch) -> Fix | None:
-    """The likely fix of a mismatch, if it looks like a common slip."""
+    """The likely fix of a mismatch; None if no row of the table recognises it."""
     for row in ROWS:
         words = row.recognise(miss) if miss.reason in row.reasons else None
         if words is not None:
-            # An expression of a part of the value would have to be put into what makes the whole.
+            # Inside a container, the expression would have to be put into the code that makes the container.
             mend = "" if miss.path or miss.outer else row.mend.format(x="{x}", **words)
             return Fix(row.text.format(x=_name(miss), **words), mend)
     return None
 
 
 def _name(miss: Mismatch) -> str:
+    # The fix is an expression to copy, so a name that is no identifier is replaced by `x`.
     name = miss.slot.name
     return name if name.isidentifier() and miss.slot.role in ("argument", "field") and name != "return" else "x"
 
@@ -68,7 +69,7 @@ _OF_MAPPED = (
     "its leading axis is the mapped one ({map}, size {size}), still there: drop it by mapping this argument "
     "(in_axes 0 instead of None)"
 )
-# In this order: a slip that is told by more of the mismatch comes before those that are told by less.
+# The order matters: a row that uses more facts about the mismatch comes before rows that use fewer.
 ROWS = (
     Row(
         ("rank", "size", "unbatched"),
@@ -96,9 +97,11 @@ ROWS = (
         "add the leading axis: stack one record for each entry (weft.vmap over the constructor does)",
     ),
     Row(("class", "type"), slips.pair, "{apart}"),
+    # The braces in this sentence are its own, and `format` must not fill them.
     Row(_TYPE, lambda miss: {} if slips.redefined(miss) is not None else None, REDEFINED.replace("{", "{{")),
     Row(_DTYPE, slips.wanted_key, "make a typed key with jax.random.key(seed)"),
     Row(_DTYPE, slips.is_key, "it is a random key; draw from it, or annotate it Key[Array, ...] instead of {wanted}"),
+    # This row recognises every wrong dtype, so it comes last among them.
     Row(_DTYPE, lambda miss: {}, "cast it with {x}.astype(...), or annotate the dtype that it should have"),
     Row(
         _CLASS,

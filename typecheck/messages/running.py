@@ -1,6 +1,6 @@
-"""The records whose methods are running, so that an error can say where a module sits: `in Model.blocks[3].attn`.
+"""The records whose methods are running, so that an error can say where a module is: `in Model.blocks[3].attn`.
 
-This is the one ambient thing in the checker, and only errors read it. It is a context variable, so threads and async
+This is the only global state of the checker, and only errors read it. It is a context variable, so threads and async
 tasks have their own.
 """
 
@@ -17,22 +17,23 @@ _running: ContextVar[tuple[Any, ...]] = ContextVar("weft_running_records", defau
 
 
 def enter_record(record: Any) -> Token[tuple[Any, ...]]:
-    """Notes that a public method of a record starts."""
+    """Notes that a public method of a record begins."""
     return _running.set((*_running.get(), record))
 
 
 def leave_record(token: Token[tuple[Any, ...]]) -> None:
-    """Notes that it has ended."""
+    """Notes that the method has ended."""
     _running.reset(token)
 
 
 def module_path() -> str:
-    """Where the record whose method is running sits in the ones that called it: `Model.blocks[3].attn`."""
+    """The place of the running record in those that called it, as `in Model.blocks[3].attn`; "" outside of methods."""
     records = _running.get()
     if not records:
         return ""
     text, names = type(records[0]).__name__, [type(record).__name__ for record in records]
     for parent, child in itertools.pairwise(records):
+        # A method that calls another method of the same record adds no step to the path.
         if parent is child:
             continue
         path = _path_to(child, parent)
@@ -41,10 +42,11 @@ def module_path() -> str:
 
 
 def _path_to(child: Any, parent: Any) -> Path | None:
-    """The path of a record in another: by identity, or of the only one of its type where a transform rebuilt it."""
+    """The path of a record in another: by identity, else of the only record of its type, as transforms rebuild."""
     for same in (lambda node: node is child, lambda node: type(node) is type(child) and node is not parent):
         nodes, _ = jax.tree_util.tree_flatten_with_path(parent, is_leaf=same)
         found = [tuple(map(key_part, path)) for path, node in nodes if same(node)]
+        # With two candidates any path would be a guess, and a wrong path in an error is worse than none.
         if len(found) == 1:
             return found[0]
     return None

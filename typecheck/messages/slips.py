@@ -1,4 +1,4 @@
-"""Slips: the recognisers of `fixes`' table. Each gives the words of a mismatch that is its slip, else None."""
+"""Slips: the functions that recognise the mistakes of `fixes`; each returns words for the fix, or None."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from weft.typecheck.language.annotations import ArrayOf, Instance, RecordOf, Tup
 from weft.typecheck.language.dims import AnyDim, Dim, FixedDim, NamedDim, SymbolicDim, VariadicDim
 from weft.typecheck.matching.bindings import Bindings, Mismatch
 
+# The transforms whose frames have a `length`, to which an extra axis is compared.
 LOOPS = ("scan", "while_loop", "fori_loop", "associative_scan", "lax_map")
 Words = Mapping[str, Any]
 
@@ -25,7 +26,8 @@ Words = Mapping[str, Any]
 
 
 def _frame(*names: str) -> Frame | None:
-    """The innermost open frame of one of these transforms."""
+    """The innermost running frame of one of these transforms; None if there is none."""
+    # The innermost transform counts: it is the one whose axes the failing function sees.
     return next((frame for frame in reversed(current_frames()) if frame.transform in names), None)
 
 
@@ -34,13 +36,14 @@ def _detail(frame: Frame | None, name: str) -> Any:
 
 
 def _size(dim: Dim, bindings: Bindings) -> Any:
-    """The size that a dim must have, None if it is free."""
+    """The size that a dim must have; None if it is free."""
     match dim:
         case FixedDim(size=size):
             return size
         case NamedDim(name=name):
             return bindings.sizes.get(name)
         case SymbolicDim():
+            # An expression with an unbound name is as free as that name.
             try:
                 return dim.evaluate(bindings.sizes, bindings.arguments())
             except AnnotationError:
@@ -50,7 +53,7 @@ def _size(dim: Dim, bindings: Bindings) -> Any:
 
 
 def _fits(dims: tuple[Dim, ...], shape: tuple[Any, ...], bindings: Bindings) -> bool:
-    """Whether a shape fits dims without a variadic one, as far as sizes were known before this value was met."""
+    """Whether a shape fits dims without a variadic one, as far as their sizes are known."""
     known = (_size(dim, bindings) for dim in dims)
     return len(dims) == len(shape) and all(
         size is None or size == found for size, found in zip(known, shape, strict=True)
@@ -58,14 +61,14 @@ def _fits(dims: tuple[Dim, ...], shape: tuple[Any, ...], bindings: Bindings) -> 
 
 
 def _array(miss: Mismatch) -> tuple[tuple[Dim, ...], tuple[Any, ...]] | None:
-    """The dims, without a variadic one, and the shape; None where the mismatch is not of one array."""
+    """The dims, the variadic one left out, and the shape; None if the mismatch is not about one array."""
     if not isinstance(miss.annotation, ArrayOf) or not is_array(miss.value):
         return None
     return tuple(dim for dim in miss.annotation.shape.dims if not isinstance(dim, VariadicDim)), tuple(miss.value.shape)
 
 
 def _axes_more(miss: Mismatch, more: int) -> tuple[tuple[Dim, ...], tuple[Any, ...]] | None:
-    """The dims and the shape of an array that has so many axes more than its annotation, which names them all."""
+    """The dims and shape of an array that has `more` axes too many, if its annotation has no variadic dim."""
     found = _array(miss)
     if found is None or miss.annotation.shape.variadic is not None or len(found[1]) != len(found[0]) + more:
         return None
@@ -73,7 +76,8 @@ def _axes_more(miss: Mismatch, more: int) -> tuple[tuple[Dim, ...], tuple[Any, .
 
 
 def _without_own(miss: Mismatch) -> Bindings:
-    """The scope without the sizes that this very value bound before it failed."""
+    """The scope without the sizes that the failing value itself has bound."""
+    # A transposed matrix binds its first axis before the second fails: with that size known, no transpose would fit.
     known, origins = Bindings(miss.slot, miss.bindings.arguments), miss.bindings.origins
     known.sizes = {
         name: size
@@ -87,20 +91,20 @@ def _without_own(miss: Mismatch) -> Bindings:
 
 
 def trailing_one(miss: Mismatch) -> Words | None:
-    """`(b, 1)` where `(b,)` is expected, as a head with one output gives it."""
+    """Recognises `(b, 1)` where `(b,)` is expected, as a layer with one output returns it."""
     found = _axes_more(miss, 1)
     return {} if found and found[1][-1] == 1 and _fits(found[0], found[1][:-1], miss.bindings) else None
 
 
 def lacks_one(miss: Mismatch) -> Words | None:
-    """`(b,)` where `(b, 1)` is expected."""
+    """Recognises `(b,)` where `(b, 1)` is expected."""
     found = _axes_more(miss, -1)
     is_it = found and _size(found[0][-1], miss.bindings) == 1 and _fits(found[0][:-1], found[1], miss.bindings)
     return {} if is_it else None
 
 
 def _extra_axis(miss: Mismatch) -> Words | None:
-    """All axes but the first fit; a return value is its function's own affair."""
+    """Recognises one axis too many in front; not for a return value, which no caller can map over."""
     found = _axes_more(miss, 1) if miss.slot.role != "return" else None
     return {} if found and _fits(found[0], found[1][1:], miss.bindings) else None
 
@@ -110,20 +114,20 @@ def of_stack(miss: Mismatch) -> Words | None:
 
 
 def _leading(miss: Mismatch) -> Any:
-    """The size of the first of the axes that a value has too many; None if it has none too many."""
+    """The size of the first surplus axis of a value; None if it has none."""
     if miss.reason == "batched":
         return miss.expected[0] if miss.stacked is None else None
     return miss.value.shape[0] if _extra_axis(miss) is not None else None
 
 
 def of_loop(miss: Mismatch) -> Words | None:
-    """The extra axis is as long as the loop: a scanned argument that was passed as carry."""
+    """Recognises an extra axis as long as the running loop: a scanned argument that was passed as carry."""
     loop, size = _frame(*LOOPS), _leading(miss)
     return {"loop": loop.transform, "size": size} if loop and size and _detail(loop, "length") == size else None
 
 
 def of_mapped(miss: Mismatch) -> Words | None:
-    """The extra axis is as long as the mapped one: an argument that was not mapped."""
+    """Recognises an extra axis as long as the mapped one: an argument that was not mapped over."""
     mapped, size = _frame("vmap", "pmap", "shard_map"), _leading(miss)
     return {"map": mapped.transform, "size": size} if mapped and size and _detail(mapped, "size") == size else None
 
@@ -138,8 +142,9 @@ def lacks_first(miss: Mismatch) -> Words | None:
 
 
 def taken_off(miss: Mismatch) -> Words | None:
-    """The axis is missing that a transform maps over or scans."""
+    """Recognises a missing axis that a transform has mapped over or scanned."""
     words, frame = lacks_first(miss), _frame("vmap", "pmap", "scan", "lax_map")
+    # Outside of a transform the caller left the axis out, which another row says.
     if words is None or frame is None:
         return None
     size = _detail(frame, "size") or _detail(frame, "length")
@@ -155,12 +160,13 @@ def lacks_last(miss: Mismatch) -> Words | None:
 
 
 def shards(miss: Mismatch, *, whole: bool) -> Words | None:
-    """The size of a whole array where a shard's is expected, or the reverse."""
+    """Recognises the size of a whole array where a shard's is expected, or the reverse."""
     found, frame = _array(miss), _frame("shard_map")
     if found is None or frame is None or miss.axis is None or miss.slot.role == "return":
         return None
     mesh: dict[str, int] = _detail(frame, "mesh")
     size, expected = found[1][miss.axis], miss.expected
+    # All axes of the mesh first, then fewer: a size of 8 on a mesh of 2 by 4 is most likely split over both.
     for names in (names for count in range(len(mesh), 0, -1) for names in itertools.combinations(mesh, count)):
         shards = math.prod(mesh[name] for name in names)
         if shards > 1 and (size == expected * shards if whole else size * shards == expected):
@@ -170,11 +176,12 @@ def shards(miss: Mismatch, *, whole: bool) -> Words | None:
 
 
 def transposed(miss: Mismatch) -> Words | None:
-    """The axes of the value fit in another order."""
+    """Recognises a value whose axes fit in another order."""
     found, fixed = _array(miss), _without_own(miss)
     if found is None or miss.annotation.shape.variadic is not None or not 2 <= len(found[1]) <= 4:
         return None
     dims, shape = found
+    # At most one dim may be free: with two, almost any order of the axes would fit.
     if len(dims) != len(shape) or sum(_size(dim, fixed) is not None for dim in dims) < len(dims) - 1:
         return None
     orders = itertools.permutations(range(len(shape)))
@@ -183,11 +190,12 @@ def transposed(miss: Mismatch) -> Words | None:
 
 
 def transposed_origin(miss: Mismatch) -> Words | None:
-    """The value would fit if the matrix that bound the dim were transposed."""
+    """Recognises that the matrix which bound the dim, and not this value, is transposed."""
     found, dim = _array(miss), miss.dim
     if found is None or not isinstance(dim, NamedDim) or miss.axis is None:
         return None
     shape, origin = found[1], miss.bindings.origins.get(dim.name)
+    # Only a matrix that bound the dim can be transposed: not the value itself, and no integer.
     if origin is None or origin.axis is None or not is_array(origin.value) or origin.value is miss.value:
         return None
     bound, spec = tuple(origin.value.shape), origin.slot.annotation
@@ -199,16 +207,17 @@ def transposed_origin(miss: Mismatch) -> Words | None:
 
 
 def channels_first(miss: Mismatch) -> Words | None:
-    """The size of the last axis, the only one that the annotation names, is that of another axis: images as NCHW."""
+    """Recognises channels first, as in NCHW: the size expected at the last axis is that of exactly one other axis."""
     found = _array(miss)
     if found is None or miss.annotation.shape.variadic != 0 or len(found[0]) != 1 or miss.slot.role != "argument":
         return None
+    # If two axes have the size, neither is more likely the channels, and no fix is better than a wrong one.
     places = [axis for axis, size in enumerate(found[1][:-1]) if size == miss.expected]
     return {"axis": places[0]} if len(places) == 1 else None
 
 
 def kept_dims(miss: Mismatch) -> Words | None:
-    """A size of 1 where a whole axis is expected."""
+    """Recognises a size of 1 where a whole axis is expected, as `keepdims=True` leaves it."""
     found = _array(miss)
     if found is None or miss.axis is None or found[1][miss.axis] != 1 or isinstance(miss.dim, AnyDim | None):
         return None
@@ -232,7 +241,7 @@ def number_in_use(miss: Mismatch) -> Words | None:
 
 
 def ride(miss: Mismatch) -> Words | None:
-    """A part of a prefix in the place of an array: an axis, `Carry`, or a spec."""
+    """Recognises an axis, `Carry` or a sharding spec in a field that should hold an array."""
     value, specs = miss.value, jax.sharding.PartitionSpec | jax.sharding.Sharding
     is_it = type(value) is int or value is Carry or isinstance(value, specs)
     return {"name": miss.slot.name, "value": repr(value)} if is_it and miss.slot.role == "field" else None
@@ -248,19 +257,20 @@ def none(miss: Mismatch) -> Words | None:
 
 
 def pair(miss: Mismatch) -> Words | None:
-    """The whole return value of a stateful call, where its first part is meant."""
+    """Recognises the pair that a stateful call returns, where only its first part is meant."""
     return {"apart": how_to_unpack(miss.value)} if pair_in_words(miss.value) else None
 
 
 def redefined(miss: Mismatch) -> type | None:
-    """The class of a value that is an instance of an older definition of the class that is asked for."""
+    """The value's class, if it is an older definition of the annotated class; else None."""
     wanted = [member.cls for member in members_of(miss.annotation) if isinstance(member, RecordOf | Instance)]
+    # The names are compared, because a class that was defined again is another object.
     again = miss.reason == "type" and any(same_name(one, type(miss.value)) for one in wanted)
     return type(miss.value) if again else None
 
 
 def apart_from_stack(miss: Mismatch) -> Words | None:
-    """An array that lacks the axes of its stack, or has others."""
+    """Recognises an array that lacks the leading axes of its stack, or has others."""
     if miss.stacked is None:
         return None
     axes = miss.stacked[0]

@@ -1,4 +1,4 @@
-"""Sources: the file and line where a parameter, a field or a return is annotated. Only errors ask."""
+"""Sources: finds the file and line of an annotated parameter, field or return; only errors need them."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from weft.typecheck.matching.bindings import Slot
 
 
 def locate(slot: Slot) -> str:
-    """`file:line` of a slot's annotation; of its function or class if it cannot be told; empty if neither can."""
+    """`file:line` of a slot's annotation, or of its function or class if the line is unknown; "" without a file."""
     owner = slot.owner
     if owner is None:
         return ""
     if isinstance(owner, type):
+        # The annotation stands in the class of the hierarchy that declares the field.
         for base in owner.__mro__:
             if slot.name in vars(base).get("__annotations__", {}):
                 return _place(base, slot.name)
         return _place(owner, slot.name)
-    # By its code: a cache of functions would keep their closures, and arrays in these, alive.
+    # The cache is by code: with functions as keys it would keep their closures, and arrays in them, alive.
     function = inspect.unwrap(owner)
     code = getattr(function, "__code__", function)
     return _place(code, "return" if slot.role in ("return", "yield") else slot.name)
@@ -34,11 +35,12 @@ def locate(slot: Slot) -> str:
 def _place(owner: Any, name: str) -> str:
     try:
         file = inspect.getsourcefile(owner) or inspect.getfile(owner)
-    except (TypeError, OSError):  # built in, or typed at a prompt
+    except (TypeError, OSError):  # a builtin, or a definition typed at the prompt
         return ""
     try:
         lines, first = inspect.getsourcelines(owner)
         line = first + _line_in("".join(lines), name) - 1
+    # Without readable source a function still knows its first line.
     except (OSError, SyntaxError, TypeError):
         if not isinstance(owner, CodeType):
             return shorten(file)
@@ -47,18 +49,19 @@ def _place(owner: Any, name: str) -> str:
 
 
 def only_return(file: str, line: int) -> tuple[int, str] | None:
-    """The line and the expression of the one `return` of the function that is defined at a line.
+    """The line and source of the expression of a function's only `return`, for the function defined at a line.
 
-    None for a function that returns at several places, or an expression of several lines.
+    None for a function with several returns, or an expression over several lines.
     """
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
-    except SyntaxError:  # the file has changed since, or is a notebook's cell
+    except SyntaxError:  # the file has changed, or is a notebook's cell with magics
         return None
     for node in ast.walk(tree):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         if line in (node.lineno, *(decorator.lineno for decorator in node.decorator_list)):
+            # The returns of functions inside are not the function's own.
             inner = {
                 id(one)
                 for child in ast.walk(node)
@@ -69,6 +72,7 @@ def only_return(file: str, line: int) -> tuple[int, str] | None:
             value = returns[0].value if len(returns) == 1 else None
             if value is None or value.lineno != value.end_lineno or isinstance(value, ast.Tuple):
                 return None
+            # `col_offset` counts bytes, which differ from characters after any letter outside ASCII.
             text = linecache.getline(file, value.lineno).encode()[value.col_offset : value.end_col_offset].decode()
             return value.lineno, text
     return None
@@ -78,7 +82,7 @@ _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 
 def _line_in(source: str, name: str) -> int:
-    """The line of a field, a parameter or the return annotation in the source of its class or function."""
+    """The line of a field, parameter or return annotation in the source of its class or function, counted from 1."""
     definition = ast.parse(textwrap.dedent(source)).body[0]
     if isinstance(definition, ast.ClassDef):
         for node in definition.body:

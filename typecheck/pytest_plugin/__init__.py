@@ -1,16 +1,16 @@
-"""The pytest plugin: options for a run, and the fixture `weft_typecheck` for one test.
+"""The pytest plugin: options for a test run, and the fixture `weft_typecheck` for a single test.
 
-- `--weft-typecheck=off|on|strict`: whether contracts are checked, and how;
-- `--weft-debug-successors`: a successor that nothing uses is an error, see `weft.debug.debug_successors`;
-- `--weft-contracts=package,...`: the contracts of packages that do not import weft are checked, see
-  `weft.typecheck.install_import_hook`; at the end it says what could not be.
+- `--weft-typecheck=off|on|strict`: whether contracts are checked, and how strictly;
+- `--weft-debug-successors`: an unused successor of a record is an error, see `weft.debug.debug_successors`;
+- `--weft-contracts=package,...`: checks the contracts of packages that do not import weft, see
+   `weft.typecheck.install_import_hook`, and lists at the end what could not be checked;
 
-- `--weft-record[=package,...]`: the structures of the arguments that the functions of packages are called with are
-  written to `.weft/calls.json`, for `weft check`; without a name, of the packages that the project has.
+- `--weft-record[=package,...]`: writes the structures of the arguments of the packages' functions to
+   `.weft/calls.json`, for `weft check`; without a name, it does so for the packages of the project.
 
-It is found through its entry point, under the name `weft_pytest`: being no part of the package `weft`, it imports
-neither weft nor JAX before a test run asks for them. pytest-xdist gives the options to its workers, so they run in the
-same modes.
+pytest finds the plugin by its entry point, under the name `weft_pytest`. It is no part of the package `weft`, so it
+imports neither weft nor JAX before an option asks for them. pytest-xdist passes the options to its workers, which
+therefore run in the same modes.
 
     def test_broadcasting(weft_typecheck):
         with weft_typecheck("strict"):
@@ -33,10 +33,10 @@ import pytest
 if TYPE_CHECKING:
     from weft.typecheck.modes import Mode
 
-# The hook of `--weft-contracts`; its class is only there once weft is imported.
+# The hook of `--weft-contracts`, typed Any because importing its class would import weft.
 _HOOK = pytest.StashKey[Any]()
 _NOT_CHECKED = pytest.StashKey[list[dict[str, str]]]()
-# The recorder of `--weft-record`, and what the workers of pytest-xdist have recorded.
+# The recorder of `--weft-record`, and the calls that the workers of pytest-xdist have recorded.
 _RECORDER = pytest.StashKey[Any]()
 _RECORDED = pytest.StashKey[list[dict[str, list[Any]]]]()
 _SAID, _PATHS = pytest.StashKey[list[str]](), pytest.StashKey[list[str]]()
@@ -45,7 +45,7 @@ _MODES = ("off", "on", "strict")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds the options."""
+    """Adds weft's options to pytest."""
     group = parser.getgroup("weft")
     group.addoption(
         "--weft-debug-successors",
@@ -82,9 +82,9 @@ def _leave(mode: AbstractContextManager[Any]) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Sets the modes for the process; without the options nothing is imported."""
+    """Sets the modes for the process; without the options, weft is not imported."""
     if config.getoption("--weft-debug-successors"):
-        # For the processes that tests start, too.
+        # Subprocesses that tests start read the environment.
         os.environ["WEFT_DEBUG_SUCCESSORS"] = "1"
         from weft.core.threads.lost import debug_successors
 
@@ -93,6 +93,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(functools.partial(_leave, mode))
     chosen = config.getoption("--weft-typecheck")
     if chosen is not None:
+        # Imported here, as a run without the option must not pay for weft and JAX.
         from weft.typecheck.modes import set_mode
 
         set_mode(chosen, "--weft-typecheck")
@@ -100,9 +101,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """Does what has to come before the first import: of flax.nnx, of packages whose contracts are checked.
+    """Does what must precede the first import of flax.nnx and of the packages whose contracts are checked.
 
-    In xdist's workers, too. `flax.nnx` is `weft.nnx` where pytest was started by `python -m weft.nnx`.
+    This runs in xdist's workers as well. `python -m weft.nnx` starts pytest with `flax.nnx` standing for `weft.nnx`.
     """
     packages = early_config.known_args_namespace.weft_contracts
     if packages:
@@ -114,6 +115,8 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
             raise pytest.UsageError(f"--weft-contracts: {packages}: {error.what}; {error.fix}") from None
     recorded = early_config.known_args_namespace.weft_record
     if recorded is not None:
+        # Each replaces the loader of a package's modules, so the second one
+        # would find modules that the first has loaded.
         if packages:
             raise pytest.UsageError("--weft-record and --weft-contracts are for two runs: both change how modules load")
         _record(early_config, recorded)
@@ -127,9 +130,10 @@ def _record(config: pytest.Config, named: str) -> None:
     """Records the calls of packages from their import on.
 
     Raises:
-        pytest.UsageError: if there is no such package, or it is imported already.
+        pytest.UsageError: if there is no such package, or a package is imported already.
     """
     names = [one for one in named.split(",") if one] or _packages_of(config.rootpath)
+    # `--weft-record tests` would record the tests themselves.
     wrong = [one for one in names if not all(part.isidentifier() for part in one.split(".")) or _is_of_tests(Path(one))]
     if wrong or not names:
         why = (
@@ -148,14 +152,16 @@ def _record(config: pytest.Config, named: str) -> None:
 
 
 def _is_of_tests(path: Path) -> bool:
-    """Whether it was meant as a path, as in `pytest --weft-record tests`."""
+    """Whether a name was meant as a path of tests, as in `pytest --weft-record tests`."""
+    # argparse takes the next word for the option's value, so the tests' folder ends up here.
     return path.name in _NO_PACKAGES or (
         path.is_dir() and not (path / "__init__.py").exists() and any(path.glob("test_*"))
     )
 
 
 def _packages_of(root: Path) -> list[str]:
-    """The packages of a project: below `src`, or beside its `pyproject.toml`; those of its tests are none."""
+    """The packages of a project, below `src` or next to its `pyproject.toml`, without test packages."""
+    # `src` comes first: next to it, a folder such as `scripts` may be a package as well.
     for folder in (root / "src", root):
         found = sorted(one.parent.name for one in folder.glob("*/__init__.py"))
         names = [one for one in found if one.isidentifier() and one not in _NO_PACKAGES]
@@ -166,7 +172,7 @@ def _packages_of(root: Path) -> list[str]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:
-    """Takes what a worker of pytest-xdist has recorded, and what it did not check."""
+    """Collects what a worker of pytest-xdist has recorded, and what it did not check."""
     output = getattr(node, "workeroutput", None) or {}
     if "weft_not_checked" in output:
         node.config.stash.setdefault(_NOT_CHECKED, []).append(json.loads(output["weft_not_checked"]))
@@ -179,7 +185,7 @@ def pytest_testnodedown(node: Any, error: object) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Writes the recorded calls, or gives them, and what was not checked, to the process that tells it of all."""
+    """Writes the recorded calls; a worker of pytest-xdist sends them to the main process instead."""
     config: Any = session.config
     hook = config.stash.get(_HOOK, None)
     if hook is not None and hasattr(config, "workeroutput"):
@@ -192,12 +198,13 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     said += ["there was more than a file should have"] * recorder.full
     output = getattr(config, "workeroutput", None)
     if output is not None:
+        # `workeroutput` crosses process boundaries as plain data, so everything is sent as JSON.
         output["weft_calls"] = json.dumps({"calls": recorder.calls, "said": said, "paths": sys.path})
         return
     from weft.typecheck.command.recorded import PLACE, joined_calls, write_calls
 
     workers = config.stash.get(_RECORDED, [])
-    if workers:  # this process has only given the tests out
+    if workers:  # the main process ran no tests itself, and its own messages would be false alarms
         said = []
     calls = joined_calls([recorder.calls, *workers])
     count = sum(map(len, calls.values()))
@@ -210,7 +217,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Says what was recorded, and which functions nobody should take for checked: their annotations cannot be read."""
+    """Prints what was recorded, and which functions were not checked because their annotations cannot be read."""
     hook = config.stash.get(_HOOK, None)
     said = {} if hook is None else _not_checked(hook, config.stash.get(_NOT_CHECKED, []))
     if said:
@@ -224,15 +231,16 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 def _not_checked(hook: Any, workers: list[dict[str, str]]) -> dict[str, str]:
-    """What no process has checked; a package that only some workers came to was."""
+    """The names that no process checked; a package that at least one worker imported counts as checked."""
     found = workers or [hook.not_checked()]
+    # Each worker runs some of the tests, so a package may be imported in one of them only.
     every = set.intersection(*(set(one) for one in found))
     return {name: why for one in found for name, why in one.items() if name in every or name not in hook.packages}
 
 
 @pytest.fixture
 def weft_typecheck() -> Callable[[str], AbstractContextManager[Mode]]:
-    """Contract modes for part of a test: `with weft_typecheck("strict"): ...`."""
+    """A context manager for contract modes in part of a test: `with weft_typecheck("strict"): ...`."""
     from weft.typecheck.modes import mode
 
     chosen: Any = mode

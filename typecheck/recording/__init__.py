@@ -1,1 +1,1 @@
-"""Recorded calls: the structure of the arguments that functions were called with, and proofs that start from it."""
+"""Recorded calls: the structures of arguments that functions received, and proofs that start from them."""

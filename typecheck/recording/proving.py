@@ -1,4 +1,4 @@
-"""Proofs from recorded calls: one verdict of a function for all the structures that it was called with."""
+"""Proves a function from its recorded calls: one verdict for all the structures of arguments that it received."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from weft.typecheck.proofs.whose import place_of
 from weft.typecheck.recording.structures import Decoder, Node
 from weft.typecheck.recording.targets import Unusable, recorded_target
 
-# Verdicts that are no failure, from the one that decides least to the one that decides most.
+# The verdicts other than a failure, from the weakest to the strongest.
 _WEAKER = (Verdict.SKIPPED, Verdict.UNDECIDED, Verdict.HOLDS, Verdict.PROVED)
 
 
 def called_as(
     function: Any, cls: type | None, calls: Mapping[str, Sequence[Node]], names: Mapping[str, str]
 ) -> list[Node]:
-    """The recorded calls of a function; of a method, those on instances of a class.
+    """The recorded calls of a function; for a method, the calls on instances of a class.
 
-    Args:
-        function: a function, or what a class has for a method.
-        cls: the class, if it is a method.
-        calls: what was recorded, by `module:qualname`.
+    function: a function, or a method as the class has it.
+        cls: the class of the method, or None.
+        calls: the recorded calls, by `module:qualname`.
+        names: the recorded names of modules that have another name in this process.
         names: what modules are called there, where they are called otherwise here.
     """
     plain = inspect.unwrap(function)
@@ -36,19 +36,20 @@ def called_as(
     found = list(calls.get(f"{names.get(module, module)}:{qualname}", ()))
     if cls is None:
         return found
+    # Subclasses inherit a method, so calls of its name may be on instances of other classes.
     decoder = Decoder()
     return [one for one in found if _is_on(one, cls, decoder, names)]
 
 
 def _is_on(call: Node, cls: type, decoder: Decoder, names: Mapping[str, str]) -> bool:
-    """Whether a call's first argument is of a class, by the names of its bases here."""
+    """Whether the first argument of a call is an instance of a class or of its subclass."""
     first = call["args"][0] if call["args"] else None
     name = first.get("of", "") if isinstance(first, dict) else ""
     if name == f"{names.get(cls.__module__, cls.__module__)}:{cls.__qualname__}":
         return True
     try:
         found = decoder.named(name) if name else None
-    except Exception:  # the class is not there any more, and the proof of the class that defines the method says so
+    except Exception:  # the class is gone; the proof of the class that defines the method reports that
         return False
     return isinstance(found, type) and issubclass(found, cls)
 
@@ -62,10 +63,10 @@ def prove_recorded(
     dims: Mapping[str, Any],
     budget: Budget,
 ) -> Contract:
-    """The verdict of a function from its recorded calls.
+    """The verdict for a function from its recorded calls.
 
-    It is the weakest of those of the calls, but for calls that say nothing while others do; a failure at sizes that
-    were not recorded is a failure of the function.
+    It is the weakest verdict of the calls; calls without a verdict count only if no call has one. A failure at sizes
+    that were not recorded is a failure of the function.
     """
     plain = inspect.unwrap(function)
     contracts: list[Contract] = []
@@ -75,6 +76,7 @@ def prove_recorded(
             contracts.append(prove(recorded_target(function, call, decoder, owner, name), dims, budget))
         except (Unusable, Unbuildable) as reason:
             reasons.append(str(reason))
+    # A call that could not be used says nothing about the function, and must not hide the verdict of the others.
     decided = [one for one in contracts if one.verdict is not Verdict.SKIPPED]
     if not decided:
         file, line = place_of(plain)
@@ -84,6 +86,7 @@ def prove_recorded(
         )
     failing = next((one for one in decided if one.verdict is Verdict.FAILS), None)
     if failing is not None:
+        # The failure names the record: from its annotations alone, the function may have no such arguments.
         failures = [dataclasses.replace(one, options=(*one.options, "called as recorded")) for one in failing.failures]
         return dataclasses.replace(failing, failures=tuple(failures))
     worst = min(decided, key=lambda one: _WEAKER.index(one.verdict))
@@ -98,7 +101,7 @@ def prove_recorded(
 
 
 def _assumptions(contracts: Sequence[Contract]) -> Iterator[str]:
-    """What the verdicts of several structures assume: what all do, and what each does beside that."""
+    """The assumptions of several verdicts: those that all share, then those of each."""
     alike = [what for what in contracts[0].assumptions if all(what in one.assumptions for one in contracts)]
     yield from alike
     apart = dict.fromkeys(" and ".join(what for what in one.assumptions if what not in alike) for one in contracts)
@@ -109,15 +112,15 @@ def _assumptions(contracts: Sequence[Contract]) -> Iterator[str]:
 def others(
     module: ModuleType, calls: Mapping[str, Sequence[Node]], judged: set[str]
 ) -> Iterator[tuple[str, Any, type | None]]:
-    """What was recorded of a module and is judged by no proof from annotations: methods of abstract and plain classes.
+    """The recorded functions without a verdict from annotations: methods of abstract and of plain classes.
 
     Args:
         module: the module.
-        calls: what was recorded of it, by qualified name.
-        judged: the names that have a verdict.
+        calls: the recorded calls of the module, by qualified name.
+        judged: the names that have a verdict already.
 
     Yields:
-        The name, the function, and the class that it is a method of.
+        The name, the function, and the class whose method it is.
     """
     for name in calls:
         if name in judged:
@@ -126,6 +129,7 @@ def others(
         found: Any = module
         for part in name.split("."):
             owner, found = found, inspect.getattr_static(found, part, None)
+        # A static method takes no instance, so it is a function that happens to stand in a class.
         if isinstance(found, staticmethod):
             owner, found = None, found.__func__
         if callable(found) and not isinstance(found, type | classmethod):

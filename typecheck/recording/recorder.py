@@ -1,11 +1,12 @@
-"""The recorder: the structure of the arguments of each annotated function that is called while it is installed.
+"""The recorder: stores the structures of the arguments of annotated functions while it is installed.
 
-It is an import hook, as `install_import_hook` is: a function that nobody asks about costs nothing, and one that is
-asked about costs one call more. `sys.settrace`, which Python 3.11 has, would make every call of the whole run several
-times slower, and `sys.monitoring` is not there before 3.12.
+It is an import hook like that of `install_import_hook`: a function outside the named packages costs nothing, and one
+inside costs one call more. `sys.settrace`, the only means in Python 3.11, would make every call of the run several
+times slower, and `sys.monitoring` exists from 3.12 on.
 
-It looks at the first calls of a function, then at ever fewer (the 16th, the 32nd, ...), until there are `MOST_CALLS`
-structures or `MOST_LOOKS` were taken. A call that raises is forgotten: tests give wrong arguments on purpose.
+The first calls of a function are looked at, then ever fewer (the 16th, the 32nd, ...), until `MOST_CALLS`
+structures are stored or `MOST_LOOKS` calls were looked at. A call that raises is not stored: tests pass wrong
+arguments on purpose.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from weft.typecheck.language.annotations import Anything, holds_arrays
 from weft.typecheck.language.signatures import signature_of
 from weft.typecheck.recording.structures import Encoder, Node
 
-# For one function: how many structures are kept, how many first calls are looked at, and how many calls in all. A loss
-# is called once for each step, and a test run must not take longer for it.
+# For each function: how many structures are stored, how many first calls are looked at, and how many calls in all. A
+# loss function is called at each step, and a test run must not take longer because of it.
 MOST_CALLS, FIRST, MOST_LOOKS = 4, 8, 16
-# How many characters one call may have in the file, and all calls together.
+# The size of one call in the file, and of all calls together, in characters.
 MOST_OF_CALL, MOST_OF_ALL = 40_000, 20_000_000
 
 
@@ -33,8 +34,8 @@ class Recorder(ImportHook):
     """Records the calls of packages that are imported from now on.
 
     Attributes:
-        calls: structures by `module:qualname`; each is `{"args": [...], "kwargs": {...}}`.
-        full: whether there was more than a file should have.
+        calls: structures by `module:qualname`, each `{"args": [...], "kwargs": {...}}`.
+        full: whether calls were dropped because the file has reached its limit.
     """
 
     decorates_all = True
@@ -51,7 +52,7 @@ class Recorder(ImportHook):
         self._size = 0
 
     def missed(self) -> list[str]:
-        """The modules of the packages that another import hook has loaded, as jaxtyping's does."""
+        """The modules of the packages that another import hook, such as jaxtyping's, has loaded."""
         loaded = ((name, getattr(module, "__spec__", None)) for name, module in list(sys.modules.items()))
         return sorted(
             name
@@ -61,7 +62,7 @@ class Recorder(ImportHook):
         )
 
     def checked(self, thing: Any) -> Any:
-        """The function with a recorder around it; classes, and names that `weft check` does not judge, stay."""
+        """The function with a recorder around it; classes, and functions that `weft check` does not judge, stay."""
         if isinstance(thing, type) or not _is_public(thing.__qualname__):
             return thing
         return self._recorded(thing)
@@ -74,15 +75,20 @@ class Recorder(ImportHook):
         def recorded(*args: Any, **kwargs: Any) -> Any:
             nonlocal count, looks, has_ended
             __tracebackhide__ = True
+            # After the last look a call costs one test of a flag.
             if has_ended:
                 return function(*args, **kwargs)
             count += 1
+            # A power of two has a single bit: the 16th, 32nd, 64th, ... call,
+            # so that late shapes of a long run are seen.
             if count > FIRST and count & (count - 1):
                 return function(*args, **kwargs)
             looks += 1
+            # Asked at the first call, as annotations may name classes that are defined after the function.
             if looks == 1 and not _names_arrays(function):
                 has_ended = True
                 return function(*args, **kwargs)
+            # Before the call: the function may change its arguments, such as a list or an NNX module.
             call = self.structure(args, kwargs)
             result = function(*args, **kwargs)
             has_ended = self._keep(name, call) or looks >= MOST_LOOKS
@@ -91,18 +97,19 @@ class Recorder(ImportHook):
         return recorded
 
     def structure(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Node:
-        """The structure of a call."""
+        """The structure of a call's arguments, as plain data."""
         return {
             "args": [Encoder().argument(one) for one in args],
             "kwargs": {name: Encoder().argument(one) for name, one in kwargs.items()},
         }
 
     def _keep(self, name: str, call: Node) -> bool:
-        """Keeps a call, if there is none like it; whether there are enough."""
+        """Stores a call unless an equal one is stored; returns whether the function needs no more calls."""
         known = self.calls.get(name, [])
         if call in known:
             return False
         size = len(json.dumps(call))
+        # A call with this much configuration would fill the file, and has little that others lack.
         if size > MOST_OF_CALL:
             return False
         if self._size + size > MOST_OF_ALL:
@@ -114,7 +121,7 @@ class Recorder(ImportHook):
 
 
 def _is_public(qualname: str) -> bool:
-    """Whether a name is one of those that `weft check` judges."""
+    """Whether `weft check` judges functions of this name: public ones, `__call__` included."""
     *owners, last = qualname.split(".")
     return "<locals>" not in owners and all(not one.startswith("_") or one == "__call__" for one in (*owners, last))
 
@@ -123,7 +130,7 @@ def _names_arrays(function: Callable[..., Any]) -> bool:
     try:
         signature = signature_of(function)
     except AnnotationError:
-        return True  # a proof says what is wrong with it
+        return True  # its proof reports the annotation that cannot be read
     except (TypeError, ValueError):
         return False
     annotations = (signature.returns, *(one.annotation for one in signature.parameters))

@@ -1,9 +1,9 @@
-"""Structures: a description of a value as JSON, and an abstract value from the description.
+"""Structures: values described as JSON, and abstract values made from such descriptions.
 
-A structure has the shape and the dtype of an array; the class and the fields of a record, a dataclass or any other
-object; the name of a function or a class; and numbers, strings and flags as they are, for they are configuration. It
-never has the numbers in an array. A value without a name to find it by (a lambda, an object of native code) is
-`Opaque`: an argument that holds one is built from its annotation.
+A structure has the shape and dtype of an array; the class and fields of a record, dataclass or other object; the name
+of a function or class; and numbers, strings and flags themselves, because they are configuration. The numbers in an
+array are never stored. A value that cannot be found by a name (a lambda, an object of native code) is `Opaque`: an
+argument that contains one is built from its annotation.
 
     3, "relu", None, true       themselves
     {"array": "float32", "shape": [3, 4]}
@@ -30,43 +30,44 @@ from weft.core.records.leaves import is_array
 from weft.typecheck.language.forms import MODULE, NAMEDTUPLE, form_of
 from weft.typecheck.language.objects import layer_of
 
-# The most nodes of a structure and the most characters of a string in it: a data set in lists is no configuration, and
-# a long text may be anything, an API key among it.
+# The most nodes in a structure, and characters in a string: a data set in lists is no configuration, and a long text
+# may be anything, an API key included.
 MOST_NODES, MOST_CHARACTERS = 1500, 200
 
 Node = Any
 
 
 class Opaque(Exception):
-    """A value has no structure that could be written down."""
+    """A value that cannot be described by a structure."""
 
 
 class Unresolved(Exception):
-    """A class or function that a structure names is not there any more."""
+    """A class or function named in a structure no longer exists."""
 
 
 class Encoder:
-    """Writes structures down."""
+    """Writes values as structures."""
 
     def __init__(self) -> None:
         self._left = MOST_NODES
         self._inside: list[Any] = []
 
     def argument(self, value: Any) -> Node:
-        """The structure of one argument; `{"opaque": reason}` if it has none."""
+        """The structure of an argument; `{"opaque": reason}` if it has none."""
         try:
             return self.node(value)
         except Opaque as reason:
             return {"opaque": str(reason)}
-        except Exception as error:  # a property may raise, and a run of tests must not fail for the recorder
+        except Exception as error:  # a property may raise, and recording must not make a test fail
             return {"opaque": f"looking into it raises {type(error).__name__}: {error}"[:MOST_CHARACTERS]}
 
     def node(self, value: Any) -> Node:
         """The structure of a value.
 
         Raises:
-            Opaque: with the reason.
+            Opaque: with the reason why it has none.
         """
+        # Parts are counted over the whole argument, because nested lists can be large at each level.
         self._left -= 1
         if self._left < 0:
             raise Opaque("it has too many parts")
@@ -76,12 +77,13 @@ class Encoder:
             if len(value) > MOST_CHARACTERS:
                 raise Opaque("it has a long text in it")
             return value
-        # Records come before arrays, for a record may have a `shape` and a `dtype`, too.
+        # Records come before arrays, because a record may have a `shape` and a `dtype` as well.
         if form_of(type(value)) is not None:
             return self._within(value)
         for cls, encode in _ENCODED:
             if isinstance(value, cls):
                 return encode(self, value)
+        # Arrays of other libraries have a shape and a dtype as well.
         if is_array(value) and hasattr(value, "dtype"):
             return _array(self, value)
         if callable(value) and hasattr(value, "__qualname__"):
@@ -89,7 +91,7 @@ class Encoder:
         return self._within(value)
 
     def _within(self, value: Any) -> Node:
-        """A container or an object, which may not hold itself."""
+        """The structure of a container or object; a value that contains itself is `Opaque`."""
         if any(one is value for one in self._inside):
             raise Opaque("it refers to itself")
         self._inside.append(value)
@@ -97,7 +99,7 @@ class Encoder:
             for cls, name in ((tuple, "tuple"), (list, "list")):
                 if type(value) is cls:
                     return {name: [self.node(one) for one in value]}
-            if type(value) in (set, frozenset):  # sorted: the order of strings in a set differs from run to run
+            if type(value) in (set, frozenset):  # sorted, as sets of strings iterate in another order in each run
                 items = sorted((self.node(one) for one in value), key=json.dumps)
                 return {type(value).__name__: items}
             if type(value) is dict:
@@ -108,15 +110,16 @@ class Encoder:
 
     def _object(self, value: Any) -> Node:
         cls = type(value)
+        # A proof of a shared object needs to know who else holds it, which a tree of JSON cannot say.
         if layer_of(cls) is not None:
             raise Opaque(f"a {cls.__name__} is mutable, and may be shared")
         form = form_of(cls)
         if form is None and not hasattr(value, "__dict__"):
             raise Opaque(f"a {cls.__name__} has nothing to read")
         name = _global_name(value) if form is None else None
-        if name is not None:  # a marker, as `MISSING`, which a program compares by identity
+        if name is not None:  # a sentinel such as `MISSING`, which programs compare by identity
             return {"name": f"{cls.__module__}:{name}"}
-        # A dataclass may have attributes that are no fields, and its fields may be slots.
+        # A dataclass may have attributes besides its fields, and its fields may be slots.
         fields = {} if form is None else dict(form.values(value))
         if form not in (MODULE, NAMEDTUPLE):
             fields |= getattr(value, "__dict__", {})
@@ -129,6 +132,7 @@ class Encoder:
         if isinstance(thing, types.MethodType):
             return {"method": thing.__name__, "self": self.node(thing.__self__)}
         module = getattr(thing, "__module__", None) or ""
+        # The name must lead back to this very object: a decorator may have put another function under it.
         for name in (getattr(thing, "__qualname__", ""), getattr(thing, "__name__", "")):
             if module in sys.modules and _reached(sys.modules[module], name) is thing:
                 return {"name": f"{module}:{name}"}
@@ -142,6 +146,7 @@ def _array(_: Encoder, value: Any) -> Node:
 _ENCODED: tuple[tuple[Any, Callable[[Encoder, Any], Node]], ...] = (
     (jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct, _array),
     (enum.Enum, lambda encoder, value: {"member": [encoder._named(type(value))["name"], value.name]}),
+    # As text, because JSON has no infinity and no NaN.
     (float, lambda encoder, value: {"float": repr(float(value))}),
     (complex, lambda encoder, value: {"complex": repr(complex(value))}),
     (np.dtype, lambda encoder, value: {"dtype": str(value)}),
@@ -157,7 +162,7 @@ _ENCODED: tuple[tuple[Any, Callable[[Encoder, Any], Node]], ...] = (
 
 
 def _global_name(value: Any) -> str | None:
-    """The name by which the module of an object's class has that very object."""
+    """The name of the global variable that has a value, in the module of the value's class."""
     module = sys.modules.get(type(value).__module__)
     return next((name for name, one in vars(module).items() if one is value), None) if module is not None else None
 
@@ -170,21 +175,21 @@ def _reached(module: Any, qualname: str) -> Any:
 
 
 class Decoder:
-    """Makes abstract values from structures; each time new ones.
+    """Makes abstract values from structures; new ones at each call.
 
     Args:
-        modules: modules that are called otherwise than they were imported as: a script that is checked.
+        modules: modules by their recorded names, where these differ: a script that is checked was `__main__`.
     """
 
     def __init__(self, modules: Mapping[str, Any] | None = None):
         self.modules = modules or {}
 
     def value(self, node: Node) -> Any:
-        """The value of a structure; its arrays are `ShapeDtypeStruct`s.
+        """The value of a structure, with `ShapeDtypeStruct`s for arrays.
 
         Raises:
-            Opaque: if it has none.
-            Unresolved: if a class or function that it names is not there.
+            Opaque: if the structure says that the value could not be described.
+            Unresolved: if a class or function in it no longer exists.
         """
         if not isinstance(node, dict):
             return node
@@ -195,11 +200,12 @@ class Decoder:
             raise Unresolved(f"a structure of an unknown kind, {kind!r}") from None
         try:
             return decode(self, node)
+        # A file from an older version of the program may have other fields or members.
         except (TypeError, ValueError, AttributeError, KeyError) as error:
             raise Unresolved(f"{type(error).__name__}: {error}") from None
 
     def named(self, name: str) -> Any:
-        """What has a name, `module:qualname`."""
+        """The class or function with a name of the form `module:qualname`."""
         module, _, qualname = name.partition(":")
         try:
             found = self.modules.get(module) or importlib.import_module(module)
@@ -216,6 +222,7 @@ class Decoder:
     def _array(self, node: Node) -> Any:
         name = node["array"]
         dtype = (
+            # NumPy has no dtype for random keys, so it is taken from a key that is made without computing.
             jax.eval_shape(lambda: jax.random.key(0, impl=_KEYS.get(name))).dtype if name.startswith("key<") else name
         )
         return jax.ShapeDtypeStruct(tuple(node["shape"]), dtype if name.startswith("key<") else jnp.dtype(name))
@@ -226,6 +233,7 @@ class Decoder:
         form = form_of(cls)
         if form in (MODULE, NAMEDTUPLE) and form is not None:
             return form.make(cls, fields)
+        # Not by calling the class: the recorded fields are those after `__init__`, whose arguments are unknown.
         made = object.__new__(cls)
         for name, value in fields.items():
             object.__setattr__(made, name, value)
@@ -260,7 +268,7 @@ _DECODED: dict[str, Callable[[Decoder, Node], Any]] = {
 
 
 def is_plain_object(value: Any) -> bool:
-    """Whether a value is an object that neither JAX nor a proof looks into by itself."""
+    """Whether a value is an object into which neither JAX nor a proof looks by itself."""
     return (
         hasattr(value, "__dict__")
         and form_of(type(value)) is None

@@ -1,9 +1,9 @@
-"""Targets from recorded calls: arguments of the structure that a call had, at all sizes that their annotations allow.
+"""Proof targets from recorded calls: arguments of the recorded structure, at all sizes that annotations allow.
 
-The names of the annotations are bound by the recorded arguments, as a check would bind them; a call that does not fit
-its annotations says nothing about them. Each name then takes any size: arrays get the shapes that their annotation
-gives them, records become abstract copies of themselves (`abstract_copies`), an integer called like a dim is that dim.
-What no annotation names stays as it was recorded, and an argument without a structure is built from its annotation.
+The recorded arguments bind the names in the annotations, as a check would; a call that does not fit the annotations
+cannot be used. Each name then takes any size: arrays get the shapes that their annotation gives them, records become
+abstract copies of themselves (`abstract_copies`), and an integer named like a dim is that dim. Sizes that no annotation
+names stay as recorded, and an argument without a structure is built from its annotation.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ from weft.typecheck.recording.structures import Decoder, Node, Opaque, Unresolve
 
 
 class Unusable(Exception):
-    """A recorded call from which nothing can be proved, with the reason."""
+    """A recorded call from which nothing can be proved; the message is the reason."""
 
 
 def recorded_target(
     function: Callable[..., Any], call: Node, decoder: Decoder, owner: type | None = None, name: str = ""
 ) -> Target:
-    """What there is to prove of a function that was called like this.
+    """The proof target for a function with arguments as in a recorded call.
 
     Args:
-        function: as it is called.
-        call: the structure of its arguments, as a recorder wrote it.
-        decoder: finds what the structure names.
-        owner: the class that it is a method of; the first argument is then the instance.
-        name: what to call the target, by default its qualified name.
+        function: the function as it is called.
+        call: the structure of its arguments, from a recorder.
+        decoder: finds the classes and functions that the structure names.
+        owner: the class whose method it is; the first argument is then the instance.
+        name: the target's name; by default the qualified name.
 
     Raises:
-        Unusable: if the call does not fit the annotations, or what it names is not there any more.
-        AnnotationError: for an annotation that cannot be read.
+        Unusable: if the call does not fit the annotations, or names a class or function that no longer exists.
+        AnnotationError: if an annotation cannot be read.
     """
     plain = inspect.unwrap(function)
     recorded = _Recorded(plain, call, decoder, owner)
@@ -65,7 +65,7 @@ def recorded_target(
     given = recorded.arguments()
     for parameter in recorded.signature.parameters:
         if _takes_any_size(parameter.annotation):
-            # The sizes of other arguments stay as they were recorded: the program may be tied to these numbers.
+            # Other arguments keep their recorded sizes, because the program may depend on these numbers.
             given.pop(parameter.name, None)
     constants = {
         size for value in given.values() for leaf in jax.tree.leaves(value) for size in getattr(leaf, "shape", ())
@@ -78,14 +78,14 @@ def recorded_target(
 
 
 def _takes_any_size(annotation: Annotation) -> bool:
-    """Whether it is one array all of whose axes have names."""
+    """Whether an annotation is one array whose axes all have names."""
     return isinstance(annotation, ArrayOf) and all(
         isinstance(dim, NamedDim) or (isinstance(dim, VariadicDim) and dim.name) for dim in annotation.shape.dims
     )
 
 
 def _configured(node: Node) -> Iterator[int]:
-    """The numbers that stay as they are at all sizes: how many items tuples and lists have, and integers in them."""
+    """The numbers that stay the same at all sizes: lengths of tuples and lists, and the integers in them."""
     if isinstance(node, dict):
         yield from (len(node[kind]) for kind in ("tuple", "list") if kind in node)
         yield from (one for kind in ("tuple", "list") for one in node.get(kind, ()) if type(one) is int)
@@ -94,7 +94,7 @@ def _configured(node: Node) -> Iterator[int]:
 
 
 class _Recorded:
-    """One call, of which arguments can be made again and again."""
+    """One recorded call, whose arguments can be made any number of times."""
 
     def __init__(self, function: Callable[..., Any], call: Node, decoder: Decoder, owner: type | None):
         self.function, self.call, self.decoder = function, call, decoder
@@ -108,7 +108,7 @@ class _Recorded:
         self.dims = self._bound(self.arguments())
 
     def _by_name(self) -> dict[str, Node]:
-        """The structures of the arguments, by parameter; those of `*args` and `**kwargs` in a tuple and a dict."""
+        """The structures of the arguments by parameter; `*args` as a tuple and `**kwargs` as a dict."""
         try:
             bound = inspect.signature(self.function).bind(*self.call["args"], **self.call["kwargs"])
         except (TypeError, KeyError) as error:
@@ -120,7 +120,7 @@ class _Recorded:
         }
 
     def arguments(self) -> dict[str, Any]:
-        """The recorded arguments, abstract, at their own sizes; new ones each time."""
+        """The recorded arguments as new abstract values at their recorded sizes."""
         kinds = {one.name: one.kind for one in self.signature.parameters}
         found: dict[str, Any] = {}
         for name, node in self.nodes.items():
@@ -132,6 +132,7 @@ class _Recorded:
                 else:
                     found[name] = self.decoder.value(node)
             except Opaque as reason:
+                # Without its instance a method cannot be called; any other argument can be built from its annotation.
                 if name == self.first:
                     raise Unusable(f"{name}: {reason}") from None
             except Unresolved as reason:
@@ -139,7 +140,7 @@ class _Recorded:
         return found
 
     def _bound(self, given: Mapping[str, Any]) -> dict[str, int]:
-        """The sizes that the recorded arguments bind names to."""
+        """The sizes to which the recorded arguments bind names."""
         bindings = Bindings(Slot("argument", "", self.function, Anything()), lambda: given)
         if self.is_method and has_own_dims(type(given[self.first])):
             own = dims_of_instance(given[self.first], PROOF)
@@ -148,6 +149,7 @@ class _Recorded:
         bindings.numpy = True
         for parameter in self.signature.parameters:
             check = check_of(parameter.annotation, PROOF)
+            # An argument left at its default is not part of the contract: `None` may stand where an array is annotated.
             if check is None or parameter.name not in given or given[parameter.name] is parameter.default:
                 continue
             several = parameter.kind is inspect.Parameter.VAR_POSITIONAL
@@ -157,10 +159,11 @@ class _Recorded:
         return {name: size for name, size in bindings.sizes.items() if isinstance(size, int)}
 
     def _retypes(self, parameter: Parameter, value: Any, bindings: Bindings) -> bool:
-        """Whether an array has the shape that its annotation gives it, and only another kind of numbers.
+        """Whether an array fits its annotation except for its dtype; if so, notes the array with the annotated dtype.
 
-        Tests pass floats for integers. The shape says the same of an array of the kind that is annotated.
+        Tests often pass floats for integers; the shape of such an array is as good as that of one with the right dtype.
         """
+        # The annotation may name a class of dtypes, so usual ones are tried until one fits.
         check = check_of(parameter.annotation, PROOF)
         for dtype in _DTYPES if isinstance(value, jax.ShapeDtypeStruct) and check is not None else ():
             self.retyped[parameter.name] = jax.ShapeDtypeStruct(value.shape, dtype)
@@ -170,11 +173,12 @@ class _Recorded:
         return False
 
     def prepare(self, builder: Builder) -> Call:
-        """The function and its arguments under an assignment."""
+        """The function and its arguments under the builder's assignment."""
         given, scope = {**self.arguments(), **self.retyped}, Scope()
         if self.is_method:
             given[self.first] = self._instance(builder, given[self.first], scope)
         names = names_of_signature(self.signature)
+        # The dims of the instance come first: a method's `d` is the `d` of its record.
         for name, size in self.dims.items():
             if name not in scope.bound:
                 scope.bound[name] = builder.keyed(name, name, scope, original=size)
@@ -192,6 +196,7 @@ class _Recorded:
         args, kwargs = build_arguments(builder, taken, scope, given)
         for one in self.signature.parameters:
             if one.name in given and one.kind is inspect.Parameter.VAR_POSITIONAL:
+                # `*args` follow the other positional arguments, which `build_arguments` has put in order.
                 args += given[one.name]
             elif one.name in given and one.kind is inspect.Parameter.VAR_KEYWORD:
                 kwargs |= given[one.name]
@@ -200,7 +205,7 @@ class _Recorded:
         return _opened_call(self.function, args, kwargs)
 
     def _left_out(self, parameters: list[Any], given: Mapping[str, Any]) -> list[Any]:
-        """The parameters that get an argument: what the call left to a default stays left."""
+        """The parameters that get an argument; those that the call left at their default stay there."""
         return [one for one in parameters if one.name in given or one.name in self.nodes or one.required]
 
     def _instance(self, builder: Builder, instance: Any, scope: Scope) -> Any:
@@ -212,6 +217,7 @@ class _Recorded:
         scope.bound |= own.sizes
         scope.variadics |= {name: one.shape for name, one in own.variadics.items()}
         scope.values["self"] = record
+        # The dims of the record and of the method are one scope, so a size of one is noted as used by the other.
         for size in own.sizes.values():
             builder.used(size, scope)
         builder.names |= own.sizes.keys()
@@ -219,7 +225,7 @@ class _Recorded:
         return record
 
 
-# A caller may pass an array for an annotated number. The array is opaque then, and the other arguments are used.
+# A caller may pass an array where a number is annotated. That argument is opaque then, and the others are used.
 _NUMBERS = (Instance(int), Instance(float), Instance(bool), Instance(complex))
 
 
@@ -231,7 +237,7 @@ _DTYPES = tuple(map(jnp.dtype, ("float32", "int32", "complex64", "bool")))
 
 
 def _binds(check: Any, value: Any, bindings: Bindings) -> bool:
-    """Whether a value is as annotated; if it is not, nothing is bound."""
+    """Whether a value fits its annotation; if it does not, nothing is bound."""
     kept = bindings.snapshot()
     try:
         check(value, bindings)
@@ -251,6 +257,7 @@ def _generalised(builder: Builder, annotation: Annotation, value: Any, place: st
     def changed(keys: Any, leaf: Any) -> Any:
         where = place + jax.tree_util.keystr(keys)
         if has_own_dims(type(leaf)):
+            # A record inside has dims of its own, as each layer of a list has.
             return abstract_copy(builder, leaf, where)
         form = form_of_value(leaf)
         if form is not None:
@@ -270,6 +277,7 @@ def _generalised(builder: Builder, annotation: Annotation, value: Any, place: st
 
 
 def _annotations(cls: type) -> dict[str, Annotation]:
+    # The recorded shapes stay where a class cannot be read; its own check reports the annotation.
     try:
         return {one.name: one.annotation for one in fields_of(cls)}
     except (AnnotationError, TypeError):
@@ -277,7 +285,7 @@ def _annotations(cls: type) -> dict[str, Annotation]:
 
 
 def _opened_call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-    """A call whose arrays are all seen by JAX: those in the attributes of plain objects go in front."""
+    """A call in which JAX sees all arrays: those in attributes of plain objects become further arguments."""
     objects: list[tuple[Any, str]] = []
 
     def look(value: Any) -> None:
@@ -296,6 +304,7 @@ def _opened_call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: di
         return function, args, kwargs
     before = [vars(one)[name] for one, name in objects]
 
+    # The arrays of this trace are put into the objects for the length of the call; left there, they would leak.
     def call(held: list[Any], *args: Any, **kwargs: Any) -> Any:
         for (one, name), value in zip(objects, held, strict=True):
             object.__setattr__(one, name, value)

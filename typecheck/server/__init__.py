@@ -1,1 +1,1 @@
-"""`weft lsp`: findings and shapes in the editor, as one saves; see README.md."""
+"""`weft lsp`: shows findings and shapes in the editor at each save; see README.md."""

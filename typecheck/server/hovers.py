@@ -1,4 +1,4 @@
-"""Hovers: for the word under the cursor a shape, a verdict, the place where a dim was bound, or the dims it binds."""
+"""Hovers: the shape, verdict or dim of the word under the cursor."""
 
 from __future__ import annotations
 
@@ -12,28 +12,30 @@ _WORD = re.compile(r"\w+")
 
 
 def hover(document: Document, line: int, column: int) -> str | None:
-    """The text for a word, in Markdown; None if nothing is known of it.
+    """The text for the word under the cursor, in Markdown; None if nothing is known about it.
 
     Args:
-        document: the document of the word.
-        line, column: the place of the cursor: lines from 1, characters from 0.
+        document: the document.
+        line, column: the position of the cursor: lines from 1, characters from 0.
     """
+    # The judged text and not the edited one: the findings and shapes are about the lines of that text.
     lines = document.judged.split("\n")
     text = lines[line - 1] if line <= len(lines) else ""
     word = next((one[0] for one in _WORD.finditer(text) if one.start() <= column <= one.end()), None)
     if word is None:
         return None
-    # A shape first: of `x = f(x)` a reader wants to know what `x` is on this line.
+    # The shape comes first: in `x = f(x)`, a reader wants to know the `x` that this line assigns.
     notes = [note for note in document.notes() if note.line == line and note.name.rpartition(".")[2] == word]
     if notes:
         return f"`{notes[0].name}`: `{notes[0].shape}`"
     if re.match(r"\s*((async )?def|class) ", text):
         verdicts = [(name, told) for name, told in document.verdicts().items() if name.rpartition(".")[2] == word]
+        # Two classes may have a method of one name, so the function must be one that the line is in.
         around = [*_names_around(document, line)]
         for name, told in verdicts:
             if name in around:
                 return f"`{name}`: {told}"
-    # A dim may be called like a parameter, as `n: int` is; then the parameter binds it, and the loop below says so.
+    # A dim may be named like a parameter, as for `n: int`: then the parameter binds it, which the second loop says.
     scopes = [*_scopes(document, line)]
     for name, dims in scopes:
         found = dims.get(word) or dims.get(f"*{word}")
@@ -51,7 +53,7 @@ def _is_parameter(word: str, where: str) -> bool:
 
 
 def _scopes(document: Document, line: int) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """The functions that a line is in, innermost first, with their dims; of a class, those of its methods."""
+    """The functions around a line with their dims, innermost first; for a class, those of its methods."""
     dims = document.dims()
     for name in reversed([*_names_around(document, line)]):
         if name in dims:
@@ -61,9 +63,10 @@ def _scopes(document: Document, line: int) -> Iterator[tuple[str, Mapping[str, s
 
 
 def _names_around(document: Document, line: int) -> Iterator[str]:
-    """The functions and classes that a line is in, outermost first."""
+    """The functions and classes around a line, outermost first."""
     try:
         tree = ast.parse(document.judged)
+    # While a user types, the text often does not parse.
     except (SyntaxError, ValueError):
         return
     yield from _around(tree, line, "")

@@ -1,7 +1,8 @@
-"""Judging documents as they are saved: one thread, and one warm worker a project.
+"""Judges documents when they are saved, in one thread and with one running worker for each project.
 
-Nothing of the user's runs here. A worker (`command/conversation.py`) imports the file and judges all of it; a worker
-that dies costs the answer that it was at. Between two saves the editor itself moves what it shows with the text.
+No code of the user's runs in this process. A worker (`command/conversation.py`) imports the file and judges all of it;
+if the worker dies, only the answer that it was working on is lost. Between two saves, the editor moves hints and
+diagnostics along with the text.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ..command.units import WEFT, unit_of
 from ..shapes.notes import Note, Shapes, joined
 from ..shapes.notes import from_json as shapes_from_json
 
-# The limits of each proof: a writer waits for less time than a CI that runs `weft check`.
+# The limits of each proof, below those of `weft check`: a person who waits for an editor waits less long than a CI.
 _SECONDS, _TRIALS = 10.0, 300
 
 
@@ -32,13 +33,13 @@ class Document:
     """An open file.
 
     Attributes:
-        path: its whole path.
-        uri: its name in the editor.
-        text, version: its text in the editor, and the number of the last edit.
-        judged, judged_version: text and number when it was judged last.
-        parts: the parts of the check.
-        shapes: the shapes of its functions.
-        trouble: what is wrong with the whole file: a configuration that cannot be read, a failure of weft's.
+        path: the absolute path.
+        uri: the editor's name for it.
+        text, version: the text in the editor, and the number of the last edit.
+        judged, judged_version: the text and number at the last judgement.
+        parts: the parts of the check, one for each contract.
+        shapes: the shapes in its functions.
+        trouble: errors about the whole file: an unreadable configuration, or a failure of weft's.
     """
 
     path: str
@@ -52,22 +53,23 @@ class Document:
     trouble: tuple[Line, ...] = ()
 
     def lines(self) -> list[Line]:
-        """The findings, by line."""
+        """The findings, ordered by line."""
         found = (*self.trouble, *(line for part in self.parts for line in part.lines))
         return sorted(dict.fromkeys(found), key=lambda line: line.line)
 
     def notes(self) -> list[Note]:
-        """The shapes on lines that are as they were judged; a function's own trace comes before its callers'."""
+        """The shapes on lines that did not change since the judgement; a function's own trace goes before others."""
+        # A line that was edited may assign another value, and the old shape next to it would be wrong.
         then, now = self.judged.split("\n"), self.text.split("\n")
         notes = (note for shapes in joined(list(self.shapes)) for note in shapes.notes if note.line <= len(then))
         return [note for note in notes if now[note.line - 1 : note.line] == [then[note.line - 1]]]
 
     def dims(self) -> dict[str, Mapping[str, str]]:
-        """For each function, where its dims were bound."""
+        """For each function, the places where its dims were bound."""
         return {name: dims for shapes in self.shapes for name, dims in shapes.dims.items()}
 
     def verdicts(self) -> dict[str, str]:
-        """The verdict of each function, with its conditions; of a class, those of its methods are apart."""
+        """The verdict of each function, with its conditions; the methods of a class have entries of their own."""
         return {
             part.name: "; ".join([*part.verdicts, *(what.partition(f"{part.name}: ")[2] for what in part.assumptions)])
             for part in self.parts
@@ -76,51 +78,53 @@ class Document:
 
 
 class Judge(threading.Thread):
-    """Judges open documents, each as it was saved last.
+    """Judges open documents in the state in which they were last saved.
 
     Args:
-        told: is called, in this thread, with a document that has new findings or new shapes, and whether it is shapes.
+        told: called in this thread with a document that has new findings or shapes, and whether it is shapes.
     """
 
     def __init__(self, told: Callable[[Document, bool], None]):
         super().__init__(daemon=True)
         self.told = told
         self.documents: dict[str, Document] = {}
-        # The paths to judge, in order; a folder stands for its worker, which is to be started.
+        # The paths to judge, in order; a folder stands for a project whose worker is to be started.
         self._due: dict[str, None] = {}
         self._changed = threading.Condition()
         self._conversations: dict[Path, tuple[Config, Settings, Conversation]] = {}
         self._stopped = False
 
     def edit(self, path: str, text: str, version: int | None, uri: str = "") -> None:
-        """Takes a new text of a document, which is judged when it is saved."""
+        """Stores a new text of a document, which is judged when the document is saved."""
         with self._changed:
             document = self.documents.setdefault(path, Document(path, uri, text))
             document.text, document.version = text, version
 
     def saved(self, path: str) -> None:
-        """Judges a document that was opened or saved, and those that may import it: its name stands in them."""
+        """Queues a document that was opened or saved, and the documents whose text contains the module's name."""
         parent, module = Path(path).parent.name, Path(path).stem
         name = re.compile(rf"\b{re.escape(parent if module == '__init__' else module)}\b")
         with self._changed:
+            # The text of an importer contains the name; following imports exactly would mean to parse every open file
+            # at each save.
             others = [other.path for other in self.documents.values() if name.search(other.text)]
             self._due |= dict.fromkeys([path, *others])
             self._changed.notify()
 
     def close_document(self, path: str) -> None:
-        """Forgets a document."""
+        """Removes a document."""
         with self._changed:
             self.documents.pop(path, None)
             self._due.pop(path, None)
 
     def warm(self, folder: str) -> None:
-        """Starts the worker of a project before there is anything to do."""
+        """Starts the worker of a project ahead of the first save, because importing JAX takes seconds."""
         with self._changed:
             self._due.setdefault(folder)
             self._changed.notify()
 
     def stop(self) -> None:
-        """Ends the workers."""
+        """Stops the thread and ends the workers."""
         with self._changed:
             self._stopped = True
             self._changed.notify()
@@ -137,7 +141,7 @@ class Judge(threading.Thread):
                     self._judge(document)
             except ConfigError as error:
                 self._say(document, "unusable", str(error), "usage")
-            except Exception as error:  # the thread must go on: without it the editor would hear no more, and no reason
+            except Exception as error:  # the thread must go on: if it died, the editor would wait without a reason
                 message = f"weft failed: {type(error).__name__}: {error}; please report it"
                 self._say(document, "crash", message, "internal")
 
@@ -160,7 +164,7 @@ class Judge(threading.Thread):
         usual = Settings.of(config, None, calls_in(config.root))
         settings = dataclasses.replace(usual, seconds=min(config.seconds, _SECONDS), trials=min(config.trials, _TRIALS))
         known = self._conversations.get(config.root)
-        # The configuration and the recorded calls may have changed since the last file of the project was saved.
+        # The configuration or the recorded calls may have changed since the last save in this project.
         if known is not None and known[:2] == (config, settings):
             return known[2]
         if known is not None:
@@ -170,20 +174,21 @@ class Judge(threading.Thread):
 
     def _judge(self, document: Document) -> None:
         conversation = self._conversation(Path(document.path).parent)
+        # Kept now: the text may be edited while the worker judges the saved one.
         with self._changed:
             document.judged, document.judged_version = document.text, document.version
-        if _is_weft(document.path):  # the worker that runs has imported the old text as its own machinery
+        if _is_weft(document.path):  # the running worker has imported the old text as part of the checker
             conversation.restart()
         parts, _ = judged(conversation, unit_of(Path(document.path)))
         document.parts = tuple(parts)
         document.trouble = ()
-        self.told(document, False)  # before shapes, which take as long again
+        self.told(document, False)  # findings are shown at once, since the shapes take as long again
         answers = conversation.ask(unit_of(Path(document.path)), {"shapes": None})
         document.shapes = tuple(shapes_from_json(answer["shapes"]) for answer in answers if "shapes" in answer)
         self.told(document, True)
 
 
 def _is_weft(path: str) -> bool:
-    """Whether a file is a part of weft, which a worker has imported before it is told of a file."""
+    """Whether a file is part of weft itself, which a worker imports before it is asked about any file."""
     whole = Path(os.path.realpath(path))
     return whole.is_relative_to(WEFT) and whole.relative_to(WEFT).parts[0] not in ("tests", "examples")

@@ -1,6 +1,6 @@
-"""The language server, on standard input and output: documents in; diagnostics, hints, hovers and code actions out.
+"""The language server on standard input and output: takes documents, returns diagnostics, hints, hovers and actions.
 
-pygls, which the extra `lsp` has, speaks the protocol; `judging` judges documents, in a thread of its own.
+pygls, from the extra `lsp`, implements the protocol; `judging` judges documents in a thread of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MISSING = "weft lsp: the language server needs pygls, which the extra `lsp` has
 
 
 def serve(options: argparse.Namespace) -> int:
-    """Answers until the editor says that it ends, and returns the exit code."""
+    """Answers the editor until it disconnects, and returns the exit code."""
     try:
         import pygls.lsp.server
     except ImportError:
@@ -39,13 +39,14 @@ def serve(options: argparse.Namespace) -> int:
 
 
 class Server:
-    """The server and what it knows.
+    """The server and its open documents.
 
     Args:
-        undecided: whether undecided contracts, and those that cannot be checked, are diagnostics, too: as information.
+        undecided: whether undecided and uncheckable contracts are diagnostics as well, with the severity "information".
     """
 
     def __init__(self, *, undecided: bool):
+        # Imported here, because weft does not depend on pygls.
         from lsprotocol import types
         from pygls.lsp.server import LanguageServer
 
@@ -57,7 +58,8 @@ class Server:
             self.severities |= dict.fromkeys(told, severity.Information)
         self.pygls: Any = LanguageServer("weft", "1", text_document_sync_kind=types.TextDocumentSyncKind.Incremental)
         self.judge = Judge(self._told)
-        # With a separator at the end: `site-packages-of-mine` is a folder of the user's.
+        # With a separator at the end, so that a user's folder `site-
+        # packages-of-mine` is not taken for an installed one.
         self._installed = tuple(os.path.join(one, "") for one in installed_roots())
         self._loop: asyncio.AbstractEventLoop | None = None
         for name, answer in self._features().items():
@@ -66,7 +68,7 @@ class Server:
     def _features(self) -> dict[str, Callable[..., Any]]:
         types = self.types
 
-        # pygls looks at the parameters' names and at whether it is to wait.
+        # pygls looks at the names of the parameters, and runs coroutine functions in its event loop.
         async def started(params: Any) -> None:
             self._loop = asyncio.get_running_loop()
             self.judge.start()
@@ -86,6 +88,7 @@ class Server:
             path = self._path(params.text_document.uri)
             if path is not None:
                 self.judge.close_document(path)
+            # Without this the editor would go on showing the diagnostics of a file that is closed.
             self._publish(params.text_document.uri, None, [])
 
         async def hints(params: Any) -> Any:
@@ -109,7 +112,7 @@ class Server:
         }
 
     def _path(self, uri: str) -> str | None:
-        """The whole path of a document that is a Python file of the user's; None for others."""
+        """The absolute path of a document, if it is a Python file outside of installed packages; else None."""
         document = self.pygls.workspace.get_text_document(uri)
         if not uri.startswith("file:") or not document.path.endswith(".py"):
             return None
@@ -128,8 +131,9 @@ class Server:
             self.judge.edit(path, document.source, document.version, uri)
 
     def _told(self, document: Document, shapes: bool) -> None:
-        """Called in the judge's thread; what goes to the editor goes from the loop's."""
+        """Called in the judge's thread; messages to the editor are sent from the event loop's thread."""
         version, uri = document.judged_version, document.uri
+        # Built now, because the document may be judged again before the loop runs `send`.
         found = [] if shapes else [self._diagnostic(document, line) for line in document.lines()]
 
         def send() -> None:
@@ -143,6 +147,7 @@ class Server:
 
     def _refreshes(self) -> bool:
         workspace = self.pygls.client_capabilities.workspace
+        # Not every editor can be asked to fetch its hints again.
         return bool(workspace and workspace.inlay_hint and workspace.inlay_hint.refresh_support)
 
     def _publish(self, uri: str, version: int | None, found: list[Any]) -> None:
@@ -156,7 +161,7 @@ class Server:
             return None
         lines = document.judged.split("\n")
         here = Path(line.file).resolve() == Path(document.path)
-        # A finding in another file, as in a helper, is shown where the function begins whose proof found it.
+        # A finding in another file, such as a helper's, is shown at the `def` of the function whose proof reached it.
         begins = re.compile(rf"\s*(async\s+def|def|class)\s+{re.escape(line.name.rpartition('.')[2])}\b")
         head = next((row for row, text in enumerate(lines) if begins.match(text)), 0)
         row = min(max(line.line - 1, 0), len(lines) - 1) if here else head
@@ -174,18 +179,20 @@ class Server:
         )
 
     def _units(self, text: str) -> int:
-        """The length of a text as the editor counts."""
+        """The length of a text in the units of the editor, which are often UTF-16 code units."""
         return self.pygls.workspace.position_codec.client_num_units(text)
 
     def _hints(self, params: Any) -> list[Any] | None:
         types = self.types
         document = self.judge.documents.get(self._path(params.text_document.uri) or "")
         if document is None:
+            # None says that weft does not know the file; an empty list would say that it has no shapes.
             return None
         lines = document.judged.split("\n")
         found: list[Any] = []
         for note in sorted(document.notes(), key=lambda note: (note.line, note.column)):
             if params.range.start.line <= note.line - 1 <= params.range.end.line:
+                # Columns of Python's syntax tree count bytes, and those of the editor do not.
                 before = lines[note.line - 1].encode()[: note.column].decode(errors="ignore")
                 label = f"-> {note.shape}" if note.name in ("return", "yield") else note.shape
                 place = types.Position(note.line - 1, self._units(before))
@@ -193,7 +200,7 @@ class Server:
         return found
 
     def _actions(self, params: Any) -> list[Any] | None:
-        """Fixes of the findings in a range, as far as their texts are known, and markers that accept the findings."""
+        """The fixes of findings in a range, where their source text is known, and comments that accept the findings."""
         document = self.judge.documents.get(self._path(params.text_document.uri) or "")
         if document is None:
             return None
@@ -205,6 +212,7 @@ class Server:
                 continue
             if line.fix is not None and line.fix.old:
                 actions += self._action(params, lines, line.fix)
+            # An undecided contract may be accepted as well, with its reason in the source.
             if line.level in ("error", "warning", "undecided"):
                 text = lines[row].rstrip()
                 marker = Fix(f"accept it: {line.name}", line.file, line.line, text, f"{text}  # weft: ignore[reason]")
@@ -212,7 +220,7 @@ class Server:
         return actions
 
     def _action(self, params: Any, lines: list[str], fix: Fix) -> Iterator[Any]:
-        """The code action of a fix, unless the line was edited since and has another text."""
+        """The code action for a fix; nothing if the line has been edited and lacks the text to replace."""
         types, row = self.types, fix.line - 1
         before, is_there, _ = lines[row].partition(fix.old) if row < len(lines) else ("", "", "")
         if is_there:

@@ -1,1 +1,1 @@
-"""The symbolic shape of everything that the lines of a program assign, read off a trace; see README.md."""
+"""The symbolic shape of each value that a program's lines assign, read off a trace; see README.md."""

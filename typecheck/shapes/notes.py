@@ -1,6 +1,6 @@
-"""Shapes as data: what is known of each function of a file, and how it is sent from one process to another.
+"""Shapes as data: the shapes in each function of a file, and their form as JSON.
 
-Like all that the command itself needs, this file imports neither JAX nor weft.
+This file imports neither JAX nor weft, like all code that the command itself runs.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Note:
-    """The shape of one thing.
+    """The shape of one assigned name, returned value or yielded value.
 
-    Attributes:
-        line, column: the end of its name in the source; lines from 1, columns in bytes from 0.
+    line, column: the end of the name in the source; lines from 1, columns in bytes from 0.
+        name: the name as written, or `return` or `yield`.
         name: as it is written, or `return` and `yield`.
         shape: in words: `f32[b,d]`, of the last pass where there are several; `f32[1], then f32[2]` if they differ.
     """
@@ -32,15 +32,15 @@ class Note:
 
 @dataclass(frozen=True)
 class Shapes:
-    """What is known of one function or method.
+    """The shapes in one function or method.
 
-    Attributes:
-        name: qualified.
-        line, last: the lines that it stands on.
-        notes: of its lines, those of functions inside of it included.
-        dims: where each dim was bound, by function of the file and name: `{"attend": {"d": "argument x, axis 1"}}`.
-        needs: what its sizes must be such that it runs: `h divides d`.
-        reason: why there is nothing, or not everything; "" if all is well.
+    name: the qualified name.
+        line, last: its first and last line.
+        notes: the shapes on its lines, nested functions included.
+        dims: where each dim was bound, by function and name: `{"attend": {"d": "argument x, axis 1"}}`.
+        needs: the conditions on its sizes without which it fails: `h divides d`.
+        reason: why shapes are missing; "" if none are.
+        traced: whether a trace ran to its end.
         traced: whether there was a trace that came to its end.
     """
 
@@ -55,18 +55,19 @@ class Shapes:
 
 
 def to_json(shapes: Shapes) -> dict[str, Any]:
-    """As JSON has it."""
+    """The shapes as an object for JSON."""
     return dataclasses.asdict(shapes)
 
 
 def from_json(found: Mapping[str, Any]) -> Shapes:
-    """Back from JSON."""
+    """The shapes from a JSON object made by `to_json`."""
     notes = tuple(Note(**note) for note in found["notes"])
     return Shapes(**{**found, "notes": notes, "needs": tuple(found["needs"])})
 
 
 def joined(parts: list[Shapes]) -> list[Shapes]:
-    """The same with each line told once: by the function that it belongs to, else by the first that came to it."""
+    """The functions with each line's note kept once: in the function that contains the line, else in the first."""
+    # A nested function is traced with its caller and by itself; shown twice, the line would have two comments.
     owned = {note_place(note) for part in parts for note in part.notes if part.line <= note.line <= part.last}
     told: set[tuple[int, int, str]] = set()
     found: list[Shapes] = []
@@ -82,5 +83,5 @@ def joined(parts: list[Shapes]) -> list[Shapes]:
 
 
 def note_place(note: Note) -> tuple[int, int, str]:
-    """What tells one thing from another."""
+    """The key by which two notes are about the same name."""
     return note.line, note.column, note.name

@@ -1,6 +1,6 @@
-"""Shapes beside their source: as text with aligned comments, as a page, and as JSON.
+"""Writes shapes next to their source: as text with aligned comments, as an HTML page, and as JSON.
 
-Like all that the command itself needs, this file imports neither JAX nor weft.
+This file imports neither JAX nor weft, like all code that the command itself runs.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from dataclasses import dataclass
 
 from .notes import Shapes, to_json
 
-# Comments begin no further right than this, but for lines that are longer.
+# The furthest column at which comments are aligned; a longer line has its comment directly behind.
 _FURTHEST = 60
 
 
 @dataclass(frozen=True)
 class Page:
-    """A file, or a part of it.
+    """A file or a part of it, to be shown with its shapes.
 
     Attributes:
-        file: as it is to be printed.
-        source: its lines, all of them.
-        shapes: what is known, each line told once (`notes.joined`).
-        first, last: the lines that are shown.
+        file: the path as printed.
+        source: all lines of the file.
+        shapes: the shapes, each line once (`notes.joined`).
+        first, last: the lines to show.
     """
 
     file: str
@@ -36,7 +36,7 @@ class Page:
 
     @property
     def beside(self) -> Mapping[int, list[str]]:
-        """What stands beside each line."""
+        """The notes for each line, by line number."""
         found: defaultdict[int, list[str]] = defaultdict(list)
         for one in self.shapes:
             if one.needs and self.first <= one.line <= self.last:
@@ -50,9 +50,10 @@ class Page:
 
 
 def as_text(page: Page) -> str:
-    """The source, with a comment at each line that assigns something."""
+    """The source as text, with a comment on each line that has notes."""
     beside = page.beside
     widths = [len(page.source[line - 1].rstrip()) for line in beside]
+    # A single long line must not push all comments to the right, so the column has a limit.
     column = min(max(widths, default=0), _FURTHEST)
     lines: list[str] = []
     for number in range(page.first, page.last + 1):
@@ -63,10 +64,11 @@ def as_text(page: Page) -> str:
 
 
 def as_json(page: Page) -> str:
-    """An object with the file and its functions."""
+    """The file and its functions as a JSON object."""
     return json.dumps({"file": page.file, "functions": [to_json(one) for one in page.shapes]}, indent=2)
 
 
+# The style is part of the page: a page attached to a review must need no other file.
 _STYLE = """
 :root { color-scheme: light dark; --back: #fff; --text: #1f2328; --dim: #6e7781; --note: #0550ae; --shade: #f6f8fa }
 @media (prefers-color-scheme: dark) {
@@ -90,7 +92,7 @@ main { font: 13px/1.5 ui-monospace, Menlo, Consolas, monospace }
 
 
 def as_html(page: Page) -> str:
-    """One page that needs nothing else: for reviews, on any width, light and dark."""
+    """A self-contained HTML page for reviews, readable at any width, in light and dark."""
     beside = page.beside
     rows = [_row(number, page.source[number - 1].rstrip(), beside.get(number, ())) for number in _lines(page)]
     title = html.escape(page.file)

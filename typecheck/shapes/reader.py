@@ -1,7 +1,7 @@
-"""The reader: follows a trace line by line, and keeps what the lines of one file assigned.
+"""The reader: follows a trace line by line and stores the shapes that the lines of one file assign.
 
-Whatever JAX does with a function, a frame runs it, and its names hold tracers with the shapes that the code is about:
-of one example inside `vmap`, of one slice inside `scan`. So the reader is a `Watch` that looks at frames line by line.
+Under any transform of JAX a Python frame runs the function, and its names hold tracers with the shapes that the code is
+about: of one example inside `vmap`, of one slice inside `scan`. So the reader is a `Watch` that looks at frames.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from weft.typecheck.proofs.watch import Watch
 from weft.typecheck.shapes.statements import Assigned, Function, Statement, Statements
 from weft.typecheck.shapes.values import Value, value_of
 
-# How many different values of one place are kept.
+# A loop of Python may assign a name a new shape in each pass; the first values and the last one are kept.
 _MOST = 12
 
-# A value, and the names that the function that it was in knows, of inner functions first.
+# A value, with the names bound in its function and in the functions around it, innermost first.
 Found = tuple[Value, tuple[Bindings, ...]]
 
 
 class _Call:
-    """A call that runs, with the statement that it is at, and the last `return` that it came to."""
+    """A running call, with its current statement and the last `return` statement that it reached."""
 
     def __init__(self, frame: FrameType, known: tuple[Bindings, ...]):
         self.frame, self.known = frame, known
@@ -33,15 +33,15 @@ class _Call:
 
 
 class Reader(Watch):
-    """What the lines of a file assign while it is entered.
+    """Stores the values that the lines of a file assign while the reader is entered.
 
     Args:
-        source: the file.
-        own, apart, about: as of a `Watch`.
+        source: the statements of the file.
+        own, apart, about: as for a `Watch`.
 
     Attributes:
-        found: of each place, the different values that it had, in order.
-        scopes: of each annotated function that ran, what its names stood for in its first call.
+        found: for each assigned name, its different values in order.
+        scopes: for each annotated function that ran, the names bound in its first call.
     """
 
     def __init__(self, source: Statements, own: frozenset[str], *, apart: bool, about: tuple[str, int]):
@@ -52,6 +52,7 @@ class Reader(Watch):
         self._running: list[_Call] = []
 
     def reads(self, code: CodeType) -> bool:
+        # Class bodies, comprehensions and lambdas are left out: the notes are about the statements of functions.
         return (
             code.co_filename == self.source.file
             and bool(code.co_flags & inspect.CO_OPTIMIZED)
@@ -63,28 +64,33 @@ class Reader(Watch):
 
     def called(self, frame: FrameType, *, thrown: bool) -> None:
         super().called(frame, thrown=thrown)
+        # A generator's frame is entered again at each `next`, and is the same call.
         if not self.reads(frame.f_code) or any(one.frame is frame for one in self._running):
             return
         bindings, function = self.bindings_of(frame), self._function(frame.f_code)
+        # The dims of the callers stay known, so that a shape in an inner function can be put into their names.
         outer = self._running[-1].known if self._running else ()
         call = _Call(frame, outer if bindings is None else (bindings, *outer))
         self._running.append(call)
         if function is not None:
             if bindings is not None:
                 self.scopes.setdefault(function, bindings)
+            # A parameter without an annotation has no shape in the source, so it gets a note when the call begins.
             for place in function.bare:
                 self._keep(call, place, frame.f_locals.get(place.path[0]))
 
     def _function(self, code: CodeType) -> Function | None:
-        # Decorators stand between the line that a code object begins at and its `def`.
+        # A code object begins at its first decorator, and the function's line is that of its `def`.
         called_so = [one for one in self.source.functions if one.name == code.co_qualname]
         return min(
             (one for one in called_so if one.line >= code.co_firstlineno), key=lambda one: one.line, default=None
         )
 
+    # The event comes before a line runs, so the values of the line are looked at when the next line begins.
     def at_line(self, frame: FrameType) -> None:
         call = self._call(frame)
         statement = self.source.by_line.get(frame.f_lineno)
+        # A statement on several lines has an event for each of them, and is looked at once.
         if call is None or statement is call.statement:
             return
         self._look(call)
@@ -96,7 +102,7 @@ class Reader(Watch):
         call = self._call(frame)
         if call is not None and how != "raises":
             self._look(call)
-            # A `with` around a `return` is left after it, and is where the frame stands then.
+            # After a `return` inside a `with`, the frame's last line is the `with`, which runs to leave the block.
             statement = call.returning if how == "return" else call.statement
             for place in statement.assigned if statement is not None else ():
                 if place.text == how:
@@ -109,19 +115,21 @@ class Reader(Watch):
         return next((one for one in reversed(self._running) if one.frame is frame), None)
 
     def _look(self, call: _Call) -> None:
-        """Keeps what the statement that a call was at has assigned."""
+        """Stores the values that a call's current statement has assigned."""
         if call.statement is None or not call.statement.assigned:
             return
         names = call.frame.f_locals
         for place in call.statement.assigned:
+            # The name is unbound if the branch that assigns it did not run.
             if place.text in ("return", "yield") or place.path[0] not in names:
                 continue
             try:
+                # Reading an attribute may run user code, whose lines must not be followed as part of the trace.
                 with paused():
                     value = names[place.path[0]]
                     for attribute in place.path[1:]:
                         value = getattr(value, attribute)
-            except Exception:  # an attribute that computes something, as a property may
+            except Exception:  # a property may compute and raise
                 continue
             self._keep(call, place, value)
 
@@ -129,10 +137,11 @@ class Reader(Watch):
         try:
             with paused():
                 value = value_of(given)
-        except Exception:  # what makes up its attributes may refuse to be asked for them
+        except Exception:  # an object that computes its attributes may refuse
             return
         if value is not None:
             kept = self.found.setdefault(place, {})
-            if len(kept) >= _MOST:  # the last one counts
+            if len(kept) >= _MOST:  # the last value replaces the one before, as it is shown first
                 kept.popitem()
+            # The scopes' sizes are part of the key: the same text in another call may be about other dims.
             kept.setdefault(f"{value} {[one.sizes for one in call.known]}", (value, call.known))

@@ -1,8 +1,8 @@
-"""Reading a function: the traces that it takes, and what they show of it and of what it calls in its file.
+"""Reads the shapes in a function: runs the traces that it takes, and puts their values into words.
 
-The arguments are those of a proof. If the function traces over sizes that know themselves, that one trace says
-everything; else it is traced at integers, dealt in three ways. Where it holds under needs only, these are said with it;
-what nothing makes hold is shown as far as it comes.
+The arguments are those of a proof. If the function traces over symbolic sizes, that one trace says everything; else it
+is traced at integer sizes, dealt in three ways. Conditions on sizes are reported with the shapes; a function that fails
+at all sizes is shown up to the failing line.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from weft.typecheck.shapes.statements import Assigned, Function, Statements
 from weft.typecheck.shapes.values import alike, in_text
 from weft.typecheck.sizes.space import Space
 
-# How many options are taken otherwise, for lines that the usual ones do not come to.
+# How many options are tried in their second form, to reach lines that the default options do not.
 _MOST_OPTIONS = 6
 
-# A trace: what was tried, and what was read.
+# A trial, and the reader that followed it.
 _Trace = tuple[Trial, Reader]
 
 
 def shapes_of(target: Target, source: Statements, dims: Mapping[str, Any], budget: Budget) -> Shapes:
-    """What can be told of one target.
+    """The shapes in a function or method.
 
     Args:
         target: a function or method of the source, as `targets_of` gives it.
         source: the file.
-        dims: sizes that are kept fixed.
-        budget: what the search for sizes that hold may use.
+        dims: sizes that the user fixed.
+        budget: the limit of the search for sizes at which the function runs.
 
     Raises:
         AnnotationError: if an annotation cannot be read or evaluated.
@@ -63,6 +63,7 @@ def shapes_of(target: Target, source: Statements, dims: Mapping[str, Any], budge
     traces = _traces(target, source, trial, needs, dims)
     notes = _notes(traces, target.products)
     for further in _other_options(target, source, trial, needs, dims, notes, function):
+        # Further traces only fill in lines without a note: the default options are the usual case.
         notes = {**_notes([further], target.products), **notes}
     return Shapes(
         target.name,
@@ -90,19 +91,20 @@ def _traced(
         made.append(Reader(source, own, apart=apart, about=about))
         return made[-1]
 
-    # Records are made anew, so that their constructors are read too.
+    # No instance of an earlier trial is reused: the lines of constructors must run to be read.
     return run_trial(dataclasses.replace(target, made={}), assignment, dims, reading, space), made[-1]
 
 
 def _for_all(target: Target, source: Statements, trial: Trial, needs: Needs, dims: Mapping[str, Any]) -> _Trace | None:
-    """The trace over sizes that know themselves, if it holds and takes none of them for a number."""
+    """The trace over symbolic sizes, if it succeeds and no size had to be replaced by its number; else None."""
     written = written_under(needs, trial.assignment.sizes, dims)
     space, sizes = written.dims(written.numbers)
     assignment = dataclasses.replace(trial.assignment, sizes={**trial.assignment.sizes, **sizes})
     try:
         found = _traced(target, source, assignment, dims, space)
-    except (Unbuildable, AnnotationError, ValueError, TypeError):  # which then holds for integers
+    except (Unbuildable, AnnotationError, ValueError, TypeError):  # the function may still run at integer sizes
         return None
+    # A pinned size was used as a number, so the trace is about that number only.
     return found if found[0].ok and not space.pinned else None
 
 
@@ -114,6 +116,7 @@ def _traces(
         return [for_all]
     first = _traced(target, source, trial.assignment, dims)
     found = [first]
+    # Several deals of sizes: at a single one, an axis of 12 could be `2*d`, `h*w` or a constant.
     for deal in DEALS[:3]:
         assignment = assignment_for(trial.assignment.sizes, needs, deal, trial.assignment)
         if assignment.sizes == trial.assignment.sizes:
@@ -122,6 +125,7 @@ def _traces(
             further = _traced(target, source, assignment, dims)
         except Unbuildable:
             continue
+        # A deal at which other lines ran, as behind `if n > 8`, has values that cannot be compared line by line.
         if further[0].ok == trial.ok and further[1].found.keys() == first[1].found.keys():
             found.append(further)
     return found
@@ -136,7 +140,7 @@ def _other_options(
     notes: Mapping[Assigned, Note],
     function: Function | None,
 ) -> Iterator[_Trace]:
-    """Traces with one option taken otherwise, while there are places in the function that none has come to."""
+    """Further traces, each with one option taken otherwise, while lines of the function have not been reached."""
     if not trial.ok or function is None:
         return
     places = {
@@ -154,10 +158,11 @@ def _other_options(
 
 
 def _notes(traces: Sequence[_Trace], orders: tuple[tuple[str, ...], ...]) -> dict[Assigned, Note]:
-    """What each place had, in words."""
+    """For each assigned name, a note with its shapes in words."""
     found: dict[Assigned, Note] = {}
     for place, values in traces[0][1].found.items():
         columns = [[*reader.found[place].values()] for _, reader in traces]
+        # If the traces differ in more than sizes, only the first one is told.
         together = all(
             len(one) == len(columns[0]) and all(alike(a[0], b[0]) for a, b in zip(one, columns[0], strict=True))
             for one in columns
@@ -168,25 +173,27 @@ def _notes(traces: Sequence[_Trace], orders: tuple[tuple[str, ...], ...]) -> dic
         for passes in used:
             names = _names([known for _, known in passes], trials, orders)
             words[in_text([value for value, _ in passes], names.shape)] = None
+        # A size in a variable with the dim's own name, as in `d = x.shape[0]`, needs no note.
         if {*words} != {place.text}:
             found[place] = Note(place.line, place.column, place.text, _in_turn([*words]))
     return found
 
 
 def _in_turn(words: Sequence[str]) -> str:
-    """Of several passes the last, and the first."""
+    """The last of several passes, then the first."""
     return words[0] if len(words) == 1 else f"{words[-1]}, at first {words[0]}"
 
 
 def _names(
     known: Sequence[tuple[Bindings, ...]], trials: Sequence[Trial], orders: tuple[tuple[str, ...], ...]
 ) -> Names:
-    """What sizes are called in a function: as its annotations do, then as those around it, then as the proof does."""
+    """The names for sizes in a function: first its own dims, then those of its callers, then those of the proof."""
     sizes: dict[str, tuple[Any, ...]] = {}
     variadics: dict[str, tuple[tuple[Any, ...], ...]] = {}
     for scopes in zip(*known, strict=False):
         for name, found in scopes[0].variadics.items():
             shapes = tuple(one.variadics[name].shape for one in scopes if name in one.variadics)
+            # A `*name` is used only if it has the same number of axes in each trace.
             if len(shapes) == len(scopes) and len({len(one) for one in shapes}) == 1:
                 variadics.setdefault(name, shapes)
                 for axis in range(len(found.shape)):
@@ -196,8 +203,9 @@ def _names(
         for name, size in scopes[0].sizes.items():
             each = tuple(one.sizes.get(name, size) for one in scopes)
             if name in sizes and [*map(str, sizes[name])] != [*map(str, each)]:
-                name = f"{name}'"  # the caller's dim of this name
+                name = f"{name}'"  # the caller has another dim of this name
             sizes.setdefault(name, each)
+    # The keys of the proof come last: a name from an annotation says more to a reader.
     for key in trials[0].assignment.sizes:
         each = tuple(trial.assignment.sizes.get(key) for trial in trials)
         if [*map(str, each)] not in ([*map(str, one)] for one in sizes.values()):
@@ -216,7 +224,7 @@ def _dims(reader: Reader) -> dict[str, dict[str, str]]:
 
 
 def _bound_at(origin: Origin) -> str:
-    """Where a dim was bound, in words."""
+    """The place where a dim was bound, in words."""
     slot, axis = origin.slot, origin.axis
     owner = f"{slot.owner.__qualname__}." if slot.role in ("field", "config") else ""
     path = format_path(origin.path, "") if origin.path else ""
@@ -225,5 +233,5 @@ def _bound_at(origin: Origin) -> str:
 
 
 def _spoken(key: str) -> str:
-    """A key of a proof as a name: an axis of an array whose annotation gives no shape is `x.0`."""
+    """A proof's key as a name: `x.0` is an axis of an array whose annotation gives no shape."""
     return key.removeprefix("self.").replace("....", ".")

@@ -1,8 +1,8 @@
-"""Sizes in the names of dims: `2*d`, `h*w`, `(n-3)//2+1`.
+"""Writes sizes in the names of dims: `2*d`, `h*w`, `(n-3)//2+1`.
 
-A size that knows itself is a polynomial over free dims, which is written anew with the names of the dims. One of
-traces at integers is seen in several, at sizes dealt in different ways; an expression of the dims that is right in all
-of them is looked for among small ones. Where there is none, `?` stands.
+A symbolic size is a polynomial over free dims, which is rewritten in the names of the dims. A size from traces at
+integers is known at several deals of sizes; a small expression of the dims that gives the right number in all of them
+is its name. Where no such expression exists, `?` stands.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ UNKNOWN = "?"
 
 @dataclass(frozen=True)
 class Names:
-    """The dims that a function knows of.
+    """The dims that a function can name.
 
-    Attributes:
-        sizes: name and size, those that count most first; the size is what it was in each trace.
-        variadics: name and axes of each `*name`, in each trace.
+    sizes: names with their size in each trace, the most important first.
+        variadics: `*name`s with their axes in each trace.
+        orders: products of names in the order in which annotations write them.
         orders: products of names as annotations write them.
     """
 
@@ -34,12 +34,13 @@ class Names:
     orders: tuple[tuple[str, ...], ...] = ()
 
     def shape(self, shapes: tuple[tuple[Any, ...], ...]) -> str:
-        """A shape, given as it was in each trace."""
+        """A shape in words, from its axes in each trace."""
         axes = [*zip(*shapes, strict=True)]
         words: list[str] = []
         while axes:
             for name, parts in self.variadics:
                 length = len(parts[0])
+                # An empty `*batch` would match at every axis.
                 if length and _same(axes[:length], [*zip(*parts, strict=True)]):
                     words.append(f"*{name}")
                     del axes[:length]
@@ -49,16 +50,18 @@ class Names:
         return ",".join(words)
 
     def size(self, sizes: tuple[Any, ...]) -> str:
-        """A size, given as it was in each trace."""
+        """A size in words, from its value in each trace."""
         if len(sizes) == 1 and type(sizes[0]) is Dim:
             return self._known(sizes[0])
         return self._integer(sizes)
 
     def _known(self, size: Dim) -> str:
         of_one_trace = [(name, one) for name, (one,) in self.sizes if type(one) is Dim]
+        # An exact name comes first: `width` reads better than `heads*head_dim`, although both are right.
         exact = next((name for name, one in of_one_trace if is_same(one, size)), None)
         if exact is not None:
             return exact
+        # Only a product of free dims can be divided out of a term; a dim that is a sum, such as `a+b`, cannot.
         products = [(name, _product(one.terms)) for name, one in of_one_trace]
         known = [_Named(name, *one) for name, one in products if one is not None]
         return _Writer(known, self.orders).write(size.terms)
@@ -72,6 +75,7 @@ class Names:
         exact = next((name for name, one in known if one == sizes and (not constant or first > 1)), None)
         if exact is not None:
             return exact
+        # The same number at every deal is a constant of the program; a small one is so even in a single trace.
         if constant and (len(sizes) > 1 or first <= 4):
             return str(first)
         free = {name: one for name, one in known if len(set(one)) > 1 or len(one) == 1}
@@ -87,7 +91,8 @@ _NUMBERS = (2, 3, 4, 5, 6, 7, 8, 12, 16)
 
 
 def _candidates(known: dict[str, tuple[int, ...]]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Small expressions of the dims, simple ones first, with their values in each trace."""
+    """Small expressions of the dims, the simplest first, with their values in each trace."""
+    # The first that fits is shown, so common forms come first: multiples, parts, products, then sums.
     single = list(known.items())
     for number in _NUMBERS:
         yield from ((f"{number}*{name}", tuple(number * one for one in sizes)) for name, sizes in single)
@@ -119,7 +124,7 @@ def _candidates(known: dict[str, tuple[int, ...]]) -> Iterator[tuple[str, tuple[
 
 
 class _Named(NamedTuple):
-    """A dim whose size is the product of a number and free dims."""
+    """A dim whose size is a number times a product of free dims."""
 
     name: str
     number: int
@@ -132,20 +137,21 @@ def _product(terms: Terms) -> tuple[int, Counter[str]] | None:
 
 
 class _Writer:
-    """Writes sizes in the names of dims.
+    """Writes symbolic sizes in the names of dims.
 
     Args:
-        dims: what counts most first.
-        orders: products of names as they are to be written.
+        dims: the dims, the most important first.
+        orders: products of names in the order in which to write them.
     """
 
     def __init__(self, dims: Sequence[_Named], orders: Sequence[tuple[str, ...]] = ()):
         self.orders = orders
-        # A dim that is a product takes its factors' place where it can.
+        # Dims of many factors come first: `d` of `h*k` should stand for both, not leave the factors to others.
         self.dims = sorted(dims, key=lambda one: (-one.symbols.total(), -one.number))
         self.order = {one.name: place for place, one in enumerate(dims)}
 
     def write(self, terms: Terms) -> str:
+        # Terms of highest degree first, as one writes a polynomial.
         ordered = sorted(terms.items(), key=lambda term: (-len(term[0]), *map(str, term[0])))
         positive, negative = (
             [self._term(monomial, abs(number)) for monomial, number in ordered if (number < 0) is below]
@@ -167,6 +173,7 @@ class _Writer:
 
     def _closed(self, terms: Terms) -> str:
         text = self.write(terms)
+        # An underscore is part of a name, which needs no parentheses.
         return text if text.replace("_", "a").isalnum() else f"({text})"
 
     def _named(self, number: int, symbols: Counter[str]) -> str:
@@ -177,12 +184,13 @@ class _Writer:
                 words.append(dim.name)
         words += [self._part(one) for one in left.elements()]
         words.sort(key=lambda one: self.order.get(one, len(self.order)))
+        # An annotation that writes `h*c` should find `h*c` in the result, and not `c*h`.
         words = next((list(one) for one in self.orders if sorted(one) == sorted(words)), words)
         words = [*([str(number)] if number != 1 or not words else []), *words]
         return "*".join(words if len(words) == 1 else [f"({one})" if "//" in one else one for one in words])
 
     def _part(self, symbol: str) -> str:
-        """A symbol that has no name: what is left of a dim when its divisors are taken out."""
+        """A symbol without a name, as a quotient: a dim divided by its other factors."""
         for dim in self.dims:
             if dim.symbols[symbol] == 1 and (dim.symbols.total() > 1 or dim.number > 1):
                 rest = self._named(dim.number, dim.symbols - Counter([symbol]))

@@ -1,7 +1,7 @@
-"""What the lines of a source assign, read off its syntax: names, attributes, loop variables, returned values.
+"""Finds the names, attributes, loop variables and returned values that each line of a source assigns.
 
-A *statement* here is what one look at a frame is for: a simple statement, or the head of a compound one. Several on one
-line are one, for Python's events are of lines.
+A *statement* here is a simple statement, or the head of a compound one: one look at a frame reads its values. Several
+statements on one line count as one, because Python's events are per line.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Assigned:
-    """A place that a statement gives a value: `x`, `self.w`; `return` and `yield` for what leaves a function.
+    """A name or attribute that a statement assigns: `x`, `self.w`; `return` and `yield` for what leaves a function.
 
     Attributes:
-        path: the name, and the attributes after it.
-        line, column: where it ends, lines from 1 and columns (of bytes) from 0.
+        path: the name, followed by attributes.
+        line, column: its end, with lines from 1 and columns (in bytes) from 0.
     """
 
     path: tuple[str, ...]
@@ -26,25 +26,25 @@ class Assigned:
 
     @property
     def text(self) -> str:
-        """As it is written."""
+        """The source text of the name."""
         return ".".join(self.path)
 
 
 @dataclass
 class Statement:
-    """What stands on some lines; the names are in the order of the text."""
+    """The names that some lines assign, in the order of the text."""
 
     assigned: list[Assigned] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Function:
-    """A `def` of the source.
+    """A `def` in the source.
 
     Attributes:
-        name: qualified, as Python has it.
-        first, line, last: the line of its first decorator, if it has any, of the `def`, and its last line.
-        bare: its parameters without annotations, but for `self` and `cls`.
+        name: the qualified name.
+        first, line, last: the lines of its first decorator (or `def`), of its `def`, and of its end.
+        bare: its parameters without annotations, except `self` and `cls`.
     """
 
     name: str
@@ -55,14 +55,14 @@ class Function:
 
 
 class Statements:
-    """The statements and functions of a source.
+    """The statements and functions of a source text.
 
     Args:
-        file: its path, as code objects have it.
+        file: the path, as code objects have it.
         text: the source.
 
     Raises:
-        SyntaxError: if it is none.
+        SyntaxError: if the text is no Python.
     """
 
     def __init__(self, file: str, text: str):
@@ -74,7 +74,7 @@ class Statements:
             self._enter(node, "")
 
     def function_at(self, line: int) -> Function | None:
-        """The innermost function that a line is in, decorators included."""
+        """The innermost function around a line, decorators included."""
         around = [one for one in self.functions if one.first <= line <= one.last]
         return max(around, key=lambda one: one.line, default=None)
 
@@ -104,11 +104,14 @@ class Statements:
     def _note(self, node: ast.stmt) -> None:
         inner = [*_inner_statements(node)]
         last = node.end_lineno or node.lineno
+        # The head of a compound statement ends before its body, whose lines are statements of their own.
         if inner:
             last = max(node.lineno, min(one.lineno for one in inner) - 1)
+        # Statements that share a line share one entry: the frame is looked at once for both.
         statement = next((self.by_line[line] for line in range(node.lineno, last + 1) if line in self.by_line), None)
         statement = statement or Statement()
         statement.assigned += _assigned(node)
+        # All lines of the statement lead to its entry: Python reports whichever of them it runs.
         for line in range(node.lineno, last + 1):
             self.by_line[line] = statement
 
@@ -129,6 +132,7 @@ def _assigned(node: ast.stmt) -> Iterator[Assigned]:
             heads = [value, *targets]
         case ast.AugAssign(target=target, value=value) | ast.AnnAssign(target=target, value=value):
             heads = [value, target]
+            # `x: int` without a value assigns nothing.
             if value is None:
                 return
         case ast.For(target=target, iter=value) | ast.AsyncFor(target=target, iter=value):
@@ -151,13 +155,13 @@ def _assigned(node: ast.stmt) -> Iterator[Assigned]:
 
 
 def _targets(node: ast.expr) -> Iterator[Assigned]:
-    """What an expression stores, `:=` included; not what belongs to a function or comprehension in it."""
+    """The names that an expression assigns, `:=` included; those inside a lambda or comprehension are left out."""
     if isinstance(node, ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
         return
     path = _path(node)
     if path is not None and isinstance(getattr(node, "ctx", None), ast.Store):
         if path == ("_",):
-            return  # nobody wants it
+            return  # the name `_` says that the value is not used
         yield Assigned(path, node.end_lineno or node.lineno, node.end_col_offset or 0)
         return
     if isinstance(node, ast.Yield):

@@ -1,6 +1,6 @@
-"""Values as they are kept from a trace: dtypes and shapes, and the classes of records; no arrays.
+"""Values of a trace without their arrays: dtypes, shapes, and the classes of records.
 
-Sizes stay what they were in the trace; `sizes` says them in the names of dims.
+Sizes are stored as the trace had them; `sizes` puts them into the names of dims.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from weft.typecheck.language.forms import form_of_value
 from weft.typecheck.matching.words import short_dtype
 from weft.typecheck.sizes.dim import Dim
 
-# How many items of a container are told, and how deep.
+# How many items of a container are shown, and to which depth; a longer comment would not fit on a line.
 _MOST = 4
 _DEEPEST = 3
 
 
 @dataclass(frozen=True)
 class Shaped:
-    """An array, or what holds one: `f32[b,d]`, `Param f32[b,d]`."""
+    """An array or a box with one: `f32[b,d]`, `Param f32[b,d]`."""
 
     words: str
     dims: tuple[Any, ...]
@@ -31,14 +31,14 @@ class Shaped:
 
 @dataclass(frozen=True)
 class Size:
-    """A number that is a size in the trace."""
+    """A number that is a size in the trace, such as `x.shape[0]`."""
 
     dim: Any
 
 
 @dataclass(frozen=True)
 class Group:
-    """A container: what stands before each item, and the items; `more` of them are left out."""
+    """A container: its brackets, a label for each item, and the items; `more` says that further items are left out."""
 
     brackets: str
     labels: tuple[str, ...]
@@ -48,7 +48,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Named:
-    """A record, by its class; anything else, in a word."""
+    """A record, shown by its class; or any other value, shown as one word."""
 
     name: str
 
@@ -56,8 +56,9 @@ class Named:
 Value = Shaped | Size | Group | Named
 
 
+# Only dtypes and shapes are kept: a stored tracer would keep its trace and all of its arrays alive.
 def value_of(given: Any, depth: int = 0) -> Value | None:
-    """What is told of a value; None if there is nothing to tell."""
+    """The part of a value to show; None if there is nothing to show."""
     if type(given) is Dim:
         return Size(given)
     if isinstance(given, jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct):
@@ -82,6 +83,7 @@ def _group(brackets: str, values: Any, labels: Sequence[str], depth: int) -> Val
         return None
     values = list(values)
     found = [value_of(one, depth + 1) for one in values[:_MOST]]
+    # A container of strings or flags has no shapes, and would only fill the line.
     if not any(isinstance(one, Shaped | Size | Group | Named) for one in found):
         return None
     items = tuple(
@@ -92,11 +94,11 @@ def _group(brackets: str, values: Any, labels: Sequence[str], depth: int) -> Val
 
 
 def in_text(values: Sequence[Value], shown: Callable[[tuple[tuple[Any, ...], ...]], str]) -> str:
-    """A value in words, given as it was in each of several traces.
+    """A value in words, from its form in each of several traces.
 
     Args:
-        values: one of each trace, all of one structure.
-        shown: says a shape, given as it was in each trace.
+        values: one value for each trace, all of one structure.
+        shown: puts a shape into words, from its axes in each trace.
     """
     first = values[0]
     match first:
@@ -114,7 +116,7 @@ def in_text(values: Sequence[Value], shown: Callable[[tuple[tuple[Any, ...], ...
 
 
 def alike(one: Value, other: Value) -> bool:
-    """Whether two values differ in sizes only."""
+    """Whether two values differ in their sizes only."""
     match one, other:
         case Shaped(), Shaped():
             return one.words == other.words and len(one.dims) == len(other.dims)
