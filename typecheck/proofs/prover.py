@@ -209,8 +209,8 @@ def _tried(outcome: Outcome) -> tuple[Mapping[str, Any], ...]:
 
 def target_instead(target: Target, wrong: Sequence[Trial]) -> Target | None:
     """The target to prove instead, if the failing trials show that this one needs numbers, or a named axis."""
-    # Arrays from outside of the function are abstract at first, so that the proof holds whatever they are. A function
-    # that computes with their numbers at once is proved for the arrays that there are.
+    # Arrays from outside of the function are abstract at first: one of 8 by 8 would tie two dims to one size. A
+    # function that needs their numbers is proved with the arrays that there are.
     if wrong and target.instead is not None and isinstance(wrong[0].error, NOT_ABSTRACT):
         return target.instead
     axis = _missing_axis(wrong)
