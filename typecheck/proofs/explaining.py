@@ -217,7 +217,7 @@ class Explainer:
         best, sideways, alike = base, base, collections.Counter[str]()
         for number, options in enumerate((*others, *pairs)):
             if number >= len(others) and best is not base:
-                break  # what one option has brought about, another one is tried beside in the next round
+                break  # the next round tries further options together with the one that helped
             if but and alike.total() >= _MOST_ALIKE:
                 break
             if any(alike[place] >= MOST_CLASSES for place in options):

@@ -110,8 +110,8 @@ def argument_of(place: str) -> str:
     return place.rpartition(" ")[0].removeprefix("self.")
 
 
-# What is open about an argument, and what its other options are called: beside sizes, after "holds when", and after
-# "holds when" where they are not taken. `{of}` is the argument, without the record that it is of.
+# For what may be open about an argument, the words of its other options: beside sizes, after "holds when" if they are
+# needed, and after "holds when" if they are excluded. `{of}` is the argument without the name of its record.
 _WORDS = {
     "given": ("{name} left out", "{of} is left out", "{of} is given"),
     "present": ("{name} is None", "{of} is None", "{of} is not None"),
