@@ -80,7 +80,7 @@ def _is_inside_transform(error: Exception) -> bool:
     files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
     of_traces = [number for number, file in enumerate(files) if file == tracing.__file__]
     inside = files[of_traces[-1] + 1 :] if of_traces else files
-    while inside and owner_of(inside[-1]) == "jax":  # who says so
+    while inside and owner_of(inside[-1]) == "jax":  # the frames of JAX that raise the error
         inside.pop()
     return any(owner_of(file) == "jax" for file in inside)
 

@@ -16,7 +16,7 @@ from weft.typecheck.errors import BudgetError
 
 @dataclass(frozen=True)
 class Budget:
-    """What one search may use.
+    """The limits of one search.
 
     Attributes:
         trials: the most traces. The longest search over 200 collected programs took 183.

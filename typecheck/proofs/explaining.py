@@ -95,7 +95,7 @@ class _Step:
         merges = len(candidate.merged) > len(self.needs.merged)
         if merges and self.joined is None and found.progress >= trial.progress and found.spoken_of != trial.spoken_of:
             self.joined = found, candidate
-        # Arrays of one shape may be what a line goes on with that asks for their numbers, where every trial ends.
+        # With arrays of one shape a line may get as far as needing their numbers, where every trial ends.
         ends = candidate.of_one_shape and needs_numbers(found)
         reached = (trial if self.best is None else self.best[0]).progress
         if found.progress > reached or (ends and found.progress == reached):
@@ -192,7 +192,7 @@ class Explainer:
         """
         for _ in range(_MOST_ROUNDS):
             kinds = leaves_kinds_open(base) or unpacks_items(base) or self._may_be_for_others(base)
-            kinds = kinds or needs_numbers(base)  # which it may only do to find out what could have been given
+            kinds = kinds or needs_numbers(base)  # a program may ask for numbers only with this option
             if base.ok or not (base.guard or kinds or base.classes.keys() - but):
                 break
             other = self.with_other_options(base, but)
@@ -221,7 +221,7 @@ class Explainer:
             if but and alike.total() >= _MOST_ALIKE:
                 break
             if any(alike[place] >= MOST_CLASSES for place in options):
-                continue  # what so many classes end in is not about the class, unless the program asks for one itself
+                continue  # so many classes end in this failure that it is not about the class
             taken = {**base.assignment.options, **options}
             try:
                 trial = self.attempt(dataclasses.replace(base.assignment, options=taken))
@@ -231,9 +231,9 @@ class Explainer:
             if trial.ok:
                 return trial
             if base.violations and base.violations[0].of_kind and not any(map(is_class, options)):
-                continue  # what a result should be is known: another kind of value that only raises is no way there
+                continue  # the result is of the wrong kind, and a kind of argument that only raises does not mend that
             if isinstance(trial.error, NotImplementedError) and any(map(is_class, options)):
-                continue  # what a class does not bring says nothing of the program
+                continue  # a method that a class does not implement says nothing of the program
             if trial.progress > best.progress:
                 best = trial
             if trial.guard and not base.guard and len(options) == 1:
@@ -243,7 +243,7 @@ class Explainer:
             kinds = all(place.endswith((" tree", " dtype")) for place in options)
             elsewhere = trial.progress >= base.progress and trial.complaint != base.complaint
             if kinds and sideways is base and elsewhere and not asks_for_dtype(trial):
-                sideways = trial  # what it says now is not about the kind of value that it was given
+                sideways = trial  # the message is no longer about the kind of its arguments
         return sideways if best is base else best
 
     def explain(self, trial: Trial, needs: Needs, deal: Deal) -> Needs | None:
@@ -396,7 +396,7 @@ class Explainer:
         needs = Needs(apart=True)
         trial = self.attempt(Assignment(ranks=base.assignment.ranks, options=base.assignment.options, apart=True))
         if trial.place == base.place and trial.complaint == base.complaint and len(trial.spoken_of) == 1:
-            return None  # what it says of one size alone, as that it is odd, is not about names that records share
+            return None  # a failure about one size alone, such as an odd one, is not about names that records share
         return needs if trial.ok else self.explain(trial, needs, ascending)
 
     def made_otherwise(self, base: Trial) -> tuple[Trial, Needs] | None:

@@ -25,7 +25,7 @@ from weft.typecheck.proofs.whose import is_of_jax
 
 @dataclass(frozen=True)
 class Refusal:
-    """Errors of some classes, whose first line has one of some patterns in it, if that matters."""
+    """Recognises errors by their class and, if there are `words`, by a pattern that their first line has to match."""
 
     errors: tuple[type[Exception], ...]
     words: tuple[str, ...] = ()

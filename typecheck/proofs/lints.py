@@ -64,7 +64,7 @@ class Warning_:
 
 
 class Lint:
-    """Follows the axes of one jaxpr and collects what looks wrong."""
+    """Follows the axes of one jaxpr and collects warnings."""
 
     def __init__(self, declared: Mapping[int, Atoms], own: frozenset[str]):
         self.declared, self.own = declared, own

@@ -34,7 +34,7 @@ def speaks_of_kinds(trial: Trial) -> bool:
 
 
 def asks_for_dtype(trial: Trial) -> bool:
-    """Whether an error says that a value has another dtype than is asked for."""
+    """Whether an error says that a value has the wrong dtype."""
     return isinstance(trial.error, TypeError) and "dtype" in str(trial.error)
 
 

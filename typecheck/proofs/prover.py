@@ -88,7 +88,7 @@ def verify(
 
 
 def _refuse_unknown(dims: Mapping[str, int], met: Sequence[set[str]]) -> None:
-    """Refuses a size that nothing has, where it is known what sizes there are.
+    """Refuses a name in `dims` that no size has, if every proof has met its sizes.
 
     Raises:
         AnnotationError: naming the sizes that there are.
@@ -284,12 +284,12 @@ def reason_beyond(search: Search, failed: Trial, *, none_passed: bool) -> str | 
         # As the base class of all games takes any state, and a game a state of its own.
         return f"what it inherits takes more than it takes itself ({wrong.where}: {wrong.message}); pass it in `args`"
     if none_passed and first is not None and first.assumed:
-        return beyond_annotations(first)  # other options only fail before that callable is called
+        return beyond_annotations(first)  # with other options the program fails before it calls that callable
     reason = beyond_annotations(failed) or (
         beyond_annotations(search.furthest) if search.furthest is not None and none_passed else None
     )
     if reason is not None and failed.guard and reason.startswith("guard") and search.unbuilt is not None:
-        return f"{search.unbuilt}; pass it in `args`"  # what passes the guard asks for more
+        return f"{search.unbuilt}; pass it in `args`"  # arguments that pass the guard cannot be made without it
     return reason or (_of_refused_classes(search, failed) if none_passed else None)
 
 

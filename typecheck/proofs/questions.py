@@ -41,7 +41,7 @@ _MOST, _MOST_TRACES = 60, 80
 
 @dataclass
 class Answers:
-    """What is known of the questions of a program.
+    """The outcome of a program's questions, with what is left open.
 
     Attributes:
         free: the keys whose sizes were symbolic in every trace.

@@ -137,7 +137,7 @@ class Contract:
 
 @dataclass(frozen=True)
 class Report:
-    """What `verify` returns: a contract for each function and method that it looked at.
+    """The result of `verify`: a contract for each function and method that it judged.
 
     It is true where every contract holds.
 

@@ -26,8 +26,8 @@ def trace(
     """The jaxpr of a call. `ShapeDtypeStruct`s among the arguments are traced; all other leaves are passed as they are.
 
     Args:
-        function: what to call.
-        args, kwargs: what it is given, with `ShapeDtypeStruct`s for arrays.
+        function: the function to call.
+        args, kwargs: the arguments of the call, with `ShapeDtypeStruct`s for arrays.
         around: is called with the arguments inside the trace, and returns a function that is called when `function` has
             returned, to look at objects among the arguments, which the call may have changed.
         axes: names of axes that it runs under.

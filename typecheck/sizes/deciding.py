@@ -245,8 +245,8 @@ def otherwise(
     for name in names:
         found = ({name: size} for size in _candidates(question, name, sizes) if size >= least.get(name, 1))
         first = list(itertools.islice(are_otherwise(found, name), _FEW if not question.is_order else None))
-        # What is another dim's size, too, would be another coincidence beside the one that is asked about. Of an order,
-        # what is nearest to its edge is tried: beyond, further questions may decide.
+        # A size that another dim has, too, would be a coincidence that the question is not about. For an order,
+        # the size nearest to its edge is preferred: further off, other questions may decide.
         first.sort(key=lambda one: question.is_order and abs(value(dict(question.terms), {**sizes, **one})))
         first.sort(key=lambda one: one[name] in taken)
         yield from ({**sizes, **one} for one in first[:1])

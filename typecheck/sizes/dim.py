@@ -449,7 +449,7 @@ def _times(terms: Terms, number: int) -> Terms:
 
 
 def _fraction(value: Any) -> tuple[Terms, int] | None:
-    """A number as a polynomial over an integer, if it is one; of floats, those that people write: 0.5, 2.0."""
+    """A number as a polynomial over an integer, or None. Of plain floats, only those that people write: 0.5, 2.0."""
     if type(value) is Dim:
         return value.terms, 1
     if isinstance(value, Real):
@@ -467,7 +467,7 @@ _LARGEST_WRITTEN = 64
 
 
 def _plain(value: Any) -> Any:
-    """A number without what it was computed from; nothing is pinned."""
+    """The plain number of a size or a `Real`, without pinning it."""
     if type(value) is Dim:
         return value.number
     return float.__add__(value, 0.0) if isinstance(value, Real) else value
