@@ -289,7 +289,7 @@ def reason_beyond(search: Search, failed: Trial, *, none_passed: bool) -> str | 
         beyond_annotations(search.furthest) if search.furthest is not None and none_passed else None
     )
     if reason is not None and failed.guard and reason.startswith("guard") and search.unbuilt is not None:
-        return f"{search.unbuilt}; pass it in `args`"  # arguments that pass the guard cannot be made without it
+        return f"{search.unbuilt}; pass it in `args`"  # no arguments that pass the guard could be made
     return reason or (_of_refused_classes(search, failed) if none_passed else None)
 
 
