@@ -1,1 +1,1 @@
-"""Contracts for all sizes: trials at symbolic and prime sizes, the search for what is needed, the report."""
+"""Contracts for all sizes: trials at symbolic and prime sizes, the search for needs, and the report."""

@@ -1,7 +1,7 @@
-"""Axes: what each axis of a value in a jaxpr is made of, and how jaxprs are read for that.
+"""Which dims each axis of a value in a jaxpr consists of, and the reading of jaxprs that this takes.
 
-An axis is the *atoms* it is made of, outermost first: a dim has one, an axis that a reshape merged has several, and the
-part of a dim that was split off is an atom of its own.
+An axis consists of *atoms*, outermost first: a dim is one atom, an axis that a reshape merged has several, and a part
+that a reshape split off a dim is an atom of its own.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class Axis:
     """One axis of a value.
 
     Attributes:
-        atoms: what it is made of, as (name, size), outermost first.
-        real: whether the value varies along it; a broadcast does not.
-        one: for an axis of size 1, or broadcast from one, how it came to be: given by an annotation or an operation,
-            kept by a reduction, asked for by indexing with `None`, or promoted silently.
+        atoms: the dims and parts of dims that the axis consists of, as (name, size), outermost first.
+        real: whether the value varies along the axis; along a broadcast axis it does not.
+        one: for an axis of size 1, or broadcast from one, its origin: given by an annotation or an operation, kept by a
+            reduction, asked for by indexing with `None`, or added by silent rank promotion.
     """
 
     atoms: Atoms
@@ -35,7 +35,7 @@ class Axis:
 
     @property
     def size(self) -> int:
-        """Its size."""
+        """The number of elements along the axis."""
         return math.prod(size for _, size in self.atoms)
 
 
@@ -43,22 +43,26 @@ Axes = tuple[Axis, ...]
 
 
 def crossings(left: Axes, right: Axes) -> Iterator[tuple[int, int]]:
-    """Pairs of axes (i, j) of one dim, i real in the left operand only and j in the right one only."""
+    """Pairs of axes (i, j) of the same dim, where only the left operand varies along i and only the right along j."""
     for i, (a, b) in enumerate(zip(left, right, strict=True)):
         for j, (c, d) in enumerate(zip(left, right, strict=True)):
+            # `(b, 1) - (b,)`: only the left operand varies along axis 0, only the right along axis 1, and both are `b`.
+            # Axes whose name is empty are of arrays without a shape, of which nothing is known.
             varies = i != j and a.real and a.atoms and not (b.real and b.atoms)
             if varies and d.real and d.atoms and not (c.real and c.atoms) and a.atoms == d.atoms and a.atoms[0][0]:
                 yield i, j
 
 
 def nobody_asked(one: One, other: One) -> bool:
-    """Whether two broadcast axes meet by accident: one promoted silently, or asked for, against one that was there."""
+    """Whether two axes of size 1 meet by accident: one added by promotion or by `None`, one that the value had."""
+    # `x[:, None] * x` pairs an axis asked for with a promoted one, `sq + sq.T` two that a reduction kept: both mean all
+    # pairs. `x @ w - y[None]`, where `w` has one column, does not.
     ways = {one, other}
     return ways in ({"promoted", "given"}, {"promoted", "kept"}, {"asked", "given"})
 
 
 def regroup(atoms: Sequence[tuple[str, int]], shape: Sequence[int]) -> list[tuple[tuple[str, int], ...]] | None:
-    """The atoms of each axis of a reshape in memory order, or None if an axis would cut across atoms.
+    """The atoms of each axis of a reshaped value, in memory order; None if a new axis would cut across atoms.
 
     >>> regroup([("b", 5), ("m", 14)], (5, 2, 7))
     [(('b', 5),), (('m/0', 2),), (('m/1', 7),)]
@@ -92,12 +96,12 @@ def regroup(atoms: Sequence[tuple[str, int]], shape: Sequence[int]) -> list[tupl
 
 @dataclass(frozen=True)
 class Gathering:
-    """How the axes of a gather's result come about.
+    """Where the axes of a gather's result come from.
 
     Attributes:
-        kept: by axis of the result, those of the operand that are taken whole.
-        indexed: by axis of the result, those of the indices.
-        looked_up: the axes of the operand that the indices go along.
+        kept: for axes of the result, the axes of the operand that the gather takes whole.
+        indexed: for axes of the result, the axes of the indices.
+        looked_up: the axes of the operand along which the indices select.
     """
 
     kept: Mapping[int, Axis]
@@ -106,7 +110,7 @@ class Gathering:
 
 
 def gathering(eqn: Any, operand: Axes, indices: Axes) -> Gathering:
-    """The axes of a gather's result."""
+    """Where each axis of a gather's result comes from: from the operand or from the indices."""
     numbers, sizes = eqn.params["dimension_numbers"], eqn.params["slice_sizes"]
     gone = {*numbers.collapsed_slice_dims, *numbers.operand_batching_dims}
     windows = [axis for axis in range(len(operand)) if axis not in gone]
@@ -137,11 +141,13 @@ def shape_of(var: Any) -> tuple[int, ...]:
 
 
 def inner_jaxpr(eqn: Any) -> Any:
-    """The jaxpr of an operation that is one call of it with the same operands."""
+    """The jaxpr of an operation that calls it once on the same operands, such as `jit`; else None."""
     for key in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
         inner = eqn.params.get(key)
         inner = getattr(inner, "jaxpr", inner)
         if inner is not None and hasattr(inner, "eqns") and eqn.primitive.name not in ("scan", "while"):
+            # A loop calls its body on slices and carries, and other calls may add operands: axes are followed into a
+            # call only where operands and results are those of the operation.
             same = [shape_of(var) for var in inner.invars] == [shape_of(var) for var in eqn.invars]
             return inner if same and len(inner.outvars) == len(eqn.outvars) else None
     return None
@@ -156,11 +162,11 @@ def nested_jaxprs(eqn: Any) -> Iterator[tuple[str, Any]]:
 
 
 def declared_atoms(sizes: Mapping[str, int], products: Sequence[Sequence[str]]) -> dict[int, Atoms]:
-    """What an axis of a size is made of, by the names of the dims and the products that annotations write."""
+    """The atoms of an axis by its size: a dim's name, or the names in a product that an annotation writes."""
     atoms: dict[int, Atoms] = {}
     for name, size in sizes.items():
         if size > 1:
-            # Of an array of any shape nothing is known; the nameless are never complained of.
+            # An axis of an array without a shape has no name, and the lints warn of named axes only.
             atoms.setdefault(size, (("" if "..." in name else name, size),))
     for product in products:
         if all(sizes.get(name, 1) > 1 for name in product):
@@ -169,7 +175,9 @@ def declared_atoms(sizes: Mapping[str, int], products: Sequence[Sequence[str]]) 
 
 
 def orders(operand: Axes) -> Iterator[list[tuple[str, int]]]:
-    """The atoms of all axes in a row; those of `c*r*r`, which speaks of a number and not of an order, in any order."""
+    """The atoms of all axes in a row; those of a product with a square, such as `c*r*r`, in every order."""
+    # `c*r*r` says how many channels a pixel shuffle takes and not which `r` is the outer one, so no order of them is
+    # wrong.
     ways = [
         dict.fromkeys(itertools.permutations(axis.atoms))
         if len(set(axis.atoms)) < len(axis.atoms) <= 4

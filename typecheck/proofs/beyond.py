@@ -1,4 +1,4 @@
-"""What a failure is about that annotations leave open: then it says nothing of the contract."""
+"""Why a failure says nothing of a contract: because it depends on something that annotations leave open."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from weft.typecheck.proofs.trial import Trial
 from weft.typecheck.proofs.violations import first_line, in_short
 from weft.typecheck.proofs.whose import is_of_jax, is_users
 
-# What a program raises that needs the numbers in an array, not only its shape.
+# Errors of JAX's where a program needs the numbers in an array, not only its shape.
 NOT_ABSTRACT = (
     jax.errors.ConcretizationTypeError,
     jax.errors.TracerArrayConversionError,
     jax.errors.NonConcreteBooleanIndexError,
 )
-# What no numbers would do for inside of a transform of the program's own: that goes for every array there.
+# Errors that, inside of a transform of the program's own, every array would raise, whatever numbers it holds.
 _NOT_INSIDE = (jax.errors.TracerIntegerConversionError, jax.errors.NonConcreteBooleanIndexError)
-# What it says of a value that it has kept from where it was made, outside of the trace.
+# In Python's errors about a `ShapeDtypeStruct` that a constructor kept, so that it reached the trace as it is.
 _ABSTRACT = f"{jax.ShapeDtypeStruct.__name__}'"
 _OF_MODULE = Refusal((AttributeError,), ("^module '",))
 _OF_KEYWORD = Refusal((TypeError,), ("got an unexpected keyword argument",))
-# What a library says where shapes, or kinds of numbers, are what it refuses.
+# Words by which a library refuses shapes or dtypes: such a refusal is about the contract.
 _OF_SHAPES = re.compile(r"\d|shape|dim|ax[ie]s|rank|size|length|dtype|broadcast|array|structure|scalar|matri", re.I)
 
 
 def beyond_annotations(trial: Trial) -> str | None:
-    """Why a failure says nothing of the contract, if so: what it is about is not in the annotations."""
+    """Why a failure says nothing of the contract; None if it does, as annotations settle what it depends on."""
     reason = _beyond(trial)
     if reason is None and trial.texts:  # another text may well do otherwise
         texts = ", ".join(sorted(trial.texts))
@@ -60,7 +60,7 @@ def _beyond(trial: Trial) -> str | None:
 
 
 def needs_numbers(trial: Trial) -> bool:
-    """Whether it asks for the numbers in an array, and some would do."""
+    """Whether a trial failed because the program needs the numbers in an array, and some numbers would do."""
     if isinstance(trial.error, TypeError) and names.TRACED_SHAPE in str(trial.error):
         return names.A_TRACER in str(trial.error).lower()
     if isinstance(trial.error, TypeError) and is_refused_by_library(trial.error) and "Tracer" in str(trial.error):
@@ -76,11 +76,11 @@ def _needs_values(trial: Trial) -> bool:
 
 
 def _is_inside_transform(error: Exception) -> bool:
-    """Whether JAX was asked inside of a transform of the program's own: there no numbers would do."""
+    """Whether JAX raised an error inside of a transform of the program's own, where no numbers would help."""
     files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
     of_traces = [number for number, file in enumerate(files) if file == tracing.__file__]
     inside = files[of_traces[-1] + 1 :] if of_traces else files
-    while inside and owner_of(inside[-1]) == "jax":  # who says so
+    while inside and owner_of(inside[-1]) == "jax":  # the frames of JAX that raise the error
         inside.pop()
     return any(owner_of(file) == "jax" for file in inside)
 
@@ -90,7 +90,7 @@ def _is_not_here(trial: Trial) -> bool:
 
 
 def _was_not_imported(error: Exception | None) -> bool:
-    """Whether something is read of a global that is None, as a module writes that could not import a library."""
+    """Whether an attribute is read of a global that is None, as modules set where an import has failed."""
     if not isinstance(error, AttributeError) or error.obj is not None:
         return False
     *_, (frame, line) = traceback.walk_tb(error.__traceback__)
@@ -105,9 +105,9 @@ def _is_refused_by_a_library(trial: Trial) -> bool:
 
 
 def _refuses_a_choice(trial: Trial) -> bool:
-    """Whether a library, or JAX, refuses a value by what it is, as a name of a method that it does not know.
+    """Whether a library, or JAX, refuses the value of an argument, such as the name of a method that it does not know.
 
-    In the user's own code that is a slip of the pen.
+    Where the user's own line passes such a value, it is a mistake in that line, and a failure.
     """
     if is_users(trial.error_at[0]):
         return False
@@ -119,9 +119,9 @@ def _refuses_a_choice(trial: Trial) -> bool:
 
 
 def _asks_another_version(trial: Trial) -> bool:
-    """Whether an installed package asks for a module that is not there, or a module, or JAX, for what it has not.
+    """Whether an installed package asks for a module, an attribute or a keyword of another version than is installed.
 
-    In the user's own code that is a slip of the pen.
+    In the user's own code the same error is a mistake, and a failure.
     """
     asked = isinstance(trial.error, ImportError) or _OF_MODULE(trial)
     asked = asked or (is_of_jax(trial.error) and _OF_KEYWORD(trial)) or _of_a_class_of_jax(trial.error)
@@ -129,20 +129,20 @@ def _asks_another_version(trial: Trial) -> bool:
 
 
 def _of_a_class_of_jax(error: Exception | None) -> bool:
-    """Whether a class of JAX's has not what is read of it, as `MemorySpace.ANY`."""
+    """Whether an attribute is missing that a program reads of a class of JAX's, such as `MemorySpace.ANY`."""
     cls = error.obj if isinstance(error, AttributeError) else None
     return isinstance(cls, type) and cls.__module__.partition(".")[0] == "jax"
 
 
 def _divides_by_nothing(trial: Trial) -> bool:
-    """Whether an installed package divides by 0, as where there is no whole patch, and integers no shape names are why.
+    """Whether an installed package divides by 0 where a trial chose integers that no shape names, as for patches.
 
-    Who wrote the user's own code would have it said.
+    In the user's own code the same error is a failure: its author can annotate or guard the integer.
     """
     return isinstance(trial.error, ZeroDivisionError) and bool(trial.configured) and not is_users(trial.error_at[0])
 
 
-# What says nothing of a contract whatever a program is given, or whoever is asked: in this order.
+# Failures that say nothing of a contract whatever arguments it is given, with the reason; the first that fits is told.
 _OF_NO_ARGUMENT: tuple[tuple[Callable[[Trial], bool], str], ...] = (
     (_needs_values, "it needs the numbers in an array, not only its shape ({what})"),
     (Refusal((ValueError,), (names.OUTSIDE_ONLY,)), "it does what only a plain call can, and not a trace ({what})"),
@@ -160,12 +160,12 @@ _OF_NO_ARGUMENT: tuple[tuple[Callable[[Trial], bool], str], ...] = (
 )
 
 
-# How a tree that was made is told of: as a dict of two leaves, or of what there is on several levels.
+# How messages show a tree that a trial made up: as a dict, a tuple or a list of leaves.
 _A_TREE = re.compile(r"found (dict|tuple|list|\(|\[)")
 
 
 def _of_open(trial: Trial) -> str | None:
-    """Why a violation says nothing of the contract, if so: it is about a tree, or a shape, that is left open."""
+    """Why a violation says nothing of the contract: its annotation leaves a tree or a shape open; None if it does."""
     first = trial.violations[0]
     trees = sorted(open_trees(trial))
     if trees and first.of_kind and first.where.startswith("argument") and _A_TREE.search(first.message):

@@ -1,8 +1,8 @@
-"""How much the search of a proof may try before it gives up.
+"""The budget of a proof's search: how many trials, and how much time, before the contract counts as undecided.
 
 Which trials a search makes, in which order, and what it concludes from them follow from the program alone: on any
-machine, idle or busy, with a small heap or a large one. The budget only says where a search ends. One that ends there
-has decided nothing: its contract is *undecided*, which is no failure.
+machine, idle or busy, with a small heap or a large one. The budget only says where a search ends. A search that ends
+there has decided nothing: its contract is *undecided*, which is no failure.
 """
 
 from __future__ import annotations
@@ -16,17 +16,19 @@ from weft.typecheck.errors import BudgetError
 
 @dataclass(frozen=True)
 class Budget:
-    """What one search may use.
+    """The limits of one search.
 
     Attributes:
-        trials: how many traces. The longest searches of 200 programs that were collected took 183.
-        seconds: of `clock`, far more than the trials should take: it only ends what nobody would wait for.
-        clock: time in seconds; by default of this thread's processor, so that other processes do not count.
+        trials: the most traces. The longest search over 200 collected programs took 183.
+        seconds: the most time by `clock`, far more than the trials should take: it ends what nobody would wait for.
+        clock: the time in seconds; by default this thread's processor time, in which other processes do not count.
 
     Raises:
-        BudgetError: for one that nothing can be tried with.
+        BudgetError: for a budget of no trials or no time.
     """
 
+    # The limit is one of trials, since a trial takes longer in a process with a large heap: under a limit of processor
+    # time alone, right programs were undecided at the end of long runs.
     trials: int = 1000
     seconds: float = 300.0
     clock: Callable[[], float] = time.thread_time
@@ -41,10 +43,10 @@ USUAL = Budget()
 
 
 class Exhausted(Exception):
-    """A search has come to the end of its budget; the message says of which part of it.
+    """A search has come to the end of its budget; the message says of which part.
 
     Attributes:
-        of_time: whether it was its time, which another machine may have more of.
+        of_time: whether time ran out, of which another machine may need less.
     """
 
     def __init__(self, message: str, *, of_time: bool = False):
@@ -53,7 +55,7 @@ class Exhausted(Exception):
 
 
 class Meter:
-    """What one search has used of its budget."""
+    """Counts what one search has used of its budget."""
 
     def __init__(self, budget: Budget):
         self.budget = budget
@@ -64,7 +66,7 @@ class Meter:
         """Pays for one trial.
 
         Raises:
-            Exhausted: if there is nothing left to pay with.
+            Exhausted: if no trials, or no seconds, are left.
         """
         if self.spent >= self.budget.trials:
             raise Exhausted(f"{self.spent} trials (`trials=` of `verify`, `--trials` of `weft check`)")

@@ -1,10 +1,10 @@
-"""Changes: how one trial differs from another, and what a change goes with.
+"""Changes: how one trial differs from another, and which other change makes a failing change hold.
 
 A change that fails by itself need not be a fault of the program. Annotations cannot say that two arguments are left out
-together, that a field gives the number of axes of others, or that an integer of a record is the size of an axis. So it
-is always asked whether the failure goes away when something else is changed *beside*: `beside` answers that for options
-and options, options and axes, arguments and sizes of zero, integers and axes alike. Who asks says which others may have
-to do with it, for each costs a trial, and what a reader is told where one does.
+together, that a field gives the number of axes of others, or that an integer of a record is the size of an axis. So the
+search always asks whether the failure goes away when something else is changed together with it. `goes_with` answers
+that for pairs of options, for options and axes, for arguments and sizes of zero, and for integers and axes alike. Its
+caller names the other changes that may be related, since each costs a trial, and words the result for the reader.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from weft.typecheck.proofs.needs import Needs, ascending, axes, closed
 from weft.typecheck.proofs.options import describe_option
 from weft.typecheck.proofs.trial import Trial
 
-# What entries of an assignment become, by the part of it and the key there: `{("options", "mask given"): 1}`.
+# New values for entries of an assignment, by the entry's part and key: `{("options", "mask given"): 1}`.
 Change = Mapping[tuple[str, str], int | str]
 
 
@@ -30,18 +30,19 @@ def change_of(**parts: Mapping[str, int | str]) -> Change:
 
 
 def changed(base: Trial, *changes: Change, **parts: Mapping[str, int | str]) -> Assignment:
-    """The assignment of a trial with some changes, and one by its parts: `changed(base, sizes={"n": 1})`."""
+    """The assignment of a trial with changes made to it; one may be given by parts: `changed(base, sizes={"n": 1})`."""
     found: dict[str, dict[str, Any]] = {}
     for change in (*changes, change_of(**parts)):
         for (part, key), to in change.items():
             found.setdefault(part, dict(getattr(base.assignment, part)))[key] = to
     if "merged" in found:
+        # A change may merge a key into one that another change merges further: each has to point at the last of them.
         found["merged"] = closed(found["merged"])
     return dataclasses.replace(base.assignment, **found)
 
 
 def difference(base: Trial, trial: Trial) -> Change:
-    """The options and ranks in which a trial differs from another."""
+    """The change that leads from one trial to another: their options and numbers of axes that differ."""
     options, usual = trial.assignment.options, base.assignment.options
     ranks = base.assignment.ranks
     return change_of(
@@ -53,12 +54,13 @@ def difference(base: Trial, trial: Trial) -> Change:
 def with_changes(
     explainer: Explainer, base: Trial, needs: Needs, *changes: Change, **parts: Mapping[str, int | str]
 ) -> Trial:
-    """The trial with some changes; at sizes as needs ask for them, if it fails at those of the base.
+    """The trial with some changes, at the sizes of the base; if it fails there, at sizes that meet the needs.
 
     Raises:
         Unbuildable: if there are no arguments like that.
     """
     trial = explainer.attempt(changed(base, *changes, **parts))
+    # Options may bring axes of their own, whose sizes the base's needs have not been asked of yet.
     return trial if trial.ok else explainer.with_needs(trial, needs, ascending)
 
 
@@ -70,18 +72,18 @@ def attempted(explainer: Explainer, base: Trial, *changes: Change) -> Trial | No
 
 
 def holds(explainer: Explainer, base: Trial, *changes: Change) -> bool:
-    """Whether there is a trial with some changes, and it holds."""
+    """Whether arguments can be made with some changes, and the trial with them holds."""
     trial = attempted(explainer, base, *changes)
     return trial is not None and trial.ok
 
 
 def goes_with(explainer: Explainer, base: Trial, change: Change, others: Iterable[Change]) -> bool:
-    """Whether a trial holds with a change and one of some others beside it."""
+    """Whether a trial holds with a change together with one of some other changes."""
     return any(holds(explainer, base, change, other) for other in others)
 
 
 def in_words(trial: Trial, changes: Sequence[Change]) -> str:
-    """Options and ranks as a reader knows them: `mask left out and x of 3 axes`."""
+    """Changes of options and numbers of axes in a reader's words: `mask left out and x of 3 axes`."""
     return " and ".join(
         describe_option(trial, place, int(to)) if part == "options" else f"{place} of {axes(int(to))}"
         for one in changes

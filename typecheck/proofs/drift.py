@@ -1,14 +1,14 @@
-"""Dtypes that drift: what comes out of a step with another dtype than it went in with.
+"""Dtypes that drift: arrays of a model's state that leave a step with another dtype than they entered it with.
 
 `(y, successor)` is called again and again, and so is an object that a call changes. If an array of it is a float32
 where it was a bfloat16, the next call compiles anew and computes in another precision, and a `scan` that carries it
 refuses it. No shape shows that, and at float32, which proofs use, nothing drifts. So a contract that holds is traced
-again: all in bfloat16, as after a cast of the whole model; and with bfloat16 for what is not in a record, as in mixed
-precision. A program that speaks of bfloat16 itself keeps it, so such a one is traced in float16, too.
+again: with all floats in bfloat16, as after a cast of the whole model; and with bfloat16 for all arrays outside of
+records, as in mixed precision. A program that names bfloat16 itself casts back to it, so it is traced in float16, too.
 
-That a bfloat16 state which meets float32 inputs is promoted is JAX's rule, and nobody's mistake: it is not tried. Nor
-is it said that JAX refuses a loop of the program's own whose carry drifts: noise drawn in float32 is enough for that,
-in programs that nobody means to cast.
+JAX promotes a bfloat16 state that meets float32 inputs, by rule and by nobody's mistake, so that is not tried. Nor is
+there a warning where JAX refuses a loop of the program's own because its carry drifts: noise drawn in float32 suffices
+for that, in programs that nobody means to cast.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from weft.typecheck.proofs.trial import Call, Target, Trial, run_trial
 
 
 def drifts(target: Target, trial: Trial, dims: Mapping[str, Any]) -> list[str]:
-    """What comes out of a trial that holds with another dtype than it went in with, in words."""
+    """A sentence for each array that leaves a trial, which holds, with another dtype than it entered with."""
     lows = (jnp.bfloat16, jnp.float16) if _speaks_of(jnp.bfloat16, trial.jaxpr.jaxpr) else (jnp.bfloat16,)
     for low, in_records in itertools.product(lows, (True, False)):
         found: list[str] = []
@@ -41,15 +41,16 @@ def drifts(target: Target, trial: Trial, dims: Mapping[str, Any]) -> list[str]:
             again = run_trial(dataclasses.replace(target, prepare=prepare, made={}), trial.assignment, dims)
         except (Unbuildable, AnnotationError):
             continue
-        # A violation: an annotation asks for another dtype. An error: a carry of the program's own, and JAX says so.
+        # A trial that fails says nothing: an annotation asks for another dtype, or JAX refuses a carry that drifts.
         if found and again.ok:
             return found
     return []
 
 
 def _speaks_of(dtype: Any, jaxpr: Any) -> bool:
-    """Whether a program makes anything of a dtype. Its text would say it, too, but not all that traces can be printed:
-    a package that binds JAX's primitives by itself may leave out what their printing asks for."""
+    """Whether an operation of a jaxpr results in an array of a dtype."""
+    # Not read off the jaxpr's text: a package that binds JAX's primitives itself may leave out parameters that printing
+    # them needs, and its programs could not be judged.
     eqns = jaxpr.eqns
     made = (getattr(var.aval, "dtype", None) == dtype for eqn in eqns for var in eqn.outvars)
     return any(made) or any(_speaks_of(dtype, inner) for eqn in eqns for _, inner in nested_jaxprs(eqn))
@@ -58,7 +59,7 @@ def _speaks_of(dtype: Any, jaxpr: Any) -> bool:
 def _lowered(
     prepare: Callable[[Builder], Call], found: list[str], low: Any, *, in_records: bool
 ) -> Callable[[Builder], Call]:
-    """Arguments in a low precision, and a function that notes what drifts."""
+    """The target's arguments in a low precision, and its function wrapped so that it adds what drifts to `found`."""
 
     def lowered(builder: Builder) -> Call:
         function, args, kwargs = prepare(builder)
@@ -70,7 +71,9 @@ def _lowered(
             out = function(*args, **kwargs)
             for record, old in zip(before, dtypes, strict=True):
                 successors = [_dtypes(one) for one in _of_class(out, type(record))]
-                if old not in successors:  # else that is the successor, and others of its class are something else
+                # If one of the records has the old dtypes, it is the successor, and the rest of its class, such as
+                # points that a function returns next to it, are something else.
+                if old not in successors:
                     found.extend(one for new in successors for one in _changes(type(record).__name__, old, new))
             found.extend(_changes("", boxes, _boxes(args, kwargs)))
             return out
@@ -86,7 +89,7 @@ def _cast(tree: Any, low: Any, *, in_records: bool) -> Any:
             return jax.ShapeDtypeStruct(leaf.shape, low)
         return leaf
 
-    if in_records:  # opened, for objects may hold themselves
+    if in_records:  # opened, since an object may hold itself, and `jax.tree.map` would not end
         return objects.closed(jax.tree.map(cast, objects.opened(tree)))
     return jax.tree.map(lambda one: one if _is_whole(one) else cast(one), tree, is_leaf=_is_whole)
 
@@ -116,7 +119,7 @@ def _dtypes(record: Any) -> dict[str, Any]:
 
 
 def _boxes(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The dtypes of what objects of the program's own classes keep; a library's layers are its own affair."""
+    """The dtypes of the variables in objects of the program's own classes; a library answers for its own layers."""
     inside = objects.objects_in({**dict(enumerate(args)), **kwargs})
     own = {path for path, one in inside if not objects.is_library(type(one))}
     held = shapes_of(args, kwargs)
@@ -124,7 +127,8 @@ def _boxes(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _changes(of: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
-    """Of a successor with the same arrays as its predecessor, those of another dtype."""
+    """A sentence for each array of a successor whose dtype is not its predecessor's, if both have the same arrays."""
+    # A record with other arrays is no successor: it compiles anew whatever its dtypes are.
     if before.keys() == after.keys():
         for path, old in before.items():
             if after[path] != old:

@@ -1,4 +1,4 @@
-"""Calls without an end: a function of the user's that calls itself again and again with arguments of the same shapes.
+"""Recursion without an end: a user's function that calls itself again and again with arguments of the same shapes.
 
 In a trace shapes are nearly all that a call depends on, so such a recursion only ends at Python's limit, a thousand
 calls deep, and each of them may trace a whole model: one trial would take longer than all others of a search.
@@ -13,8 +13,8 @@ from typing import Any
 
 import jax
 
-# Calls of one function, each inside the one before it and alike, after which there is no end in sight. A recursion
-# that counts in an object of its own may be one of them; its contract is undecided then, which is no accusation.
+# The depth of nested calls of one function with like arguments after which the recursion counts as endless. A recursion
+# that counts in an object of its own may come to an end after all; so its contract is undecided, and does not fail.
 _ALIKE = 24
 
 
@@ -23,19 +23,19 @@ class Endless(RecursionError):
 
 
 class Depths:
-    """Looks at the calls of a function from one place once they are many.
+    """Counts the calls of each function from each place, and compares their arguments once they are many.
 
-    To look at each of them would take longer than the trial.
+    Comparing the arguments of every call would take longer than the trial.
     """
 
     def __init__(self) -> None:
         self._calls: collections.Counter[Hashable] = collections.Counter()
 
     def called(self, site: Hashable, frame: FrameType) -> None:
-        """Takes note of a call.
+        """Counts a call.
 
         Raises:
-            Endless: if it is one of many alike, each inside of the one before.
+            Endless: if the call is the innermost of many nested calls with like arguments.
         """
         self._calls[site] += 1
         if self._calls[site] % _ALIKE == 0 and _is_endless(frame):
@@ -44,7 +44,7 @@ class Depths:
 
 
 def _is_endless(frame: FrameType) -> bool:
-    """Whether all the innermost calls of a function that are open now were given the like."""
+    """Whether the innermost open calls of a function, as many as `_ALIKE`, all have like arguments."""
     code, given, count = frame.f_code, _given(frame), 0
     outer: FrameType | None = frame
     while outer is not None and count < _ALIKE:
@@ -57,7 +57,7 @@ def _is_endless(frame: FrameType) -> bool:
 
 
 def _given(frame: FrameType) -> Any:
-    """What a call was given, as far as a trace depends on it: structures, shapes, dtypes, and what is no array."""
+    """A call's arguments, as far as a trace depends on them: treedefs, shapes, dtypes, and all leaves but arrays."""
     code = frame.f_code
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     leaves, structure = jax.tree.flatten([frame.f_locals.get(name) for name in names])

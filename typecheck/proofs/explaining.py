@@ -1,8 +1,8 @@
-"""What would have made a failing trial hold: needs, tried one by one.
+"""The search for needs under which a failing trial holds, tried one by one.
 
 A failure is a fault of the program unless a *need* explains it: a divisor, an order, a size fixed from outside, dims of
 two records that the program joins. Dims of one scope are never joined: that the code forces two names to be one size is
-exactly what a contract forbids. A need that lets the trace get further is kept, and others are tried beside it.
+exactly what a contract forbids. A need that lets the trace get further stays, and further needs are tried with it.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from weft.typecheck.sizes.clauses import Answer
 from weft.typecheck.sizes.deciding import Question, otherwise
 from weft.typecheck.sizes.space import Space
 
-# How many needs are looked for, one after the other.
+# The most needs that are added one after the other to explain one failure.
 _DEPTH = 24
-# How many pairs of options are tried.
+# The most pairs of options that are tried.
 MOST_PAIRS = 40
-# How often options are taken otherwise, each time for what the last ones led to: a guard behind a guard behind a guard.
+# How often in a row options are changed, each time for the guard that the last change led to.
 _MOST_ROUNDS = 3
-# How many options may change nothing about a class that fails, before the others are taken to change nothing either.
+# After so many options that do not change how a class fails, the search assumes that no other option does either.
 _MOST_ALIKE = 8
-# How many records are made by something else than their class.
+# The most trials with records made by a class method or a function instead of their class.
 _MOST_MAKERS = 12
-# How many of the classes that may stand for an abstract one are tried.
+# The most concrete classes that are tried for an abstract class.
 MOST_CLASSES = 4
 
 
@@ -53,7 +53,7 @@ def _key(assignment: Assignment) -> tuple[object, ...]:
     return tuple(tuple(sorted(one.items())) if isinstance(one, Mapping) else one for one in vars(assignment).values())
 
 
-# Trials in which a recursion has no end, of which each may take as long as a hundred others.
+# The most trials that end in an endless recursion, each of which may take as long as a hundred others.
 _MOST_ENDLESS = 3
 
 # Multiples of multiples: no program needs them, and a loop over such an axis would be written out.
@@ -65,18 +65,19 @@ def _is_out_of_hand(assignment: Assignment) -> bool:
 
 
 class _Step:
-    """What to go on from, of the trials with one need more, none of which held.
+    """Chooses which failing trial, of those with one more need, the search goes on from.
 
-    A need that is one of several gets the program further, so that comes first. Sizes that were joined, and what goes
-    wrong in other words on one line, may be a step as well: in one call a library checks one thing after the other.
+    Where a failure needs several things, each of them gets the program further, so the trial that got furthest is
+    preferred. A trial that fails on the same line with other sizes or another message is the next best: within one call
+    a library checks one thing after the other.
 
     Attributes:
-        best: the trial that got furthest, if one got further than without the need.
-        joined: the first that joins the sizes that disagreed, and fails with others.
-        sideways: the first that says what none has said so far, as far as before.
-        asked_last: the questions of the trial, with their answers.
-        by_question: the need that was read off a question last.
-        asked: the first that meets what a guard asked last, and is refused by the same guard.
+        best: the trial that got furthest, if a trial got further than without its need.
+        joined: the first trial that joins the sizes that disagreed, and fails with other sizes.
+        sideways: the first trial that gets as far as before, and fails with a message that is new.
+        asked_last: the last questions of the failing trial, with their answers.
+        by_question: the need that was last read off a question.
+        asked: the first trial that gives a guard's last question the other answer, and fails at the same guard.
     """
 
     def __init__(self, trial: Trial, needs: Needs, complaints: set[str]):
@@ -89,12 +90,12 @@ class _Step:
         self.asked: tuple[Trial, Needs] | None = None
 
     def see(self, found: Trial, candidate: Needs) -> None:
-        """Takes note of a trial that failed."""
+        """Compares a failing trial with the best ones so far."""
         trial = self.trial
         merges = len(candidate.merged) > len(self.needs.merged)
         if merges and self.joined is None and found.progress >= trial.progress and found.spoken_of != trial.spoken_of:
             self.joined = found, candidate
-        # Arrays of one shape may be what a line goes on with that asks for their numbers, where every trial ends.
+        # With arrays of one shape a line may get as far as needing their numbers, where every trial ends.
         ends = candidate.of_one_shape and needs_numbers(found)
         reached = (trial if self.best is None else self.best[0]).progress
         if found.progress > reached or (ends and found.progress == reached):
@@ -115,14 +116,14 @@ class Explainer:
 
     Attributes:
         first: the first trial of all.
-        furthest: the trial that got furthest of those that nothing explained.
-        stuck: the last of them.
-        unbuilt: why no arguments could be made where a need was tried, if so.
+        furthest: of the failing trials that no need explained, the trial that got furthest.
+        stuck: the last failing trial that no need explained.
+        unbuilt: why no arguments could be made under some need; None if they always could.
         beyond: the first trial that passed a guard without joining sizes, with its needs.
-        at_end: the first trial that ran to its end, and returned something else than it says, at sizes that it takes.
-        pending: the failure that an explanation is being looked for.
-        in_vain: where, and with which words, a class failed that nothing made hold.
-        refused: by place, the first trial in which a guard refused the class there, where it had refused no other.
+        at_end: the first trial that ran to its end and broke only its promise, without needs that fix or join sizes.
+        pending: the failing trial that the search is explaining now.
+        in_vain: the places and messages of classes' failures that neither options nor needs mended.
+        refused: by place, the first trial in which a guard refused the class there, while the base met no guard.
     """
 
     def __init__(self, target: Target, dims: Mapping[str, Any], budget: Budget):
@@ -143,10 +144,10 @@ class Explainer:
         self._endless = 0
 
     def attempt(self, assignment: Assignment) -> Trial:
-        """The trial of an assignment.
+        """The trial of an assignment; equal assignments share one trial.
 
         Raises:
-            Exhausted: if it would be a new one, and the budget has no more, or if too many had no end.
+            Exhausted: if a new trial is beyond the budget, or if too many trials have ended in endless recursion.
         """
         key = _key(assignment)
         if key not in self._known:
@@ -161,7 +162,7 @@ class Explainer:
         return self._known[key]
 
     def spend(self) -> None:
-        """Pays for a trial that is not to be kept.
+        """Counts a trial that `attempt` does not run.
 
         Raises:
             Exhausted: if the budget has no more.
@@ -171,19 +172,19 @@ class Explainer:
 
     @property
     def keys(self) -> set[str]:
-        """The keys of all sizes that the trials met."""
+        """The keys of all sizes in all trials so far."""
         return {key for trial in self._known.values() for key in trial.assignment.sizes}
 
     def was_in_vain(self, failing: Trial) -> bool:
-        """Whether a class fails as another one did, which neither options nor needs made hold."""
+        """Whether a class fails in the place and words of an earlier class that neither options nor needs mended."""
         return (failing.place, failing.complaint) in self.in_vain
 
     def with_needs(self, trial: Trial, needs: Needs, deal: Deal) -> Trial:
-        """A trial like another, with sizes dealt under some needs."""
+        """The trial with the same options and numbers of axes, at sizes dealt so that they meet the needs."""
         return self.attempt(assignment_for(trial.assignment.sizes, needs, deal, trial.assignment))
 
     def otherwise(self, base: Trial, but: frozenset[str] = frozenset()) -> Trial:
-        """The trial with options taken otherwise, one after another, as long as a guard or an open annotation asks.
+        """The trial with other options, changed one by one as long as a guard or an open annotation is in the way.
 
         Args:
             base: a trial that failed.
@@ -191,7 +192,7 @@ class Explainer:
         """
         for _ in range(_MOST_ROUNDS):
             kinds = leaves_kinds_open(base) or unpacks_items(base) or self._may_be_for_others(base)
-            kinds = kinds or needs_numbers(base)  # which it may only do to find out what could have been given
+            kinds = kinds or needs_numbers(base)  # a program may ask for numbers only with this option
             if base.ok or not (base.guard or kinds or base.classes.keys() - but):
                 break
             other = self.with_other_options(base, but)
@@ -201,13 +202,13 @@ class Explainer:
         return base
 
     def _may_be_for_others(self, base: Trial) -> bool:
-        """Whether it was given a member of a union that may be there for others: for the classes that inherit a method,
-        or for the other users of a record among the arguments."""
+        """Whether a member of a union may be meant for other code: for other classes that inherit a method, or for
+        other users of a record among the arguments."""
         places = [one.removeprefix("self.") for one in base.values if one.endswith(" type")]
         return not base.violations and any(self.target.inherited or "." in one for one in places)
 
     def with_other_options(self, base: Trial, but: frozenset[str] = frozenset()) -> Trial:
-        """The trial with one option, or two, taken otherwise that holds, or gets furthest beyond a guard."""
+        """The first trial with one or two other options that holds, else the one that gets furthest beyond a guard."""
         others = options_left(base, but)
         pairs = [{**one, **two} for n, one in enumerate(others) for two in others[n + 1 :] if one.keys() != two.keys()]
         # Where a class is tried, what helps it is one option after another: that any two together do, and neither alone
@@ -216,11 +217,11 @@ class Explainer:
         best, sideways, alike = base, base, collections.Counter[str]()
         for number, options in enumerate((*others, *pairs)):
             if number >= len(others) and best is not base:
-                break  # what one option has brought about, another one is tried beside in the next round
+                break  # the next round tries further options together with the one that helped
             if but and alike.total() >= _MOST_ALIKE:
                 break
             if any(alike[place] >= MOST_CLASSES for place in options):
-                continue  # what so many classes end in is not about the class, unless the program asks for one itself
+                continue  # so many classes end in this failure that it is not about the class
             taken = {**base.assignment.options, **options}
             try:
                 trial = self.attempt(dataclasses.replace(base.assignment, options=taken))
@@ -230,9 +231,9 @@ class Explainer:
             if trial.ok:
                 return trial
             if base.violations and base.violations[0].of_kind and not any(map(is_class, options)):
-                continue  # what a result should be is known: another kind of value that only raises is no way there
+                continue  # the result is of the wrong kind, and a kind of argument that only raises does not mend that
             if isinstance(trial.error, NotImplementedError) and any(map(is_class, options)):
-                continue  # what a class does not bring says nothing of the program
+                continue  # a method that a class does not implement says nothing of the program
             if trial.progress > best.progress:
                 best = trial
             if trial.guard and not base.guard and len(options) == 1:
@@ -242,14 +243,14 @@ class Explainer:
             kinds = all(place.endswith((" tree", " dtype")) for place in options)
             elsewhere = trial.progress >= base.progress and trial.complaint != base.complaint
             if kinds and sideways is base and elsewhere and not asks_for_dtype(trial):
-                sideways = trial  # what it says now is not about the kind of value that it was given
+                sideways = trial  # the message is no longer about the kind of its arguments
         return sideways if best is base else best
 
     def explain(self, trial: Trial, needs: Needs, deal: Deal) -> Needs | None:
-        """The needs under which a failing trial holds, or None where no need that is known of explains it.
+        """The needs under which a failing trial holds, or None where no needs explain it.
 
-        Needs are looked for one by one, each beside those that got the program further: a greedy search, for all pairs
-        of needs would be too many. Where it goes wrong, `weaken` and `conditions` correct it.
+        The search is greedy, since all pairs of needs would be too many: each need is added to those that got the
+        program further. `weaken` then drops what turned out to be needless.
         """
         outer, self.pending = self.pending, trial
         found = self._explained(trial, needs, deal)
@@ -257,7 +258,7 @@ class Explainer:
         return found
 
     def _candidates(self, step: _Step) -> Iterator[Needs]:
-        """Single needs more: those that questions ask for, and guesses where a size asked nothing."""
+        """The needs with one more: read off the questions of the trial, and guesses where it read a size's number."""
         trial, needs, constants = step.trial, step.needs, self.target.constants
         yield from of_no_size(trial, needs, constants)
         asked, is_known, taken = self.asked_last(trial)
@@ -270,8 +271,10 @@ class Explainer:
             yield from candidates(trial, needs, constants, taken, self._is_of_whole_sizes(trial, needs))
 
     def _with_the_rest_as_before(self, trial: Trial, needs: Needs, asked: tuple[Answer, ...]) -> Trial | None:
-        """The trial at sizes that meet needs and at which all else that was asked has the same answer, if there are
-        any: sizes that are dealt anew may keep one order and break another."""
+        """The trial at sizes that meet the needs and leave every other question its answer; None if there are none.
+
+        Dealing sizes anew may change further answers: an order that held may be broken while another is met.
+        """
         sizes = trial.assignment.sizes
         for number, (question, answer) in enumerate(asked):
             if not question.is_order:
@@ -283,7 +286,7 @@ class Explainer:
         return None
 
     def followed(self, base: Trial, written: Written, numbers: Mapping[str, int]) -> tuple[Space, Trial | Exception]:
-        """A trial over sizes that know themselves, at some numbers of the free dims, or why there is none.
+        """A trial over symbolic sizes at some numbers of the free dims, or the error for which there is none.
 
         Raises:
             Exhausted: if the budget has no more.
@@ -297,9 +300,11 @@ class Explainer:
             return space, error
 
     def asked_last(self, trial: Trial) -> tuple[dict[Question, bool], bool, frozenset[str]]:
-        """What a trial that fails asked of its sizes before it failed, the last questions last; whether that is all
-        there is to know of why: it failed as with numbers, and of sizes whose numbers it did not take; and those whose
-        numbers it took, which ask nothing."""
+        """The questions of a failing trial, whether they explain it, and the keys whose numbers the program read.
+
+        The last questions come last. They explain the failure if the trace over symbolic sizes fails in the same place,
+        and the failure mentions no size whose number the program read: such a size asks no questions.
+        """
         if isinstance(trial.error, RecursionError):
             return {}, True, frozenset()  # of Python's own limit, too, which no size changes
         sizes = trial.assignment.sizes
@@ -312,7 +317,7 @@ class Explainer:
         return asked, traced.place[:2] == trial.place[:2] and not taken & {*(trial.spoken_of or taken)}, taken
 
     def _is_of_whole_sizes(self, trial: Trial, needs: Needs) -> bool:
-        """Whether an error is about the sizes of two keys as they are, and not by chance: half of 11 is 5, too."""
+        """Whether an error is about the very sizes of two keys, and not by chance: half of 11 is 5, too."""
         keys = clashing_keys(trial)
         if not keys or trial.guard:
             return False
@@ -358,7 +363,7 @@ class Explainer:
         return None
 
     def weaken(self, trial: Trial, needs: Needs, deal: Deal, first: Trial) -> Needs:
-        """Needs that suffice: divisors that nothing needed are dropped, numbers made smaller, equal made no larger."""
+        """The weakest needs that suffice: needless ones dropped, divisors made smaller, equations made orders."""
         for one, other in needs.merged:
             if other not in trial.assignment.sizes:
                 continue  # axes that arrays of more axes would have
@@ -384,21 +389,21 @@ class Explainer:
         return needs
 
     def explain_apart(self, base: Trial) -> Needs | None:
-        """The same with records that keep their names to themselves, if what fails is about a name of several."""
+        """The needs under which a trial holds whose records do not share dims, if it fails about a name they share."""
         spoken_of = base.spoken_of or tuple(base.scopes)
         if all(len(base.scopes.get(key, ())) < 2 for key in spoken_of):
             return None
         needs = Needs(apart=True)
         trial = self.attempt(Assignment(ranks=base.assignment.ranks, options=base.assignment.options, apart=True))
         if trial.place == base.place and trial.complaint == base.complaint and len(trial.spoken_of) == 1:
-            return None  # what it says of one size alone, as that it is odd, is not about names that records share
+            return None  # a failure about one size alone, such as an odd one, is not about names that records share
         return needs if trial.ok else self.explain(trial, needs, ascending)
 
     def made_otherwise(self, base: Trial) -> tuple[Trial, Needs] | None:
-        """A trial that holds with records that something else than their class has made, and its needs.
+        """A trial that holds with records made by class methods or functions, and its needs.
 
-        What the fields of a record have to have in common, annotations may not say; who makes it knows. What says
-        nothing of the contract anyhow, as a guard does, is not worth the trials.
+        Annotations may not say what the fields of a record have in common; a function that returns the record knows. A
+        failure that says nothing of the contract anyhow, such as a guard's, is not worth the trials.
         """
         if beyond_annotations(self.furthest or base) is not None:
             return None
@@ -418,12 +423,12 @@ class Explainer:
                         queue.append(trial)
             return None
         finally:
-            # What fails is told of records as their class makes them.
+            # A failure is reported for records that their class makes, as readers make them.
             self.furthest, self.stuck, self.beyond, self.unbuilt = kept
 
     def shrink(self, trial: Trial, needs: Needs) -> Trial:
-        """The same failure at the smallest sizes that show it."""
-        # Twice: what a multiple of another may be depends on that.
+        """The same failure at the smallest sizes that still show it."""
+        # Twice, since a key that is a multiple of another can only shrink after that one.
         for key in (*trial.assignment.sizes, *trial.assignment.sizes):
             for size in (1, 2, 3, 4):
                 sizes = {**trial.assignment.sizes, key: size}
@@ -433,7 +438,7 @@ class Explainer:
                     smaller = self.attempt(dataclasses.replace(trial.assignment, sizes=sizes))
                 except Unbuildable:
                     continue
-                # What a guard refuses is none of it, wherever it stands.
+                # At small sizes a guard may refuse, often on the same line: that is another failure than this one.
                 if not smaller.ok and smaller.place == trial.place and smaller.guard == trial.guard:
                     trial = smaller
                     break

@@ -1,9 +1,9 @@
-"""Following a trace: which functions start and end while it runs, with their frames.
+"""Following a trace: a `Follower` is called as each function starts and ends, with the function's frame.
 
-Python 3.12 and newer say so through `sys.monitoring`, where a place that nobody asks about is passed over from then on:
-a function of JAX's is looked at once, and a proof takes half of the time. Before that there is `sys.settrace`, under
-which the interpreter specialises nothing, and which reports a value that is yielded, an exception and a return as one
-event: the instruction that the frame is at tells them apart.
+On Python 3.12 and newer, `sys.monitoring` makes these calls. It can disable the events of one place in the code: a
+function of JAX's is looked at once, and a proof takes half of the time. Python 3.11 has only `sys.settrace`, under
+which the interpreter specialises nothing. It also reports a yielded value, an exception and a return as one event; the
+instruction that the frame is at tells them apart.
 """
 
 from __future__ import annotations
@@ -21,43 +21,43 @@ Left = Literal["return", "yield", "raises"]
 
 
 class Follower(Protocol):
-    """Who is told; `own` is what decides, beside the code itself, what is ignored."""
+    """An object that is called as functions start and end. `own` and a code object decide what it ignores."""
 
     own: frozenset[str]
 
     def ignores(self, code: CodeType) -> bool:
-        """Whether nothing is to be said of a function's calls, ever."""
+        """Whether to report none of a function's calls, ever."""
         ...
 
     def called(self, frame: FrameType, *, thrown: bool) -> None:
-        """A call has started, or a generator goes on, with an exception if `thrown`."""
+        """A call has started, or a generator resumes; `thrown` if it resumes with an exception."""
         ...
 
     def wants(self, frame: FrameType) -> bool:
-        """Whether to say how a call is left."""
+        """Whether to report the end of a call."""
         ...
 
     def left(self, frame: FrameType, how: Left, value: Any) -> None:
-        """A call that was wanted has ended, or stands at a `yield`."""
+        """A call that the follower wants has ended, or has reached a `yield`."""
         ...
 
     def reads(self, code: CodeType) -> bool:
-        """Whether to say of each line of a function that a call of it comes to it."""
+        """Whether to report each line that a call of a function comes to."""
         ...
 
     def at_line(self, frame: FrameType) -> None:
-        """A call of a function that is read comes to the line that its frame is at."""
+        """A call of a function whose lines are followed has come to the line that its frame is at."""
         ...
 
 
 def following(follower: Follower) -> AbstractContextManager[None]:
-    """Follows the calls of this thread for the length of a `with` block; who was told before is not, meanwhile."""
+    """Has a follower called for this thread's calls within a `with` block, in place of any earlier follower."""
     return _monitored(follower) if sys.version_info >= (3, 12) else _traced(follower)
 
 
 @contextlib.contextmanager
 def paused() -> Iterator[None]:
-    """While it lasts, calls are not followed: for checks, whose own calls are nobody's business."""
+    """A context in which no calls are followed, for weft's own checks, which run in the middle of a trace."""
     global _told
     tracer, told = sys.gettrace(), _told
     sys.settrace(None)
@@ -70,24 +70,27 @@ def paused() -> Iterator[None]:
 
 
 def among_jaxs_own() -> AbstractContextManager[None]:
-    """While JAX traces a function of its own, in which nobody is told anything.
+    """A context for JAX's tracing of its own functions, in which no calls are followed on Python 3.11.
 
-    Under `sys.settrace` each call in there costs, and these are half of a trace's calls. `sys.monitoring` passes over
-    what is looked at once, but not over what is only ever met while it is paused.
+    Under `sys.settrace` each call costs, and half of a trace's calls are in there. Under `sys.monitoring` the follower
+    has to be called once for each place, so that the place is disabled; while it is paused, no place would ever be.
     """
     return contextlib.nullcontext() if sys.version_info >= (3, 12) else paused()
 
 
 @contextlib.contextmanager
 def _traced(follower: Follower) -> Iterator[None]:
-    # A trace and no profile, as it leaves out builtins and most returns.
+    # `sys.settrace` and not `sys.setprofile`: that reports builtins, too, and each return whether it is wanted or not.
     def called(frame: FrameType, event: str, value: Any) -> Any:
         if follower.ignores(frame.f_code):
             return None
+        # A generator that is closed, or that an exception is thrown into, stands at another instruction than one that
+        # goes on.
         follower.called(frame, thrown=_instruction(frame) != "RESUME")
         reads = follower.reads(frame.f_code)
         if not reads and not follower.wants(frame):
             return None
+        # Line events are off unless the function's lines are read: each would call Python code.
         frame.f_trace_lines = reads
         return returned
 
@@ -113,7 +116,7 @@ def _instruction(frame: FrameType) -> str:
     return dis.opname[frame.f_code.co_code[frame.f_lasti]]
 
 
-# Who is told, and of which thread's calls: Python's events are those of the whole process.
+# The follower and its thread: `sys.monitoring` reports the calls of the whole process.
 _told: tuple[Follower, int] | None = None
 _lock = threading.Lock()
 
@@ -123,13 +126,14 @@ _depth = 0
 _tool = -1
 # The functions whose lines are followed.
 _read: list[CodeType] = []
-# What the places that are passed over were passed over for.
+# The `own` files for which places have been disabled.
 _ignored: frozenset[str] | None = None
 
 
 @contextlib.contextmanager
 def listening() -> Iterator[None]:
-    """Keeps Python's events on from one trace to the next: turning them on costs as much as a short trace."""
+    """Keeps the events of `sys.monitoring` on within a block of several traces."""
+    # Turning them on costs as much as a short trace, since Python rewrites the code of each function that runs.
     global _depth, _tool, _ignored
     monitoring: Any = getattr(sys, "monitoring", None)
     with _lock:
@@ -151,6 +155,8 @@ def _monitored(follower: Follower) -> Iterator[None]:
     global _told, _ignored
     with listening():
         if follower.own != _ignored:
+            # Places disabled for one program's files may belong to the next program's: a place that stayed disabled
+            # would hide the calls of the very function that is judged.
             _ignored = follower.own
             sys.monitoring.restart_events()  # pyright: ignore[reportAttributeAccessIssue]
         before, _told = _told, (follower, threading.get_ident())
@@ -159,15 +165,16 @@ def _monitored(follower: Follower) -> Iterator[None]:
             yield
         finally:
             _told = before
+            # Only those that this block has added: a follower may stand inside of another, whose lines are followed on.
             while len(_read) > count:
                 sys.monitoring.set_local_events(_tool, _read.pop(), 0)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _listen(monitoring: Any) -> int:
-    """Turns Python's events on, and gives the number that weft has there.
+    """Turns the events of `sys.monitoring` on, and returns weft's tool number there.
 
     Raises:
-        RuntimeError: if other tools hold all of its places.
+        RuntimeError: if other tools use all six numbers.
     """
     # From the top: debuggers, coverage and profilers have numbers of their own at the bottom.
     holders = [monitoring.get_tool(tool) for tool in range(6)]
@@ -185,7 +192,7 @@ def _listen(monitoring: Any) -> int:
 
 
 def _callbacks(monitoring: Any, tool: int) -> dict[str, Callable[..., Any]]:
-    """What is called for each event; an exception's cannot be disabled. Lines are only followed where they are read."""
+    """The callback of each event. The events of exceptions cannot be disabled, and line events are local to a code."""
     disable = monitoring.DISABLE
 
     def called(*, thrown: bool) -> Callable[..., Any]:

@@ -1,7 +1,7 @@
-"""Guards: statements by which a program refuses arguments on purpose, and where an error was raised.
+"""Guards: statements by which a program refuses arguments on purpose, and the line that raised an error.
 
-A `raise` or `assert` of the package's own, `eqx.error_if`, and the checks of chex and beartype ask for something that
-annotations cannot say. What they refuse is a precondition of the contract and no fault of the program.
+A `raise` or `assert` in the program's own package, `eqx.error_if`, and the checks of chex and beartype ask for
+something that annotations cannot express. Such a refusal states a precondition and is no fault of the program.
 """
 
 from __future__ import annotations
@@ -20,15 +20,17 @@ _CHECKERS = re.compile(r"/(equinox/_errors|chex/|beartype/)")
 
 
 def raised_at(error: BaseException, own: frozenset[str]) -> tuple[tuple[str, int], str]:
-    """The innermost line of the user's, and the guard that raised there, as `guard at FILE:LINE: TEXT`, if one did."""
+    """The user's innermost line in a traceback, and the guard that raised: `guard at FILE:LINE: TEXT` or ""."""
     frames = traceback.extract_tb(error.__traceback__)
     users = [frame for frame in frames if is_users(frame.filename, own)]
     place = (users[-1].filename, users[-1].lineno or 0) if users else ("", 0)
+    # A guard may stand in a module that is not judged itself: a helper of the same package refuses on its behalf.
     of_package = [n for n, frame in enumerate(frames) if frame in users or is_packages(frame.filename, own)]
     if not of_package:
         return place, ""
     last, inner = frames[of_package[-1]], frames[of_package[-1] + 1 :]
     text = last.line or ""
+    # Only the innermost frame is a `raise`; a line that merely calls what raises, such as JAX, refuses nothing itself.
     by_statement = not inner and _RAISES.search(text)
     by_checker = inner and (_CHECKS.search(text) or _CHECKERS.search(inner[-1].filename))
     if not by_statement and not by_checker:
@@ -40,13 +42,13 @@ def raised_at(error: BaseException, own: frozenset[str]) -> tuple[tuple[str, int
 
 
 def is_refused_by_library(error: Exception | None) -> bool:
-    """Whether a `raise` in an installed package, or in equinox, raised an error, and not Python in the midst of one."""
+    """Whether a `raise` statement of an installed package, or of equinox, raised an error, not Python itself."""
     frames = traceback.extract_tb(None if error is None else error.__traceback__)
     return bool(frames) and is_of_library(error) and _RAISES.search(frames[-1].line or "") is not None
 
 
 def is_packages(file: str, own: frozenset[str]) -> bool:
-    """Whether a file is one of some, or of the packages that they are in, but not of an environment among these."""
+    """Whether a file is one of `own` or of the same packages; a virtual environment inside a package does not count."""
     if file in own:
         return True
     # A package that is installed itself may be under proof: then only an environment below it is another's.
@@ -55,7 +57,7 @@ def is_packages(file: str, own: frozenset[str]) -> bool:
 
 @cached_by("files")
 def _packages(own: frozenset[str]) -> tuple[str, ...]:
-    """The folders of the packages that some files are in."""
+    """The outermost folders of the packages that these files are in."""
     found: list[str] = []
     for folder in (Path(name).parent for name in sorted(own)):
         top = None
@@ -66,7 +68,7 @@ def _packages(own: frozenset[str]) -> tuple[str, ...]:
 
 
 def _condition(file: str, line: int, text: str) -> str:
-    """The statement, or the condition that it stands under, where that is on the line before."""
+    """The guard's text: its statement, or the `if` on the line before, which says what is refused."""
     if not text.startswith("raise"):
         return text
     before = linecache.getline(file, line - 1).strip()

@@ -1,4 +1,4 @@
-"""Inherited methods: what a subclass takes of what its base class takes."""
+"""Inherited methods: which of the arguments that a base class takes a subclass is meant to be given."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from weft.typecheck.language.signatures import Parameter, signature_of
 
 
 def as_narrowed(parameter: Parameter, method: str, cls: type) -> Parameter:
-    """A parameter of an inherited method, of what the methods of the subclass take under its name, if that is narrower.
+    """A parameter of an inherited method, with the narrower annotation that the subclass's own methods give that name.
 
-    What a base class calls on all kernels, the hooks of a subclass may take of graphs alone, and what it calls on any
-    tree they may take as one array: they say what the subclass is for.
+    A base class may call its hooks on kernels of any kind, and a subclass annotate the same hooks for graph kernels; or
+    a base class passes any tree, where a subclass takes one array. The subclass's annotations say what it is for.
     """
     if method in vars(cls):
         return parameter
     # Under the transforms around it, too: a method that `jit` has made is no function.
     own = (inspect.unwrap(one) for one in vars(cls).values() if callable(one))
     for function in (one for one in own if inspect.isfunction(one) and _is_overriding(one, cls)):
-        with contextlib.suppress(AnnotationError):  # which is said of that method
+        with contextlib.suppress(AnnotationError):  # reported where that method itself is judged
             for one in signature_of(function, cls).parameters:
                 if one.name == parameter.name and _is_narrower(one.annotation, parameter.annotation):
                     return dataclasses.replace(parameter, annotation=one.annotation)
@@ -33,8 +33,7 @@ def as_narrowed(parameter: Parameter, method: str, cls: type) -> Parameter:
 
 
 def _is_narrower(narrow: Annotation, wide: Annotation) -> bool:
-    """Whether an annotation is of a subclass of what another is of, of something where the other is of any tree, or of
-    axes of which it says more."""
+    """Whether an annotation is narrower than another: a subclass, something instead of any tree, or fixed axes."""
     if _is_open(wide):
         return not _is_open(narrow)
     if isinstance(narrow, ArrayOf) and isinstance(wide, ArrayOf):
@@ -45,7 +44,7 @@ def _is_narrower(narrow: Annotation, wide: Annotation) -> bool:
 
 
 def _fixes_axes(narrow: Sequence[Dim], wide: Sequence[Dim]) -> bool:
-    """Whether axes are like others, but some have a number where those have a name: `"1"` for `"states"`."""
+    """Whether two shapes are alike but for axes where the first has a number and the second a name: `1`, `states`."""
     return len(narrow) == len(wide) and all(
         one == other or (isinstance(one, FixedDim) and isinstance(other, NamedDim))
         for one, other in zip(narrow, wide, strict=True)
@@ -53,7 +52,7 @@ def _fixes_axes(narrow: Sequence[Dim], wide: Sequence[Dim]) -> bool:
 
 
 def _is_open(annotation: Annotation) -> bool:
-    """Whether an annotation is of anything, or of any tree of anything, or of arrays of any shape."""
+    """Whether an annotation allows anything, any tree of anything, or any tree of arrays of any shape."""
     if not isinstance(annotation, TreeOf):
         return isinstance(annotation, Anything)
     leaf = annotation.leaf

@@ -1,8 +1,8 @@
-"""What a call did to the shapes of an object's boxes.
+"""Variables of objects whose shape a call has changed.
 
-A step that leaves a parameter or a statistic with another shape than it found is wrong, whether or not its attribute is
-annotated: the next step does not fit, or compiles anew. What may grow (a cache, a record of intermediate values) is
-left alone; `Layer.lasting` says which boxes are not to.
+A step that changes the shape of a parameter or a statistic is wrong, whether or not the attribute is annotated: the
+next step fails, or compiles anew. Caches and recorded intermediate values may grow; `Layer.lasting` lists the classes
+of variables that may not.
 """
 
 from __future__ import annotations
@@ -20,20 +20,22 @@ Shapes = Mapping[str, tuple[str, Any]]
 
 
 def shapes_of(args: tuple[Any, ...], names: Mapping[str, Any]) -> Shapes:
-    """The value of each lasting box in some arguments, abstractly, with its kind, by path."""
+    """The shape and dtype of each variable among the arguments that is not to grow, with its kind, by path."""
     found: dict[str, tuple[str, Any]] = {}
     for path, one in objects_in({**dict(enumerate(args)), **names}):
         layer = layer_of(type(one))
         for name, value in layer.attributes(one).items() if layer is not None else ():
             if layer is not None and isinstance(value, layer.lasting) and is_array(unboxed(value)):
+                # As an abstract value, since the call may put another array into the same variable.
                 held = unboxed(value)
                 found[f"{path}.{name}"] = f"{type(value).__name__} {name}", jax.ShapeDtypeStruct(held.shape, held.dtype)
     return found
 
 
 def changes(function: str, file: str, line: int, before: Shapes, after: Shapes) -> Iterator[Violation]:
-    """The boxes whose shape is another one after a call."""
+    """A violation for each variable whose shape a call has changed."""
     for path, (what, old) in before.items():
+        # A variable that the call has removed is no change of shape.
         _, new = after.get(path, (what, old))
         if old.shape != new.shape:
             yield Violation(function, file, line, what, f"was {in_words(old)}, and is {in_words(new)} after the call")

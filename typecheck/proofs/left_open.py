@@ -1,12 +1,12 @@
-"""What annotations leave open, and how Python, JAX and NumPy refuse what stands there.
+"""A table of what annotations leave open, with the errors by which Python, JAX and NumPy refuse a wrong choice of it.
 
 `kernel: Kernel`, `weights: PyTree`, `f: Callable`, `options: dict[str, Any]` and a bare `Array` say no more than the
 kind of a value. A trial has to choose the rest, and a program that was written for another choice raises. That says
-nothing of the contract. Each of `ROWS` is something that is left open, with the *refusals* that are about such a choice
-and not about shapes; an error of any other form is a failure of the program, however much is left open.
+nothing of the contract. Each of `ROWS` is one thing that annotations leave open, with the *refusals* that are about
+such a choice and not about shapes. Any other error is a failure of the program, however much is left open.
 
-Errors of one class are told apart by their words alone. All words are in this file, and one of its tests has Python,
-JAX or NumPy say each of them: what no longer says them, or says others, is found there.
+Errors of one class are told apart by their words alone. All these words are in this file, and a test provokes each of
+them in Python, JAX or NumPy, so that a new version with other words fails that test.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from weft.typecheck.proofs.whose import is_of_jax
 
 @dataclass(frozen=True)
 class Refusal:
-    """Errors of some classes, whose first line has one of some patterns in it, if that matters."""
+    """Recognises errors by their class and, if there are `words`, by a pattern that their first line has to match."""
 
     errors: tuple[type[Exception], ...]
     words: tuple[str, ...] = ()
@@ -36,15 +36,15 @@ class Refusal:
         return isinstance(trial.error, self.errors) and by_words
 
 
-# It has no such key, attribute or item.
+# A key, attribute or item does not exist.
 NOTHING_THERE = Refusal((KeyError, AttributeError, IndexError))
 NO_ATTRIBUTE = Refusal((AttributeError,))
 NO_KEY = Refusal((KeyError, IndexError))
-# A value is not in one of Python's containers.
+# `index` or `remove` does not find a value in one of Python's containers.
 NOT_AMONG = Refusal((ValueError,), ("not in list$", "not in tuple$", "not in deque$", "not in range$"))
-# `next` finds nothing that is as it looks for.
+# `next` finds no item.
 NONE_FOUND = Refusal((StopIteration,))
-# It is called with other arguments than it takes, as Python says and `inspect` does.
+# A function is called with other arguments than it takes, in the words of Python and of `inspect`.
 OTHER_ARGUMENTS = Refusal(
     (TypeError,),
     (
@@ -55,29 +55,29 @@ OTHER_ARGUMENTS = Refusal(
         "unexpected keyword arg",
     ),
 )
-# An argument was not given, or None was, which is its default.
+# An argument is missing, or has its default None.
 NO_ARGUMENT = Refusal((TypeError,), (r"missing (a|\d+) required",))
 OF_NONE = Refusal((TypeError,), ("NoneType",))
-# There are no items at all. A collection that is made has one or more, so an empty one is a default.
+# A collection has no items. Collections that a trial makes have one or more, so an empty one is a default.
 NO_ITEMS = Refusal(
     (ValueError, TypeError),
     ("at least one array", "empty sequence", "Empty branch sequence", "argument is empty", "of empty iter"),
 )
-# A dict of arrays, or a tuple, where an array is computed with; or an array where a dict is asked for an item, or a
+# The program computes with a dict of arrays, or a tuple, as with an array; or it indexes an array as a dict, or a
 # tuple is taken apart.
 _NO_AXES = "iteration over a 0-d array"
 A_TREE = Refusal((TypeError,), ("'dict'", "'tuple'", "support string indexing", _NO_AXES))
-# Two trees are not of one structure.
+# Two trees have different treedefs.
 OTHER_STRUCTURE = Refusal((ValueError,), ("pytree structure", "Mismatch custom node", "tree prefix"))
-# An array, or a bare Module, where a key or a function is meant.
+# The program uses an array, or a bare Module, as a dict's key or a function.
 NO_FUNCTION = Refusal(
     (TypeError,),
     ("unhashable type", r"(Tracer|Module)' object is not callable", "Expected a callable value", "must be callable"),
 )
-# A key where a generator of keys is meant.
+# The program calls a random key, since it means a generator of keys.
 NO_GENERATOR = Refusal((TypeError,), (r"Tracer' object is not callable",))
 
-# Numbers that are not of the kind that something takes.
+# A function takes another dtype: integers, or the dtype of its other arguments.
 OTHER_NUMBERS = Refusal(
     (TypeError, ValueError),
     (
@@ -91,7 +91,7 @@ OTHER_NUMBERS = Refusal(
     ),
 )
 
-# What Python names the class of that it cannot compute with.
+# The name of the class that a program cannot compute with, in Python's errors.
 _NAMED = re.compile(r"'(\w+)'")
 _RESHAPED = re.compile(rf"{REFUSED} of shape .* into shape \(([\d, ]+)\)")
 
@@ -103,7 +103,7 @@ def of_any_shape(trial: Trial) -> bool:
     open_ranks = {rank for rank, anonymous in trial.ranks.values() if anonymous}
     if 0 in open_ranks and _NO_AXES in said:
         return True
-    # Where no array has axes that are promised, there is no other shape that it could be about.
+    # Where no annotation gives axes, the error cannot be about any other shape.
     if open_ranks and _SAYS_AXES.search(said) and not (trial.has_shapes and is_of_jax(trial.error)):
         return True
     if open_ranks and _SAYS_SIZES.search(said) and not trial.has_shapes:
@@ -111,15 +111,15 @@ def of_any_shape(trial: Trial) -> bool:
     return any(key in trial.open_keys for key in trial.spoken_of) or bool(ranks & open_ranks)
 
 
-# What JAX says where it names the sizes that it takes, and not those that it was given.
+# JAX's words where it names the sizes that it takes, and not the sizes it got.
 _SAYS_SIZES = re.compile(r"\b([dD]imensions?|shapes?|sizes?|lengths?|ax[ei]s)\b")
-# What libraries say of a number of axes, in many words, and JAX in few.
+# The words of libraries, and of JAX, about a number of axes.
 _SAYS_AXES = re.compile(r"\bdimensional\b|\bndim\b|\b\d-?[dD]\b|number of indices")
 _OF_RANK = re.compile(rf"{names.NO_SUCH_AXIS} (\d+)|values to unpack \(expected \d+, got (\d+)\)|it has ndim (\d+)")
 
 
 def no_method(trial: Trial) -> bool:
-    """Whether nothing was found for the classes of what it is given, as multiple dispatch (plum's) says it."""
+    """Whether multiple dispatch (plum's) found no method for the classes of the arguments."""
     return isinstance(trial.error, LookupError) and not isinstance(trial.error, KeyError | IndexError | UnicodeError)
 
 
@@ -128,9 +128,9 @@ def _any_error(_: Trial) -> bool:
 
 
 def _integers(trial: Trial) -> list[str]:
-    """The integers that make up a shape that something cannot be reshaped to, where no annotation names any of them.
+    """The keys of the integers in a shape that a reshape refuses, where no annotation names any of them.
 
-    With one size of a contract among them, the program says how they belong to it.
+    If a size of the contract is among them, the program states how the integers belong to it, and the error counts.
     """
     found = _RESHAPED.search(str(trial.error)) if isinstance(trial.error, TypeError) else None
     shape = list(map(int, re.findall(r"\d+", found[1]))) if found else []
@@ -139,7 +139,7 @@ def _integers(trial: Trial) -> list[str]:
 
 
 def _held(trial: Trial) -> set[str]:
-    """The classes of records inside of other ones that an error names."""
+    """The classes named in an error whose instances are inside of other records."""
     about_classes = isinstance(trial.error, TypeError | AttributeError)
     return {*_NAMED.findall(first_line(trial.error))} & trial.held if about_classes else set()
 
@@ -153,13 +153,12 @@ def open_trees(trial: Trial) -> list[str]:
     return [argument_of(place) for place in trial.options if place.endswith(" tree")]
 
 
-# Of how many arrays of any numbers a search finds which have to be integers, by trying one more after the other.
+# A search can find out which of so many arrays without a dtype have to be integers, by trying one after the other.
 _MOST_KINDS = 3
 
 
 def _kinds(trial: Trial) -> list[str]:
-    """Arrays of any numbers, as in a table of nodes and boxes, if there are more than can be tried together, or if
-    their shapes have to be found as well."""
+    """The arrays without a dtype, if they are too many to try, or if their shapes have to be found out as well."""
     places = [argument_of(place) for place in trial.options if place.endswith(" dtype")]
     return places if len(places) > _MOST_KINDS or not trial.has_shapes else []
 
@@ -169,19 +168,19 @@ def _keywords(trial: Trial) -> list[str]:
 
 
 def _contents(trial: Trial) -> list[str]:
-    """What stands for the leaves of a tree, or for what is in a mapping, is an array: no key, and no function."""
+    """The trees and mappings whose contents are open: a trial fills them with arrays, not with keys or functions."""
     return [one for one in trial.vague if not one.startswith("**")]
 
 
 @dataclass(frozen=True)
 class Row:
-    """Something that annotations leave open.
+    """One thing that annotations leave open.
 
     Attributes:
-        places: where a trial met it; none, if it did not.
-        refusals: the errors that say that another choice was meant there.
-        reason: what a reader is told, of `{places}`.
-        can_be_passed: whether it helps to pass an argument.
+        places: the places in a trial's arguments where this is left open.
+        refusals: the errors that say that the program means another choice there.
+        reason: the sentence for a reader, with `{places}`.
+        can_be_passed: whether a user can pass the right choice as an argument.
     """
 
     places: Callable[[Trial], Collection[str]]
@@ -190,7 +189,7 @@ class Row:
     can_be_passed: bool = True
 
     def reason_of(self, trial: Trial) -> str | None:
-        """Why a failure is about it, if so."""
+        """The sentence for a reader if a failure is about this, else None."""
         places = sorted(self.places(trial))
         if not places or not any(refused(trial) for refused in self.refusals):
             return None
@@ -198,8 +197,8 @@ class Row:
         return f"{self.reason.format(places=', '.join(places))} ({in_short(trial.error)}){advice}"
 
 
-# In order: what is told first of a failure that may be about several. Which classes, records and trees there are says
-# more than that the contents of something are open, which goes for each of these.
+# The first row that fits is told. Rows about classes, records and trees come before rows about contents, which fit the
+# same failures and say less.
 ROWS = {
     "a value": Row(
         lambda _: ("any",), (NOT_AMONG, NONE_FOUND), "it looks a value up, and annotations do not say that it is there"
@@ -238,5 +237,5 @@ ROWS = {
 
 
 def left_open(trial: Trial) -> str | None:
-    """What a failure without violations is about that annotations leave open, in words, if so."""
+    """What annotations leave open that explains a failure without violations, in a sentence for a reader, else None."""
     return next((reason for row in ROWS.values() if (reason := row.reason_of(trial)) is not None), None)

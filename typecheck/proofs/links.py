@@ -1,9 +1,9 @@
-"""Sizes that no annotation links: those of a record, and integers, with the sizes of what a program is given.
+"""Sizes that have to be equal though no annotation links them: sizes of records, and integers, with sizes of arguments.
 
-`Attention(width)` takes `"features"` of that many, as does `fold(x, length)`, and nothing says so. A failing trace has
-asked whether two such sizes are equal, or one is the sum or the product of others. Where the failure of an installed
-package goes away with the other answer, that answer is told, and the contract is undecided. In the user's own code it
-fails.
+`Attention(width)` takes arrays of that many `"features"`, and no annotation says so. A failing trace has asked whether
+two such sizes are equal, or whether one is the sum or the product of others. Where a failure of an installed package
+goes away with the other answer, the report states that answer, and the contract is undecided. In the user's own code
+the contract fails.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from weft.typecheck.proofs.trial import Trial
 from weft.typecheck.sizes.clauses import Clause
 from weft.typecheck.sizes.deciding import Question, question_of
 
-# How many links are made one after the other, and how many groups of batches are tried.
+# The most links that are added one after the other, and the most pairs of batches that are tried.
 _MOST_JOINED, _MOST_TRIED = 4, 160
 
 
 def what_is_unsaid(explainer: Explainer, failures: Sequence[Trial], *, none_passed: bool) -> str | None:
-    """What no annotation says that failures may all be about, in words.
+    """A sentence about the links between sizes that would mend all failures and that no annotation states, or None.
 
     Args:
         explainer: runs the trials.
-        failures: what nothing explains.
-        none_passed: whether it fails whatever is tried. Then two dims of one array are two: what is wrong where they
-            are swapped is right where they are one. Where it holds by itself, as without a cache, they are not swapped.
+        failures: failing trials that no need explains.
+        none_passed: whether no trial holds. Then two dims of one array are never linked: a program that swaps them is
+            right wherever they are equal. A program that holds with other options does not swap them.
     """
     beside = explainer.target.beside if none_passed else ()
     links = [_links_of(explainer, one, beside) for one in failures]
@@ -46,27 +46,29 @@ def what_is_unsaid(explainer: Explainer, failures: Sequence[Trial], *, none_pass
 
 
 def _members_of_items(failed: Trial) -> list[str]:
-    """The items of collections that are of a union, as in a mixture of distributions of several kinds, each of which
-    goes with an item of another argument; a violation says what is wrong whichever they are."""
+    """The collections whose items are members of a union, such as distributions of a mixture, in a trial that raised.
+
+    Which member each item has to be may depend on the item of another argument that goes with it.
+    """
     return [] if failed.violations else [argument_of(one) for one in failed.values if one.endswith("] type")]
 
 
 def _links_of(explainer: Explainer, failed: Trial, beside: tuple[frozenset[str], ...]) -> tuple[str, ...]:
-    """Equations of sizes that make a failing trial hold and that no annotation says, in words, if there are any.
+    """The equations of sizes that make a failing trial hold and that no annotation states, in words.
 
-    A size of a wrong result that nothing wrong came before is promised, whatever else is linked.
+    The sizes of a result are promised, so they are linked to nothing if the result is the first thing that is wrong.
     """
     failed = _with_dots_of_one_axis(explainer, failed)
     if (alone := _of_batches(explainer, failed)) is not None:
         return (alone,)
     target = explainer.target
     own = [one for one in failed.violations[:1] if one.place[:2] == (target.file, target.line)]
-    # What a guard refuses is told as its own, and a wrong number of axes, or a wrong dtype, is mended by no size.
+    # A guard's refusal has a report of its own, and no size mends a wrong number of axes or a wrong dtype.
     if failed.guard or any(not one.sizes for one in own):
         return ()
     promised = frozenset(one.sizes[0] for one in own)
     reader = _Reader(frozenset(key for key, size in failed.assignment.sizes.items() if size in promised), beside)
-    # Of rows that are left out, say, there are as many others that are put in their place, and fewer than all.
+    # An integer may count a part of a result, such as rows that are left out and replaced: it is no more than all.
     few = tuple((key, one, 1) for key in failed.configured for one in reader.promised if key != one)
     needs = Needs(order=few)
     trial = explainer.with_needs(failed, needs, ascending) if few else failed
@@ -83,7 +85,7 @@ def _links_of(explainer: Explainer, failed: Trial, beside: tuple[frozenset[str],
                 return dataclasses.replace(more, order=()).words()
             if further is None and found.progress > trial.progress:
                 further = found, more
-            # Of two products in one line, the second disagrees once the first does not.
+            # Where one line has two products, the second disagrees as soon as the first agrees.
             if sideways is None and found.progress == trial.progress and found.spoken_of != trial.spoken_of:
                 sideways = found, more
         step = further or sideways
@@ -94,14 +96,14 @@ def _links_of(explainer: Explainer, failed: Trial, beside: tuple[frozenset[str],
 
 
 def _with_dots_of_one_axis(explainer: Explainer, failed: Trial) -> Trial:
-    """The failure with each `...` of one axis, which is what most of them stand for, as far as that gets."""
+    """The failing trial with one axis for each `...`, as most callers have, unless it then holds or gets less far."""
     several = {key: 1 for key, (rank, is_open) in failed.ranks.items() if is_open and key.endswith("]") and rank != 1}
     trial = attempted(explainer, failed, change_of(ranks=several)) if several else None
     return failed if trial is None or trial.ok or trial.progress < failed.progress else trial
 
 
 def _with_needs(explainer: Explainer, trial: Trial, links: Needs) -> tuple[str, ...]:
-    """Links that led to where other sizes hold, those that a block divides, say; which, was not confirmed."""
+    """The links so far together with the needs under which the trial then holds, such as a divisor, in words."""
     if not links.merged or links.asked:
         return ()
     needs = explainer.explain(trial, links, ascending)
@@ -114,8 +116,11 @@ def _with_needs(explainer: Explainer, trial: Trial, links: Needs) -> tuple[str, 
 
 
 def _of_batches(explainer: Explainer, failed: Trial) -> str | None:
-    """What several `*name`s and `...` have to be for a trial to hold: of no axes, where only fields write them, since a
-    record may be a batch of itself for those who map over it; or of one shape, where they are of several arrays."""
+    """What `*name`s and `...` have to be for a trial to hold, in words: no axes, or one shape for several of them.
+
+    Only a `*name` that only fields of records write may be of no axes: a record may be a batch for those who map over
+    it, while a function takes a single record.
+    """
     held = [key for key, (rank, dots) in failed.ranks.items() if rank and not dots and _is_held(explainer, key)]
     for keys in (*((one,) for one in held), tuple(held)):
         if keys and holds(explainer, failed, change_of(ranks=dict.fromkeys(keys, 0))):
@@ -141,22 +146,22 @@ class _Reader:
     """Reads equations off the questions of a failing trace.
 
     Attributes:
-        promised: the keys of the sizes of a wrong result.
-        beside: names that are not to be one, as they are written beside each other, for one array.
+        promised: the keys of the sizes in a wrong result, which are linked to nothing.
+        beside: sets of names that annotations write for one array, no two of which may be linked.
     """
 
     promised: frozenset[str]
     beside: tuple[frozenset[str], ...]
 
     def equations(self, asked: Mapping[Question, bool], trial: Trial, needs: Needs) -> Iterator[Needs]:
-        """The needs with one equation more, the one that was asked last first."""
+        """The needs with one more equation, the last question's first."""
         for question, answered in reversed([*asked.items()]):
             if question.is_order or answered or question.dims & self.promised:
                 continue
             pair, number = equation_of(question)
             if pair is not None:
                 order = list(trial.assignment.sizes)
-                # What is said comes first: an integer, or a name that is not written, is that of the other.
+                # The report says `features = width`, with the name of an annotation before an integer's.
                 one, other = sorted(pair, key=lambda key: (key in trial.configured, order.index(key)))
                 merged = needs.plus(merged=(one, other))
                 if not self._are_apart(trial, closed(dict(merged.merged))):
@@ -169,8 +174,9 @@ class _Reader:
                 yield dataclasses.replace(needs, asked=(*needs.asked, Clause(((question, True),))))
 
     def _are_apart(self, trial: Trial, merged: Mapping[str, str]) -> bool:
-        """Whether sizes would be one that are two to whoever wrote them: two integers, as a constructor takes, or two
-        dims that are written beside each other."""
+        """Whether a group of equal sizes has two integers of constructors, or two names that one array's shape has."""
+        # Two parameters of one constructor, and two names of one shape, are two sizes to their author. If they could
+        # be linked, a program that swaps them would be excused.
         numbers = trial.numbers | trial.configured
         for root in {*merged.values()}:
             group = {root, *(key for key, other in merged.items() if other == root)}
@@ -181,5 +187,5 @@ class _Reader:
 
 
 def _is_counted(trial: Trial, number: int) -> bool:
-    """Whether a size may be a number: that of the items of a collection, or one more or less."""
+    """Whether a number may be a count: the number of items of a collection, or one more or less."""
     return any(abs(count - number) < 2 for count in items_of(trial.assignment, trial.options).values())

@@ -1,14 +1,14 @@
-"""Three lints: what has the right shape and is still not what its names say.
+"""Three lints: warnings about arrays of the right shape whose axes are not what their names say.
 
-They follow each axis through a jaxpr. An axis is the *atoms* it is made of, outermost first: a dim has one, an axis
-that a reshape merged has several, and the part of a dim that was split off is an atom of its own. In a trace at
+The lints follow each axis through a jaxpr. An axis consists of *atoms*, outermost first: a dim is one atom, an axis
+that a reshape merged has several, and a part that a reshape split off a dim is an atom of its own. In a trace at
 distinct sizes an axis keeps its atoms through any operation that keeps its size, so only a few primitives need a rule.
 
-`outer-product`: an elementwise operation broadcasts each of two operands along an axis that the other one has, both
-axes are the same dim, and nobody asked: the rank was promoted silently, against an axis of size 1 that is there by
-annotation, by a product or by `keepdims`. `(b, 1) - (b,)` is a `(b, b)`.
+`outer-product`: an elementwise operation pairs every element of a dim with every element of the same dim, by accident.
+One operand has an axis of size 1, from an annotation, a product or `keepdims`, and the rank of the other was promoted
+silently: `(b, 1) - (b,)` is a `(b, b)`.
 
-`swapped-axes`: a slice is overwritten by an update whose dim is that of another axis of the whole.
+`swapped-axes`: an update overwrites a slice of an array in which the update's dim belongs to another axis.
 
 `memory-order`: a reshape whose new axes cut across the old ones. `(h, s, c)` reshaped to `(s, h * c)` has the right
 shape, and rows that mix the heads of several positions; a transpose was forgotten.
@@ -55,7 +55,7 @@ from weft.typecheck.proofs.whose import is_users
 
 @dataclass(frozen=True)
 class Warning_:
-    """What a lint found, and the user's line."""
+    """A warning of a lint, with the user's line."""
 
     rule: Literal["outer-product", "memory-order", "swapped-axes"]
     message: str
@@ -64,33 +64,36 @@ class Warning_:
 
 
 class Lint:
-    """Follows the axes of one jaxpr and collects what looks wrong."""
+    """Follows the axes of one jaxpr and collects warnings."""
 
     def __init__(self, declared: Mapping[int, Atoms], own: frozenset[str]):
         self.declared, self.own = declared, own
         self.found: list[Warning_] = []
-        # Outer products whose value is not yet known to be wanted, by variable.
+        # The warnings of outer products, by the variables that depend on them. A warning is dropped if its value turns
+        # out to be meant: returned as it is, or combined with a value that has both axes.
         self._suspects: dict[Any, tuple[Warning_, ...]] = {}
-        # The calls that are being walked through, outermost first.
+        # The enclosing calls, outermost first: an operation inside of one may only know lines of a library.
         self._calls: list[Any] = []
 
     def run(self, closed: Any) -> list[Warning_]:
-        """What the lints say of a closed jaxpr."""
+        """The warnings about a closed jaxpr."""
         jaxpr = closed.jaxpr
         inputs = [self.fresh(var.aval) for var in (*jaxpr.constvars, *jaxpr.invars)]
         results = self._walk(jaxpr, inputs)
         for var, axes in zip(jaxpr.outvars, results, strict=True):
             if is_var(var):
                 self._returned(axes)
+        # A function that returns all pairs, with an annotation of two axes that holds, means them.
         wanted = {one for var in jaxpr.outvars if is_var(var) for one in self._suspects.get(var, ())}
         return [one for one in dict.fromkeys(self.found) if one not in wanted]
 
     def _returned(self, axes: Axes) -> None:
-        """What is returned where an annotation writes a product should be merged in the order that it writes."""
+        """Compares a returned axis, merged from dims, with the order of these dims in the annotation's product."""
         for axis in axes:
             declared = self.declared.get(axis.size, ())
             if (
                 declared != axis.atoms
+                # `r*r` has no order that could be wrong.
                 and len(declared) == len(set(declared)) > 1
                 and sorted(declared) == sorted(axis.atoms)
             ):
@@ -105,7 +108,7 @@ class Lint:
                 )
 
     def fresh(self, aval: Any) -> Axes:
-        """Axes of which only the sizes are known."""
+        """The axes of a value of which only the sizes are known: by size, they are dims that annotations name."""
         return tuple(self._axis(size) for size in getattr(aval, "shape", ()))
 
     def _axis(self, size: int) -> Axis:
@@ -120,6 +123,8 @@ class Lint:
         for eqn in jaxpr.eqns:
             operands = [read(one) for one in eqn.invars]
             for var, axes in zip(eqn.outvars, self._apply(eqn, operands), strict=True):
+                # A primitive may do more than its rule knows, such as a reduction that keeps an axis; sizes that do not
+                # fit say so, and the result is then read off its sizes alone.
                 env[var] = axes if tuple(one.size for one in axes) == shape_of(var) else self.fresh(var.aval)
         return [read(var) for var in jaxpr.outvars]
 
@@ -132,6 +137,7 @@ class Lint:
         if name == "transpose":
             return [tuple(operands[0][axis] for axis in eqn.params["permutation"])]
         if name == "tile":
+            # A tile repeats the whole axis, so the number of the copy is its outermost part.
             repeats = zip(operands[0], eqn.params["reps"], strict=True)
             return [tuple(Axis(((str(n), n), *one.atoms)) if n > 1 else one for one, n in repeats)]
         if name == "squeeze":
@@ -157,11 +163,14 @@ class Lint:
         inner = inner_jaxpr(eqn)
         if inner is not None:
             return self._call(eqn, inner, operands)
+        # Loops and branches: a body is walked for its own warnings, and the results are told by their sizes.
         for _, nested in nested_jaxprs(eqn):
             self._walk(nested, [self.fresh(var.aval) for var in (*nested.constvars, *nested.invars)])
         return [self._inherit(shape_of(var), operands) for var in eqn.outvars]
 
     def _call(self, eqn: Any, inner: Any, operands: list[Axes]) -> list[Axes]:
+        # `jnp` functions are jitted, so an outer product is often made outside of the call that shows that it was
+        # meant.
         for var, outer in zip(inner.invars, eqn.invars, strict=True):
             if is_var(outer) and outer in self._suspects:
                 self._suspects[var] = self._suspects[outer]
@@ -174,7 +183,7 @@ class Lint:
         return results
 
     def _inherit(self, shape: tuple[int, ...], operands: Iterable[Axes]) -> Axes:
-        """Axes of a result by their sizes: distinct sizes say where each comes from."""
+        """The axes of a result, recognised by their sizes: in a trace at distinct sizes, each size names its origin."""
         known: dict[int, set[tuple[tuple[str, int], ...]]] = {}
         for axes in operands:
             for one in axes:
@@ -195,11 +204,13 @@ class Lint:
             elif one.size == size:
                 result.append(one)
             else:
+                # The axis was of size 1, and keeps how it came to be there: that decides whether a pairing was asked
+                # for.
                 result.append(dataclasses.replace(self._axis(size), real=False, one=one.one))
         return tuple(result)
 
     def _how(self, eqn: Any) -> One:
-        """Who made an axis of size 1: the library functions that the user's line went through say it."""
+        """How an axis of size 1 came to be, by the library functions that the user's line called."""
         called = self._called(eqn)
         functions = {function for _, function in called}
         if any(file.endswith(REDUCTIONS_FILE) for file, _ in called) or functions & KEEPING:
@@ -209,7 +220,7 @@ class Lint:
         return "promoted"
 
     def _called(self, eqn: Any) -> list[tuple[str, str]]:
-        """File and name of the library functions under the user's innermost line, innermost first."""
+        """File and name of the library functions that the user's innermost line called, innermost first."""
         called: list[tuple[str, str]] = []
         for file, function, _ in frames(eqn):
             if is_users(file, self.own):
@@ -219,7 +230,7 @@ class Lint:
         return called
 
     def _line(self, eqn: Any) -> tuple[str, int]:
-        """The user's innermost line; an operation inside a call may only know the lines inside."""
+        """The user's innermost line, of the operation or of the calls around it."""
         around = (frame for one in (eqn, *reversed(self._calls)) for frame in frames(one))
         return next(((file, line) for file, _, line in around if is_users(file, self.own)), ("", 0))
 
@@ -232,7 +243,7 @@ class Lint:
             for var, axes in zip(eqn.invars, operands, strict=True)
             if is_var(var) and len(axes) == len(shape) and len(axes) > 1
         ):
-            # It meets a value that has both axes by itself: the outer product was wanted.
+            # A value that has both axes by itself, such as a mask of pairs, shows that the outer product was meant.
             self.found = [one for one in self.found if one not in suspects]
             suspects = ()
         new = self._outer_product(eqn, full)
@@ -245,6 +256,7 @@ class Lint:
 
     def _join(self, axes: list[Axis], size: int) -> Axis:
         fitting = [one for one in axes if one.size == size]
+        # A broadcast operand says nothing of the axis if another operand varies along it.
         real = [one for one in fitting if one.real]
         known = {one.atoms for one in real or fitting}
         if len(known) == 1:
@@ -273,8 +285,9 @@ class Lint:
         return None
 
     def _gather(self, eqn: Any, operand: Axes, indices: Axes) -> Axes:
-        """`x[:, i]`, with axes (b, c) and (b,), pairs every b with every b where `x[arange(b), i]` was meant."""
+        """Warns of `x[:, i]` with axes (b, c) and (b,): it pairs every b with every b, unlike `x[arange(b), i]`."""
         found = gathering(eqn, operand, indices)
+        # `distances[:, order]` permutes an axis by indices of its own dim, which pairs nothing.
         looked_up = {axis.atoms for axis in found.looked_up}
         pairs = itertools.product(found.kept.values(), found.indexed.values())
         names = [kept.atoms[0][0] for kept, index in pairs if kept.atoms and kept.atoms == index.atoms not in looked_up]
@@ -287,7 +300,8 @@ class Lint:
             )
             self.found.append(warning)
             self._suspects[eqn.outvars[0]] = (warning,)
-        # An axis of size 1 was asked for to index with; of what is found it is a remainder, as after `keepdims=True`.
+        # `take_along_axis` needs an axis of size 1 in its indices. In the result nobody asked for that axis, as after
+        # `keepdims=True`.
         indexed = {
             axis: dataclasses.replace(one, one="kept") if one.size == 1 else one for axis, one in found.indexed.items()
         }
@@ -295,7 +309,7 @@ class Lint:
         return tuple(known.get(axis, self._axis(size)) for axis, size in enumerate(shape_of(eqn.outvars[0])))
 
     def _update(self, eqn: Any, operand: Axes, update: Axes) -> None:
-        """An update that lies across: its dim is that of one axis, and it is written along another."""
+        """Warns of an update that is written along one axis while its dim is that of another axis of the array."""
         for i, one in enumerate(update):
             homes = [j for j, axis in enumerate(operand) if axis.atoms == one.atoms and one.atoms and one.atoms[0][0]]
             if homes and i not in homes and all(update[j].atoms != one.atoms for j in homes):
@@ -331,7 +345,7 @@ class Lint:
         return self.fresh(eqn.outvars[0].aval)
 
     def _contraction(self, eqn: Any, operands: list[Axes]) -> None:
-        """Two axes that are summed over together should be made of the same atoms in the same order."""
+        """Warns of two axes that are summed over together and have the same atoms in different orders."""
         ((left, right), _) = eqn.params["dimension_numbers"]
         for i, j in zip(left, right, strict=True):
             self._same_order(eqn, operands[0][i], operands[1][j])
@@ -348,7 +362,7 @@ class Lint:
             )
 
     def _concatenate(self, eqn: Any, operands: list[Axes]) -> Axes:
-        """Equal pieces side by side: the number of the piece is the outer part of the axis."""
+        """The axes of a concatenation; of equal pieces, the number of the piece is the outermost atom."""
         dimension, shape = eqn.params["dimension"], shape_of(eqn.outvars[0])
         pieces = {axes[dimension].atoms for axes in operands}
         axes = list(self._inherit(shape, operands))
@@ -369,9 +383,9 @@ class Lint:
 def lint(
     trials: Iterable[tuple[Any, Mapping[str, int]]], own: frozenset[str], products: Sequence[Sequence[str]] = ()
 ) -> list[Warning_]:
-    """What the lints say of every one of several traces; only what all of them show counts.
+    """The warnings that every one of several traces shows.
 
-    Sizes that happen to be multiples of each other could suggest what is not there; they don't in every assignment.
+    In one trace a size may happen to be a multiple of another and suggest a merge that is none; not in every trace.
 
     Args:
         trials: closed jaxprs, each with the sizes that it was traced at; they may be made as they are asked for.
@@ -384,5 +398,5 @@ def lint(
         places = {(one.rule, one.file, one.line): one for one in reversed(found)}
         first = places if first is None else {place: one for place, one in first.items() if place in places}
         if not first:
-            break  # what one of them does not show, further ones cannot bring back
+            break  # no further trace can bring a warning back, and each would have to be made
     return [one for _, one in sorted((first or {}).items())]

@@ -1,7 +1,7 @@
-"""What a program needs of its sizes beyond its annotations, as data, and assignments that respect it.
+"""Needs: conditions on sizes that a program has beyond its annotations, as data, and assignments that meet them.
 
-Heads divide the width, `k` is at most `n`, an array from outside fixes a dim: each is a *need*. Needs are found by
-trying (see `search`); this file turns a set of them into sizes and into words.
+Heads divide the width, `k` is at most `n`, an array from outside fixes a dim: each is a *need*. `explaining` finds
+needs by trying them; this file turns a set of needs into sizes and into words.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from weft.typecheck.sizes.deciding import otherwise
 
 @dataclass(frozen=True)
 class Needs:
-    """Needs, all of which hold at once.
+    """A set of conditions on sizes, all of which hold at once.
 
     Attributes:
-        multiples: pairs (key, what divides it): another key or a number.
-        order: (small, big, factor): the second is at least the factor times the first.
+        multiples: pairs (key, divisor): another key or a number divides the key.
+        order: (small, big, factor): `factor * small <= big`.
         equal: pairs (key, number).
         merged: pairs (key, key that it stands for), for dims of different records that the program joins.
-        alike: those of `merged` by which arrays without a shape of their own are of one shape.
-        apart: whether records keep their names to themselves.
-        ranks: how many axes variadic names need.
-        least: pairs (key, the least size that the program takes).
+        alike: the pairs of `merged` by which arrays without a shape in their annotations have the same shape.
+        apart: whether records keep their names to themselves, so that equal names of two records may differ in size.
+        ranks: pairs (variadic name, number of axes).
+        least: pairs (key, the smallest size that the program takes).
         strict: pairs (small, big) of `order` that may not be equal either.
-        products: (key, one, other): a number or a key times another key divides it.
-        among: pairs (key, sizes): all that is known is that it holds at these.
-        counts: pairs (key, place) where a key is the number of items of a collection; it is in `equal`, too, with the
-            number that they were found at.
-        items: pairs (place, other) of collections of which the first has as many items as the other.
-        asked: what guards ask of sizes, and what raises without one; see `questions`.
+        products: (key, one, other): `one * other` divides the key; `one` is a number or a key.
+        among: pairs (key, sizes): the program holds at these sizes, and no more is known.
+        counts: pairs (key, place) where a key is the number of items of a collection. The key is in `equal`, too, with
+            the number of items at which this was found.
+        items: pairs (place, other) of collections that have the same number of items.
+        asked: clauses that guards ask for, or that keep JAX from raising; see `questions`.
     """
 
     multiples: tuple[tuple[str, str | int], ...] = ()
@@ -57,16 +57,16 @@ class Needs:
     asked: tuple[Clause, ...] = ()
 
     def plus(self, **more: Any) -> Needs:
-        """These and one more: `needs.plus(order=("k", "n", 1))`."""
+        """The needs and one more: `needs.plus(order=("k", "n", 1))`."""
         return dataclasses.replace(self, **{name: (*getattr(self, name), one) for name, one in more.items()})
 
     def without(self, **less: Any) -> Needs:
-        """These but one: `needs.without(order=("k", "n", 1))`."""
+        """The needs without one of them: `needs.without(order=("k", "n", 1))`."""
         kept = {name: tuple(one for one in getattr(self, name) if one != other) for name, other in less.items()}
         return dataclasses.replace(self, **kept)
 
     def divisors(self, key: str) -> tuple[str | int, ...]:
-        """What divides a key."""
+        """The keys and numbers that divide a key."""
         return tuple(factor for one, factor in self.multiples if one == key)
 
     def words(self) -> tuple[str, ...]:
@@ -74,6 +74,8 @@ class Needs:
         return tuple(map(spelled, self._in_words()))
 
     def _in_words(self) -> Iterator[str]:
+        # Of a key that was tried at a few sizes only, these sizes are told. Its divisors and bounds are not: they were
+        # guessed at these sizes.
         unknown, counted = dict(self.among), dict(self.counts)
         yield from (
             *self._merged_in_words(),
@@ -94,7 +96,7 @@ class Needs:
         )
 
     def unit_and_least(self, key: str, size: Callable[[str], int]) -> tuple[int, int]:
-        """What a key is a multiple of, and at least as large as, by the sizes of other keys."""
+        """The number that a key has to be a multiple of, and its least size, at the given sizes of other keys."""
 
         def product(factors: Iterable[str | int]) -> int:
             return math.prod(size(one) if isinstance(one, str) else one for one in factors)
@@ -107,8 +109,9 @@ class Needs:
         return math.lcm(*units), max(least, default=0)
 
     def about(self, keys: Collection[str]) -> Needs:
-        """Those of some keys: what was asked of an axis is moot where the array came to have fewer of them."""
+        """The needs that are only about some keys."""
 
+        # A need of the third axis of an array is moot once another need fixes two axes: nothing has that key any more.
         def known(entry: tuple[Any, ...]) -> bool:
             return all(one in keys for one in entry if isinstance(one, str))
 
@@ -119,16 +122,16 @@ class Needs:
 
     @property
     def of_one_shape(self) -> bool:
-        """Whether arrays without a shape of their own are of one shape: none has a number of axes by itself."""
+        """Whether all arrays whose annotations give no shape have the same shape."""
         return bool(self.alike) and {*self.alike} <= {*self.merged}
 
     @property
     def of_many_sizes(self) -> bool:
-        """Whether each key may still be of many sizes: none is a number, or one that was tried."""
+        """Whether the needs leave every key many sizes: they fix none, and limit none to the sizes tried."""
         return not (self.equal or self.among)
 
     def _merged_in_words(self) -> Iterator[str]:
-        """Keys that are one size."""
+        """The keys that have the same size, in words."""
         alike = self.alike if self.of_one_shape else ()
         yield from (f"{one} = {other}" for one, other in self.merged if (one, other) not in alike)
         if alike:
@@ -136,7 +139,7 @@ class Needs:
             yield f"{' and '.join(arrays)} are of one shape"
 
     def allows(self, sizes: Mapping[str, int]) -> bool:
-        """Whether sizes respect them all."""
+        """Whether sizes meet all of the needs, as far as the sizes are known."""
 
         def value(one: str | int) -> int:
             return sizes.get(one, 1) if isinstance(one, str) else one
@@ -158,7 +161,7 @@ class Needs:
 
 
 def array_of(key: str) -> str:
-    """What has a number of axes: an array without a shape of its own (`x`), a `*name`, the `...` of a shape."""
+    """The words for a key of a number of axes: an array without a shape (`x`), a `*name`, the `...` of a shape."""
     if key.endswith("..."):
         return key.removesuffix("...")
     return f"the `...` of {key.rpartition('[')[0]}" if key.endswith("]") else f"*{key}"
@@ -170,7 +173,7 @@ def axes(rank: int) -> str:
 
 
 def _array_with(key: str) -> str:
-    """What an axis is one of that no name has: an array without a shape of its own, or the `...` of a shape."""
+    """The words for the owner of a nameless axis: an array without a shape, or the `...` of a shape."""
     array, dots, _ = key.partition("....")
     return array if dots else array_of(key.rpartition(".")[0])
 
@@ -180,15 +183,15 @@ def length_of(place: str) -> str:
     return f"len({place.removesuffix(' length')})"
 
 
-# The key of an axis that its array's annotation does not name: of an array without a shape of its own (`x....1`), and
+# The key of an axis that its array's annotation does not name: of an array without a shape (`x....1`), and
 # of the axes that `...` stands for, after as many dims as come before it (`x[1].0`).
 _AXIS = re.compile(r"(?:\[(\d+)\]|\.\.\.)\.(\d+)")
-# That of an axis of a `*name`. What has a path before it is a leaf of a tree, or a name that a record keeps to itself.
+# The key of an axis of a `*name`. A key with a path before it is a leaf of a tree, or a name of one record alone.
 _OF_VARIADIC = re.compile(r"(?<![\w.\]])([A-Za-z_]\w*)\.(\d+)(?![\w.])")
 
 
 def spelled(text: str) -> str:
-    """A text with the keys of such axes as the code would ask for them, and those of a `*name` as annotations write it.
+    """A text with the keys of nameless axes written as code would (`x.shape[1]`), and a `*name`'s as annotations would.
 
     >>> spelled("4 divides x[1].0"), spelled("x....1 = 3"), spelled("k = batch.0")
     ('4 divides x.shape[1]', 'x.shape[1] = 3', 'k = *batch[0]')
@@ -197,35 +200,35 @@ def spelled(text: str) -> str:
     return _OF_VARIADIC.sub(r"*\1[\2]", text)
 
 
-# How primes are dealt to keys: in order, in reverse, and from further up in an order of its own.
+# A deal gives each key a prime: in order, in reverse, or larger primes in a mixed order.
 Deal = Callable[[int], list[int]]
 
 
 def ascending(count: int) -> list[int]:
-    """5, 7, 11, ..."""
+    """Primes in order: 5, 7, 11, ..."""
     return list(_primes(count))
 
 
 def descending(count: int) -> list[int]:
-    """The same in reverse, so that what came out smaller by chance is now larger."""
+    """The same primes in reverse, so that a size that was smaller than another by chance is now larger."""
     return list(_primes(count))[::-1]
 
 
 def interleaved(count: int) -> list[int]:
-    """Other primes, the odd places first."""
+    """Larger primes in a mixed order."""
     further = list(_primes(count + 3))[3:]
     return [further[(number // 2) + (number % 2) * ((count + 1) // 2)] for number in range(count)]
 
 
 def multiples(factor: int) -> Deal:
-    """Multiples of a number, each of another prime: what asks for a remainder goes the other way than for primes."""
+    """Multiples of a number by primes: whether a remainder is 0 is answered otherwise there than at primes."""
     return lambda count: [factor * one for one in _primes(count)]
 
 
 DEALS: tuple[Deal, ...] = (ascending, descending, interleaved)
 
 
-# Candidates for the size of one key: needs that contradict each other have none.
+# The most candidates for the size of one key: where needs contradict each other, none of them fits.
 _MANY = 1000
 
 
@@ -241,7 +244,10 @@ def _primes(count: int) -> Iterator[int]:
 
 @dataclass
 class Dealer:
-    """Gives each key a size: distinct, prime where nothing else is needed, and as the needs of these keys say."""
+    """Gives each key a size that meets the needs: distinct from all others, and prime where no need says otherwise.
+
+    At distinct primes two axes agree only if they are the same dim, and no axis is a multiple of another by chance.
+    """
 
     keys: list[str]
     needs: Needs
@@ -252,6 +258,7 @@ class Dealer:
 
     def deal(self) -> dict[str, int]:
         """The sizes of all keys."""
+        # A size fixed by a need is given to no other key, also to none that is dealt before it.
         self.reserved = {number for key, number in self.needs.equal if key in self.keys}
         for key in self.keys:
             self._size(key, ())
@@ -265,9 +272,10 @@ class Dealer:
             taken = set(self.sizes.values())
             fixed = next((one for one in among[key] if one not in taken), among[key][0])
         if fixed is None:
+            # The sizes of its divisors come first; `above` ends needs that go in a circle.
             unit, least = self.needs.unit_and_least(key, lambda one: self._size(one, (*above, key)))
             prime = self.primes[self.keys.index(key)]
-            # A factor that is no key's size: the parts of a multiple must be told from other dims.
+            # The other factor of a multiple is no key's size: a part of a reshape could be taken for another dim.
             factors = (
                 [prime] if unit == 1 else [one for one in PRIMES if one not in self.primes and one not in self.used]
             )
@@ -281,7 +289,7 @@ class Dealer:
 
 
 def assignment_for(keys: Iterable[str], needs: Needs, deal: Deal, base: Assignment) -> Assignment:
-    """An assignment of distinct sizes that the needs allow, with the ranks and options of a base."""
+    """An assignment of distinct sizes that meet the needs, with the numbers of axes and options of a base."""
     keys = list(keys)
     options = {**base.options, **{place: base.options.get(other, 0) for place, other in needs.items}}
     counted = {key: ITEMS[options.get(place, 0)] for key, place in needs.counts}
@@ -293,9 +301,10 @@ def assignment_for(keys: Iterable[str], needs: Needs, deal: Deal, base: Assignme
 
 
 def _solved(sizes: dict[str, int], needs: Needs) -> dict[str, int]:
-    """Sizes with some changed, so that they meet the clauses of needs, too, as far as such sizes are found."""
+    """The sizes, changed so that they also meet the clauses in the needs, as far as such sizes are found."""
     clauses = [one for one in needs.asked if all(question.dims <= sizes.keys() for question, _ in one.answers)]
     for number, clause in enumerate(clauses):
+        # Clauses are met one after the other, each while every earlier clause keeps an answer that is the case.
         of_others = (each.answers for each in clauses[:number])
         met = [next((one for one in answers if one[0].answer(sizes) is one[1]), answers[0]) for answers in of_others]
         for question, answer in () if clause.allows(sizes) else clause.answers:
@@ -307,12 +316,12 @@ def _solved(sizes: dict[str, int], needs: Needs) -> dict[str, int]:
     return sizes
 
 
-# Sizes that are looked at for one that all needs allow.
+# The most sizes that are looked at to find sizes that meet all needs.
 _MOST_SOLVED = 20
 
 
 def closed(merged: Mapping[str, str]) -> dict[str, str]:
-    """Each merged key with the one that stands for the whole group; two may be merged with each other.
+    """Each merged key with the key that stands for its whole group, also where two keys are merged with each other.
 
     >>> closed({"a": "b", "b": "c"}), closed({"a": "b", "b": "a"})
     ({'a': 'c', 'b': 'c'}, {'a': 'a', 'b': 'a'})

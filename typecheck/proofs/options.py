@@ -1,8 +1,8 @@
-"""Options of a trial, which it may take otherwise: which are left, what they are called, and what failures say of them.
+"""Options of a trial, the choices that annotations leave: which are untried, their names, and failures about them.
 
 An option belongs to a *place*, an argument and what is open about it: `mask given`, `mask present` (not None), `x
 length`, `ys tree` (a tree, or one array), `x type` (a member of a union), `x dtype` (numbers or integers), `x[0]
-broadcast`; a flag's is its name. `floats width` is about all floats, where JAX makes them of 64 bits.
+broadcast`; the place of a flag is its name. `floats width` is about all floats, where JAX makes them of 64 bits.
 """
 
 from __future__ import annotations
@@ -19,40 +19,40 @@ from weft.typecheck.proofs.trial import Trial
 
 
 def leaves_kinds_open(trial: Trial) -> bool:
-    """Whether an error may be one of a tree or a dtype of the wrong kind, where annotations leave that open."""
+    """Whether a failure may come from a tree or a dtype of the wrong kind, where annotations leave the kind open."""
     kinds = (" tree", " dtype") if re.search("dtype|integer|type", str(trial.error)) else (" tree",)
-    # A result that is a tree where an array is promised: its author may have thought of trees of one array.
+    # A function of any tree that promises an array may be meant for trees of one array.
     about_kinds = trial.violations[0].of_kind if trial.violations else True
     return about_kinds and any(place.endswith(kinds) for place in trial.options)
 
 
 def speaks_of_kinds(trial: Trial) -> bool:
-    """Whether an error, or the guard that raised it, says something of dtypes."""
+    """Whether an error, or the guard that raised it, mentions dtypes."""
     if speaks_of_rank(trial):
-        return False  # it shows the annotation, which may name some
+        return False  # the message shows the annotation, which may name dtypes
     return re.search(r"type|integer|\bint|float|\breal|complex", f"{trial.error} {trial.guard}") is not None
 
 
 def asks_for_dtype(trial: Trial) -> bool:
-    """Whether an error says that a value has another dtype than is asked for."""
+    """Whether an error says that a value has the wrong dtype."""
     return isinstance(trial.error, TypeError) and "dtype" in str(trial.error)
 
 
 def unpacks_items(trial: Trial) -> bool:
-    """Whether a program takes another number of items out of something, where one of its arguments has any number."""
+    """Whether unpacking fails, and an argument may have any number of items."""
     return takes_apart(trial) and any(place.endswith(" length") for place in trial.options)
 
 
 def takes_apart(trial: Trial) -> bool:
-    """Whether something has another number of items, or of axes, than a program takes it apart into."""
+    """Whether unpacking fails, as a value has another number of items, or of axes, than names to unpack into."""
     return isinstance(trial.error, ValueError) and "values to unpack" in str(trial.error)
 
 
 def speaks_of_rank(trial: Trial) -> bool:
-    """Whether a contract says that something has another number of axes than it asks for, and no guard does."""
+    """Whether a contract, and no guard, was broken by a wrong number of axes."""
     if trial.violations:
         return trial.violations[0].of_rank
-    # What stands for a callable says what it was called with, and why.
+    # The stand-in of a callable raises with the mismatch as its context.
     reason = None if trial.error is None else trial.error.__context__
     return isinstance(reason, Mismatch) and reason.reason == "rank"
 
@@ -61,11 +61,11 @@ _ASKS_FOR_KINDS = {"isinstance", "issubclass", "hasattr", "callable"}
 
 
 def is_about_kinds(trial: Trial) -> bool:
-    """Whether a failure is about what a value is, whatever its sizes are, so that no need of sizes mends it.
+    """Whether a failure is about the kind of a value, whatever its sizes are, so that no need of sizes mends it.
 
-    A value of another kind, or dtype, than its annotation says; a guard that only asks for classes, or for None; an
-    attribute that a class does not have, or an operation that a class or None does not take. Errors of JAX's about
-    shapes are TypeErrors, too, but they show the shapes.
+    That is a value of another kind, or dtype, than its annotation says; a guard that only tests for classes, or for
+    None; a missing attribute, or an operation that a class or None does not support. JAX's errors about shapes are
+    TypeErrors, too, but they show the shapes.
     """
     if trial.violations:
         return trial.violations[0].of_kind or trial.violations[0].of_dtype
@@ -76,7 +76,7 @@ def is_about_kinds(trial: Trial) -> bool:
 
 
 def _asks_for_kinds(guard: str) -> bool:
-    """Whether a condition, as a guard writes it, is made of `isinstance`, `is None` and the like alone."""
+    """Whether a guard's condition consists of `isinstance`, `is None` and the like alone."""
     try:
         tree = ast.parse(f"{guard}: ..." if guard.startswith("if ") else guard)
     except SyntaxError:  # a part of a statement
@@ -101,7 +101,7 @@ def at_guard(trial: Trial) -> str:
 
 
 def items_of(assignment: Assignment, places: Collection[str]) -> dict[str, int]:
-    """How many items each collection among the arguments has that may have any number of them, by its place."""
+    """The number of items of each collection among the arguments that may have any number, by place."""
     lengths = (one for one in places if one.endswith(" length"))
     return {one: ITEMS[assignment.options.get(one, 0)] for one in lengths}
 
@@ -110,8 +110,8 @@ def argument_of(place: str) -> str:
     return place.rpartition(" ")[0].removeprefix("self.")
 
 
-# What is open about an argument, and what its other options are called: beside sizes, after "holds when", and after
-# "holds when" where they are not taken. `{of}` is the argument, without the record that it is of.
+# For what may be open about an argument, the words of its other options: beside sizes, after "holds when" if they are
+# needed, and after "holds when" if they are excluded. `{of}` is the argument without the name of its record.
 _WORDS = {
     "given": ("{name} left out", "{of} is left out", "{of} is given"),
     "present": ("{name} is None", "{of} is None", "{of} is not None"),
@@ -147,38 +147,38 @@ def _words(trial: Trial, place: str, option: int) -> tuple[str, str, str]:
 
 
 def describe_option(trial: Trial, place: str, option: int) -> str:
-    """An option as a reader knows it: `mask given` is taken or not; `kernel class` is one of some classes."""
+    """The words for an option next to the sizes of a failure: `mask left out`, `kernel of class RBF`."""
     return _words(trial, place, option)[0]
 
 
 def taken_option(trial: Trial, place: str, option: int) -> str:
-    """That an option is taken, as the end of "holds when ..."."""
+    """The words for an option that a program needs, as the end of "holds when ..."."""
     return _words(trial, place, option)[1]
 
 
 def without_option(trial: Trial, place: str, option: int) -> str:
-    """That an option is not taken, as the end of "holds when ..."."""
+    """The words for an option that a program does not take, as the end of "holds when ..."."""
     return _words(trial, place, option)[2]
 
 
 def is_class(place: str) -> bool:
-    """Whether an option is one of the classes that may stand for an abstract one."""
+    """Whether a place's options are the concrete classes of an abstract class."""
     return place.endswith(" class")
 
 
-# How many options of one place are tried that are no classes: literals, members of a union, lengths.
+# The most options of one place that are tried, if they are no classes: literals, members of a union, lengths.
 _MOST_OF_ONE = 4
 
 
 def makers_left(trial: Trial) -> Iterator[dict[str, int]]:
-    """Each other maker of a record that its class has made."""
+    """For each record that its class has made, each class method or function that could make it instead."""
     for place, makers in trial.makers.items():
         if not trial.assignment.options.get(f"{place} made"):
             yield from ({f"{place} made": number + 1} for number in range(len(makers)))
 
 
 def _unions_alike(trial: Trial) -> Iterator[dict[str, int]]:
-    """Each member of a union that fields of one record may hold, taken for all of these fields at once."""
+    """Each member of a union, chosen at once for all fields of one record that are annotated with that union."""
     groups = collections.defaultdict[Any, list[str]](list)
     for place, members in trial.values.items():
         if place.endswith(" type") and "." in place:
@@ -188,14 +188,14 @@ def _unions_alike(trial: Trial) -> Iterator[dict[str, int]]:
             yield from (dict.fromkeys(alike, option) for option in range(1, min(len(members), _MOST_OF_ONE)))
 
 
-# Of how many classes each is tried for all arguments that are annotated with the same abstract one.
+# The most classes that are each tried for all arguments of the same abstract class at once.
 _MOST_TOGETHER = 12
 
 
 def _classes_alike(trial: Trial) -> Iterator[dict[str, int]]:
-    """Each class that may stand for an abstract one, taken for all arguments of that one at once.
+    """Each concrete class, chosen at once for all arguments that are annotated with the same abstract class.
 
-    A union of two shapes takes two in the plane, or two in space, and neither beside one of the other.
+    A union of two geometric shapes takes two in the plane or two in space, but not one of each.
     """
     groups = collections.defaultdict[Any, list[str]](list)
     for place, classes in trial.classes.items():
@@ -206,11 +206,11 @@ def _classes_alike(trial: Trial) -> Iterator[dict[str, int]]:
 
 
 def options_left(trial: Trial, but: frozenset[str]) -> list[dict[str, int]]:
-    """Each option that a trial could take otherwise, but at some places, what is likeliest to help first."""
+    """Each other option that a trial could take, except at the places in `but`; the likeliest to help first."""
     open_places = (one for one in trial.options if one not in but)
     places = [one for one in open_places if not one.endswith(" dtype") or speaks_of_kinds(trial)]
     owners = tuple(f"{place.removesuffix(' class')}." for place in but)
-    places.sort(key=lambda place: not place.startswith(owners))  # what a class is given says most about it
+    places.sort(key=lambda place: not place.startswith(owners))  # a class most often fails for its own arguments
     if unpacks_items(trial):
         places = [one for one in places if one.endswith(" length")]
     others = [

@@ -1,4 +1,4 @@
-"""Pairs of what may vary: two options, or an option and another number of axes."""
+"""Trials with two changes at once: two options, or an option and another number of axes."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ from weft.typecheck.proofs.options import at_guard, is_class
 from weft.typecheck.proofs.trial import Trial
 from weft.typecheck.proofs.variations import Found
 
-# From how many pairs on several are tried in one trial, and how many options such a trial takes otherwise: as many as
-# let the trial still show which of them fail together, or a part of all, where there are a configuration's hundred.
+# With more than `_MANY_PAIRS` pairs, one trial takes several changes: `_TOGETHER`, or `_PART_TOGETHER` of all where a
+# configuration has a hundred options, whose pairs would be thousands of trials.
 _MANY_PAIRS, _TOGETHER, _PART_TOGETHER = 12, 5, 1 / 4
 
 
 def vary_pairs(explainer: Explainer, found: Found) -> None:
-    """Two options, or an option and another number of axes, of those that hold alone.
+    """Tries pairs of changes that each hold alone: two options, or an option and another number of axes.
 
-    Where they are many, one trial takes several: what holds there has held for each two of them, unless one of them
-    keeps the program from coming to what the others are about, as an early return does. Fewer calls show that.
+    Where there are many pairs, one trial takes several changes. If it holds, so does each pair of them, unless one
+    change keeps the program from reaching what the others are about, as an early return does; the trial then makes
+    fewer calls than a change alone did, and its pairs are tried one by one.
 
-    Only a broken annotation is a failure of two that hold alone. An error may be of a choice that nobody makes.
+    Of two changes that hold alone, only a broken annotation is a failure. An error may be one of a choice that nobody
+    makes.
     """
     base = found.passed[0]
     differing = [(difference(base, one), one) for one in found.passed[1:]]
@@ -46,6 +48,8 @@ def vary_pairs(explainer: Explainer, found: Found) -> None:
             found.passed.append(trial)
         elif not trial.guard and any(is_class(place) for one in pair for _, place in one):
             found.notes.append(f"not both {in_words(trial, pair)}")
+        # An array without a shape promises no size, so a violation about its sizes may only show that the two do not go
+        # together.
         elif trial.violations and not any(key in trial.open_keys for key in trial.spoken_of):
             found.failed.append(trial)
             break
@@ -54,7 +58,7 @@ def vary_pairs(explainer: Explainer, found: Found) -> None:
 
 
 def _groups(single: Sequence[Change], pairs: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
-    """Several changes at a time, by their numbers, so that each pair is among one of them; of one place only one."""
+    """Groups of changes, by number, such that each pair is in some group, and no two of a group change one place."""
     most = max(_TOGETHER, int(_PART_TOGETHER * len(single)))
     left = dict.fromkeys(pairs)  # a configuration of a hundred options has thousands of pairs, each looked up often
     while left:
@@ -72,7 +76,7 @@ def _groups(single: Sequence[Change], pairs: Sequence[tuple[int, int]]) -> Itera
 
 
 def _together(explainer: Explainer, found: Found, changes: Sequence[Change]) -> Trial | None:
-    """The first trial that held with some changes; None if no arguments can be made."""
+    """The first trial that held, with some changes made to it; None if no arguments can be made."""
     with contextlib.suppress(Unbuildable):
         return with_changes(explainer, found.passed[0], found.needs, *changes)
     return None

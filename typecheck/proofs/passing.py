@@ -1,11 +1,11 @@
-"""Guards on the numbers in arrays, such as `if jnp.any(x <= 0): raise`: a trace goes on as where they pass.
+"""Guards on the numbers in arrays, such as `if jnp.any(x <= 0): raise`: a trace continues as if the guard passes.
 
-A trace knows shapes alone, so JAX raises where Python asks whether a traced number is true. Where all that depends on
-it is whether the program refuses its arguments, the answer is known: what a guard refuses is no matter of the contract.
-So the proof is one of the arguments that pass, and says so. What is decided otherwise by a number stays an error.
+A trace knows shapes alone, so JAX raises where Python asks whether a traced number is true. If the program only
+refuses its arguments by that number, the answer follows: arguments that a guard refuses are no matter of the contract.
+So the proof is about arguments that pass, and its report says so. Any other decision by a number stays an error.
 
-Only in the outermost trace, and of what no transform was taken off: inside a `jit` or `vmap` of the program's own the
-same statement raises whatever it is given, and that is for JAX to say.
+This is done in the outermost trace only, and for functions that no transform wraps. Inside a `jit` or `vmap` of the
+program's own the same statement raises whatever the numbers are, and JAX's error says so.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from weft.typecheck.proofs.whose import is_transforms, is_users
 
 
 class Passing:
-    """The guards that numbers were taken to pass, in a trace.
+    """Answers a trace's questions about traced numbers so that guards pass, and records these guards.
 
     Args:
         own: files that count as the user's, wherever they are.
 
     Attributes:
-        passed: each as `guard at FILE:LINE: TEXT`, in order.
-        ended: whether numbers pass no more, whatever asks.
+        passed: the guards in order, each as `guard at FILE:LINE: TEXT`.
+        ended: whether JAX's errors are raised again from now on.
     """
 
     def __init__(self, own: frozenset[str]):
@@ -43,14 +43,14 @@ class Passing:
         self.ended = False
 
     def going_on(self) -> AbstractContextManager[None]:
-        """While this lasts, traced numbers pass the guards of the program's own."""
+        """A context in which traced numbers pass the guards of the program's own package."""
         return _tracers.truth_of_tracers(self._answer)
 
     def _answer(self, frame: FrameType) -> bool | None:
-        """What a number has to be so that the guard that asks for it passes; None if no guard asks."""
+        """The truth value of a traced number with which the guard that asks for it passes; None if no guard asks."""
         file = frame.f_code.co_filename
         if file.endswith(names.INITIALISERS_FILE):
-            return True  # a product of sizes, of which none is 0
+            return True  # JAX's initialisers ask whether a product of sizes is not 0; no size of a trial is
         if (
             self.ended
             or not _tracers.is_outermost_trace()
@@ -59,6 +59,7 @@ class Passing:
             return None
         found = [one for one in _statements(frame.f_code) if one.lineno <= frame.f_lineno <= _last_line(one)]
         answers = {answer for one in found for answer in _asked(one, frame.f_globals)}
+        # With two statements on a line, or two numbers that would have to differ, which of them asks is not known.
         if len(found) != 1 or len(answers) != 1 or None in answers:
             return None
         line = found[0].lineno
@@ -67,10 +68,12 @@ class Passing:
 
 
 def is_transformed(function: Any) -> bool:
-    """Whether a function is called through a transform, as far as `__wrapped__` tells."""
+    """Whether a transform wraps a function, as far as its `__wrapped__` attributes tell."""
     inner = getattr(function, "__wrapped__", None)
     while inner is not None:
         if not isinstance(function, staticmethod | classmethod):
+            # A decorator of the program's own is plain Python, under which a guard still decides at run time; JAX's
+            # wrappers are compiled objects, or functions in files of transforms.
             code = getattr(function, "__code__", None)
             if not isinstance(function, FunctionType) or code is None or is_transforms(code.co_filename):
                 return True
@@ -83,7 +86,7 @@ def is_transformed(function: Any) -> bool:
 
 @cached_by("code")
 def _statements(code: CodeType) -> tuple[ast.stmt, ...]:
-    """The statements of a function that may be guards, at their lines: `if`, `assert`, and calls."""
+    """The statements of a function that may be guards: each `if`, each `assert` and each call, with its line."""
     if code.co_name.startswith("<"):
         return ()
     try:
@@ -91,18 +94,19 @@ def _statements(code: CodeType) -> tuple[ast.stmt, ...]:
         tree = ast.parse(textwrap.dedent("".join(lines)))
     except (OSError, TypeError, SyntaxError):
         return ()
+    # The parser counts lines from the function's first one, a frame from the file's.
     ast.increment_lineno(tree, max(first, 1) - 1)
     return tuple(node for node in ast.walk(tree) if isinstance(node, ast.If | ast.Assert | ast.Expr))
 
 
 def _last_line(statement: ast.stmt) -> int:
-    """The last line of what a statement asks for."""
+    """The last line of a statement's condition, or of the whole statement if it is a call."""
     asks = statement.test if isinstance(statement, ast.If | ast.Assert) else statement
     return asks.end_lineno or statement.lineno
 
 
 def _asked(statement: ast.stmt, names: Mapping[str, Any]) -> set[bool | None]:
-    """What each number that a statement asks for has to be so that it does not raise; None if that is not known."""
+    """The truth value of each number in a statement with which it does not raise; None where that is not known."""
     guard = _guard_of(statement)
     if guard is not None:
         return _answers(*guard)
@@ -110,9 +114,11 @@ def _asked(statement: ast.stmt, names: Mapping[str, Any]) -> set[bool | None]:
 
 
 def _guard_of(statement: ast.stmt) -> tuple[ast.expr, bool] | None:
-    """The condition of a guard, without a `not` before it, and how it passes; None for what is no guard."""
+    """The condition of a guard without its `not`s, and the value with which the guard passes; None if it is none."""
     if isinstance(statement, ast.Assert):
         test, passes = statement.test, True
+    # An `if` whose two branches both raise, or both go on, decides something else than whether the arguments are
+    # refused.
     elif isinstance(statement, ast.If) and _only_raises(statement.body) != _only_raises(statement.orelse):
         test, passes = statement.test, not _only_raises(statement.body)
     else:
@@ -123,7 +129,7 @@ def _guard_of(statement: ast.stmt) -> tuple[ast.expr, bool] | None:
 
 
 def _asked_by_call(call: ast.expr, names: Mapping[str, Any]) -> set[bool | None]:
-    """The same of a call of a function that raises by one of its arguments: `errorif(not finite, ...)`."""
+    """`_asked` for a call of a function that raises depending on one argument, such as `errorif(not finite, ...)`."""
     function = names.get(call.func.id) if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) else None
     if not isinstance(call, ast.Call) or not isinstance(function, FunctionType):
         return {None}
@@ -145,12 +151,12 @@ def _only_raises(block: list[ast.stmt]) -> bool:
     )
 
 
-# What asks whether something is true, or holds what is asked at another time.
+# Expressions that ask for a truth value themselves, or whose parts run at another time.
 _DECIDING = ast.IfExp | ast.BoolOp | ast.Not | ast.NamedExpr | ast.Lambda | ast.comprehension | ast.Await
 
 
 def _answers(test: ast.expr, wanted: bool) -> set[bool | None]:
-    """What each number that a condition asks for has to be so that it is as wanted; None if that is not known."""
+    """The truth value of each number in a condition with which the condition is as wanted; None if not known."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         return _answers(test.operand, not wanted)
     if isinstance(test, ast.BoolOp):

@@ -1,10 +1,10 @@
-"""Preconditions on sizes, read off the questions that a failing trace asked last.
+"""Preconditions on sizes, read off the last questions of a failing trace.
 
-A trial that fails is traced once more over sizes that know themselves. What raised, or did not fit, did so because of
-the answer to one of the last questions: `d % heads = 0`, `k <= n`, `n = m`. So each of these with its other answer is a
-condition under which the program may hold, and no other condition has to be guessed. Whether a condition may be told as
-a precondition depends on who refused: a guard of the program may ask anything of sizes; what JAX refuses may have to
-divide, or be large enough; two dims that a contract keeps apart are not one because the code forces them to be.
+A failing trial is traced once more over symbolic sizes. It failed because of the answer to one of the last questions:
+`d % heads = 0`, `k <= n`, `n = m`. So each of these with its other answer is a condition under which the program may
+hold, and no other condition has to be guessed. Which conditions count as preconditions depends on who refused: a guard
+of the program may ask anything of sizes; JAX may ask for divisors and for sizes that are large enough. Two dims with
+names of their own are never made equal because the code forces them to be.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from weft.typecheck.sizes.clauses import Clause
 from weft.typecheck.sizes.deciding import Question, question_of
 from weft.typecheck.sizes.polynomials import Atom, Monomial, Terms, atoms_of, constant, divided, frozen, plus, product
 
-# How many of the questions that were asked last are looked at: a comparison of shapes asks one for each axis.
+# The number of last questions that are read. Several, since comparing two shapes asks a question for each axis.
 _LAST = 12
-# A number that many others divide; `Explainer.weaken` finds the one that is needed.
+# A number with many divisors; `Explainer.weaken` then finds the divisor that is needed.
 _MANY_DIVIDE = 48
 
 
 def preconditions(
     asked: Mapping[Question, bool], trial: Trial, needs: Needs, constants: frozenset[int]
 ) -> Iterator[Needs]:
-    """The needs so far with one condition more, the one that was asked last first.
+    """The needs so far with one more condition, read off the last question first.
 
     Args:
-        asked: the questions of the failing trace about keys, with their answers, the last ones last.
-        trial: what failed.
-        needs: under which it failed.
-        constants: sizes that the program is tied to from outside.
+        asked: the questions of the failing trace about keys, with their answers, in the order in which they were asked.
+        trial: the failing trial.
+        needs: the needs under which it failed.
+        constants: sizes of arrays and numbers outside of the program, which it may require.
     """
     reader = _Reader(trial, needs, constants)
     last = list(asked.items())[: -_LAST - 1 : -1]
     for question, answered in last:
-        # What the trial meets already is not why it failed.
+        # A condition that the trial meets already does not explain its failure.
         found = reader.read(question, not answered)
         yield from (one for one in found if one.merged != needs.merged or not one.allows(trial.assignment.sizes))
     halved = {name for question, _ in last if any(atoms_of(dict(question.terms))) for name in question.dims}
@@ -54,14 +54,14 @@ def preconditions(
 
 @dataclasses.dataclass(frozen=True)
 class _Reader:
-    """Turns a question with the answer that is wanted into needs, as far as a precondition may ask for it."""
+    """Turns a question and the answer it should have into needs, if a precondition may ask for that answer."""
 
     trial: Trial
     needs: Needs
     constants: frozenset[int]
 
     def read(self, question: Question, wanted: bool) -> Iterator[Needs]:
-        """The needs with this answer, in the forms in which it may be told."""
+        """The needs with this answer, in each form that a report may state."""
         terms = dict(question.terms)
         if question.is_order:
             if not self.trial.breaks_promise:
@@ -119,8 +119,11 @@ class _Reader:
             yield self._clause(question, True)
 
     def _may_be(self, key: str, number: int) -> bool:
-        """Whether a size may have to be a number: one that a guard asks for, that the program is tied to from outside,
-        or that is written in a program which a record is given to."""
+        """Whether a size may have to be a certain number.
+
+        A guard may ask for one, a size of an array outside of the program may be one, or a program that takes a record
+        may write the number of the record's dim.
+        """
         trial, fixed = self.trial, dict(self.needs.equal)
         scopes = trial.scopes.get(key, frozenset())
         beside = (one for one, other in fixed.items() if other == number)
@@ -137,7 +140,7 @@ class _Reader:
         return tied and number > 1 and trial.originals.get(key, number) == number and not trial.breaks_promise
 
     def _may_be_one(self, one: str, other: str) -> bool:
-        """Whether two keys may be one size: dims of two records may, two that a contract keeps apart may not."""
+        """Whether two keys may be the same size: dims of two records may, two names of one contract may not."""
         trial = self.trial
         # An integer that divides a size counts parts, as heads do, and is no size of data.
         parts = {factor for _, factor in self.needs.multiples} & (trial.numbers | trial.configured)
@@ -154,10 +157,10 @@ class _Reader:
     # ---- divisors and orders -------------------------------------------------------------------------------------
 
     def _divides(self, right: Terms, left: Terms) -> Iterator[Needs]:
-        """That one polynomial divides another: a factor of the second, where both are products."""
+        """The needs with one polynomial dividing another; where both are products, with a factor divided."""
         quotient: Monomial = next(iter(left), ())
         if len(left) == 1 == len(quotient) and isinstance(quotient[0], Atom) and quotient[0].op == "//":
-            # That 2 divides `d // h` is asked of what `h` divides: 2*h divides d.
+            # `d // h` was only computed because `h` divides `d`. So 2 divides `d // h` where 2*h divides `d`.
             yield from self._divides(product(right, dict(quotient[0].right)), dict(quotient[0].left))
             return
         if len(right) == len(left) == 1:
@@ -180,7 +183,7 @@ class _Reader:
 
 
 def equation_of(question: Question) -> tuple[tuple[str, str] | None, tuple[str, int] | None]:
-    """The two keys that a question asks to be equal, or the key and the number; neither, if it asks for more."""
+    """The two keys that a question compares, or the key and the number; neither, if it compares anything else."""
     terms = without_common(dict(question.terms))
     names = {monomial: number for monomial, number in terms.items() if monomial}
     keys = [monomial[0] for monomial in names if len(monomial) == 1 and isinstance(monomial[0], str)]
@@ -195,7 +198,7 @@ def equation_of(question: Question) -> tuple[tuple[str, str] | None, tuple[str, 
 
 
 def at_least(question: Question, answer: bool, needs: Needs) -> Needs:
-    """Needs with an order of sizes beside them: as one of two keys, or the least size of one, if it is that."""
+    """The needs with an order of sizes: of two keys, or as the least size of one key; else as a clause."""
     # `terms < 0` is wanted, or `terms >= 0`; of integers both are `positive >= 0`.
     terms = dict(question.terms)
     positive = plus(constant(-1), terms, -1) if answer else terms
@@ -215,7 +218,7 @@ def at_least(question: Question, answer: bool, needs: Needs) -> Needs:
 
 
 def without_common(terms: Terms) -> Terms:
-    """A polynomial divided by the dims that all its terms have, none of which is 0: `n*k - 4*n = 0` is `k = 4`."""
+    """A polynomial without the dims that all its terms share, none of which is 0: `n*k - 4*n = 0` is `k = 4`."""
     common = [name for name in next(iter(terms), ()) if isinstance(name, str)]
     for name in dict.fromkeys(common):
         while all(name in monomial for monomial in terms):
@@ -224,22 +227,23 @@ def without_common(terms: Terms) -> Terms:
 
 
 def _is_bound(terms: Terms, is_less: bool) -> bool:
-    """Whether sizes are asked to be no larger than a number: JAX refuses what is too small, and no more."""
+    """Whether an order is an upper bound on sizes; JAX refuses sizes that are too small, never too large."""
     return all((factor > 0) is is_less for monomial, factor in terms.items() if monomial)
 
 
 def _single(terms: Terms) -> str | None:
-    """The key of a polynomial that is one key, and a number."""
+    """The key of a polynomial that is a key plus a number."""
     names = [monomial for monomial in terms if monomial]
     return names[0][0] if len(names) == 1 and len(names[0]) == 1 and terms[names[0]] == 1 else None
 
 
 def may_merge(one: str, other: str, trial: Trial) -> bool:
-    """Whether two keys may be one size.
+    """Whether two keys may be the same size.
 
-    Not if a scope uses both names, nor if an instance tells them apart. Where a function shares names with the Modules
-    that it is given, its names are to be taken seriously: one that none of them has may still be called otherwise
-    there, but not if it is the leading axis of an array, which is no matter of a Module's.
+    They may not if one scope uses both names, or if they differ in the instance that is proved. Where a function shares
+    names with the Modules that it is given, its names are meant to agree with theirs. A name that no Module has may
+    still be another name of a Module's dim, but not if it is the leading axis of an array, the batch, which no Module
+    has a dim for.
     """
     if trial.scopes.get(one, frozenset()) & trial.scopes.get(other, frozenset()):
         return False

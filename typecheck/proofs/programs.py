@@ -1,7 +1,7 @@
-"""The program of a failure: at most ten lines without weft, in which plain JAX, or jaxtyping, shows the failure.
+"""The program of a failure: at most ten lines that show it without weft, by plain JAX or by jaxtyping.
 
-A program is written from the arguments of the failing trial and is not run. Its imports are those of a fresh process:
-jaxtyping's import hook has to be there before the package that it checks is imported.
+A program is written from the arguments of the failing trial and is not run. It is meant for a fresh process, since
+jaxtyping's import hook has to be installed before the package that it checks is imported.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def program_of(
     """The program of a failing trial.
 
     Args:
-        target: the function that fails.
-        trial: the smallest trial that fails.
+        target: the function whose trial failed.
+        trial: the failing trial with the smallest sizes.
         dims: sizes that are fixed.
         by_weft: whether jaxtyping would not see the violation: the program then calls the function, and a comment says
             which value is wrong.
@@ -95,6 +95,7 @@ def _lines(
         module = (_module_of(violation.file) or plain.__module__).removeprefix(LOADED)
         before = ["import jaxtyping", f'jaxtyping.install_import_hook("{module}", "beartype.beartype")']
     local = sorted(writer.names.keys() - writer.modules.keys())
+    # A name that no import statement reaches gets a comment, so that a reader does not search for the import.
     made = [line for _, lines in writer.definitions.values() for line in lines]
     lines = [*before, *writer.imports(), *made, *(f"# {one} is defined inside a function" for one in local), call]
     text = "\n".join(lines)
@@ -104,8 +105,10 @@ def _lines(
 
 
 def _module_of(file: str) -> str:
-    """The name of the module that was made from a file; empty if no module was."""
+    """The name of the module that was loaded from a file; empty if there is none."""
     for name, module in [*sys.modules.items()]:
+        # By `__dict__`: an entry of `sys.modules` may be None, or a lazy module that loads itself at any other
+        # attribute.
         if (getattr(module, "__dict__", None) or {}).get("__file__") == file and name != "__main__":
             return name
     return ""

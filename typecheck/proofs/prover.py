@@ -1,13 +1,13 @@
 """`verify`: contracts proved for all sizes, from the annotations alone.
 
-Arguments are built from the annotations (`arguments`), the program is traced on shapes while every annotated function
-that runs is checked (`watch`), at several assignments of distinct sizes (`search`), and then once more
-with symbolic sizes (`symbolic`). What passes symbolically is proved; the rest holds on the sizes tried. What a shape
-cannot show, two lints look for (`lints`).
+`arguments` builds arguments from the annotations. The program is traced on shapes at several assignments of distinct
+sizes (`search`), while every annotated function that runs is checked (`watch`). Then it is traced over symbolic sizes,
+and each question that it asks of them is answered both ways (`questions`). Sizes that stay symbolic are proved; of the
+others the contract holds on the sizes tried. `lints` warns of mistakes that no shape shows.
 
-Broadcasting between ranks is not refused as such, as `jax_numpy_rank_promotion="raise"` would: a bias `(out,)` that is
+`verify` does not refuse rank promotion as such, as `jax_numpy_rank_promotion="raise"` would: a bias `(out,)` that is
 added to `(*batch, out)` is right by its contract. At distinct sizes a promotion that aligns two different dims already
-fails; one that pairs a dim with itself is the `outer-product` lint's.
+fails, and the `outer-product` lint warns of a promotion that pairs a dim with itself.
 """
 
 from __future__ import annotations
@@ -59,20 +59,19 @@ def verify(
             instance only the structure counts: its arrays become abstract ones of the dims that their annotations give.
         dims: sizes to keep fixed, by name.
         args: arguments to use as they are, by name, where an annotation does not say enough.
-        strict: whether what the lints find, and what stays undecided, is a failure.
+        strict: whether warnings, and undecided contracts, count as failures.
         trials: how many traces the search may take for each function or method; one that needs more is *undecided*.
-        seconds: of this thread's processor time that it may take; a limit that is not meant to be met.
+        seconds: the most processor time of this thread; a limit that a search is not meant to reach.
 
     Returns:
-        What was found; it is true where nothing fails. It does not depend on the machine, nor on what else runs there,
-        but for what is undecided because `seconds` were over.
+        The report, which is true if nothing fails. It depends neither on the machine nor on its load, except for
+        contracts that are undecided because `seconds` ran out.
 
-    What a function that `thing` calls breaks is told as the trace has shown it: no process is started to run the
-    program of a failure, as `weft check` does for installed packages.
+    A failure is reported as the trace showed it: its program is written, and not run.
 
     Raises:
-        AnnotationError: in one line, for an annotation that cannot be read, or one of `dims` that nothing has.
-        BudgetError: for no trials or no seconds.
+        AnnotationError: in one line, for an annotation that cannot be read, or a name in `dims` that no size has.
+        BudgetError: for a budget of no trials or no seconds.
         TypeError: if it is nothing that can be verified.
 
     >>> from jaxtyping import Array, Float
@@ -89,11 +88,12 @@ def verify(
 
 
 def _refuse_unknown(dims: Mapping[str, int], met: Sequence[set[str]]) -> None:
-    """Refuses a size that nothing has, where it is known what sizes there are.
+    """Refuses a name in `dims` that no size has, if every proof has met its sizes.
 
     Raises:
         AnnotationError: naming the sizes that there are.
     """
+    # A misspelled name would be kept fixed by nothing, and the report would read as if it had been.
     known = {name for keys in met for key in keys for name in (key, key.rpartition(".")[2])}
     unknown = sorted(dims.keys() - known)
     if unknown and all(met):
@@ -103,7 +103,7 @@ def _refuse_unknown(dims: Mapping[str, int], met: Sequence[set[str]]) -> None:
 
 @dataclass(frozen=True)
 class Proof:
-    """A contract that is still to be found out about; see `prove`. `met` are the keys of sizes that were met then."""
+    """A contract that is still to be judged; see `prove`. Judging it adds the keys of all its sizes to `met`."""
 
     target: Target
     dims: Mapping[str, Any]
@@ -111,7 +111,7 @@ class Proof:
     met: set[str] = field(default_factory=set, compare=False)
 
     def contract(self) -> Contract:
-        """What can be found out.
+        """Judges the contract.
 
         Raises:
             AnnotationError: if an annotation cannot be read or evaluated.
@@ -123,7 +123,7 @@ class Proof:
 
 
 def proofs_of(thing: Any, args: Mapping[str, Any], dims: Mapping[str, Any], budget: Budget) -> list[Proof]:
-    """What there is to prove of a thing, in order; nothing is tried yet. See `verify` for the arguments.
+    """The proofs of all contracts of a thing, in order, none of them begun. See `verify` for the arguments.
 
     Raises:
         AnnotationError: in one line, for an annotation that cannot be read.
@@ -137,7 +137,7 @@ def proofs_of(thing: Any, args: Mapping[str, Any], dims: Mapping[str, Any], budg
 
 
 def prove(target: Target, dims: Mapping[str, Any], budget: Budget, met: set[str] | None = None) -> Contract:
-    """What can be found out about one target within a budget; `met` gets the keys of all sizes that were met.
+    """The contract of one target, judged within a budget; the keys of all sizes in its trials are added to `met`.
 
     Raises:
         AnnotationError: if an annotation cannot be read or evaluated.
@@ -146,11 +146,13 @@ def prove(target: Target, dims: Mapping[str, Any], budget: Budget, met: set[str]
     try:
         outcome = search.run()
     except Unbuildable as reason:
+        # No argument helps where there is no body to trace: an abstract method, or a stub.
         said = str(reason) if isinstance(reason, Unwritten) else f"{reason}; pass it in `args`"
         return _contract(target, Verdict.SKIPPED, reason=said)
     if met is not None:
         met |= search.keys
     if outcome.failed and isinstance(outcome.failed[0].error, AnnotationError):
+        # An annotation that cannot be read is no finding about the program: it is an error of whoever wrote it.
         raise outcome.failed[0].error
     wrong = outcome.failed or ((outcome.pending,) if outcome.pending is not None else ())
     other = target_instead(target, wrong)
@@ -184,7 +186,7 @@ def _contract(target: Target, verdict: Verdict, **more: Any) -> Contract:
 
 
 def _assumptions(target: Target, outcome: Outcome) -> tuple[str, ...]:
-    """What is taken for granted: what the sizes need, what was found of options, and what was made up."""
+    """The conditions of a verdict, in words: needs of sizes, notes about options, and what trials made up."""
     assumed, emptied, named = (
         sorted({place for trial in outcome.passed for place in getattr(trial, name)})
         for name in ("assumed", "emptied", "texts")
@@ -206,7 +208,9 @@ def _tried(outcome: Outcome) -> tuple[Mapping[str, Any], ...]:
 
 
 def target_instead(target: Target, wrong: Sequence[Trial]) -> Target | None:
-    """What to look at in place of a target whose trials went wrong, if they say so: it needs numbers, or an axis."""
+    """The target to prove instead, if the failing trials show that this one needs numbers, or a named axis."""
+    # Arrays from outside of the function are abstract at first: one of 8 by 8 would tie two dims to one size. A
+    # function that needs their numbers is proved with the arrays that there are.
     if wrong and target.instead is not None and isinstance(wrong[0].error, NOT_ABSTRACT):
         return target.instead
     axis = _missing_axis(wrong)
@@ -216,7 +220,7 @@ def target_instead(target: Target, wrong: Sequence[Trial]) -> Target | None:
 
 
 def _missing_axis(failed: Iterable[Trial]) -> str | None:
-    """The named axis that a program asks for, as one that runs inside a `vmap` does."""
+    """The named axis that a program needs, as one that is meant to run inside a `vmap` does."""
     errors = (str(trial.error) for trial in failed if isinstance(trial.error, NameError))
     return next((found[1] for found in map(_UNBOUND_AXIS.search, errors) if found), None)
 
@@ -226,6 +230,7 @@ _UNBOUND_AXIS = re.compile(rf"{names.UNBOUND_AXIS}(\w+)")
 
 
 def _failed(target: Target, search: Search, outcome: Outcome) -> Contract:
+    # Python's limit on recursion depends on how deep the caller already is, so such a failure is no finding.
     deep = next((one.error for one in outcome.failed if isinstance(one.error, RecursionError)), None)
     if deep is not None:
         return _undecided(target, Cause.RECURSION, str(deep) if isinstance(deep, Endless) else Cause.RECURSION.value)
@@ -233,6 +238,7 @@ def _failed(target: Target, search: Search, outcome: Outcome) -> Contract:
     reason = reason_beyond(search, outcome.failed[0], none_passed=none_passed)
     if reason is not None:
         return _contract(target, Verdict.SKIPPED, reason=reason)
+    # Doubts are only about how a failure can be shown, so they are looked into at the sizes that a reader will see.
     smallest = [search.shrink(failure, outcome.needs) for failure in outcome.failed]
     told = [shown(target, in_names(search, failure), search.dims) for failure in smallest]
     if all(one.doubt for one in told):
@@ -251,7 +257,7 @@ def _failed(target: Target, search: Search, outcome: Outcome) -> Contract:
 
 
 def _ended(target: Target, outcome: Outcome) -> Contract:
-    """What is known when the budget ended the search: what it was about to explain, or that nothing has failed yet."""
+    """The undecided contract of a search that the budget ended, with the failure that was not explained yet, if any."""
     tried = _tried(outcome)
     found = f"it held on the {len(tried)} assignments of sizes that were tried" if tried else "nothing is known yet"
     if outcome.pending is not None and isinstance(outcome.pending.error, RecursionError):
@@ -268,28 +274,29 @@ def _undecided(target: Target, cause: Cause, reason: str, tried: tuple[Mapping[s
 
 
 def reason_beyond(search: Search, failed: Trial, *, none_passed: bool) -> str | None:
-    """Why a failure says nothing of the contract, if what it is about is not in the annotations."""
+    """Why a failure says nothing of the contract, as it depends on what annotations leave open; None if it does."""
     first, target = search.first, search.target
     wrong = next(iter(failed.violations), None)
     if wrong is not None and wrong.place[:2] == (target.file, target.line) and wrong.where.startswith("argument"):
+        # A trial made an argument that does not fit its own annotation: that is weft's failure, and not the program's.
         return f"what was made for it is none ({wrong.where}: {wrong.message}); pass it in `args`"
     if wrong is not None and wrong.of_subclass and target.inherited:
         # As the base class of all games takes any state, and a game a state of its own.
         return f"what it inherits takes more than it takes itself ({wrong.where}: {wrong.message}); pass it in `args`"
     if none_passed and first is not None and first.assumed:
-        return beyond_annotations(first)  # other options only fail before that callable is called
+        return beyond_annotations(first)  # with other options the program fails before it calls that callable
     reason = beyond_annotations(failed) or (
         beyond_annotations(search.furthest) if search.furthest is not None and none_passed else None
     )
     if reason is not None and failed.guard and reason.startswith("guard") and search.unbuilt is not None:
-        return f"{search.unbuilt}; pass it in `args`"  # what passes the guard asks for more
+        return f"{search.unbuilt}; pass it in `args`"  # no arguments that pass the guard could be made
     return reason or (_of_refused_classes(search, failed) if none_passed else None)
 
 
 def _of_refused_classes(search: Search, failed: Trial) -> str | None:
-    """Why an error may be one of the class that stands for an abstract one, if so: guards refused another class.
+    """Why a failure for one concrete class of an abstract class says nothing: a guard refused another class. Or None.
 
-    With arguments that pass these guards that class may hold, and it takes only one for which the program does.
+    With arguments that pass the guard the program may hold for that other class, and one class suffices.
     """
     for place, refused in search.refused.items() if not failed.violations else ():
         names, option = refused.classes.get(place, ()), failed.assignment.options.get(place, 0)
@@ -301,7 +308,7 @@ def _of_refused_classes(search: Search, failed: Trial) -> str | None:
 
 
 def _warnings(target: Target, search: Search, outcome: Outcome) -> list[Finding]:
-    """What the lints say of each variant of the program, in each of several assignments, and which dtypes drift."""
+    """The warnings about a program that holds: the lints' for each variant, failing classes, and drifting dtypes."""
     variants: dict[tuple[tuple[str, int], ...], Trial] = {}
     for trial in outcome.passed:
         variants.setdefault(tuple(trial.assignment.options.items()), trial)
@@ -319,20 +326,22 @@ def _warnings(target: Target, search: Search, outcome: Outcome) -> list[Finding]
 
 
 def _of_one_class(target: Target, search: Search, outcome: Outcome) -> Iterator[Finding]:
-    """What fails for one of the classes that an annotation allows, and holds for others: the class may be at fault.
+    """Findings about a program that fails for one of the classes that an annotation allows, and holds for others.
 
-    Only violations and errors of JAX count: a class may lack what another class has.
+    Only violations and errors of JAX count. Any other error may be one of a class that lacks what another class has.
     """
     for trial in outcome.doubtful:
         if trial.violations or is_of_jax(trial.error):
             smallest = search.shrink(trial, outcome.needs)
             program = program_of(target, smallest, search.dims)
+            # The class may be at fault as well as the program, so this is a warning, and only with a program that shows
+            # it.
             for one in findings_of(target, smallest) if program.text else ():
                 yield dataclasses.replace(one, rule="one-class", program=program.text)
 
 
 def _traces(search: Search, variant: Trial, needs: Needs) -> Iterator[tuple[Any, Mapping[str, Any]]]:
-    """Traces of a variant of the program: the one that there is, then those at other sizes, as they are asked for."""
+    """Traces of a variant of the program: first the trial's own, then traces at other sizes, made when asked for."""
     yield variant.jaxpr, variant.assignment.sizes
     for number in range(len(DEALS)):
         trial = _dealt(search, variant, needs, number)

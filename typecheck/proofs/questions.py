@@ -1,10 +1,10 @@
-"""Every question that a program asks of its sizes, answered both ways.
+"""Tries both answers to every question that a program asks of its sizes.
 
-Once a program holds, it is traced over sizes that know themselves (`sizes`). Each comparison that this asks, whose
-answer is not the same for all sizes, is a *question*: `n = m`, `n % 4 = 0`, `b > v`. For each, sizes are looked for at
-which the answer is the other one, and the program is traced there, which may ask further ones. It is proved where
-nothing is left: both answers hold, or sizes with the other answer are ones that it refuses, which is then a condition,
-in the words of the question.
+Once a program holds, it is traced over symbolic sizes (`sizes`). Each comparison of the trace whose answer is not the
+same for all sizes is a *question*: `n = m`, `n % 4 = 0`, `b > v`. For each question, sizes are looked for at which it
+has the other answer, and the program is traced at these, which may ask further questions. The program is proved when
+no question is left: it holds with both answers, or it refuses the sizes with the other answer. The refusal is then a
+condition of the contract, in the words of the question.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ from weft.typecheck.sizes.deciding import Question, otherwise, question_of
 from weft.typecheck.sizes.polynomials import constant, dims_of, plus
 from weft.typecheck.sizes.space import Space
 
-# Sizes that decide something more often than others, of keys that no question can be asked of; and how many of those
-# that the program compares something with are tried beside them.
+# The sizes that are tried of a key whose number a program read: programs often treat them differently. The most numbers
+# that are tried in addition because the program compares something with them.
 _USUAL = (1, 2, 4, 12, 15)
 _MOST_COMPARED = 24
-# Questions of one program that are gone after, and traces that they may take; what is left is told.
+# The most questions of one program that are tried both ways, and the most traces for them; the rest is reported open.
 _MOST, _MOST_TRACES = 60, 80
 
 
 @dataclass
 class Answers:
-    """What is known of the questions of a program.
+    """The outcome of a program's questions, with what is left open.
 
     Attributes:
-        free: the keys whose sizes knew themselves in every trace.
-        sampled: the keys of which only particular sizes were tried, with why.
+        free: the keys whose sizes were symbolic in every trace.
+        sampled: the keys of which only particular sizes were tried, with the reason.
         open: the answers for which only some sizes were tried, or none, in words.
-        traces: how many of such sizes there were. Nothing of them is shared, as JAX's own functions are among trials.
+        traces: the number of traces over symbolic sizes, which share no traces of JAX's own functions, as trials do.
     """
 
     free: dict[str, None] = field(default_factory=dict[str, None])
@@ -57,12 +57,14 @@ class Answers:
 
 
 def answer(explainer: Explainer, found: Found) -> Answers:
-    """Goes after the questions of each variant of a program that holds; adds what fails, and what it needs."""
+    """Tries the questions of each variant of a program both ways; adds failures and needs to `found`."""
     answers, seen = Answers(), set[Any]()
     variants = {
         (tuple(one.assignment.options.items()), tuple(one.assignment.ranks.items())): one
         for one in reversed(found.passed)
     }
+    # The first of the trials goes first: variants with other options share most of its questions, which are not tried
+    # again.
     for trial in reversed(variants.values()):
         if answers.traces >= _MOST_TRACES:
             for key in trial.assignment.sizes:
@@ -76,7 +78,7 @@ def answer(explainer: Explainer, found: Found) -> Answers:
 
 @dataclass
 class _Variant:
-    """One variant of a program: its options, classes and numbers of axes."""
+    """One variant of a program, with options, classes and numbers of axes of its own."""
 
     explainer: Explainer
     found: Found
@@ -99,9 +101,11 @@ class _Variant:
             queue += self._new(further) if further is not None else ()
 
     def _first(self) -> Space | None:
-        """The questions of a trace over sizes that know themselves; those whose number it takes are numbers in it."""
+        """The space of a trace over symbolic sizes, in which keys whose number the program reads are plain numbers."""
         sizes, plain = self.trial.assignment.sizes, set(self.explainer.dims)
         keys = [key for key in sizes if key not in plain]
+        # Each round makes at least one more key a number, as what a trace asks after reading a number is valid for that
+        # number alone.
         for _ in range(len(keys) + 1):
             self.written = written_under(self.found.needs, sizes, plain)
             space, traced, why = self._traced(self.written.numbers)
@@ -125,7 +129,7 @@ class _Variant:
         return None
 
     def _sample(self, keys: list[str]) -> None:
-        """Other sizes of keys that no question can be asked of: those that usually decide something."""
+        """Tries other sizes of keys whose number the program reads, since such keys ask no questions."""
         compared = (number + near for number in sorted(self.explainer.target.compared) for near in (0, -1, 1))
         usual = [(key, number) for key in keys for number in _USUAL]
         beside = [(key, number) for number in compared for key in keys]
@@ -137,21 +141,21 @@ class _Variant:
                 self._tried_at(sizes, [(is_it, False)], key)
 
     def _tried_at(self, sizes: Mapping[str, int], way: list[Answer], sampled: str = "", *, own: bool = True) -> bool:
-        """Whether the trial at some sizes holds, as it has to unless it refuses them."""
+        """Whether the trial at some sizes holds; if it fails, adds the failure, or the condition that refuses them."""
         with contextlib.suppress(Unbuildable):
             plain = self.explainer.attempt(changed(self.trial, sizes=sizes))
             if plain.ok:
                 self.found.passed.append(plain)
                 return True
             if plain.guard and sampled:
-                # Which other sizes it refuses is not known: no question is asked of this one.
+                # A guard refuses this size. Which others it refuses is not known, as this key asks no questions.
                 self.found.needs = self.found.needs.plus(asked=Clause(tuple(way), at_guard(plain)))
             else:
                 self._refused(way, plain, own=own)
         return False
 
     def _traced(self, numbers: Mapping[str, int]) -> tuple[Space, Trial | None, str]:
-        """The trace at some numbers of the free dims, and why there is none."""
+        """The trace at some numbers of the free dims, or None, and its failure in one line."""
         self.answers.traces += 1
         space, traced = self.explainer.followed(self.trial, self.written, numbers)
         if isinstance(traced, Exception):
@@ -162,10 +166,10 @@ class _Variant:
         return space, traced, f"{wrong[0].where}: {wrong[0].message}" if wrong else ""
 
     def _new(self, space: Space) -> Iterator[_Asked]:
-        """The questions of a trace that were not met before.
+        """The questions of a trace that have not been tried yet.
 
-        One of a library's is the same wherever it is met, and one of the program's own only after the same answers to
-        all of these before: `n == 1 and m == 1` has more than two ways.
+        A library's question counts once. A question of the program's own counts once for each way that leads to it:
+        with `n == 1 and m == 1` the program goes three ways.
         """
         before, way = list[Answer](), list[Answer]()
         every = [(question, answered) for question, (answered, *_) in space.asked.items()]
@@ -179,12 +183,13 @@ class _Variant:
             way += [(question, answered)] if own else ()
 
     def _otherwise(self, asked: _Asked) -> Space | None:
-        """The questions of a trace with the other answer, if there is one that holds.
+        """The space of a trace in which a question has the other answer; None if no such trace holds.
 
-        Where all sizes with that answer are refused, or none of them has the same answers to what was asked before, the
-        question has one answer only. Where none is found at all, it is open.
+        If the program refuses all sizes with the other answer, or none of them leaves earlier questions their answers,
+        the question has one answer only. If no sizes with the other answer are found at all, it stays open.
         """
-        # With what is asked later as it was, first: what else is another there would be blamed on this question.
+        # Sizes that also leave later questions their answers come first. If several answers change, a failure is blamed
+        # on this question, whichever of them is the reason: three contracts of traceax were undecided for that.
         alone = otherwise((*asked.before, *asked.after, asked.answer), asked.numbers, self.written.least)
         further = otherwise((*asked.before, asked.answer), asked.numbers, self.written.least)
         for other in itertools.chain(alone, further):
@@ -193,10 +198,10 @@ class _Variant:
                 continue
             space, traced, _ = self._traced(other)
             if traced is not None and traced.ok:
-                if space.pinned:  # what else is asked there is only known of these sizes
+                if space.pinned:  # further questions of this trace are known for these sizes alone
                     self.answers.open.setdefault(asked.words(self.written))
                 return space
-            # Where nothing else could stay as it was, what came out in another order may be why it fails.
+            # Where later orders came out otherwise as well, one of them may be the reason for the failure.
             turned = [
                 (question, answer)
                 for question, answer in asked.after
@@ -211,17 +216,17 @@ class _Variant:
         return None
 
     def _refused(self, way: list[Answer], plain: Trial, *, own: bool) -> None:
-        """What fails with the other answer breaks its promise, or asks that the answer be as it was.
+        """Notes a trial that fails with the other answer: as a failure, or as a condition that keeps the first answer.
 
-        A program that raises refuses these sizes, by a guard or as JAX does what makes no sense of them: too few, too
-        many. That two sizes happen to be one, or one a multiple of a number, is nothing to refuse unless a guard says
-        so.
+        A program that raises refuses these sizes, by a guard, or because JAX makes no sense of sizes that are too small
+        or too large. That two sizes happen to be equal, or one is a multiple of a number, is a reason to refuse them
+        only for a guard.
 
         Args:
-            way: the answers of which one, the first if it is the only one, would have kept the program from failing.
-            plain: the trial.
-            own: whether the program itself asked, and no library on its behalf. Of fewer elements than a library takes,
-                as a window of three has, it may make something else.
+            way: answers of which at least one, or the first if it is alone, would have kept the program from failing.
+            plain: the failing trial.
+            own: whether the program itself asked, rather than a library on its behalf. A library may return another
+                shape for fewer elements than it needs, as for a window of three.
         """
         found, written = self.found, [(self.written.of_keys(question), answer) for question, answer in way]
         one = _is_one(written[0][0])
@@ -241,20 +246,20 @@ class _Variant:
             found.needs = found.needs.plus(least=(one, 2))
 
     def _holds_at_two(self, key: str, plain: Trial) -> bool:
-        """Whether what fails at size 1 is a matter of 1, as a squeezed axis is, and not of small sizes."""
+        """Whether a failure at size 1 is one of size 1 alone, as with a squeezed axis: the trial at size 2 holds."""
         return key not in plain.assignment.sizes or self.explainer.attempt(changed(plain, sizes={key: 2})).ok
 
 
 @dataclass(frozen=True)
 class _Asked:
-    """A question that a trace asked.
+    """A question of a trace, with what the trace asked around it.
 
     Attributes:
-        numbers: those of the free dims in that trace.
-        answer: the question, and its answer.
-        before, after: all that was asked before it, and after it.
-        way: those of these that the program itself asked, if it asked this one, too.
-        own: whether it did.
+        numbers: the numbers of the free dims in that trace.
+        answer: the question and its answer.
+        before, after: all questions of the trace before this one, and after it, with their answers.
+        way: the earlier questions that the program itself asked; empty if a library asked this one.
+        own: whether the program itself asked this question.
     """
 
     numbers: Mapping[str, int]
@@ -266,10 +271,10 @@ class _Asked:
 
     @property
     def behind(self) -> tuple[Answer, ...]:
-        """The order that a library asked before, if it then asks that two of these sizes are one.
+        """The last order of the same sizes that a library asked for, before it asked whether two of them are equal.
 
-        A QR decomposition asks whether there are fewer rows than columns, and whoever inverts its factor asks only then
-        whether there are as many: sizes that are not one are refused behind that order, and not everywhere.
+        A QR decomposition compares the numbers of rows and columns. An inversion of its factor then asks whether they
+        are equal: it refuses unequal sizes after one answer to that order, and is not reached after the other.
         """
         question, answer = self.answer
         if self.own or question.is_order or not answer:
@@ -278,13 +283,13 @@ class _Asked:
         return tuple(itertools.islice(orders, 1))
 
     def words(self, written: Written) -> str:
-        """The answer that was not tried."""
+        """The other answer to the question, in words."""
         question, answer = self.answer
         return written.of_keys(question).said(not answer)
 
 
 def _is_one(question: Question) -> str | None:
-    """The dim of which it is asked whether it is 1, or less than 2."""
+    """The dim of a question that is true at size 1 and at no other size, such as `n = 1` or `n < 2`; else None."""
     if len(question.dims) != 1:
         return None
     (name,) = question.dims
@@ -294,7 +299,7 @@ def _is_one(question: Question) -> str | None:
 
 
 def _is_least(question: Question, answer: bool) -> bool:
-    """Whether an answer is that one dim is at least a number larger than 1."""
+    """Whether an answer says that one dim is at least a number larger than 1."""
     if not question.is_order or answer or len(question.dims) != 1:
         return False
     (monomial, number), *more = (term for term in question.terms if term[0])
@@ -307,6 +312,6 @@ def _is_least(question: Question, answer: bool) -> bool:
 
 
 def _taken(space: Space, written: Written, key: str) -> str:
-    """Why a key was sampled: where its number was taken, if that is in the program."""
+    """The reason why a key was sampled: the program's line that read its number; empty if a library did."""
     file, line = next((at for name, at in space.pinned.items() if name in dims_of(written.terms[key])), ("", 0))
     return f"its number is taken at line {line}" if file and is_users(file) else ""

@@ -1,4 +1,4 @@
-"""Single needs of numbers of axes, and of shapes that arrays without one may have in common; see `rules`."""
+"""Guesses about numbers of axes, and about shapes that arrays without a shape may have in common; see `rules`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from weft.typecheck.proofs.whose import is_of_jax
 
 @dataclass(frozen=True)
 class Near:
-    """What a rule may be about.
+    """The sizes and keys that a rule may use.
 
     Attributes:
-        sizes: those of all keys that are whole numbers.
-        keys: those that a failure speaks of; all, if it speaks of none.
-        constants: sizes that the program is tied to from outside.
+        sizes: the sizes of all keys, where they are plain numbers.
+        keys: the keys whose sizes the failure mentions; all keys, if it mentions none.
+        constants: sizes of arrays and numbers outside of the program, which it may require.
     """
 
     sizes: Mapping[str, int]
@@ -30,18 +30,18 @@ class Near:
 
 
 def near_to(trial: Trial, constants: frozenset[int] = frozenset()) -> Near:
-    """What rules may be about for a trial that failed."""
+    """The sizes and keys that rules may use for a failing trial."""
     sizes = {key: size for key, size in trial.assignment.sizes.items() if isinstance(size, int)}
     return Near(sizes, list(trial.spoken_of) or list(sizes), constants)
 
 
 _RANKS = (1, 2, 0, 3, 4)
-# How many axes a `...` has at most.
+# The most axes of a `...`.
 _MOST_DOTS = 3
 
 
 def same_shapes(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
-    """All arrays whose annotations give no shape, of one number of axes, or of one shape."""
+    """The needs with all arrays whose annotations give no shape of the same shape, or the same number of axes."""
     keys = [key for key in trial.open_keys if key in near.sizes]
     names = dict.fromkeys(key.rpartition(".")[0] for key in keys)
     open_ranks = {key: rank for key, (rank, anonymous) in trial.ranks.items() if anonymous}
@@ -61,7 +61,10 @@ def same_shapes(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
 
 
 def same_dots(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
-    """The `...` of two arrays, or of all, of one shape: `"batch ... d"` twice, which binds nothing and may mean it."""
+    """The needs with the `...` of two arrays, or of all, of the same shape.
+
+    A `...` binds nothing, but the author of `"batch ... d"`, written twice, may mean the same axes.
+    """
     dots = [key for key, (_, anonymous) in trial.ranks.items() if anonymous and key.endswith("]")]
     groups = [*itertools.combinations(dots, 2), *([tuple(dots)] if len(dots) > 2 else [])]
     for first, *rest in groups if not needs.merged else ():
@@ -70,20 +73,22 @@ def same_dots(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
 
 
 def ranks_needed(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
+    # A name such as `*batch` promises any number of axes. Only a guard, an array without a shape, or a record that
+    # writes the name for other users may ask for a certain number.
     for key, (rank, anonymous) in trial.ranks.items():
         of_record = key in trial.ranks_of_records
         if key in dict(needs.ranks) or not (anonymous or trial.guard or of_record):
             continue
-        # A record may be a batch of itself for those who map over it: what it is by itself comes first.
+        # A record's `*name` may be there for users who map over a batch of records, so a single record comes first.
         ranks = sorted(_RANKS) if of_record else _RANKS
-        # A shape says `...` for what may come before its dims, so not for none at all, unless a guard says so.
+        # The author of a `...` expects axes there, so no axes at all are tried only if a guard asks for them.
         needless = 0 if key.endswith("]") and not trial.guard else rank
         others = (one for one in (*ranks, *_told(trial, rank)) if one not in (rank, needless))
         yield from (needs.plus(ranks=(key, other)) for other in others)
 
 
 def _told(trial: Trial, rank: int) -> Iterator[int]:
-    """The number of axes by which an array has too few, where JAX says how many it asks for."""
+    """The number of axes that an array needs, where JAX's error names two numbers of axes that do not agree."""
     found = re.search(rf"{names.UNLIKE_RANKS}(\d+) and (\d+)", str(trial.error)) if is_of_jax(trial.error) else None
     more = abs(int(found[1]) - int(found[2])) if found else 0
     if more and rank + more not in _RANKS:

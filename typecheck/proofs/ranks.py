@@ -1,4 +1,4 @@
-"""Other numbers of axes, once a program holds: for each `*name` and `...`, and for several that have one shape."""
+"""Trials with other numbers of axes, once a program holds: for each `*name` and `...`, and for several together."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from weft.typecheck.proofs.variations import Found, options_of_fields
 
 
 def vary_ranks(explainer: Explainer, found: Found) -> None:
-    """Other numbers of axes for each variadic name; for all arrays without a shape at once, where one alone fails."""
+    """Tries other numbers of axes for each variadic name; for arrays without a shape together if each fails alone."""
     base = found.passed[0]
     if found.needs.of_one_shape:
         _other_ranks_of_all(explainer, found)
@@ -25,11 +25,12 @@ def vary_ranks(explainer: Explainer, found: Found) -> None:
         if any(one == key for one, _ in found.needs.ranks):
             continue
         if anonymous and _speaks_of_axes(found.needs, key):
-            found.needs = found.needs.plus(ranks=(key, rank))  # of which axis is only said of this many
+            found.needs = found.needs.plus(ranks=(key, rank))  # its needs name axes by number, as of this many axes
             continue
         notes = _other_ranks(explainer, found, key)
         if notes:
             alone[key] = notes
+    # Two arrays without a shape that are added may have any number of axes, but the same: one alone always fails.
     together = [key for key in alone if len(alone[key]) > 1 and base.ranks[key] == (2, True)]
     if len(together) > 1:
         with contextlib.suppress(Unbuildable):
@@ -42,7 +43,7 @@ def vary_ranks(explainer: Explainer, found: Found) -> None:
 
 
 def _other_ranks_of_all(explainer: Explainer, found: Found) -> None:
-    """Other numbers of axes for the `...` of several arrays that are of one shape."""
+    """Tries other numbers of axes for the `...` of several arrays at once, which have the same shape."""
     base = found.passed[0]
     dots = {key.rpartition(".")[0] for pair in found.needs.alike for key in pair} & base.ranks.keys()
     for other in (0, 2) if dots and all(key.endswith("]") for key in dots) else ():
@@ -55,10 +56,11 @@ def _other_ranks_of_all(explainer: Explainer, found: Found) -> None:
 
 
 def _other_ranks(explainer: Explainer, found: Found, key: str) -> list[str]:
-    """Other numbers of axes for one variadic name, and which the program does not take, in words."""
+    """Tries other numbers of axes for one variadic name, and says in words which of them the program does not take."""
     base = found.passed[0]
     rank, anonymous = base.ranks[key]
     compared = explainer.target.compared_ranks
+    # A body that compares `x.ndim` with 4 may branch there, so the numbers next to those that it writes are tried, too.
     others = dict.fromkeys((0, 2, 1, *sorted(one + near for one in compared for near in (-1, 0, 1) if one + near > 2)))
     held, refused = {rank}, dict[int, Trial]()
     for other in others:
@@ -80,9 +82,10 @@ def _other_ranks(explainer: Explainer, found: Found, key: str) -> list[str]:
             refused[other] = trial
         else:
             found.failed.append(trial)
+    # Fewer axes are refused: the refused numbers are told one by one, since more axes held.
     if refused and max(refused) < max(held):
         return [f"{array_of(key)} is not of {axes(other)}{at_guard(trial)}" for other, trial in refused.items()]
-    if refused:  # nothing is known of more axes
+    if refused:  # more axes than those that held were refused, so the numbers that held are told
         *few, last = [str(one) for one in sorted(held)]
         said = f"{', '.join(few)} or {last} axes" if few else axes(int(last))
         return [f"{array_of(key)} is of {said}{at_guard(refused[max(refused)])}"]
@@ -94,7 +97,7 @@ def _of_ranks(explainer: Explainer, base: Trial, ranks: Mapping[str, int]) -> Tr
 
 
 def _speaks_of_axes(needs: Needs, key: str) -> bool:
-    """Whether needs are about axes of an array that has any number of them, but for their being another array's."""
+    """Whether needs are about single axes of an array of any number of axes, except that they equal another array's."""
     pairs = [*needs.multiples, *needs.equal, *needs.least, *((one, other) for one, other, _ in needs.order)]
     # The first axis of one is the first of another, however many they have.
     pairs += [pair for pair in needs.merged if len({one.partition("....")[2] or one for one in pair}) > 1]

@@ -1,4 +1,4 @@
-"""The report of a proof: what was found of each function, with the sizes that show it."""
+"""The report of a proof: a verdict on each function, with the sizes that show its failures."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from weft.typecheck.proofs.needs import spelled
 
 
 class Verdict(enum.Enum):
-    """What is known of a function's contract.
+    """The outcome of a proof.
 
-    `PROVED` is said of what holds for all sizes, whatever they are. `HOLDS` is what has conditions, or sizes of which
-    only some could be tried; which of the two, the report says beside it. `UNDECIDED` is what the search for a verdict
-    ended without: nothing that it knows shows that the contract holds, nor that it fails.
+    A contract is `PROVED` if it holds for all sizes and without a condition. It `HOLDS` if it has conditions, or sizes
+    of which only some could be tried; the report then lists these. It is `UNDECIDED` if the search ended and showed
+    neither that the contract holds nor that it fails.
     """
 
+    # From here on the words of the verdicts are those of reports, of `weft check` and of its JSON: interface.
     PROVED = "proved"
     HOLDS = "holds"
     FAILS = "fails"
@@ -35,7 +36,7 @@ class Cause(enum.Enum):
 
 
 class Edit(NamedTuple):
-    """A text of one line of a file, and the text to put in its place."""
+    """A change of one line of a file: the old text and its replacement."""
 
     file: str
     line: int
@@ -45,19 +46,19 @@ class Edit(NamedTuple):
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong, or looks wrong.
+    """One failure or warning.
 
     Attributes:
         rule: `contract` (an annotation that does not hold), `error` (the program raises), or a warning:
             `outer-product`, `memory-order`, `swapped-axes`, `dtype-drift`, `one-class` (only for one of the
             classes that an annotation allows). Under `strict` also `undecided`.
-        message: what is expected and what is found.
-        file, line: where: the function whose annotation it is, or the operation.
-        sizes: the smallest sizes found that show it.
-        options: which optional arguments were given or not, where that matters.
-        program: one of at most ten lines, without weft, that shows it; "" where none could be written.
-        fix: what would mend it, in words, if it looks like a common slip.
-        edit: the same as a change of a source, where it is known which text made the value.
+        message: the expected and the actual value, in words.
+        file, line: the function whose annotation is broken, or the operation.
+        sizes: the smallest sizes that show the finding.
+        options: the optional arguments that were given or left out, where that matters.
+        program: a program of at most ten lines that shows the finding without weft; "" where none could be written.
+        fix: how to mend it, in words, if it looks like a common mistake.
+        edit: the fix as a change of the source, where the text that made the value is known.
 
     >>> from jaxtyping import Array, Float
     >>> from weft.typecheck import verify
@@ -74,6 +75,7 @@ class Finding:
     line: int
     sizes: Mapping[str, Any] = field(default_factory=dict)
     options: tuple[str, ...] = ()
+    # Findings compare without program, fix and edit, which say how to show or mend a finding and not which it is.
     program: str = field(default="", compare=False)
     fix: str = field(default="", compare=False)
     edit: Edit | None = field(default=None, compare=False)
@@ -85,7 +87,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Contract:
-    """What was found of one function or method.
+    """The verdict on one function or method, with all that led to it.
 
     Attributes:
         name: its qualified name.
@@ -93,12 +95,12 @@ class Contract:
         verdict: the outcome.
         symbolic: the dims that were symbolic in the proof.
         sampled: the dims that only took particular sizes.
-        tried: the assignments of sizes that it held on.
-        assumptions: what it needs beyond its annotations.
-        failures: what is wrong.
-        warnings: what the lints say.
-        reason: why it was not checked, not decided, or not proved.
-        cause: the same as one of a few, if it is undecided.
+        tried: the assignments of sizes at which the contract held.
+        assumptions: the conditions that the program has beyond its annotations.
+        failures: the failures found.
+        warnings: the warnings found.
+        reason: why the contract was not checked, not decided, or not proved.
+        cause: the kind of the reason, if the contract is undecided.
     """
 
     name: str
@@ -116,7 +118,7 @@ class Contract:
 
     def __str__(self) -> str:
         lines = [f"{self.name}: {self.verdict.value}{self._way()}"]
-        # What fails does so where these are met.
+        # A failure is reported at sizes that meet the conditions, so a reader needs them to repeat it.
         lines += [f"  {'given' if self.verdict is Verdict.FAILS else 'holds when'} {one}" for one in self.assumptions]
         lines += [f"  {one.rule}: {one}" for one in self.failures]
         lines += [f"  warning, {one.rule}: {one}" for one in self.warnings]
@@ -135,7 +137,7 @@ class Contract:
 
 @dataclass(frozen=True)
 class Report:
-    """What `verify` returns: a contract for each function and method that it looked at.
+    """The result of `verify`: a contract for each function and method that it judged.
 
     It is true where every contract holds.
 
@@ -153,40 +155,42 @@ class Report:
 
     @property
     def failures(self) -> tuple[Finding, ...]:
-        """Everything that fails; under `strict` the warnings, and what is undecided, too."""
+        """All failures; under `strict` also the warnings and the undecided contracts."""
         return tuple(self._findings())
 
     @property
     def warnings(self) -> tuple[Finding, ...]:
-        """What the lints say."""
+        """The warnings of all contracts."""
         return tuple(one for contract in self.contracts for one in contract.warnings)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What the program needs beyond its annotations."""
+        """The conditions of all contracts beyond their annotations."""
         return tuple(dict.fromkeys(one for contract in self.contracts for one in contract.assumptions))
 
     @property
     def skipped(self) -> tuple[Contract, ...]:
-        """What could not be checked; each says why."""
+        """The contracts that could not be checked, each with its reason."""
         return tuple(one for one in self.contracts if one.verdict is Verdict.SKIPPED)
 
     @property
     def undecided(self) -> tuple[Contract, ...]:
-        """What the search ended without a verdict on; each says what it knew."""
+        """The contracts whose search ended without a verdict, each with its reason."""
         return tuple(one for one in self.contracts if one.verdict is Verdict.UNDECIDED)
 
     @property
     def verdict(self) -> Verdict:
-        """The weakest verdict of all; under `strict` a warning is a failure, but what is undecided stays that."""
+        """The weakest verdict of all contracts; under `strict` a warning is a failure. Undecided contracts stay so."""
         if any(one.failures or (self.strict and one.warnings) for one in self.contracts):
             return Verdict.FAILS
+        # From the weakest to the strongest: a green answer about a whole file must not say more than that of each
+        # function.
         order = (Verdict.SKIPPED, Verdict.UNDECIDED, Verdict.HOLDS, Verdict.PROVED)
         return min((one.verdict for one in self.contracts), key=order.index, default=Verdict.SKIPPED)
 
     @property
     def ok(self) -> bool:
-        """Whether nothing fails; what is undecided does so under `strict` only."""
+        """Whether nothing fails; an undecided contract fails under `strict` only."""
         return not self.failures
 
     @property
@@ -204,6 +208,7 @@ class Report:
         seen: set[tuple[Any, ...]] = set()
         for contract in self.contracts:
             for one in (*contract.failures, *(_strictly(contract) if self.strict else ())):
+                # A helper that several functions call breaks its annotation once, and not once for each of its callers.
                 place = (one.rule, one.file, one.line, one.message)
                 if place not in seen:
                     seen.add(place)
@@ -211,7 +216,7 @@ class Report:
 
 
 def _strictly(contract: Contract) -> Iterator[Finding]:
-    """What is a failure under `strict` only."""
+    """The findings that are failures under `strict` only."""
     yield from contract.warnings
     if contract.verdict is Verdict.UNDECIDED:
         yield Finding("undecided", contract.reason, contract.file, contract.line)

@@ -1,4 +1,4 @@
-"""Reshapes that cannot be: `jax.lax.reshape` takes any new shape while tracing, and only compiling finds it wrong."""
+"""Impossible reshapes in a jaxpr: `jax.lax.reshape` accepts any new shape while tracing, and only compiling fails."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 from weft.typecheck.proofs.axis_lints import frames, nested_jaxprs, shape_of
 from weft.typecheck.proofs.whose import is_users
 
-# How JAX begins, when it compiles such a reshape.
+# The beginning of JAX's error when it compiles such a reshape.
 REFUSED = "cannot reshape array"
 
 
 def impossible_reshape(closed: Any, own: frozenset[str]) -> tuple[Exception, tuple[str, int]] | None:
-    """The error of the first reshape in a jaxpr that changes the number of elements, and the user's file and line.
+    """The error of the first reshape that changes the number of elements, with the user's file and line; or None.
 
     Args:
         closed: a closed jaxpr.

@@ -1,8 +1,8 @@
-"""Single needs that might explain a failure, for what no question is asked of: what to try next, the likeliest first.
+"""Guesses of single needs that might explain a failure, where no question of the trace does; the likeliest first.
 
-Numbers of axes and of items are no sizes, and a size that was taken as a number asks nothing (`preconditions` has the
-rest). Each rule takes a failing trial and the needs so far, and yields these and one more. Most look only at the sizes
-that the failure speaks of.
+Numbers of axes and of items are no sizes, and a size whose number the program read asks no questions (`preconditions`
+reads the needs of all other sizes). Each rule takes a failing trial and the needs so far, and yields the needs with one
+more. Most rules look only at the sizes that the failure mentions.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from weft.typecheck.proofs.whose import Whose
 def candidates(
     trial: Trial, needs: Needs, constants: frozenset[int], taken: frozenset[str], whole: bool
 ) -> Iterator[Needs]:
-    """Single needs that might explain a failure, the likeliest first: those about the sizes that it speaks of.
+    """The needs with one more that might explain a failure, the likeliest first: about the sizes that it mentions.
 
     Args:
-        trial: what failed.
-        needs: those that it failed under.
+        trial: the failing trial.
+        needs: the needs under which it failed.
         constants: sizes that the program is tied to from outside.
-        taken: sizes whose numbers the program took.
-        whole: whether two whole sizes disagree in it, however they are dealt.
+        taken: keys whose numbers the program read.
+        whole: whether two sizes of keys disagree, whichever sizes are dealt, and not parts or multiples of sizes.
     """
     near = near_to(trial, constants)
     of_ranks = (
@@ -40,14 +40,14 @@ def candidates(
     )
     for rule in () if of_ranks else _OF_PROMISES if trial.breaks_promise else _RULES:
         yield from rule(trial, needs, near)
-    if not (of_ranks or whole or trial.breaks_promise):  # two whole sizes that disagree do so at round sizes, too
+    if not (of_ranks or whole or trial.breaks_promise):  # two unequal sizes still disagree at round sizes
         yield from _round_sizes(trial, needs, near, taken)
     if not (of_ranks or trial.guard):
         yield from _joined_configurations(trial, needs, near)
 
 
 def of_no_size(trial: Trial, needs: Needs, constants: frozenset[int]) -> Iterator[Needs]:
-    """Single needs that are about numbers of axes and of items, whatever sizes are asked for."""
+    """The needs with one more that is about numbers of axes or of items, whichever questions the trace asked."""
     near = near_to(trial, constants)
     if takes_apart(trial):
         yield from ranks_needed(trial, needs, near)  # it takes a fixed number of axes, or of items
@@ -71,10 +71,10 @@ def _merges(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
 
 
 def _as_recorded(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
-    """Dims of a record among the arguments that were one size in a recorded call, as its configuration may ask.
+    """The needs with two dims of a record equal that were equal in a recorded call, as its configuration may require.
 
-    An operator that is tagged as symmetric is square, whatever the annotation of its matrix says. The library that has
-    such records refuses others itself: what JAX says of shapes is about the program.
+    An operator that is tagged as symmetric is square, whatever the annotation of its matrix says. The library that
+    defines such records refuses others itself, so only its own errors count, and none of JAX's about shapes.
     """
     if trial.error is None or trial.violations or not _is_of_a_library(trial.error):
         return
@@ -91,24 +91,24 @@ def _is_of_a_library(error: Exception) -> bool:
     return bool(frames) and Whose(frozenset())[frames[-1].f_code.co_filename] == "library"
 
 
-# What is said of lists of another length than is asked for, by `zip(strict=True)` and by an index; not of which.
+# The errors of `zip(strict=True)` and of an index about a list of the wrong length; they do not say of which list.
 _UNPAIRED = re.compile(r"zip\(\) argument|(list|tuple) index out of range")
 
 
 def _items(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
-    """Collections of one number of items, or a size that is the number of items of one.
+    """The needs with two collections of the same length, or with a size that is the length of a collection.
 
-    A grid has a size for each axis, and its points as many coordinates; no annotation of `tuple[int, ...]` can say so.
+    A grid has a size for each axis, and its points as many coordinates; an annotation `tuple[int, ...]` cannot say so.
     """
     lengths = items_of(trial.assignment, trial.options)
     free = [place for place in lengths if place not in dict(needs.items)]
-    # They were found where all collections have as many items: it may be another one's.
+    # The need was found where all collections have the same length, so the size may be another collection's.
     for key, place in needs.counts:
         rest = tuple(one for one in needs.counts if one[0] != key)
         others = (other for other in free if lengths[other] != lengths[place])
         yield from (dataclasses.replace(needs, counts=(*rest, (key, other))) for other in others)
     unlike = [(one, other) for one in free for other in free if lengths[one] != lengths[other]]
-    # What was varied is the one that is unlike all others: those follow it, one of them or all.
+    # The collection whose length was varied differs from all others: one of these, or all, must follow it.
     unlike.sort(key=lambda pair: sum(one == pair[1] for _, one in unlike), reverse=True)
     yield from (needs.plus(items=pair) for pair in unlike)
     if len(unlike) > 2:
@@ -137,8 +137,7 @@ def _constants(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
 
 
 def _written(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
-    """A number that is written in the program and met a dim of a record that a function is given, `x: "b 784"`, or an
-    integer that no shape names: `Embed(rank=2)`."""
+    """The needs with a size fixed to a number in the error: for a record's dim (`x: "b 784"`) or a nameless integer."""
     known = {1, *near.sizes.values()}
     for key in near.keys:
         scopes = trial.scopes.get(key, frozenset())
@@ -154,14 +153,14 @@ def _written(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
 
 
 def _counts(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
-    """An integer that no shape names and that an error takes for the number of an axis: there are few axes."""
+    """The needs with a nameless integer of 1 to 3, where an error takes it for the number of an axis."""
     for key in near.keys if names.NO_SUCH_AXIS in str(trial.error) else ():
         if key in trial.configured and key not in dict(needs.equal):
             yield from (needs.plus(among=(key, (few,))) for few in (2, 1, 3) if few != near.sizes[key])
 
 
 def _is_fixed(key: str, number: int, trial: Trial, needs: Needs) -> bool:
-    """Whether a key is fixed already, or another dim of its scope is fixed to this very number."""
+    """Whether a key has a fixed size already, or another dim of its scope is fixed to this very number."""
     scopes = trial.scopes.get(key, frozenset())
     return any(
         one == key or (fixed == number and scopes & trial.scopes.get(one, frozenset())) for one, fixed in needs.equal
@@ -169,10 +168,10 @@ def _is_fixed(key: str, number: int, trial: Trial, needs: Needs) -> bool:
 
 
 def _round_sizes(trial: Trial, needs: Needs, near: Near, taken: frozenset[str]) -> Iterator[Needs]:
-    """Sizes at which divisions come out even, or roots, for sizes that the program took as numbers.
+    """The needs with round sizes, at which divisions and roots come out even, for keys whose numbers the program read.
 
-    Such a size asks nothing, so no condition can be read off it: where the program holds at some of these sizes, it is
-    told with them, and no condition is guessed from them.
+    Such a key asks no questions, so no condition can be read off. If the program holds at some round sizes, the report
+    lists these sizes as tried, and no condition is guessed from them.
     """
     known = {*dict(needs.equal), *dict(needs.among)}
     about = [key for key in near.keys if key not in known]
@@ -186,25 +185,25 @@ def _round_sizes(trial: Trial, needs: Needs, near: Near, taken: frozenset[str]) 
         yield dataclasses.replace(needs, among=(*needs.among, *sizes))
 
 
-# Each number divides the next one, and what is left of the division is even, and none of them: with 4 heads of 16
+# Each number divides the next one, and the quotient is no number of the chain: with 4 heads of 16
 # features, of which each head has 4, a program that mixes up the two would hold. The first keeps what may be few small,
 # then come multiples of most numbers, of powers of two, squares, and odd ones.
 _CHAINS = ((2, 12), (12, 288), (64, 1536), (4, 144), (3, 15))
-# How many pairs of sizes are tried: a trace for each, and each chain.
+# The most pairs of keys that are tried, with a trace for each pair and each chain.
 _MOST_PAIRS = 12
 
 
 def _written_in(guard: str) -> dict[int, None]:
-    """The numbers that a guard writes, as sizes that it may ask for: `if image.shape[-1] not in (1, 3)`."""
+    """The numbers in a guard's text, which may be the sizes that it asks for: `if image.shape[-1] not in (1, 3)`."""
     return dict.fromkeys(int(number) for number in re.findall(r"\b[1-9]\d{0,3}\b", guard.partition(": ")[2]))
 
 
 def _joined_configurations(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
-    """An integer that a record is made of and no shape names, as the size of an axis of what is given to it.
+    """The needs with a record's nameless integer equal to an axis of the data that the record is given.
 
-    `Likelihood(num_outputs=2)` takes targets of two columns, and no annotation can say that: the integer has none, so
-    this joins no two dims of a contract. It is no number of rows, nor is it one with another integer: a program that
-    has mixed up its widths, or broadcasts along a batch, would hold under such a need.
+    `Likelihood(num_outputs=2)` takes targets of two columns, and no annotation can say that. No two dims of a contract
+    are joined by this need, as the integer is none. It is never the first axis of the data, nor equal to another
+    integer: otherwise a program that mixes up its widths, or broadcasts along a batch, would hold.
     """
     of_records = [key for key in near.sizes if key in trial.configured and trial.scopes.get(key, frozenset()) - {""}]
     of_data = [key for key in near.sizes if key not in trial.numbers and key not in trial.leading]
@@ -216,10 +215,10 @@ def _joined_configurations(trial: Trial, needs: Needs, near: Near) -> Iterator[N
 
 _RULES: tuple[Rule, ...] = (_merges, _constants, _written)
 
-# Those for a result that is not what the annotations say. What raises asks something of its sizes, and refuses others;
-# what returns another shape than it says is wrong at these sizes, and is not made right by forbidding them. It may only
-# be that what annotations cannot link is one: dims of two records, a number of items, an array from outside.
+# The rules for a result that breaks its annotation. A program that raises refuses sizes. A program that returns another
+# shape than it promises is wrong at these sizes, and forbidding them does not make it right. All that can excuse it is
+# that sizes are equal which annotations cannot link: dims of two records, a number of items, an array from outside.
 _OF_PROMISES: tuple[Rule, ...] = (_merges, _constants)
 
-# Those for what has another number of axes than is asked for, or is of another kind: whatever its sizes are.
+# The rules for a wrong number of axes, or a value of a wrong kind, whatever its sizes are.
 _OF_RANKS: tuple[Rule, ...] = (_counts, same_dots, same_shapes, _as_recorded, _items, ranks_needed)

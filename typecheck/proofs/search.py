@@ -1,7 +1,8 @@
-"""The search of a proof: several assignments of sizes, and, where one fails, what would have made it hold.
+"""The search of a proof: trials at several assignments of sizes, and, where one fails, the needs that explain it.
 
-First a trial that holds is looked for, by needs (`explaining`) and by options taken otherwise; then all else is varied
-(`variations`); at last each question that the program asks of its sizes is answered both ways (`questions`).
+The search first looks for a trial that holds, by needs (`explaining`) and other options. Then it varies options,
+classes and numbers of axes (`variations`). At last it tries both answers to each question that the program asks of its
+sizes (`questions`).
 """
 
 from __future__ import annotations
@@ -40,17 +41,17 @@ from weft.typecheck.proofs.variations import (
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the search found.
+    """The result of a search.
 
     Attributes:
         passed: the trials that held.
-        failed: the first trial of each failure that nothing explains.
-        needs: what the passed ones need.
-        notes: other things that the program asks for, in words ("mask is given").
-        doubtful: the trials that fail for a class that may stand for an abstract one, and by no choice of that class.
-        ended: what ended the search before it had decided, if something did.
-        pending: the failure that it was looking for an explanation of when it ended.
-        answers: what is known of the questions that the program asks of its sizes.
+        failed: the first trial of each failure that no needs explain.
+        needs: the needs under which the passed trials hold.
+        notes: further conditions of the program, in words ("mask is given").
+        doubtful: the trials that fail for one concrete class of an abstract class, and by no guard of that class.
+        ended: the reason if the search ended before it had decided.
+        pending: the failure that the search was explaining when it ended.
+        answers: the outcome of the questions that the program asks of its sizes.
     """
 
     passed: tuple[Trial, ...]
@@ -64,7 +65,7 @@ class Outcome:
 
 
 def _is_about_texts(trial: Trial) -> bool:
-    """Whether a failure is about a text that was made up, which no sizes would mend."""
+    """Whether a failure is about a text that the trial made up, which no sizes mend."""
     looked_up = isinstance(trial.error, KeyError | AttributeError | ImportError | OSError | NameError)
     named = any(text in str(trial.error) for text in trial.texts.values())
     return bool(trial.texts) and (looked_up or named) and not trial.violations
@@ -74,7 +75,7 @@ class Search(Explainer):
     """The search for one target.
 
     Attributes:
-        found: what was found so far.
+        found: the trials, needs and notes so far.
     """
 
     def __init__(self, target: Target, dims: Mapping[str, Any], budget: Budget):
@@ -83,7 +84,7 @@ class Search(Explainer):
         self.answers = Answers()
 
     def begin(self) -> tuple[Trial, Needs]:
-        """The first trial that holds, with what it needs; one that fails, if nothing is found within the budget.
+        """The first trial that holds, with its needs; a failing trial, if none is found within the budget.
 
         Raises:
             Unbuildable: if the arguments cannot be built.
@@ -95,7 +96,7 @@ class Search(Explainer):
         return (base, Needs()) if started is None else (self.with_needs(*started, ascending), started[1])
 
     def run(self) -> Outcome:
-        """The whole search, once.
+        """Runs the whole search, once.
 
         Raises:
             Unbuildable: if the arguments cannot be built.
@@ -105,13 +106,15 @@ class Search(Explainer):
             self._decide()
         except Exhausted as exhausted:
             ended = exhausted
+        # Shrinking a failure, and the lints, make a few more trials. A verdict that stands must not end for want of
+        # budget.
         self._meter = None
         passed, notes = (one for one in found.passed if one.ok), dict.fromkeys(found.notes)
         lists = tuple(passed), tuple(found.failed), found.needs, tuple(notes)
         return Outcome(*lists, ended, self.pending, tuple(found.doubtful), self.answers)
 
     def _decide(self) -> None:
-        """Looks for needs under which every deal of sizes holds, then varies what else may vary."""
+        """Looks for needs under which every deal of sizes holds, then varies options, classes and numbers of axes."""
         base = self.attempt(Assignment())
         if isinstance(base.error, AnnotationError):
             self.found.failed.append(base)
@@ -120,13 +123,14 @@ class Search(Explainer):
             self.found.failed.append(base)
             return
         started = (base, Needs()) if base.ok else self._started(base)
-        # Needs are found at a few sizes, of which some may be one by chance.
+        # Needs were found at a single deal, at which an order or a divisor may hold by chance; so every deal is tried.
         if started is None or not self._dealt(*started, DEALS[: 1 if base.ok else None]):
             return
         found = self.found
         for vary in (vary_classes, vary_options, vary_ranks, vary_pairs):
             if not found.failed:
                 vary(self, found)
+        # Needs of axes that no passed trial has would be told of sizes that a reader does not see.
         if found.passed:
             found.needs = found.needs.about({key for trial in found.passed for key in trial.assignment.sizes})
         if not found.failed:
@@ -135,11 +139,11 @@ class Search(Explainer):
                 self._dealt(found.passed[0], found.needs, DEALS[1:])
 
     def _started(self, base: Trial) -> tuple[Trial, Needs] | None:
-        """Options and needs under which a failing trial holds; None, and the failure noted, if there are none.
+        """The options and needs under which a failing trial holds; None, with the failure noted, if there are none.
 
-        In the order of how much is taken for granted: other options and what they need; needs with the usual options;
-        other kinds of values for what got furthest; what lies behind a guard that was passed; names that records keep
-        to themselves; records that something else than their class has made.
+        The ways are tried in order, those that assume least first: other options with their needs; needs with the usual
+        options; other kinds of values for the trial that got furthest; needs behind a guard that a trial has passed;
+        records that do not share dims; records made by class methods or functions instead of their class.
         """
         self.pending = first = base
         other = self.otherwise(base)
@@ -154,13 +158,13 @@ class Search(Explainer):
             if further.ok:
                 needs = Needs()
             elif further.progress > self.furthest.progress:
-                # Arrays that have to be of integers may have to be of other shapes as well.
+                # Arrays that have to hold integers may need other shapes as well.
                 needs = self.explain(further, Needs(), ascending)
             if needs is not None:
                 base = further
                 self.found.notes += self._chosen(base, needs)
         if needs is None and self.beyond is not None:
-            # Sizes that are joined pass many a guard, and what fails then may fail because they are one.
+            # Joined sizes pass many a guard, and a later failure may come from the joining: this trial joins none.
             base, needs = self.beyond[0], self.explain(*self.beyond, ascending)
             if needs is None and base.error is None:
                 self.furthest = base
@@ -170,7 +174,7 @@ class Search(Explainer):
             base, needs = made
             self.found.notes += self._chosen(base, needs)
         if needs is None:
-            # Options that only move the error elsewhere get no further than the usual ones.
+            # Where other options only move the error elsewhere, the failure is told for the usual options.
             nearest = other if base is first and other.progress > first.progress else base
             self.found.failed.append(self._blamed(nearest))
             return None
@@ -178,16 +182,16 @@ class Search(Explainer):
         return base, needs
 
     def _blamed(self, nearest: Trial) -> Trial:
-        """The failure that is told, of those that nothing explains: what fails once other needs are met says more."""
+        """The failure to report, of those that no needs explain: preferably one that is left once needs are met."""
         further = self.furthest
-        # But sizes that were joined, and names that records keep to themselves, are not what the annotations say.
+        # But a trial with joined sizes, or with records that do not share dims, is no trial of what annotations say.
         blamed = nearest if further is None or further.joins_dims or further.assignment.apart else further
         if blamed.error is not None and not blamed.guard and self.at_end is not None:
-            return self.at_end  # all that is wrong then is wrong with the result, whatever the shapes
+            return self.at_end  # the program ran to its end, and only its result is wrong
         return blamed
 
     def _as_usual(self, base: Trial, other: Trial, needs: Needs) -> Trial:
-        """The trial with the usual options, if what another one needs is enough for that, too."""
+        """The trial with the usual options, if the needs of a trial with other options suffice for it, too."""
         if other is not base and needs != Needs():
             with contextlib.suppress(Unbuildable):
                 usual = self.with_needs(base, needs, ascending)
@@ -195,7 +199,7 @@ class Search(Explainer):
         return other
 
     def _dealt(self, base: Trial, needs: Needs, deals: Iterable[Deal]) -> bool:
-        """Whether it holds however sizes are dealt, under these needs or more."""
+        """Whether the trial holds at every deal of sizes, under these needs or further ones."""
         self.found.needs = needs
         for deal in deals:
             trial = self.with_needs(base, needs, deal)
@@ -205,11 +209,11 @@ class Search(Explainer):
                     self.found.failed.append(trial)
                     return False
                 needs = more
-                # Behind a guard of a constructor there are sizes that the first trial never met.
+                # The first trial may have ended at a guard of a constructor, before it met the sizes behind it.
                 sizes = {**trial.assignment.sizes, **base.assignment.sizes}
                 base = dataclasses.replace(base, assignment=dataclasses.replace(base.assignment, sizes=sizes))
                 trial = self.with_needs(base, needs, deal)
-                if not trial.ok:  # the condition holds at some sizes, and these are not among them
+                if not trial.ok:  # the needs suffice at the sizes at which they were found, and not at these
                     self.found.failed.append(trial)
                     return False
             self.found.passed.append(trial)
@@ -217,13 +221,13 @@ class Search(Explainer):
         return True
 
     def _chosen(self, base: Trial, needs: Needs) -> list[str]:
-        """What the options of a trial that holds say, where the usual ones do not hold."""
+        """The conditions on options, in words, of a trial that holds with other options than the usual ones."""
         taken = {place: option for place, option in base.assignment.options.items() if option and not is_class(place)}
         only = next(iter(taken), "") if len(taken) == 1 else ""
         excluded = self._not_both(base, only, needs) if only.endswith(_LEFT_OUT) else None
         if excluded is not None:
             return [excluded]
-        # Of several values the others are varied like those of any option: what was taken was only the first to hold.
+        # An option of several values was tried in order, and the first that held was taken; the rest is varied later.
         several = {place for place in taken if place in base.values and base.options.get(place, 0) > 2}
         self.found.settled |= taken.keys() - several
         return [
@@ -232,10 +236,10 @@ class Search(Explainer):
         ]
 
     def _not_both(self, base: Trial, one: str, needs: Needs) -> str | None:
-        """That an argument, which is left out in a trial that holds, is not given beside another one, if that is so."""
+        """The condition, in words, that two arguments exclude each other, if a trial holds only without one."""
 
         def fails(*given: str) -> Trial | None:
-            """With only these of the two given."""
+            """The trial with only these of the two arguments given, if it fails."""
             trial = with_option(self, base, {place: int(place not in given) for place in (one, other)}, needs)[0]
             return None if trial.ok else trial
 
@@ -252,5 +256,5 @@ class Search(Explainer):
         return None
 
 
-# Places of arguments that may be left out, or be None.
+# The endings of places where an argument may be left out, or be None.
 _LEFT_OUT = (" given", " present")

@@ -1,4 +1,4 @@
-"""A failing trial as it is told: findings with the program that shows them, and the reason if they are in doubt."""
+"""The findings of a failing trial, with a program that shows each, and the reason if the failure is in doubt."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from weft.typecheck.proofs.whose import is_users
 
 @dataclass(frozen=True)
 class Shown:
-    """A failing trial as it is told.
+    """The findings of a failing trial.
 
     Attributes:
-        findings: what is wrong.
-        doubt: why nobody without weft could see that, if so.
+        findings: the failures, with their programs.
+        doubt: why nobody without weft could see the failure; "" if somebody could.
     """
 
     findings: list[Finding]
@@ -33,14 +33,16 @@ class Shown:
 
 
 def shown(target: Target, trial: Trial, dims: Mapping[str, Any]) -> Shown:
-    """A failing trial as it is told.
+    """The findings of a failing trial, with their programs, and whether they are in doubt.
 
-    weft binds dims by instances and by integers, which jaxtyping does not. A user of weft has asked for that; whoever
-    wrote an installed package has not, so a failure that only weft sees there is in doubt.
+    weft binds dims by instances and by integers, which jaxtyping does not. A user of weft has asked for that. The
+    author of an installed package has not, so a failure there that only weft sees is in doubt.
     """
     strangers = not is_users(target.file)
     by_weft = False
     if trial.violations:
+        # One more trial in this process answers whether jaxtyping would see the violation. Running the program instead
+        # took processes without weft, and regular expressions over jaxtyping's messages.
         seen = _seen_by_jaxtyping(target, trial, dims)
         by_weft = seen.ok or (bool(seen.violations) and seen.place != trial.place)
         if strangers and (seen.ok or trial.violations[0].of_instances):
@@ -48,17 +50,19 @@ def shown(target: Target, trial: Trial, dims: Mapping[str, Any]) -> Shown:
                 findings_of(target, trial),
                 "only what instances and integers say of dims shows it, which jaxtyping does not bind",
             )
+        # jaxtyping sees another violation of this trial. Its author can see that one, so it is the one to tell.
         if strangers and by_weft:
             trial, by_weft = seen, False
     program = program_of(target, trial, dims, by_weft=by_weft)
     findings = [dataclasses.replace(one, program=program.text) for one in findings_of(target, trial)]
+    # A failure that nobody can repeat would be taken for one of weft.
     if strangers and not program.text:
         return Shown(findings, f"no program of a few lines shows it: {program.reason}")
     return Shown(findings)
 
 
 def _seen_by_jaxtyping(target: Target, trial: Trial, dims: Mapping[str, Any]) -> Trial:
-    """The same trial without what weft adds to jaxtyping."""
+    """The same trial, watched as jaxtyping would: neither instances nor integers bind dims."""
     try:
         return run_trial(target, trial.assignment, dims, AsJaxtyping)
     except Unbuildable:
@@ -66,7 +70,7 @@ def _seen_by_jaxtyping(target: Target, trial: Trial, dims: Mapping[str, Any]) ->
 
 
 def findings_of(target: Target, trial: Trial) -> list[Finding]:
-    """What a failing trial is to a reader."""
+    """The findings of a failing trial: its first violation, or else its error."""
     sizes = dict(trial.assignment.sizes)
     options = tuple(
         describe_option(trial, place, option)
@@ -84,6 +88,7 @@ def findings_of(target: Target, trial: Trial) -> list[Finding]:
             fix=one.fix.text if one.fix is not None else "",
             edit=_edit_of(one),
         )
+        # Violations after the first often follow from it, and each would be a finding of its own.
         for one in trial.violations[:1]
     ]
     if trial.error is not None and not findings:
@@ -93,13 +98,14 @@ def findings_of(target: Target, trial: Trial) -> list[Finding]:
 
 
 def _edit_of(violation: Violation) -> Edit | None:
-    """The fix of a return value as a change of the function's one `return`."""
+    """The change of a function's only `return` that mends its value; None if there are several, or no fix is known."""
     if violation.fix is None or not violation.fix.mend or violation.where != "return":
         return None
     place = only_return(violation.file, violation.line)
     if place is None:
         return None
     line, text = place
+    # A fix such as `{x}.T` binds tighter than most operators: `return a + b` becomes `return (a + b).T`.
     operand = ast.parse(text, mode="eval").body
     is_primary = isinstance(operand, ast.Name | ast.Attribute | ast.Subscript | ast.Call)
     mended = violation.fix.mend.format(x=text if is_primary else f"({text})")

@@ -1,8 +1,9 @@
-"""Targets: what there is to prove about a function, a class of Modules, or an instance.
+"""Targets: the functions and methods whose contracts are proved, for a function, a class of Modules, or an instance.
 
 A decorated function is proved as it was written: `jit`, `vmap` and checkers are taken off as far as `__wrapped__` goes,
-but for `vectorize`, and what it calls keeps its own. A class is constructed from the annotations of its `__init__`, and
-each public method with annotations is proved on the abstract instance. An instance is generalised (see `generalise`).
+except for `vectorize`; the functions that it calls keep their decorators. A class is constructed from the annotations
+of its `__init__`, and each public method with annotations is proved on the abstract instance. An instance is
+generalised (see `generalise`).
 """
 
 from __future__ import annotations
@@ -56,21 +57,22 @@ Generaliser = Callable[[Any], Callable[[Builder], Any]]
 
 
 def targets_of(thing: Any, given: Mapping[str, Any], generalise: Generaliser) -> list[Target]:
-    """What there is to prove.
+    """The targets of a thing, one for each contract.
 
     Args:
         thing: a function, a Module class, an instance, or a bound method.
         given: arguments to use as they are, by name.
-        generalise: makes, of an instance, a function that builds abstract ones like it.
+        generalise: turns an instance into a function that builds abstract instances like it.
 
     Raises:
         AnnotationError: in one line, for an annotation that cannot be read.
-        TypeError: if it is none of these.
+        TypeError: if the thing is none of these.
     """
     refuse_foreign(thing)
     if isinstance(thing, type):
         return _of_class(thing, given)
     if inspect.ismethod(thing) and not isinstance(thing.__self__, type) and not has_own_dims(type(thing.__self__)):
+        # A method of any other object is proved for this very object: no annotation says how to make another.
         first = inspect.unwrap(thing.__func__).__code__.co_varnames[:1]
         return [_of_function(thing.__func__, {**dict.fromkeys(first, thing.__self__), **given})]
     if has_own_dims(type(getattr(thing, "__self__", None))):  # equinox's bound methods are Modules themselves
@@ -86,7 +88,7 @@ def targets_of(thing: Any, given: Mapping[str, Any], generalise: Generaliser) ->
 
 
 def names_taken(thing: Any) -> frozenset[str] | None:
-    """The parameters that arguments can be given for; None if a function takes any."""
+    """The names of the parameters that arguments can be given for; None if a function takes any keyword."""
     cls = thing if isinstance(thing, type) else _class_of(thing) if inspect.isfunction(thing) else type(thing)
     if cls is not None and (has_own_dims(cls) or is_made(cls)):
         functions = [cls, *public_methods(cls), *(function for function, _ in unbound_methods(cls))]
@@ -125,25 +127,27 @@ def _of_function(function: Callable[..., Any], given: Mapping[str, Any]) -> Targ
         one.kind is inspect.Parameter.VAR_POSITIONAL or isinstance(one.annotation, SequenceOf)
         for one in signature.parameters
     ):
-        constants.add(2)  # how many values such a parameter gets
+        constants.add(2)  # the number of values that a trial passes to such a parameter
     target = _target(plain, plain.__qualname__, prepare, frozenset(constants), signature)
     target = dataclasses.replace(target, transformed=is_transformed(function))
     if vectorized is not None or not isinstance(plain, FunctionType):
         return target
+    # A matrix of 8 by 8 in the module would tie two dims to one size, and hide that the function mixes them up. So
+    # arrays from outside are abstract as well, unless the function needs their numbers.
     if not abstract_outside(plain, Builder(Assignment())):
         return target
     return dataclasses.replace(target, prepare=prepare_outside, instead=target)
 
 
-# What `jnp.vectorize` makes of any function has this code.
+# Every function that `jnp.vectorize` returns has this code object.
 _VECTORIZED = jnp.vectorize(len).__code__
 
 
 def _vectorized(function: Any) -> Callable[..., Any] | None:
-    """What `jnp.vectorize` has made of a function, if it has.
+    """The function that `jnp.vectorize` returned, if it is among the wrappers of a function, else None.
 
-    Its annotations may say `"*batch n"`, as those who call it see it, or `"n"`, as its body does. With what its body
-    takes it is called as without, so it is never taken off, as `vmap` is.
+    The function's annotations may be those of its callers, `"*batch n"`, or of its body, `"n"`. A vectorized function
+    takes both, so `vectorize` is not taken off, as `vmap` is.
     """
     while function is not None and getattr(function, "__code__", None) is not _VECTORIZED:
         function = getattr(function, "__wrapped__", None)
@@ -151,7 +155,7 @@ def _vectorized(function: Any) -> Callable[..., Any] | None:
 
 
 def _class_of(method: Any) -> type | None:
-    """The class of records that a function was written in, if that is where its name says that it is."""
+    """The class of records in whose body a function was written, found by the function's qualified name, else None."""
     plain = inspect.unwrap(method)
     owners = getattr(plain, "__qualname__", "").split(".")[:-1]
     found: Any = None
@@ -159,11 +163,13 @@ def _class_of(method: Any) -> type | None:
         found = getattr(plain, "__globals__", {}).get(owner) if i == 0 else getattr(found, owner, None)
     if not isinstance(found, type) or not is_made(found):
         return None
+    # Only if this very function is a public method there: the qualified name may lead to a later class of the same
+    # name, as in a notebook whose cell ran twice.
     return found if any(one is plain for one in public_methods(found)) else None
 
 
 def _has_fields(cls: type) -> bool:
-    """Whether a class is one of records or objects, or of dataclasses or named tuples that can be made like them."""
+    """Whether instances are made from annotated fields: of records, objects, dataclasses and named tuples."""
     return form_of(cls) not in (None, TYPEDDICT)
 
 
@@ -173,6 +179,7 @@ def is_made(cls: type) -> bool:
 
 
 def _of_partial(partial: Any, given: Mapping[str, Any]) -> list[Target]:
+    # The arguments of a `partial` are used as they are, as if they had been passed in `args`.
     inner = inspect.unwrap(partial.func)
     bound = inspect.signature(inner).bind_partial(*partial.args, **partial.keywords).arguments
     return [_of_function(inner, {**bound, **given})]
@@ -239,6 +246,7 @@ def _of_method(
             for size in own.sizes.values():
                 builder.used(size, scope)
             builder.names |= own.sizes.keys()
+            # Names that the class and the method share show that their authors mean the same dims; see `may_merge`.
             builder.names_outside |= own.sizes.keys() & names_of_signature(signature)
         _bind_computed(builder, record, signature, scope)
         args, kwargs = build_arguments(builder, signature, scope, given)
@@ -246,19 +254,21 @@ def _of_method(
 
     constants |= frozenset(_constants(written.function))
     target = _target(written.function, name, prepare, constants, signature)
-    # What `attribute` keeps around it raises by itself what a transform makes JAX raise.
+    # A method of a record is called with its transforms, and JAX then sees by itself that it is inside of one.
     transformed = form_of(cls) is OBJECT and is_transformed(called)
-    # A method of another package's base asks what is in this class's file, and its guards are there.
+    # A method that another package's base class defines calls hooks in this class's file, whose guards are there.
     own = target.own | {place_of(cls)[0]}
     return dataclasses.replace(target, own=own, inherited=function.__name__ not in vars(cls), transformed=transformed)
 
 
 def _bind_computed(builder: Builder, record: Any, signature: Signature, scope: Scope) -> None:
-    """Binds the dims of a method that properties of its record give, as `state_dim` of a model does."""
+    """Binds the dims of a method that are properties of its record, such as `state_dim` of a model."""
     for name in sorted(names_of_signature(signature) - scope.bound.keys()):
         if isinstance(inspect.getattr_static(type(record), name, None), property | functools.cached_property):
             with contextlib.suppress(Exception):  # whatever it computes
                 size = getattr(record, name)
+                # Integers of fields give dims their sizes elsewhere; many models tell their number of states by a
+                # property.
                 if isinstance(size, int) and not isinstance(size, bool) and size > 0:
                     scope.bound[name] = size
                     builder.used(size, scope)
@@ -273,7 +283,7 @@ def _of_unbound_methods(cls: type, given: Mapping[str, Any]) -> Iterator[Target]
 
 
 def _unreadable(function: Callable[..., Any], name: str, error: AnnotationError) -> Target:
-    """A function whose annotations make no sense: that costs it its proof, and no other method of its class."""
+    """The target of a function whose annotations cannot be read: it raises, and the rest of its class is proved."""
 
     def prepare(_: Builder) -> Call:
         raise error.with_traceback(None)
@@ -285,7 +295,7 @@ _SEEN = {"__call__", *OPERATORS}
 
 
 def public_methods(cls: type) -> Iterator[Callable[..., Any]]:
-    """The public methods, operators and properties with an array somewhere in their annotations; in order."""
+    """The public methods, operators and properties of a class with an array in their annotations, in order."""
     seen: set[str] = set()
     layer = layer_of(cls)
     own = () if layer is None else (layer.package,)
@@ -307,12 +317,12 @@ def public_methods(cls: type) -> Iterator[Callable[..., Any]]:
 
 
 def is_private(name: str) -> bool:
-    """Whether a name is none that others use: it begins with an underscore, and is no operator."""
+    """Whether a name is private: it begins with an underscore, and is no operator."""
     return name.startswith("_") and name not in _SEEN
 
 
 def function_in(value: Any) -> FunctionType | None:
-    """The function that something in a class's body runs: a method, a property, a static or class method; or None."""
+    """The function behind an attribute of a class: of a method, a property, a static or class method; else None."""
     if isinstance(value, property | functools.cached_property | staticmethod | classmethod):
         bound: Any = value
         value = getattr(bound, "fget", None) or getattr(bound, "func", None) or getattr(bound, "__func__", None)
@@ -321,7 +331,7 @@ def function_in(value: Any) -> FunctionType | None:
 
 
 def unbound_methods(cls: type) -> Iterator[tuple[Callable[..., Any], dict[str, Any]]]:
-    """The public static and class methods that a class defines itself, with what stands for the class."""
+    """The public static and class methods that a class defines itself, with the argument that passes the class."""
     for name, value in vars(cls).items():
         if name.startswith("_") or not isinstance(value, staticmethod | classmethod):
             continue
@@ -332,7 +342,7 @@ def unbound_methods(cls: type) -> Iterator[tuple[Callable[..., Any], dict[str, A
 
 
 def is_annotated(function: Callable[..., Any], owner: type | None = None) -> bool:
-    """Whether a function's annotations have an array in them; unreadable ones are a proof's to report."""
+    """Whether a function's annotations contain an array, or cannot be read, which its proof then reports."""
     try:
         signature = signature_of(function, owner)
     except AnnotationError:
@@ -340,6 +350,7 @@ def is_annotated(function: Callable[..., Any], owner: type | None = None) -> boo
     except (TypeError, ValueError):
         return False
     annotations: list[Annotation] = [signature.returns, *(one.annotation for one in signature.parameters)]
+    # A parameter without an annotation may hold arrays as well; on its own it makes no contract.
     return any(not isinstance(one, Anything) and holds_arrays(one) for one in annotations)
 
 
@@ -358,13 +369,13 @@ def _target(
 
 
 def with_names(target: Target, signature: Signature) -> Target:
-    """A target with what the annotations of its function name."""
+    """A target with the names and products of dims in the annotations of its function."""
     written = names_of_signature(signature, of_records=False)
     return dataclasses.replace(target, products=products_in(signature), written=written, beside=names_beside(signature))
 
 
 def _constants(function: Any) -> Iterator[int]:
-    """The sizes that a function is tied to from outside: of arrays that it closes over or finds in its module."""
+    """The sizes outside of a function that it may require: of arrays in its closure or module, and integer defaults."""
     for value in outside_values(function).values():
         yield from _sizes(value)
     for parameter in inspect.signature(function).parameters.values():

@@ -1,4 +1,4 @@
-"""One trace of a call, on shapes alone."""
+"""Tracing a call on shapes alone: the jaxpr, and no computation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from weft.core.records.leaves import is_array
 from weft.typecheck.arguments.abstract import closed, opened
 from weft.typecheck.arguments.builder import Unbuildable
 
-# Of a named axis that a program runs under: a prime, and none that a dim may have.
+# The size of a named axis that a program runs under: a prime that no dim has.
 _AXIS_SIZE = 127
 
 
@@ -23,25 +23,27 @@ def trace(
     around: Callable[..., Callable[[], None]] = lambda args, kwargs: lambda: None,
     axes: tuple[str, ...] = (),
 ) -> Any:
-    """The jaxpr of a call; only `ShapeDtypeStruct`s are traced, all else is given as it is.
+    """The jaxpr of a call. `ShapeDtypeStruct`s among the arguments are traced; all other leaves are passed as they are.
 
     Args:
-        function: what to call.
-        args, kwargs: what it is given, with `ShapeDtypeStruct`s for arrays.
-        around: gets the arguments inside the trace, and returns what to call when the function has returned: it may
-            have changed the objects among them.
+        function: the function to call.
+        args, kwargs: the arguments of the call, with `ShapeDtypeStruct`s for arrays.
+        around: is called with the arguments inside the trace, and returns a function that is called when `function` has
+            returned, to look at objects among the arguments, which the call may have changed.
         axes: names of axes that it runs under.
     """
     leaves, treedef = jax.tree.flatten(opened((args, dict(kwargs))))
     dynamic = [isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves]
 
     def run(*arrays: Any) -> list[Any]:
+        # Tracers take the places of arrays inside the trace, so that objects are made of them there.
         source = iter(arrays)
         live = [next(source) if traced else leaf for leaf, traced in zip(leaves, dynamic, strict=True)]
         positional, named = closed(treedef.unflatten(live))
         afterwards = around(positional, named)
         out = _ran(function(*positional, **named))
         afterwards()
+        # `make_jaxpr` returns arrays only: a function may return a text, or an object.
         return [leaf for leaf in jax.tree.leaves(opened(out)) if is_array(leaf)]
 
     arrays = [leaf for leaf, traced in zip(leaves, dynamic, strict=True) if traced]
@@ -49,7 +51,8 @@ def trace(
 
 
 def _ran(result: Any) -> Any:
-    """The first values of a generator, which may have no last one; what a coroutine returns, if it awaits nothing."""
+    """A function's result; of a generator its first values, and of a coroutine the value that it returns."""
+    # A generator of batches may never end; three values show whether one differs from those before it.
     if inspect.isgenerator(result):
         return list(itertools.islice(result, 3))
     if inspect.iscoroutine(result):

@@ -1,7 +1,7 @@
-"""One trial of a proof: build arguments under one assignment, trace, and see what does not hold.
+"""One trial of a proof: builds arguments under one assignment, traces the program, and collects what does not hold.
 
-A trial never computes: the program is traced on shapes. It is a fresh trace each time (JAX would otherwise reuse what
-it traced for equal shapes, and nothing would run that could be watched).
+A trial never computes: the program is traced on shapes. Each trial is a fresh trace. Otherwise JAX would reuse an
+earlier trace of equal shapes, and no function would run that could be watched.
 """
 
 from __future__ import annotations
@@ -37,46 +37,46 @@ from weft.typecheck.sizes.space import Space
 
 Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
-# All trials have one number for the arguments, and for JAX's own functions: these would take most of the time, traced
-# again in each trial.
+# The JAX context in which all trials build arguments and trace JAX's own functions. Traced anew in each trial, these
+# took most of its time: initialisers alone took two thirds of a layer's trial.
 _SHARED = 0
 _numbers = itertools.count(1)
 
 _COLLECTIONS = tuple | list | dict | set
 
-# A trial changes what the whole process sees: the filters of warnings, and arrays among a module's globals (`outside`).
+# A trial changes state of the whole process: filters of warnings, and arrays among a module's globals (`outside`).
 one_at_a_time = threading.RLock()
 
 
 class Signal(Exception):
-    """Stands for what a program raises that is no `Exception`, and says its name."""
+    """Stands for an exception of the program's own that is no `Exception`; its message is that class's name."""
 
 
 def only_built(_: Any) -> None:
-    """Stands for the call of a class that has no method to prove."""
+    """The function that is traced for a class without methods to prove: it takes the instance and does nothing."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """What is to be proved.
+    """A function or method whose contract is to be proved.
 
     Attributes:
         name: qualified name of the function or method.
         file, line: where it is defined.
-        prepare: builds the callable and its arguments.
+        prepare: makes the callable and its arguments with a builder.
         own: files that count as the user's, wherever they are.
         products: the products of dims that its annotations write, in order.
-        written: the names of dims that its annotations write, and not only the records among its arguments.
-        beside: the names of dims that are named for one array, of each that its annotations and its class speak of.
-        instead: what to prove if this one cannot be traced: the same, with arrays from outside as they are.
-        constants: sizes that the program is tied to from outside (arrays that it closes over).
-        compared: numbers that its body compares something with, a size perhaps.
-        compared_ranks: numbers of axes that its body compares something with.
-        axes: names of axes that it runs under, as inside a `vmap` that names one.
-        inherited: whether it is a method that a base class writes, for all that inherit it.
-        made: the instances that its trials have made, by class and arguments.
-        transformed: whether it is called through a transform that was taken off.
-        behind: the guards that numbers were taken to pass while they were made.
+        written: the names of dims in its own annotations, in contrast to those of records among its arguments.
+        beside: for each array in the annotations of the target and its class, the names of dims in the array's shape.
+        instead: the target to prove if this one cannot be traced: the same, with arrays from outside as they are.
+        constants: sizes outside of the program that it may require, such as those of arrays that it closes over.
+        compared: numbers that its body compares values with; a value may be a size.
+        compared_ranks: numbers that its body compares numbers of axes with.
+        axes: names of axes that it is run under, as inside a `vmap` with an `axis_name`.
+        inherited: whether it is a method that a base class defines, for all of its subclasses.
+        made: the instances that its trials have made, by class and arguments, so that each is constructed once.
+        transformed: whether a transform around it was taken off, under which callers call it.
+        behind: the guards that numbers were taken to pass while these instances were made.
     """
 
     name: str
@@ -100,40 +100,40 @@ class Target:
 
 @dataclass(frozen=True)
 class Trial:
-    """What one trace showed.
+    """The result of one trace.
 
     Attributes:
-        assignment: under which it ran, completed.
-        scopes: for each key the scopes that use it.
-        originals: for keys of a generalised instance, the sizes that they have in it.
-        leading: the keys that are the first of several axes of an array that the function is given.
+        assignment: the assignment of the trial, completed with all sizes, ranks and options that the trial met.
+        scopes: the scopes that use each key.
+        originals: the sizes of keys in the instance that is generalised.
+        leading: the keys that are the first of several axes of an array argument.
         linked: whether the function and the records that it is given have names in common.
-        ranks, options: what the builder met.
-        ranks_of_records: the `*name`s that only records among the arguments use.
-        violations: contracts that did not hold.
-        error: what the program raised.
+        ranks, options: the variadic names and the places of options that the builder met.
+        ranks_of_records: the `*name`s that only records among the arguments write.
+        violations: the contracts that did not hold.
+        error: the error that the program raised.
         error_at: the user's file and line that raised it.
-        guard: the place and text of the statement of the program's own that raised it on purpose, if one did.
-        progress: how far it got before the first thing went wrong.
-        jaxpr: what was traced, if nothing was raised.
-        open_keys: the argument of each key of an axis that its annotation says nothing of.
-        numbers: the keys of what is given as an integer, too.
-        configured: those of them that no shape names.
-        by_default: the integers that what makes records among the arguments takes by default.
-        classes: the names of the classes that may stand for an abstract one, by place.
-        values: what each option of a place is, as written, where it is one of some values.
-        optional: the dims that what may be left out names, by place.
-        makers: the names of what makes records beside their class, by the place of the record.
-        held: the classes of records that other ones among the arguments hold.
-        assumed: the callables that were called, of which nothing says what they return.
-        has_shapes: whether an annotation gives the axes of an array.
-        by_name: the arguments that are random keys by nothing but their names.
-        emptied: the collections of anything that nothing was put into.
-        texts: what was made up for strings of which nothing says what they may be, by place.
-        bare: annotations that nothing satisfies, and what they were taken for.
-        transformed: whether a transform was taken off the function.
+        guard: the place and text of the program's own statement that raised on purpose; "" if none did.
+        progress: how far the trial got before its first violation or error.
+        jaxpr: the jaxpr of the trace, if no error was raised.
+        open_keys: for each axis that no annotation names, its key and argument.
+        numbers: the keys whose sizes are integer arguments as well.
+        configured: the keys of integer arguments that no shape names.
+        by_default: the default integers of the constructors of records among the arguments.
+        classes: the names of the concrete classes for an abstract class, by place.
+        values: the text of each option of a place that is a value or a member of a union.
+        optional: the dims in the annotation of an argument that may be left out, by place.
+        makers: the names of class methods and functions that return a record, by the record's place.
+        held: the classes of records inside of other records among the arguments.
+        assumed: the callables that were called though no annotation says what they return.
+        has_shapes: whether any annotation gives the axes of an array.
+        by_name: the arguments that only their names show to be random keys.
+        emptied: the collections of anything that were left empty.
+        texts: the made-up strings, where nothing says which strings are possible, by place.
+        bare: annotations that nothing satisfies, each with the annotation that it was read as.
+        transformed: whether a transform around the function was taken off.
         passing: the guards that the numbers in arrays were taken to pass.
-        empty: the fields of records, and of objects, among the arguments in which there is a collection without items.
+        empty: the fields of records and objects among the arguments that hold an empty collection.
     """
 
     assignment: Assignment
@@ -172,7 +172,7 @@ class Trial:
 
     @property
     def refused(self) -> bool:
-        """Whether a class refused what its annotations allow, in no line of the user's: pydantic's do."""
+        """Whether the constructor of a class refused arguments that its annotations allow, as pydantic's do."""
         return isinstance(self.error, ValueError) and not self.progress[0] and not self.error_at[0]
 
     @property
@@ -182,27 +182,27 @@ class Trial:
 
     @property
     def breaks_promise(self) -> bool:
-        """Whether what a function returned, or a record holds, is not what its annotation says, which makes sense."""
+        """Whether a result or a field breaks its annotation, and the annotation makes sense at these sizes."""
         if not self.violations or self.violations[0].where.startswith("argument"):
             return False
         return min(self.violations[0].sizes, default=0) >= 0  # no axis is of size -1
 
     @property
     def joins_dims(self) -> bool:
-        """Whether two dims are one size in it of which annotations name one: axes without a name are no dims."""
+        """Whether the trial makes two dims the same size, at least one of which an annotation names."""
         keys = (*self.assignment.merged, *self.assignment.merged.values())
         return any(not self.ranks.get(key.rpartition(".")[0], (0, False))[1] for key in keys)
 
     @property
     def place(self) -> tuple[Any, ...]:
-        """Where it failed first, to tell one failure from another."""
+        """The place of the first violation, or of the error: trials that fail in one place have the same failure."""
         if self.violations:
             return self.violations[0].place
         return (*self.error_at, type(self.error).__name__)
 
     @property
     def mentioned(self) -> frozenset[int]:
-        """The sizes that the failure speaks of."""
+        """The sizes that the failure mentions."""
         if self.violations:
             first = self.violations[0]
             return frozenset(first.sizes or map(int, re.findall(r"\d+", first.message)))
@@ -212,13 +212,13 @@ class Trial:
 
     @property
     def complaint(self) -> str:
-        """What the failure says, whatever the sizes."""
+        """The failure's message with every number replaced by 0, to compare messages at different sizes."""
         text = self.violations[0].message if self.violations else str(self.error)
         return re.sub(r"\d+", "0", text)
 
     @property
     def spoken_of(self) -> tuple[str, ...]:
-        """The keys whose sizes, or multiples of them, the failure speaks of."""
+        """The keys whose sizes, or multiples of them, the failure mentions."""
         mentioned = self.mentioned
         return tuple(
             key
@@ -229,7 +229,7 @@ class Trial:
 
 
 def clashing_keys(trial: Trial) -> frozenset[str]:
-    """The keys of the sizes that disagree in an error, if all of these are sizes of keys."""
+    """The keys of the sizes that disagree in an error; none, if one of these is the size of no key."""
     sizes = clashing(str(trial.error)) if trial.error is not None and not trial.violations else set[int]()
     keys = frozenset(key for key, size in trial.assignment.sizes.items() if size in sizes)
     return keys if len(keys) == len(sizes) else frozenset()
@@ -245,16 +245,18 @@ def run_trial(
     """Traces a target under an assignment.
 
     Args:
-        target: what is traced.
+        target: the function to trace, with its arguments.
         assignment: sizes, ranks and options.
         dims: sizes that are kept fixed.
-        watching: makes what follows the trace, given what a `Watch` is.
-        space: what sizes that know themselves belong to. JAX's own functions are then traced with the rest, for what
-            they ask of these sizes is asked once.
+        watching: the class of the watch that follows the trace.
+        space: the space of symbolic sizes, if the assignment has any. JAX's own functions are then traced anew, since a
+            trace that is reused asks no questions.
 
     Raises:
         Unbuildable: if its arguments cannot be built.
     """
+    # An annotation that nothing satisfies is its author's error, but nobody can mend one in an installed package: there
+    # it is read as what it was meant to be.
     builder = Builder(assignment, dims, target.made, lenient=not is_users(target.file))
     passing = Passing(target.own)
     with (
@@ -293,7 +295,7 @@ def run_trial(
 
 
 def _met(builder: Builder) -> dict[str, Any]:
-    """What a trial keeps of what its builder met."""
+    """The attributes of a trial that its builder collected."""
     return {
         "scopes": builder.contracts_by_key(),
         "linked": bool(builder.names & builder.names_outside),
@@ -314,14 +316,14 @@ _MAPPINGS = ("originals", "ranks", "options", "open_keys", "classes", "values", 
 
 @contextlib.contextmanager
 def _of_jaxs_own() -> Iterator[None]:
-    """In which JAX's own functions are traced: for all trials, and with nobody looking on."""
+    """The context in which JAX's own functions are traced: shared by all trials, and not followed."""
     with among_jaxs_own(), trial_context(_SHARED):
         yield
 
 
 @dataclass
 class _Run:
-    """What a trace gave to its trial; `called` if its arguments were made."""
+    """The outcome of a trace, for its trial; `called` says whether its arguments were made."""
 
     called: bool = False
     error: Exception | None = None
@@ -335,11 +337,11 @@ def _run(target: Target, builder: Builder, watch: Watch, passing: Passing, share
     try:
         with trial_context(shared):
             function, args, kwargs = target.prepare(builder)
-        if not watch.violations:  # what was found while constructing must be found each time
+        if not watch.violations:  # a violation of a constructor must be found again in each trial
             target.made.update(builder.made)
             target.behind.update(passing.passed)
             ran.called = True
-            watch.calls.clear()  # what preparing calls differs, for some of it is kept
+            watch.calls.clear()  # the first trial calls constructors whose instances later trials reuse
         passing.ended = target.transformed
         with paused():
             _check_records(watch, (args, kwargs))
@@ -355,7 +357,7 @@ def _run(target: Target, builder: Builder, watch: Watch, passing: Passing, share
         ran.error = raised
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as raised:  # of a class of the program's own, which it raises as a sign to itself
+    except BaseException as raised:  # a class of the program's own, which it raises as a signal to itself
         if not raised_at(raised, target.own)[1] or not is_packages(file_of(type(raised)), target.own):
             raise  # such as a limit of time
         ran.error = Signal(type(raised).__name__).with_traceback(raised.__traceback__)
@@ -363,7 +365,7 @@ def _run(target: Target, builder: Builder, watch: Watch, passing: Passing, share
 
 
 def _complete(assignment: Assignment, builder: Builder) -> Assignment:
-    """An assignment with all that was asked of it."""
+    """The assignment with all sizes, ranks and options that the trial asked for."""
     return Assignment(
         dict(builder.sizes),
         {key: rank for key, (rank, _) in builder.ranks.items()},
@@ -374,7 +376,9 @@ def _complete(assignment: Assignment, builder: Builder) -> Assignment:
 
 
 def _progress(watch: Watch, called: bool, line: int) -> tuple[int, int, int]:
-    """How far a trial got, whose error, if any, was raised at a line."""
+    """How far a trial got: whether its arguments were made, how many places called, and the line of its error."""
+    # Places that call, and not calls: a scan that calls a function more often at larger sizes seemed to get further,
+    # and needs were added to needs until axes had 10^13 elements.
     calls = len(watch.calls) if watch.calls_at_violation is None else watch.calls_at_violation
     if watch.violations:
         # What is wrong with a record that has been made lies behind the guards of its constructor. What is wrong with a
@@ -385,20 +389,20 @@ def _progress(watch: Watch, called: bool, line: int) -> tuple[int, int, int]:
 
 
 def _empty_fields(made: list[Any]) -> frozenset[str]:
-    """The fields without items, also of objects of plain classes, as a graph is that was made without edges."""
+    """The fields that hold empty collections, also of plain objects, such as a graph that was made without edges."""
     fields = ((type(one).__name__, *field) for one in made for field in getattr(one, "__dict__", {}).items())
     return frozenset(f"{cls}.{name}" for cls, name, value in fields if isinstance(value, _COLLECTIONS) and not value)
 
 
 def _check_records(watch: Watch, args: Any) -> None:
-    """Holds the records and objects among the arguments to their own annotations; they were made abstractly."""
+    """Checks the fields of records and objects among the arguments, which the trial made, against their annotations."""
     for module in records_in(objects.opened(args)):
         watch.check_module(module)
     _check_objects(watch, args)
 
 
 def _around(target: Target, watch: Watch, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[[], None]:
-    """Notes the objects that a call is given, and returns what looks at them again when it has ended."""
+    """Records the objects among the arguments, and returns a function that checks them after the call."""
     before = shapes_of(args, kwargs)
 
     def afterwards() -> None:

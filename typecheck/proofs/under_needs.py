@@ -1,7 +1,7 @@
-"""Sizes that know themselves, for the dims of a proof: written so that whatever sizes they have, its needs are met.
+"""Symbolic sizes for the keys of a proof, written so that they meet its needs whatever their free dims are.
 
-`h divides n` makes `n` a product `h * n'`, and `k <= n` a sum `k + n'`: a trace over these asks nothing of what is
-needed.
+`h divides n` makes `n` a product `h * n'`, and `k <= n` makes it a sum `k + n'`. A trace over these sizes asks no
+question to which a need is the answer.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Written:
     """The size of each key, as a polynomial over free dims.
 
     Attributes:
-        terms: by key.
-        numbers: the number of each free dim at the sizes that are given.
+        terms: the polynomial of each key.
+        numbers: the number of each free dim at the given sizes.
         least: the smallest size that each free dim has.
-        back: the free dims that are no keys, in terms of keys.
-        parts: those of them that are a key over a number.
+        back: the free dims that are no keys, each as a polynomial over keys.
+        parts: the free dims that are a key divided by a number, as (key, number).
     """
 
     terms: dict[str, Terms] = field(default_factory=dict[str, Terms])
@@ -38,15 +38,15 @@ class Written:
     parts: dict[str, tuple[str, int]] = field(default_factory=dict[str, tuple[str, int]])
 
     def at(self, numbers: Mapping[str, int]) -> dict[str, int]:
-        """The size of each key at some numbers of the free dims."""
+        """The size of each key, where the free dims have the given numbers."""
         return {key: polynomials.value(terms, numbers) for key, terms in self.terms.items()}
 
     def of_keys(self, question: Question) -> Question:
-        """A question of free dims as one of keys."""
+        """A question about free dims, rewritten as a question about keys, which a reader knows."""
         terms = dict(question.terms)
         for name, (key, times) in self.parts.items():
             if any(name in monomial for monomial in terms) and all(monomial.count(name) < 2 for monomial in terms):
-                # Six times `n // 6` is n, since 6 divides it.
+                # `6 * n'` is `n`, since 6 divides `n`. A report with `6 * (n // 6)` would ask more of a reader.
                 terms = {
                     tuple(key if one == name else one for one in monomial): number * (1 if name in monomial else times)
                     for monomial, number in terms.items()
@@ -56,7 +56,7 @@ class Written:
         return question_of(question.is_order, replaced(terms, self.back.get))
 
     def dims(self, numbers: Mapping[str, int]) -> tuple[Space, dict[str, Any]]:
-        """The sizes of the keys as those of a new trace, in which the free dims have these numbers."""
+        """The space of a new trace in which the free dims have the given numbers, and the keys' sizes in it."""
         space = Space(dict(numbers), self.least)
         return space, {
             key: Dim(space, terms) if polynomials.dims_of(terms) else polynomials.value(terms, {})
@@ -65,12 +65,12 @@ class Written:
 
 
 def written_under(needs: Needs, sizes: Mapping[str, int], plain: Collection[str]) -> Written:
-    """Sizes under needs, which the sizes that are given meet.
+    """The keys' sizes as polynomials that meet the needs.
 
     Args:
         needs: the needs.
-        sizes: of all keys.
-        plain: the keys that stay numbers, beside those to which needs give one.
+        sizes: sizes of all keys that meet the needs.
+        plain: keys that stay plain numbers, in addition to those that needs fix.
     """
     found = Written()
     numbers = {*plain, *dict(needs.equal), *dict(needs.among), *dict(needs.counts)}
@@ -87,6 +87,7 @@ def written_under(needs: Needs, sizes: Mapping[str, int], plain: Collection[str]
     def size(key: str, above: tuple[str, ...] = ()) -> Terms:
         if key in found.terms:
             return found.terms[key]
+        # Needs in a circle (`a <= b`, `b <= a`) have no polynomial over free dims, so one of the keys stays a number.
         if key in numbers or key in above or not isinstance(sizes[key], int):
             return size_of_number(key)
         factors = [
@@ -100,14 +101,17 @@ def written_under(needs: Needs, sizes: Mapping[str, int], plain: Collection[str]
                 whole = _multiple_of_both(whole, size(one, (*above, key))) if isinstance(one, str) else whole
             number = polynomials.value(whole, found.numbers)
             if sizes[key] % number:
-                return size_of_number(key)  # of two divisors that have a common one, which no product says
+                return size_of_number(key)  # two divisors share a factor, which their product would count twice
             terms = product(whole, free(f"{key}'", sizes[key] // number, 1))
             found.back[f"{key}'"] = polynomials.quotient({(key,): 1}, replaced(whole, found.back.get))
             if whole.keys() == {()}:
                 found.parts[f"{key}'"] = key, whole[()]
         elif below is not None and below[0] not in above:
+            # Only the first order of a key is built in: a sum cannot exceed two unrelated sizes at once. The others
+            # stay questions.
             small = product(constant(below[1]), size(below[0], (*above, key)))
             apart = int((below[0], key) in needs.strict)
+            # A strict order leaves a rest of 1 or more: `k < n` is `n = k + n'` with `n' >= 1`.
             rest = sizes[key] - polynomials.value(small, found.numbers)
             terms = plus(small, free(f"{key}'", max(rest, apart), apart))
             found.back[f"{key}'"] = plus({(key,): 1}, replaced(small, found.back.get), -1)
@@ -122,7 +126,7 @@ def written_under(needs: Needs, sizes: Mapping[str, int], plain: Collection[str]
 
 
 def _multiple_of_both(one: Terms, other: Terms) -> Terms:
-    """The one that the other divides, or their product: a multiple of both, if not the least for all sizes."""
+    """A multiple of both polynomials: the polynomial that the other divides, or else their product."""
     if not polynomials.divided(one, other)[1]:
         return one
     return other if not polynomials.divided(other, one)[1] else product(one, other)

@@ -1,6 +1,6 @@
-"""What else may vary, once a program holds: options, and numbers of axes; two of them do in `pairs`, sizes in `sizes`.
+"""Trials with other classes and options, once a program holds; `ranks` varies numbers of axes, `pairs` two at once.
 
-Each function takes what was found so far, adds the trials that hold and those that fail, or what the program asks for.
+Each function takes what the search has found so far, and adds trials that hold, trials that fail, and conditions.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from weft.typecheck.proofs.trial import Trial
 
 @dataclass
 class Found:
-    """What a search has found so far.
+    """The trials and conditions that a search has found so far.
 
     Attributes:
         passed, failed, needs, notes: see `Outcome`.
-        settled: the places whose options have been spoken of.
-        beside: trials that hold with options of these.
-        doubtful: trials that fail for a class that may stand for an abstract one, and by no choice of that class.
+        settled: the places whose options a note mentions already.
+        beside: trials that hold with other options of these places.
+        doubtful: trials that fail for one concrete class of an abstract class, and by no guard of that class.
     """
 
     passed: list[Trial] = field(default_factory=list)
@@ -45,10 +45,10 @@ class Found:
 
 
 def vary_classes(explainer: Explainer, found: Found) -> None:
-    """Each class that may stand for an abstract one; those for which the program holds are named.
+    """Tries each concrete class of an abstract class, and notes the classes for which the program holds.
 
-    What raises for one of them by its own choice, or asks for what annotations leave open, is not for that class. Any
-    other failure is a finding about the program, whose annotation promises that class: it is kept, to be told.
+    If a guard raises for a class, or the failure depends on what annotations leave open, the program is not meant for
+    that class. Any other failure is a finding about the program, whose annotation promises to take that class.
     """
     base = found.passed[0]
     for place, names in base.classes.items():
@@ -65,7 +65,7 @@ def vary_classes(explainer: Explainer, found: Found) -> None:
                 found.passed.append(trial)
                 found.needs = further
                 holding[option] = _beside(base, trial, place)
-            elif not trial.ok:  # what holds under many needs of its own is not spoken of: they would be asked of all
+            elif not trial.ok:  # a class that needs much of its own is not named: needs are stated for all classes
                 failing.append(names[option] + at_guard(trial))
                 if not trial.guard and beyond_annotations(trial) is None:
                     found.doubtful.append(trial)
@@ -75,7 +75,7 @@ def vary_classes(explainer: Explainer, found: Found) -> None:
 
 
 def _beside(base: Trial, trial: Trial, place: str) -> str:
-    """The options that a trial takes beside another one that it was to take, in brackets."""
+    """The further options that a trial had to change to hold with another class, in brackets."""
     usual = base.assignment.options
     taken = {one: n for one, n in trial.assignment.options.items() if n and n != usual.get(one) and not is_class(one)}
     said = ", ".join(taken_option(trial, one, option) for one, option in taken.items())
@@ -83,7 +83,7 @@ def _beside(base: Trial, trial: Trial, place: str) -> str:
 
 
 def vary_options(explainer: Explainer, found: Found) -> None:
-    """Each option taken once, all else as in a trial that held."""
+    """Tries each option once, with everything else as in a trial that held."""
     base = found.passed[0]
     seen: set[str] = set(found.settled)
     queue = [base]
@@ -91,24 +91,24 @@ def vary_options(explainer: Explainer, found: Found) -> None:
     while queue:
         current = queue.pop(0)
         for place, count in current.options.items():
-            # Classes were varied before; dtypes are tried where something speaks of them, for most is for floats alone.
+            # Classes have been varied; dtypes are tried where an error names them, as most programs take floats alone.
             if place in seen or place.endswith((" dtype", " class")):
                 continue
             seen.add(place)
             for option in range(1, count):
                 try:
                     trial, further = with_option(explainer, current, {place: option}, found.needs)
-                except Unbuildable:  # what cannot be made was not tried
+                except Unbuildable:  # the option could not be tried, and the report says so
                     found.notes.append(without_option(current, place, option))
                     continue
-                # What is annotated as any number of items, or any tree, is written by many who mean a certain one.
+                # Many who annotate any number of items, or any tree, mean a certain one: a failure is only a condition.
                 given = place.endswith((" length", " tree", " width"))
                 if trial.ok and not _suits(explainer, found, further):
                     found.notes.append(without_option(trial, place, option))
                 elif trial.ok:
                     found.passed.append(trial)
                     found.needs = further
-                    queue.append(trial)  # options that only turn up behind this one
+                    queue.append(trial)  # an option may lead to arguments that have options of their own
                 elif (together := _left_out_together(explainer, current, trial, place, found.needs)) is not None:
                     found.passed.append(together)
                     more = (one for _, one in difference(current, together) if one != place)
@@ -129,13 +129,14 @@ def vary_options(explainer: Explainer, found: Found) -> None:
 
 
 def with_option(explainer: Explainer, base: Trial, options: Mapping[str, int], needs: Needs) -> tuple[Trial, Needs]:
-    """The trial with some options taken otherwise, and the needs that it holds under, if it does.
+    """The trial with some options changed, and the needs under which it holds.
 
-    If it does not, and the option is a class, the trial that got furthest: what fails once the guards of its
-    constructor are passed says more than these do.
+    If it fails and the option is a class, the trial that got furthest is returned: a failure behind the guards of the
+    class's constructor says more than the guards do.
     """
     fresh = with_changes(explainer, base, needs, options=options)
     of_class = any(map(is_class, options))
+    # Classes of a large hierarchy often fail alike: what neither options nor needs mended once is not tried again.
     if of_class and not fresh.ok and explainer.was_in_vain(fresh):
         return fresh, needs
     first = fresh
@@ -148,17 +149,17 @@ def with_option(explainer: Explainer, base: Trial, options: Mapping[str, int], n
         if of_class:
             explainer.in_vain.add((first.place, first.complaint))
         stuck = explainer.stuck if of_class else None
-        # Sizes that are joined pass many a guard, and what fails then may fail because they are one.
+        # Joined sizes pass many a guard, and a later failure may come from the joining.
         return (fresh if stuck is None or stuck.assignment.merged else stuck), needs
     return explainer.with_needs(fresh, further, ascending), further
 
 
 def _is_for_others(explainer: Explainer, trial: Trial, place: str) -> bool:
-    """Whether a member of a union, or the default of a record's field, raises that others are meant to take, too.
+    """Whether a failing member of a union, or a field left at its default, may be meant for other code than the target.
 
-    That of a record among the arguments its class writes, and that of an inherited method a base class, each for all
-    users: which members a function, or a subclass, takes is not written where it is. What is wrong with its own
-    result is wrong for each; that what it calls takes another member only says which it takes.
+    A record's class writes its unions for all users, and a base class those of its methods for all subclasses. Which
+    members a single function, or subclass, takes is written nowhere. A wrong result of the target itself is wrong for
+    each member. If a function that the target calls takes another member only, that is the member the target takes.
     """
     target = explainer.target
     own = any(one.place[:2] == (target.file, target.line) for one in trial.violations)
@@ -170,7 +171,7 @@ def _is_for_others(explainer: Explainer, trial: Trial, place: str) -> bool:
 
 
 def _suits(explainer: Explainer, found: Found, needs: Needs) -> bool:
-    """Whether what holds with other options holds under needs, too: they are stated of all together."""
+    """Whether all variants that held so far hold under the needs, too, since a report states needs for all of them."""
     if needs == found.needs:
         return True
     variants = {tuple(one.assignment.options.items()): one for one in reversed(found.passed)}
@@ -181,15 +182,15 @@ def _suits(explainer: Explainer, found: Found, needs: Needs) -> bool:
 
 
 def _is_open(trial: Trial) -> bool:
-    """Whether a failure with an option is about what annotations leave open, with which it may well hold."""
+    """Whether a failure depends on what annotations leave open: with another choice the option may hold."""
     return not trial.violations and beyond_annotations(trial) is not None
 
 
 def _left_out_together(explainer: Explainer, base: Trial, failing: Trial, place: str, needs: Needs) -> Trial | None:
-    """What holds without an argument that fails alone, for others are of a size that it would have had.
+    """The trial that leaves out an argument together with the arguments that share a dim with it, if it holds.
 
-    As the mean and the covariance of some points are, which are others where the points are left out: what takes
-    their place has a size of its own.
+    Left out alone, the argument is replaced by a default whose size differs from the size of the others. Points, with
+    their mean and covariance, are such a group.
     """
     spoken_of = {key.rpartition(".")[2] for key in failing.spoken_of}
     own = base.optional.get(place, frozenset()) & spoken_of
@@ -203,10 +204,9 @@ def _left_out_together(explainer: Explainer, base: Trial, failing: Trial, place:
 
 
 def _where_there_is_none(explainer: Explainer, failing: Trial, place: str) -> str | None:
-    """The sizes of which there is none where an argument is left out, if it holds there: `inputs_dim = 0`.
+    """The sizes that have to be 0 for a program to hold without an argument, in words: `inputs_dim = 0`; else None.
 
-    A model without inputs has weights for none of them. No other trial has a size of 0, for there most of what is wrong
-    is right.
+    A model without inputs has weights for no inputs. No other trial has a size of 0, at which most wrong programs hold.
     """
     own = failing.optional.get(place, frozenset())
     keys = [key for key in failing.spoken_of if key.rpartition(".")[2] in own]
@@ -217,7 +217,7 @@ def _where_there_is_none(explainer: Explainer, failing: Trial, place: str) -> st
 
 
 def _helped(explainer: Explainer, base: Trial, place: str, option: int, needs: Needs) -> bool:
-    """Whether an option that fails alone holds beside another one, or a field of a record beside a number of axes."""
+    """Whether an option that fails alone holds with another option, or a record's field with another number of axes."""
     ranks = (change_of(ranks={key: rank}) for key, (usual, _) in base.ranks.items() for rank in (1, 2) if rank != usual)
     if "." in place and goes_with(explainer, base, change_of(options={place: option}), ranks):
         return True
@@ -229,20 +229,20 @@ def _helped(explainer: Explainer, base: Trial, place: str, option: int, needs: N
 
 
 def options_of_fields(base: Trial) -> Iterator[Change]:
-    """Each option of a field of a record: it may say how many axes others have, which no annotation can."""
+    """Each option of a record's field, which may decide how many axes arguments have; no annotation can say that."""
     return (change_of(options={place: 1}) for place in base.options if "." in place)
 
 
 def _options_beside(explainer: Explainer, base: Trial, options: Mapping[str, int]) -> Iterator[dict[str, int]]:
-    """Options that fail alone, with each other one that changes something about that.
+    """Options that fail alone, together with each further option that changes the failure.
 
-    What fails there as the other one does alone, or before it comes to where the first fails, is a fault of the other,
-    which is looked for by itself.
+    If the two fail as the further option alone does, or earlier than the first options, the further option is at fault,
+    and it is tried by itself.
     """
     alone = explainer.attempt(changed(base, options=options))
     for other, count in base.options.items():
         for taken in range(1, min(count, MOST_CLASSES) if is_class(other) else count):
-            with contextlib.suppress(Unbuildable):  # what cannot be made helps nobody
+            with contextlib.suppress(Unbuildable):  # arguments that cannot be made mend nothing
                 if other in options or is_inert(explainer, base, options, other, taken):
                     continue
                 both = explainer.attempt(changed(base, options={**options, other: taken}))
@@ -254,14 +254,14 @@ def _options_beside(explainer: Explainer, base: Trial, options: Mapping[str, int
 
 
 def is_inert(explainer: Explainer, base: Trial, options: Mapping[str, int], other: str, taken: int = 1) -> bool:
-    """Whether one more option changes nothing of what a trial with some options fails with.
+    """Whether a trial with one more option fails as the trial without it does.
 
-    What would explain the one failure would explain the other, so it need not be looked for twice.
+    The same needs would explain both failures, so the search looks for them only once.
     """
     alone, both = (explainer.attempt(changed(base, options={**options, **more})) for more in ({}, {other: taken}))
     return _alike(both, alone)
 
 
 def _alike(one: Trial, other: Trial) -> bool:
-    """Whether a trial fails as another one does."""
+    """Whether two trials fail in the same place with the same message."""
     return not one.ok and (one.complaint, one.place) == (other.complaint, other.place)

@@ -1,4 +1,4 @@
-"""Violations: contracts that did not hold in a trace, and in which words."""
+"""Violations: contracts that did not hold in a trace, and the words that report them."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ class Violation:
     """A contract that did not hold at some sizes.
 
     Attributes:
-        function: the function or class whose annotation it is.
-        file, line: where it is defined.
-        where: which annotation: "argument x", "return", "field weight".
-        message: what was expected and what was found.
-        sizes: the two sizes that should have been one, if that is what is wrong.
-        inside: where the record is whose field it is, if the value holds one: "return.b".
-        of_rank: whether it is about the number of axes.
-        of_instances: whether it is about the dims of records, as only weft binds them: stacks, and links.
-        of_kind: whether it is about what the value is (a dict, another class), whatever its sizes are.
-        of_dtype: whether it is about the dtype of an array.
-        of_subclass: whether a subclass of the class of what was found is expected.
-        fix: what would mend it, if it looks like a common slip.
+        function: the function or class whose annotation is broken.
+        file, line: the definition of that function or class.
+        where: the annotation: "argument x", "return", "field weight".
+        message: the expected and the actual value, in words.
+        sizes: the two sizes that should be equal, if two sizes disagree.
+        inside: the place of the record whose field is wrong, if a value contains that record: "return.b".
+        of_rank: whether the number of axes is wrong.
+        of_instances: whether dims of records disagree, which only weft binds: stacks, and links.
+        of_kind: whether the kind of the value is wrong (a dict, another class), whatever its sizes are.
+        of_dtype: whether the dtype of an array is wrong.
+        of_subclass: whether the annotation expects a subclass of the value's class.
+        fix: how to mend it, if it looks like a common mistake.
     """
 
     function: str
@@ -49,16 +49,18 @@ class Violation:
 
     @property
     def place(self) -> tuple[str, int, str]:
-        """What makes two findings one."""
+        """The file, line and annotation, by which two violations are the same."""
         return (self.file, self.line, self.where)
 
 
 def describe(mismatch: Mismatch) -> str:
-    """One line: what was expected and what was found."""
+    """The expected and the actual value, in one line."""
     path = format_path(mismatch.path, "") if mismatch.path else ""
     text = f"{path}: " if path else ""
     text += f"expected {mismatch.annotation}, found {in_words(mismatch.value)}"
     if mismatch.dim is not None and mismatch.expected is not None and mismatch.reason != "link":
+        # A link is told in its own words below: its sizes belong to two records, and `dim is 5, not 7` would name
+        # neither.
         text += f": {mismatch.dim} is {mismatch.expected}"
         found = None if isinstance(mismatch.dim, VariadicDim) else _found(mismatch)
         text += f", not {found}" if found is not None else ""
@@ -67,13 +69,13 @@ def describe(mismatch: Mismatch) -> str:
 
 
 def wants_subclass(mismatch: Mismatch) -> bool:
-    """Whether a value is of a base class of the class that is expected."""
+    """Whether a value's class is a base class of the class that the annotation expects."""
     expected = getattr(mismatch.annotation, "cls", None)
     return isinstance(expected, type) and type(mismatch.value) in expected.__mro__[1:-1]
 
 
 def inside_of(mismatch: Mismatch) -> str:
-    """Where the outermost record is whose field does not fit, in words."""
+    """The place of the outermost record whose field does not fit, in words."""
     if not mismatch.outer:
         return ""
     slot, path = mismatch.outer[-1]
@@ -111,38 +113,40 @@ def _found(mismatch: Mismatch) -> Any:
 
 
 def sizes_of(mismatch: Mismatch) -> tuple[int, ...]:
-    """The sizes that disagree."""
+    """The two sizes that disagree; empty where the mismatch is not about two sizes."""
     if mismatch.reason == "batched":
         return tuple(one for one in mismatch.expected if isinstance(one, int))
     stacked = mismatch.stacked[0] if mismatch.stacked is not None else ()
     sizes = (mismatch.expected, *(stacked or (_found(mismatch),)))
+    # A mismatch of a variadic name compares whole shapes, and an axis may be missing: neither is a pair of sizes.
     return sizes if all(isinstance(one, int) for one in sizes) else ()
 
 
 def first_line(error: Exception | None) -> str:
-    """The first line of what an error says."""
+    """The first line of an error's message."""
     return (str(error).strip().splitlines() or [""])[0]
 
 
 def in_short(error: Exception | None) -> str:
-    """An error in one line, as Python ends a traceback."""
+    """An error in one line, like the last line of a Python traceback."""
     return f"{type(error).__name__}: {first_line(error)}"
 
 
 def with_components(error: Exception | None) -> str:
-    """An error in one line, with the components that differ: JAX names those of a carry or a branch further down."""
+    """An error in one line, with the components of a carry or branch that differ, which JAX names further down."""
     apart = [line.strip() for line in str(error).splitlines()[1:] if "but the corresponding " in line]
     return " ".join([in_short(error), *apart])
 
 
 def clashing(message: str) -> set[int]:
-    """The sizes that disagree, of an error that shows two shapes that should broadcast or match.
+    """The sizes that disagree in an error that shows two shapes which should broadcast or match.
 
     >>> sorted(clashing("add got incompatible shapes for broadcasting: (5, 17), (5, 11)."))
     [11, 17]
     >>> sorted(clashing("carry[2]: int32[11] -> int32[5]"))
     [5, 11]
     """
+    # The two shapes of a failing reshape differ in many axes, and only their numbers of elements disagree.
     if "reshape" in message:
         return set()
     found = re.findall(r"\(\d+,[\d, ]*\)|(?<=\d)\[\d[\d,]*\]", message)
@@ -151,6 +155,7 @@ def clashing(message: str) -> set[int]:
         size
         for number, one in enumerate(shapes)
         for other in shapes[number + 1 :]
+        # Aligned from the last axis, as broadcasting does; an axis of size 1 agrees with any other.
         for pair in zip(one[::-1], other[::-1], strict=False)
         if pair[0] != pair[1] and 1 not in pair
         for size in pair

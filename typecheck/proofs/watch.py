@@ -1,10 +1,10 @@
-"""Watching a trace: every annotated function of the user's that runs during it is checked, decorated or not.
+"""Watching a trace: checks every annotated function of the user's that runs during it, decorated or not.
 
-Following a trace (`following`) says which functions run, with which arguments, and what they return. So local
-functions, methods, and records built on the way are held to their annotations without anybody changing the program.
-What does not hold is written down, and the trace goes on: later findings are worth having too.
+`following` reports which functions run, with which arguments, and what they return. So local functions, methods, and
+records that the program builds are checked against their annotations without any change of the program. A violation is
+recorded and the trace goes on, so that later violations are found as well.
 
-Whose code is a user's, `whose` says; what a function's annotations ask of a call, `watched`.
+`whose` says which code is the user's, and `watched` makes the checks of a function from its annotations.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ class Watch:
 
     Args:
         own: files that count as the user's.
-        apart: whether every record keeps its names to itself.
-        about: file and line of the function that it is about.
+        apart: whether every record keeps its names to itself, so that equal names of two records may differ in size.
+        about: file and line of the function whose contract is proved.
 
     Attributes:
-        unreadable: what is wrong with an annotation of that function, if it cannot be evaluated.
-        violations: what did not hold, in the order it was met.
-        calls: from which places of the user's code which of the user's functions were called; how far a trace got. A
-            loop or recursion that goes on for longer, at larger sizes, gets no further by that.
-        calls_at_violation: how many there were, when the first violation was met.
-        space: what the sizes of the trace belong to, if they know themselves.
-        endless: the recursion without an end that was met, if one was; the program may have caught it.
+        unreadable: the error of an annotation of that function that cannot be evaluated, if there is one.
+        violations: the violations, in order.
+        calls: pairs of a user's function and a place in the user's code that calls it, which measure how far a trace
+            got. A loop or recursion that runs longer at larger sizes adds none.
+        calls_at_violation: the number of these pairs at the first violation.
+        space: the space of the trace's sizes, if they are symbolic.
+        endless: the endless recursion of the trace, if there was one; the program may have caught the error.
     """
 
-    # The policy where records share their names with the function that they are given to.
+    # The matching policy under which records share their names with the function that takes them.
     _shared = PROOF
 
     def __init__(self, own: frozenset[str] = frozenset(), *, apart: bool = False, about: tuple[str, int] = ("", 0)):
@@ -73,7 +73,7 @@ class Watch:
         self.endless: Endless | None = None
         self._depths = Depths()
         self._open: dict[int, tuple[Watched, Bindings]] = {}
-        # Generators between two values, with their frames, so that their identities stay theirs.
+        # Suspended generators. Their frames are kept alive, since `id` of a freed frame may be that of a later one.
         self._suspended: dict[int, tuple[FrameType, tuple[Watched, Bindings]]] = {}
         self._whose = Whose(own)
 
@@ -86,18 +86,18 @@ class Watch:
         self._following.__exit__(*raised)
 
     def ignores(self, code: CodeType) -> bool:
-        # Of the libraries that define records, the constructors are of interest.
+        # Libraries define base classes of the user's records, so their constructors are followed.
         whose = self._whose[code.co_filename]
         return whose == "plain" or (whose == "library" and code.co_name != "__init__")
 
     def wants(self, frame: FrameType) -> bool:
-        # Objects are checked when they have been made, those of libraries that define them too.
+        # A record is checked when its constructor returns, which may be an `__init__` that a library defines.
         return id(frame) in self._open or (
             frame.f_code.co_name == "__init__" and self._whose[file_of_init(frame)] != "plain"
         )
 
     def bindings_of(self, frame: FrameType) -> Bindings | None:
-        """What the names of an annotated function stand for in a call of it that runs now."""
+        """The bindings of the dims in a running call of an annotated function; None if it is not watched."""
         opened = self._open.get(id(frame))
         return None if opened is None else opened[1]
 
@@ -113,7 +113,7 @@ class Watch:
 
     def _called(self, frame: FrameType, thrown: bool) -> None:
         if id(frame) in self._suspended:
-            if not thrown:  # as it is when it is closed
+            if not thrown:  # an exception is thrown into a generator that is closed
                 _, self._open[id(frame)] = self._suspended.pop(id(frame))
             return
         site = (id(frame.f_code), *_site(frame.f_back, self._whose))
@@ -121,6 +121,7 @@ class Watch:
         try:
             self._depths.called(site, frame)
         except Endless as endless:
+            # Kept as well as raised: a program that catches RecursionError would go on, and its result would count.
             self.endless = self.endless or endless
             raise
         try:
@@ -129,7 +130,7 @@ class Watch:
             return
         if watched is None:
             return
-        given = frame.f_locals  # collected anew at each look
+        given = frame.f_locals  # read once: Python collects the dict anew at each access
         bindings = self.bindings_of_call(watched, given)
         try:
             _refuse_stack(given.get("self"), watched.signature.function, bindings)
@@ -144,7 +145,7 @@ class Watch:
         self._open[id(frame)] = watched, bindings
 
     def bindings_of_call(self, watched: Watched, arguments: dict[str, Any]) -> Bindings:
-        """The scope of one call: the dims of the instance, then the integers that are called like a dim."""
+        """The bindings at the start of a call: the dims of the instance, then integer arguments named like a dim."""
         signature = watched.signature
         first = signature.parameters[0].name if signature.parameters else ""
         record = arguments.get(first) if first == "self" else None
@@ -164,6 +165,7 @@ class Watch:
         elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
             values = list(value.values())
         else:
+            # `x: Float[Array, "n"] = None` is common, and means that None is allowed.
             if value is None and parameter.default is None:
                 return
             values = [value]
@@ -185,6 +187,8 @@ class Watch:
         if frame.f_code.co_name == "__init__":
             self._constructed(frame)
         elif opened is not None:
+            # The generator's own dims stay bound until it resumes, so each value is checked with those of its
+            # arguments.
             if how == "yield":
                 self._suspended[id(frame)] = frame, opened
             self._result(frame, how, value, *opened)
@@ -197,6 +201,8 @@ class Watch:
         try:
             if check is not None:
                 check(value, bindings)
+            # An expression such as `2*n` may wait for a name that a later value binds. A name that nothing binds is an
+            # error of the annotation, which only the proof of that function reports.
             settle(bindings, finally_=role == "return" and watched.place == self.about)
             if role == "return":
                 self._left(frame)
@@ -210,7 +216,7 @@ class Watch:
             self.unreadable = error
 
     def _left(self, frame: FrameType) -> None:
-        """Holds the objects that a function was given to their annotations once more: it may have changed them."""
+        """Checks the objects among a function's arguments again when it returns, since it may have changed them."""
         for name in frame.f_code.co_varnames[: frame.f_code.co_argcount]:
             if form_of_value(value := frame.f_locals.get(name)) is OBJECT:
                 self.check_module(value)
@@ -219,6 +225,7 @@ class Watch:
         code = frame.f_code
         record = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
         cls = type(record)
+        # `super().__init__()` returns before the record is complete; only the class's own constructor completes it.
         if not has_own_dims(cls) or getattr(cls.__init__, "__code__", None) is not code:
             return
         if is_users(file_of(cls), self.own):
@@ -229,7 +236,7 @@ class Watch:
             self._check(_converted(record), whole=True, given=sizes)
 
     def check_module(self, record: Any) -> None:
-        """Holds the fields of a record or object of the user's to their annotations; see `check_instance`."""
+        """Checks the fields of a record or object of the user's against their annotations; see `check_instance`."""
         self._check(record)
 
     def _check(
@@ -250,11 +257,12 @@ class Watch:
 
     def _violated(self, owner: Any, mismatch: Mismatch) -> None:
         if type(mismatch.value).__module__ == names.TREE_AT:
-            return  # a property that `eqx.tree_at` asks, of a record that holds what marks its leaves
+            return  # a property that `eqx.tree_at` reads, of a record whose leaves it has replaced by markers
         if _is_wrapper(mismatch):
             return
         if self.calls_at_violation is None:
             self.calls_at_violation = len(self.calls)
+            # Questions that are asked from here on may come from a value that is wrong already.
             if self.space is not None:
                 self.space.is_wrong = True
         file, line = place_of(owner)
@@ -271,7 +279,7 @@ class Watch:
             mismatch.reason in ("type", "class"),
             mismatch.reason == "dtype",
             wants_subclass(mismatch),
-            # Looking for a slip compares sizes: of sizes that know themselves, it would ask what no program asked.
+            # The search for a common mistake compares sizes, and would ask symbolic ones what no program asked.
             likely_fix(mismatch) if self.space is None else None,
         )
         if violation.place not in {one.place for one in self.violations}:
@@ -279,7 +287,7 @@ class Watch:
 
 
 class AsJaxtyping(Watch):
-    """A watch that sees what jaxtyping would: neither instances nor integers bind dims, and records keep theirs."""
+    """A watch that checks as jaxtyping would: neither instances nor integers bind dims, and records share none."""
 
     _shared = APART
 
@@ -288,18 +296,18 @@ class AsJaxtyping(Watch):
         return Bindings(Slot("argument", "", watched.signature.function, Anything()), lambda: given)
 
     def check_module(self, record: Any) -> None:
-        """Nothing: jaxtyping looks at a record as it is made, and later on nobody asks."""
+        """Does nothing, since jaxtyping checks a record only when it is made."""
 
 
 def _refuse_stack(record: Any, method: Any, bindings: Bindings) -> None:
-    """Refuses a stack as the `self` of a public method of records; what else is wrong with it is not said here.
+    """Refuses a stack of records as the `self` of a public method; other mismatches of `self` are reported elsewhere.
 
     Raises:
-        Mismatch: if it is one.
+        Mismatch: if `self` is a stack.
     """
     name = method.__name__
     if not isinstance(record, Module) or (name.startswith("_") and name != "__call__"):
-        return  # as at run time, where only these are checked
+        return  # private methods are not checked at run time either
     try:
         solution = check_instance(record, PROOF)
     except (Mismatch, AnnotationError):
@@ -309,9 +317,9 @@ def _refuse_stack(record: Any, method: Any, bindings: Bindings) -> None:
 
 
 def _is_wrapper(mismatch: Mismatch) -> bool:
-    """Whether a field of an installed package that is annotated as an array holds an object that is none instead.
+    """Whether a field of an installed package is annotated as an array and holds an object that wraps one.
 
-    Packages wrap what they keep (a constraint, "not trained") and leave the annotation as it was; theirs to decide.
+    Packages wrap arrays (with a constraint, as "not trained") and leave the annotation as it was. That is no violation.
     """
     if mismatch.slot.role != "field" or is_users(file_of(mismatch.slot.owner)):
         return False
@@ -327,14 +335,14 @@ def _count_of_parameters(code: CodeType) -> int:
 
 
 def _site(frame: FrameType | None, whose: Whose) -> tuple[int, int]:
-    """The place in the user's code that a call comes from."""
+    """The place in the user's code that a call comes from, found through the frames of libraries."""
     while frame is not None and whose[frame.f_code.co_filename] != "user":
         frame = frame.f_back
     return (0, 0) if frame is None else (id(frame.f_code), frame.f_lasti)
 
 
 def _converted(record: Any) -> Any:
-    """A record whose constructor has just ended, with its fields as equinox is about to convert them."""
+    """A record whose constructor has just returned, with its fields converted as equinox is about to convert them."""
     fields = getattr(type(record), "__dataclass_fields__", {}) if isinstance(record, eqx.Module) else {}
     converters = {name: one.metadata.get("converter") for name, one in fields.items()}
     if not any(converters.values()):
@@ -342,6 +350,6 @@ def _converted(record: Any) -> Any:
     made = object.__new__(type(record))
     for name, value in vars(record).items():
         converter = converters.get(name)
-        with contextlib.suppress(Exception):  # which equinox meets in a moment, and raises
+        with contextlib.suppress(Exception):  # equinox runs the same converter in a moment, and raises
             object.__setattr__(made, name, value if converter is None else converter(value))
     return made

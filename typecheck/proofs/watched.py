@@ -1,4 +1,4 @@
-"""Watched functions: which function a frame runs, and what its annotations ask of a call."""
+"""Watched functions: finds the function that a frame runs, and makes checks of its calls from its annotations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from weft.typecheck.proofs.whose import place_of
 
 
 class Watched:
-    """A function whose calls are checked: its signature, and the checks of it, made when they are first asked for."""
+    """A function whose calls are checked: its signature, and its checks, each made when it is first needed."""
 
     def __init__(self, signature: Signature):
         self.signature = signature
@@ -27,11 +27,11 @@ class Watched:
         self._checks: dict[tuple[Policy, str], tuple[Slot, Check | None]] = {}
 
     def argument(self, parameter: Parameter, policy: Policy) -> tuple[Slot, Check | None]:
-        """What is asked of an argument."""
+        """The slot and the check of an argument; the check is None where the annotation allows anything."""
         return self._row("argument", parameter.name, parameter.annotation, policy)
 
     def result(self, role: Literal["return", "yield"], policy: Policy) -> tuple[Slot, Check | None]:
-        """What is asked of a result, or of what a generator yields."""
+        """The slot and the check of a returned or yielded value."""
         return self._row(role, "", _annotation_of_result(self.signature, role), policy)
 
     def _row(
@@ -51,17 +51,17 @@ def _annotation_of_result(signature: Signature, role: Literal["return", "yield"]
     return returns if role == "return" and signature.flavour in ("function", "coroutine") else ANYTHING
 
 
-# By identity, with the code kept alive: code objects of two files are equal if the text is.
+# By identity, since code objects of two files are equal if their text is. Each code is kept alive, for its `id`.
 _watched: Recent[int, tuple[CodeType, Callable[[FrameType], Watched | None]]] = Recent(
     listed=("weft.typecheck.proofs.watched", "code")
 )
 
-# Of which of them the function closes over something.
+# The ids of codes whose functions close over values or have defaults.
 _closures: set[int] = set()
 
 
 def watched_of_code(frame: FrameType) -> Watched | None:
-    """The function that a frame runs, if it has annotations."""
+    """The function that a frame runs, if it has annotations, else None."""
     code = frame.f_code
     known = _watched.get(id(code))
     if known is None:
@@ -70,14 +70,14 @@ def watched_of_code(frame: FrameType) -> Watched | None:
 
 
 def forget_closures() -> None:
-    """Lets go of functions that close over values, and so of the arrays among them: for the end of a proof."""
+    """Drops the functions that close over values, and so the arrays among these; called at the end of a proof."""
     while _closures:
         _watched.forget(_closures.pop())
 
 
 def _find_function(frame: FrameType) -> Callable[[FrameType], Watched | None]:
     function = None if frame.f_code.co_name.startswith("<") else _function_of_code(frame)
-    # A wrapper shows the annotations of what it wraps, which is checked when it runs itself.
+    # A wrapper has the annotations of the function that it wraps, and that one is checked when it runs.
     if function is None or not getattr(function, "__annotations__", None) or hasattr(function, "__wrapped__"):
         return lambda _: None
     if function.__closure__ or function.__defaults__ or function.__kwdefaults__:
@@ -111,6 +111,6 @@ def _function_of_code(frame: FrameType) -> FunctionType | None:
         while node is not None and getattr(node, "__code__", None) is not code:
             node = getattr(node, "__wrapped__", None)
     if node is None:
-        # A local function, or one that a decorator has hidden: whoever holds the code is the function.
+        # No name leads to a local function, or to one behind a decorator. The function is then what refers to the code.
         node = next((one for one in gc.get_referrers(code) if isinstance(one, FunctionType)), None)
     return node

@@ -1,7 +1,7 @@
-"""Whose code a file holds, and where a function or class is defined.
+"""Whose code a file holds (the user's, a library's, JAX's), and where a function or class is defined.
 
-*User's* is every file outside the standard library, the installed packages, and weft's own machinery; a file that is
-itself being verified always counts.
+The *user's* are all files outside of the standard library, installed packages, and weft's own machinery. A file that is
+itself being verified always counts as the user's.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from weft.core.callers import Owner, owner_of
 
 @cached_by("nothing", most=1)
 def _targets() -> tuple[str, ...]:
-    """The folders on the path where `pip install --target` has put packages: it leaves their metadata beside them."""
+    """The folders on the path into which `pip install --target` has put packages, known by the metadata it leaves."""
     folders = [Path(one) for one in sys.path if one]
     return tuple(f"{one}/" for one in folders if next(one.glob("*.dist-info"), None) is not None)
 
 
 def is_installed(filename: str) -> bool:
-    """Whether a file is of the standard library or of an installed package, of this or of another environment."""
+    """Whether a file belongs to the standard library or to an installed package, of any environment."""
     return owner_of(filename) in ("standard", "installed") or filename.startswith(_targets())
 
 
-# How an op runs is machinery; ops and layers are programs like any other, where they are not installed.
+# These files run ops, so they are machinery. weft's other modules are programs to judge, unless weft is installed.
 _MACHINERY = tuple(str(Path(__file__).parents[2] / "modules" / name) for name in ("op.py", "untouched.py"))
 _IS_INSTALLED = any(name in __file__ for name in ("site-packages", "dist-packages"))
 
 
 @cached_by("file")
 def is_users(filename: str, own: frozenset[str] = frozenset()) -> bool:
-    """Whether a file holds user's code."""
-    if filename == "<string>":  # what dataclasses generate
+    """Whether a file holds the user's code."""
+    if filename == "<string>":  # a method that `dataclasses` has generated
         return False
     if filename in own:
         return True
@@ -48,17 +48,17 @@ def is_users(filename: str, own: frozenset[str] = frozenset()) -> bool:
 
 
 def is_transforms(filename: str) -> bool:
-    """Whether a file is one of JAX's, or of those of weft that define transforms."""
+    """Whether a file belongs to JAX, or to the parts of weft that define transforms."""
     return owner_of(filename) in ("jax", "machinery", "nnx")
 
 
 def is_of_jax(error: Exception | None) -> bool:
-    """Whether JAX raised an error, and neither a program nor Python."""
+    """Whether JAX raised an error, rather than a program or Python."""
     return _raised_by(error) == "jax"
 
 
 def is_of_library(error: Exception | None) -> bool:
-    """Whether an installed package raised an error, or equinox did."""
+    """Whether an installed package, or equinox, raised an error."""
     return _raised_by(error) in ("equinox", "installed")
 
 
@@ -68,7 +68,7 @@ def _raised_by(error: Exception | None) -> Owner | None:
 
 
 class Whose(dict[str, Literal["user", "library", "plain"]]):
-    """Whose code a file holds, found out at the first look-up; *plain* libraries define no records."""
+    """Whose code a file holds, computed at the first look-up. *Plain* libraries are those that define no records."""
 
     def __init__(self, own: frozenset[str]):
         self.own = own
@@ -80,7 +80,7 @@ class Whose(dict[str, Literal["user", "library", "plain"]]):
 
 
 def file_of_init(frame: FrameType) -> str:
-    """The file of a constructor; of one that dataclasses generated, that of its class."""
+    """The file of a constructor; if `dataclasses` generated it, the file of its class."""
     filename = frame.f_code.co_filename
     return frame.f_globals.get("__file__", filename) if filename == "<string>" else filename
 

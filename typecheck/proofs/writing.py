@@ -1,4 +1,4 @@
-"""Expressions: the arguments of a trial as source text, and the imports that the text needs."""
+"""Writes the arguments of a trial as Python expressions, with the imports that the expressions need."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from weft.typecheck.arguments.builder import Builder, key_dtype
 from weft.typecheck.arguments.enumerations import name_of_item
 from weft.typecheck.language.annotations import Anything, CallableOf
 
-# The name of a module begins with this if `weft check` loaded it from a file by its path, as no part of a package.
+# The prefix of names of modules that `weft check` has loaded by a file's path, outside of any package.
 LOADED = "weft_check_"
-# Names that a program uses itself: an imported function that is called like one gets a number.
+# Names that every program may use: an imported function of the same name gets a number.
 _TAKEN = ("jax", "jnp", "jaxtyping", "jaxtyped", "beartype", "runpy", "own", "stand_in")
-# The names of jaxtyping in the text of an annotation.
+# Names of jaxtyping in the text of an annotation, which a program has to import.
 _KINDS = re.compile(r"\b[A-Z]\w*(?=\[)|\bArray\b|\bPRNGKeyArray\b")
 
 
 class Unwritable(Exception):
-    """There is no short expression for a value."""
+    """No short expression makes a value; the message says which."""
 
 
 class Writer:
-    """Writes values as expressions, and remembers what these need.
+    """Writes values as expressions, and collects the names, imports and definitions that these need.
 
     Attributes:
-        builder: made the values, and knows how it constructed the records among them.
+        builder: the builder that made the values, which knows the constructor calls of the records among them.
         checks_calls: whether a stand-in for a callable has to check its arguments.
         names: the object that each name of the program refers to.
         modules: for each imported name its module, and its name there.
@@ -105,14 +105,16 @@ class Writer:
         return ".".join([name, *parts[1:]]) if is_global else name
 
     def expression(self, value: Any) -> str:
-        """An expression that makes a value.
+        """A Python expression whose value is equal to the given one.
 
         Raises:
-            Unwritable: if there is no short one.
+            Unwritable: if there is no short expression.
         """
         for classes, write in _EXPRESSIONS:
             if isinstance(value, classes):
                 return write(self, value)
+        # By identity: the builder knows with which arguments it made this very record, while its fields may have been
+        # computed.
         for made, _, constructor, args, kwargs in self.builder.calls:
             if made is value:
                 return self.call(constructor, self.named(getattr(constructor, "__func__", constructor)), args, kwargs)
@@ -130,6 +132,8 @@ class Writer:
 
     def array(self, value: jax.ShapeDtypeStruct) -> str:
         """An array of ones, or a random key, of a shape."""
+        # Values do not matter to a shape, but a random key has to be made by `jax.random`: its dtype takes no
+        # `jnp.ones`.
         if value.dtype == key_dtype():
             return f"jax.random.split(jax.random.key(0), {value.shape})" if value.shape else "jax.random.key(0)"
         return f'jnp.ones({value.shape}, "{value.dtype}")'
@@ -144,7 +148,7 @@ class Writer:
         )
 
     def _stand_in(self, value: Callable[..., Any], spec: CallableOf) -> str:
-        """A function in place of a callable: it returns its first argument, or an array as its annotation says."""
+        """An expression for a callable: a function that returns its first argument, or an array as annotated."""
         returned = "x" if isinstance(spec.returns, Anything) else ""
         if not self.checks_calls or not spec.parameters:
             return "lambda x, *_: x" if returned else f"lambda *_: {self._returned(value)}"
@@ -153,6 +157,7 @@ class Writer:
                 return name
         annotations = [str(parameter) for parameter in spec.parameters]
         same = [f"x{number}" for number, one in enumerate(spec.parameters) if one == spec.returns]
+        # A `lambda` has no annotations. Only a function with some lets jaxtyping refuse a call with other shapes.
         name = f"stand_in{len(self.definitions) or ''}"
         asked = ", ".join(f"x{number}: {annotation}" for number, annotation in enumerate(annotations))
         body = same[0] if same else "x0" if returned else self._returned(value)
@@ -163,7 +168,7 @@ class Writer:
         return name
 
     def _returned(self, stand_in: Callable[..., Any]) -> str:
-        """The value that a stand-in returns if it is called with nothing."""
+        """An expression for the value that a stand-in returns when it is called without arguments."""
         shapes = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if is_array(leaf) else leaf, stand_in()
         )

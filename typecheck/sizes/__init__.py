@@ -1,1 +1,1 @@
-"""Sizes that know themselves: what they are in terms of the dims, and what was asked of them; see README.md."""
+"""Sizes of a trace that record every comparison made of them, as polynomials over named dims; see README.md."""

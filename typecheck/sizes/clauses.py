@@ -1,7 +1,7 @@
-"""Conditions as clauses: of several answers to questions, one at least has to be so.
+"""Conditions on sizes as clauses: a program holds where at least one answer of each clause is the case.
 
-A guard that refuses some sizes is met on a *way*: after certain answers to what was asked before it. What it asks is
-that its own question be answered otherwise, or one of those before it.
+A program reaches a guard on a *way*: after certain answers to earlier questions. So the condition that the guard asks
+for is a disjunction: its own question has the other answer, or one of the earlier questions has.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ Answer = tuple[Question, bool]
 
 @dataclass(frozen=True)
 class Clause:
-    """Answers of which one is so.
+    """A disjunction of answers to questions.
 
     Attributes:
-        answers: them, in the order in which they are said.
-        at: the place of the guard that asks for it, in brackets.
+        answers: the questions, each with its answer, in the order in which a report prints them.
+        at: the place of the guard that asks for the clause, in brackets; empty if no guard does.
     """
 
     answers: tuple[Answer, ...]
     at: str = ""
 
     def allows(self, sizes: Mapping[str, int]) -> bool:
-        """Whether one is so at some sizes, as far as these are known."""
+        """Whether at least one answer is the case at these sizes, or may be, as its dims have no size here."""
         return any(not q.dims <= sizes.keys() or q.answer(sizes) is answer for q, answer in self.answers)
 
     def __str__(self) -> str:
@@ -35,11 +35,13 @@ class Clause:
 
 
 def beside(clauses: tuple[Clause, ...], more: Clause) -> tuple[Clause, ...]:
-    """Some clauses and one more: where two say the same but for one answer, which is yes in one and no in the other, it
-    does not matter."""
+    """The clauses with one more, simplified: clauses that differ only in one question's answer lose that question."""
     for clause in clauses:
+        # Of two disjunctions the shorter asks for more: beside `n <= 3`, a report need not say `n <= 3 or k = 2`.
         if set(clause.answers) <= set(more.answers):
             return clauses
+        # `A or n = 1` and `A or n != 1` together are `A`: a guard that a program reaches on both sides of an earlier
+        # comparison would be told as two conditions.
         apart = set(clause.answers) ^ set(more.answers)
         if len(apart) == 2 and len({question for question, _ in apart}) == 1:
             rest = tuple(one for one in clause.answers if one not in apart)

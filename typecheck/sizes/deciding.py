@@ -1,4 +1,4 @@
-"""Questions of sizes: whether the answer is one for all sizes, and at which sizes it is the other one.
+"""Questions of sizes: whether a question has one answer for all sizes, and sizes at which it has the other answer.
 
 Every comparison of sizes is `d = 0` or `d < 0` for a polynomial `d`. Quotients and remainders by numbers vanish when
 each dim is written as `period * t + rest`, once for each rest; what is left is a polynomial in the `t`s, which are 0 or
@@ -28,28 +28,28 @@ from weft.typecheck.sizes.polynomials import (
     written,
 )
 
-# Rests that are gone through at most, of all dims of a question together.
+# The most combinations of remainders that `decided` goes through for one question, over all of its dims.
 _MOST_RESTS = 600
-# Sizes of one dim among which those are looked for at which the answer is another.
+# `otherwise` looks for the other answer among this many sizes of one dim,
 _LARGEST = 400
-# No axis is larger: what JAX asks beyond, as whether an index takes 64 bits, is no matter of shapes.
+# No axis is larger. What JAX asks about larger numbers, such as whether an index needs 64 bits, is not about shapes.
 _LARGEST_TRACED = 1 << 20
-# The same of each of two dims.
+# among this many of each of two dims that change together,
 _LARGEST_OF_TWO = 30
-# Before the name of what stands for a quotient.
+# The prefix of the variables that stand for quotients: no dim of a program has such a name.
 _QUOTIENT = "\0"
-# The same of each of several, and how many.
+# and among this many of each of at most `_MOST_TOGETHER` dims that change together.
 _LARGEST_OF_MANY, _MOST_TOGETHER = 8, 4
-# How many of them are looked at for one that is no other dim's size.
+# Among this many sizes with the other answer, `otherwise` looks for a size that no other dim has.
 _FEW = 8
 
 
 @dataclass(frozen=True)
 class Question:
-    """`terms = 0` or `terms < 0`, asked of sizes.
+    """A comparison that a trace made of its sizes: `terms = 0` or `terms < 0`.
 
     Attributes:
-        is_order: whether it is `< 0` that was asked.
+        is_order: whether the comparison is `terms < 0`.
         terms: the polynomial, frozen.
     """
 
@@ -58,11 +58,11 @@ class Question:
 
     @property
     def dims(self) -> set[str]:
-        """The dims that it is about."""
+        """The dims that the question is about."""
         return dims_of(dict(self.terms))
 
     def answer(self, sizes: Mapping[str, int]) -> bool | None:
-        """The answer at some sizes; None where it makes no sense."""
+        """The answer at these sizes; None where the question divides by 0."""
         try:
             found = value(self.terms, sizes)
         except ZeroDivisionError:
@@ -70,7 +70,7 @@ class Question:
         return found < 0 if self.is_order else found == 0
 
     def said(self, answer: bool) -> str:
-        """The answer in words, as the end of "holds when": what is added on one side, what is taken off on the other.
+        """The answer in words, as the end of "holds when", with each term on the side where its sign is positive.
 
         >>> Question(True, frozen({("k",): 1, ("n",): -1, (): -1})).said(True)
         'k <= n'
@@ -100,9 +100,10 @@ class Question:
 
 
 def question_of(is_order: bool, terms: Terms) -> Question:
-    """The question, an equation the same one whichever of its sides came first, and an order without a quotient.
+    """The question in a normal form, by which equal questions are recognised.
 
-    `x // c < y` is `x < c * y`, for no size is negative.
+    An equation is the same whichever of its sides came first. An order has no quotient: `x // c < y` is `x < c * y`,
+    since no size is negative.
     """
     if is_order:
         terms = _without_quotient(terms)
@@ -124,10 +125,10 @@ def _without_quotient(terms: Terms) -> Terms:
 
 
 def decided(question: Question, least: Mapping[str, int]) -> bool | None:
-    """The answer to a question, if it is the same for all sizes.
+    """The answer to a question if it is the same for all sizes, else None.
 
     Args:
-        question: what is asked.
+        question: the comparison to decide.
         least: the smallest size that each dim has.
 
     >>> half = frozen({("n",): 1}), frozen({(): 2})
@@ -167,15 +168,15 @@ def decided(question: Question, least: Mapping[str, int]) -> bool | None:
 
 
 def _beyond(terms: Terms, least: Mapping[str, int]) -> Terms:
-    """The polynomial over what the dims have beyond their smallest size."""
+    """The polynomial in new variables: by how much each dim exceeds its smallest size. All of them are 0 or more."""
     smallest = {name: 0 if name.startswith(_QUOTIENT) else least.get(name, 1) for name in dims_of(terms)}
     return replaced(terms, lambda name: plus(constant(smallest[name]), {(name,): 1}))
 
 
 def _without_atoms(terms: Terms) -> Iterator[Terms]:
-    """What a polynomial is at the least and the most that each remainder may be; a quotient is any number from 0 on.
+    """The polynomial at the least and the greatest value of each remainder, with a new variable for each quotient.
 
-    It is linear in each, so what has one sign at both ends has it between them.
+    The polynomial is linear in each remainder, so a sign that it has at both ends it also has between them.
     """
     atom = next((one for monomial in terms for one in monomial if isinstance(one, Atom)), None)
     if atom is None:
@@ -190,7 +191,7 @@ def _without_atoms(terms: Terms) -> Iterator[Terms]:
 
 
 def _with(terms: Terms, atom: Atom, end: Terms) -> Terms:
-    """A polynomial with another one in place of an atom."""
+    """The polynomial with another polynomial, `end`, in place of an atom."""
     total: Terms = {}
     for monomial, coefficient in terms.items():
         part: Terms = {tuple(one for one in monomial if one != atom): coefficient}
@@ -201,7 +202,7 @@ def _with(terms: Terms, atom: Atom, end: Terms) -> Terms:
 
 
 def _sign_of(question: Question, terms: Terms) -> bool | None:
-    """The answer for a polynomial over what is 0 or more; None if it is not the same everywhere."""
+    """The answer for a polynomial whose variables are 0 or more; None if the signs of its terms do not decide it."""
     if not terms:
         return not question.is_order
     positive = all(coefficient > 0 for coefficient in terms.values())
@@ -219,15 +220,15 @@ def _sign_of(question: Question, terms: Terms) -> bool | None:
 def otherwise(
     asked: Sequence[tuple[Question, bool]], sizes: Mapping[str, int], least: Mapping[str, int]
 ) -> Iterator[dict[str, int]]:
-    """Sizes at which a question has the other answer, and those that were asked before it the same.
+    """Sizes at which a question has the other answer, while every earlier question keeps its answer.
 
     Args:
-        asked: the questions of a trace with their answers, up to the one that is to be answered otherwise.
+        asked: the questions of a trace with their answers; the last one is to have the other answer.
         sizes: of all dims in that trace.
         least: the smallest size that each dim has.
 
     Yields:
-        Sizes that differ in one dim first, then in two; of each, those that are no other dim's size, too.
+        Sizes that differ in one dim first, then in two, then in several; preferably sizes that no other dim has.
     """
     (question, now), before = asked[-1], [(one, answer, one.dims) for one, answer in asked[:-1]]
     names, taken = sorted(question.dims), set(sizes.values())
@@ -244,8 +245,8 @@ def otherwise(
     for name in names:
         found = ({name: size} for size in _candidates(question, name, sizes) if size >= least.get(name, 1))
         first = list(itertools.islice(are_otherwise(found, name), _FEW if not question.is_order else None))
-        # What is another dim's size, too, would be another coincidence beside the one that is asked about. Of an order,
-        # what is nearest to its edge is tried: beyond, further questions may decide.
+        # A size that another dim has, too, would be a coincidence that the question is not about. For an order,
+        # the size nearest to its edge is preferred: further off, other questions may decide.
         first.sort(key=lambda one: question.is_order and abs(value(dict(question.terms), {**sizes, **one})))
         first.sort(key=lambda one: one[name] in taken)
         yield from ({**sizes, **one} for one in first[:1])
@@ -262,7 +263,7 @@ def otherwise(
 
 
 def _candidates(question: Question, name: str, sizes: Mapping[str, int]) -> Iterator[int]:
-    """Sizes of a dim at which the answer may be another: small ones, and those about where a linear question turns."""
+    """Sizes of a dim at which a question may have the other answer: small ones, and those near a linear one's root."""
     yield from range(_LARGEST)
     terms = dict(question.terms)
     slope = terms.get((name,), 0)

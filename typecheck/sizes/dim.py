@@ -1,11 +1,12 @@
-"""`Dim`: a size that JAX takes for a symbolic dimension, and Python's own functions for an integer.
+"""`Dim`: a size that JAX treats as a symbolic dimension, and a program as an integer.
 
-It is a polynomial over the dims of a `Space`. Arithmetic gives further ones. A comparison is answered by the numbers
-that the dims have, and noted: the space then has every question that the trace asked of its sizes. Where Python must
-have an integer (`range`, a list's index, a name), it gets the number, and the dims are *pinned*.
+A `Dim` is a polynomial over the dims of a `Space`, and arithmetic on it gives further polynomials. The space answers
+each comparison by the numbers of the dims and records it, so that it ends up with every question that the trace asked
+of its sizes. Where Python must have an integer (`range`, a list's index, a name), it gets the number, and the dims are
+*pinned*.
 
-`Real` is what a division or a root of one gives: a float that goes on knowing where it comes from, so that a scale
-`1 / sqrt(d)` says nothing of `d`, and a comparison of it pins.
+`Real` is the result of dividing a `Dim` or taking its root: a float that remembers the sizes it was computed from. So a
+scale `1 / sqrt(d)` asks nothing of `d`; only a comparison of the scale does.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _OWN = tuple(f"{_ROOT / room}{os.sep}" for room in ("core", "transforms", "modul
 
 
 def _is_silent(frame: FrameType) -> bool:
-    """Whether a frame runs code of JAX, of NumPy or of weft: what it does with a size is not the program's doing."""
+    """Whether a frame runs code of JAX, of NumPy or of weft, whose use of a size is no decision of the program."""
     return _is_silent_file(edge.caller(frame).f_code.co_filename)
 
 
@@ -46,7 +47,7 @@ def _is_silent_file(file: str) -> bool:
 
 
 def _at(depth: int = 2) -> Place:
-    """The line that asked, beyond those of libraries that serve arrays."""
+    """The file and line that asked, outside of JAX, NumPy and weft."""
     frame = sys._getframe(depth)
     while frame.f_back is not None and _is_silent(frame):
         frame = frame.f_back
@@ -54,7 +55,7 @@ def _at(depth: int = 2) -> Place:
 
 
 def _is_own(depth: int) -> bool:
-    """Whether a program itself asked, and no library on its behalf."""
+    """Whether the program itself asked, rather than a library on its behalf."""
     frame = sys._getframe(depth)
     while frame.f_back is not None and frame.f_code.co_filename == __file__:
         frame = frame.f_back
@@ -70,18 +71,18 @@ def _terms(value: Any) -> Terms:
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """Whether two sizes are one for all sizes of the dims; nothing is asked."""
+    """Whether two sizes are equal whatever the dims are; this records no question."""
     if type(one) is Dim and type(other) is Dim:
         return one.terms == other.terms
     return type(one) is not Dim and type(other) is not Dim and one == other
 
 
 class Dim:
-    """A size of a trace.
+    """A size of a trace: a polynomial over dims, with the number that it has in this trace.
 
     Attributes:
-        space: what it belongs to.
-        terms: the polynomial that it is.
+        space: the dims of the trace, where questions are recorded.
+        terms: the polynomial.
 
     >>> n = Dim(Space({"n": 6}), {("n",): 1})
     >>> 2 * n + 1, n * n // n, (n + 1) // 2
@@ -90,6 +91,7 @@ class Dim:
     (True, ['(n % 4) = 2'])
     """
 
+    # No subclass of `int`: C code would read the number of such a size, and no question would be recorded.
     __slots__ = ("_number", "space", "terms")
     _weft_is_size = True  # see `language.objects.is_size`
 
@@ -99,7 +101,7 @@ class Dim:
 
     @property
     def number(self) -> int:
-        """The number that it has in its trace."""
+        """The number that the size has in its trace: its witness."""
         if self._number is None:
             self._number = polynomials.value(self.terms, self.space.numbers)
         return self._number
@@ -114,6 +116,7 @@ class Dim:
             return self._made(combine(self.terms, _terms(other)))
         if isinstance(other, float):
             return plain(self.real(), other)
+        # `"ab" * n` and `[0] * n` have as many items as the number says, so what is traced holds for that number alone.
         if isinstance(other, str | tuple | list):
             return plain(self._pinned(), other)
         return NotImplemented
@@ -153,12 +156,14 @@ class Dim:
             raise ZeroDivisionError("integer division or modulo by zero")
 
     def __lshift__(self, other: Any) -> Any:
+        # By a plain number, a shift is a product or a quotient: `n >> 1` is as exact as `n // 2`.
         return self * 2**other if type(other) is int else self._pinned() << other
 
     def __rshift__(self, other: Any) -> Any:
         return self // 2**other if type(other) is int else self._pinned() >> other
 
     def __and__(self, other: Any) -> Any:
+        # `n & 7` is `n % 8`. Any other mask depends on single bits, which no polynomial expresses.
         if type(other) is int and other >= 0 and other & (other + 1) == 0:
             return self % (other + 1)
         return self._pinned() & other
@@ -211,7 +216,7 @@ class Dim:
     __trunc__ = __floor__ = __ceil__ = __round__
 
     def real(self) -> Real:
-        """It as a float."""
+        """The size as a float that remembers it."""
         return Real(float(self.number), self.space, self.terms, 1)
 
     # ---- questions -----------------------------------------------------------------------------------------------
@@ -222,10 +227,13 @@ class Dim:
     def __eq__(self, other: object) -> Any:
         if isinstance(other, float) and other.is_integer():
             other = int(other)
+        # JAX's caches compare the sizes of an earlier trace with these. Were two equal, a cached trace would be reused,
+        # and its questions would never be asked of this space.
         if type(other) is Dim and other.space is not self.space:
             return False
         if not _is_number(other):
             return NotImplemented
+        # Equal polynomials are equal for all sizes: there is no question to record.
         return self.terms == _terms(other) or self._asks(False, plus(self.terms, _terms(other), -1))
 
     def __ne__(self, other: object) -> Any:
@@ -234,6 +242,7 @@ class Dim:
 
     def __lt__(self, other: Any) -> Any:
         if isinstance(other, float):
+            # A size is an integer, so `n < 7.5` is `n < 8`, a question that can be decided for all sizes.
             other = math.ceil(other) if math.isfinite(other) else sys.maxsize * (1 if other > 0 else -1)
         return self._asks(True, plus(self.terms, _terms(other), -1)) if _is_number(other) else NotImplemented
 
@@ -243,6 +252,7 @@ class Dim:
 
     def __le__(self, other: Any) -> Any:
         if isinstance(other, float):
+            # Likewise `n <= 7.5` is `n <= 7`.
             other = math.floor(other) if math.isfinite(other) else sys.maxsize * (1 if other > 0 else -1)
         return self.__lt__(other + 1) if _is_number(other) else NotImplemented
 
@@ -270,6 +280,8 @@ class Dim:
         return self.number
 
     def __index__(self) -> int:
+        # JAX calls `operator.index` to find out whether a size is a number; the error tells it that this one is
+        # symbolic.
         if edge.looks_for_symbols(sys._getframe(1)):
             raise TypeError(f"the size {self!r} is symbolic")
         return self._pinned()
@@ -277,8 +289,10 @@ class Dim:
     __int__ = __index__
 
     def _evaluate(self, _: Any) -> Any:
-        """Refuses what JAX computes at once while it traces (`ensure_compile_time_eval`), for which it needs a number.
-        The number is taken: sizes that do not know themselves are tried instead."""
+        """Refuses an operation that JAX evaluates while it traces (`ensure_compile_time_eval`), which needs a number.
+
+        The dims are pinned, so the proof tries plain numbers as their sizes instead.
+        """
         self.space.pin(self.terms, _at(2))
         raise TypeError(f"the size {self!r} is computed with at once")
 
@@ -287,7 +301,9 @@ class Dim:
 
     def __hash__(self) -> int:
         if _is_silent(sys._getframe(1)):
-            return hash((self.space.number, frozen(self.terms)))  # as another one than its number, in JAX's own caches
+            # Apart from the hash of the number: where the two were equal, JAX's caches returned the trace of a call at
+            # concrete sizes, and the program was not traced over this size at all.
+            return hash((self.space.number, frozen(self.terms)))
         return hash(self._pinned())
 
     def __str__(self) -> str:
@@ -303,6 +319,8 @@ class Dim:
     def __class__(self) -> type:  # `isinstance(n, int)` in a program is about what it would have been
         frame = sys._getframe(1)
         file = edge.caller(frame).f_code.co_filename
+        # JAX compares the numbers of elements of a reshape only if they are integers, so a size says there that it is
+        # one.
         own = edge.is_library(file) or file.startswith(_CHECKER)
         return Dim if own and not edge.takes_for_integer(frame) else int
 
@@ -313,7 +331,7 @@ class Dim:
     # ---- JAX and NumPy -------------------------------------------------------------------------------------------
 
     def dimension_as_value(self) -> Any:
-        """It as an array of the running trace: JAX's word for what marks a symbolic dimension."""
+        """The size as an array of the running trace. JAX treats an object with this method as a symbolic dimension."""
         return edge.value_of(self.number)
 
     def __jax_array__(self) -> Any:
@@ -324,12 +342,12 @@ class Dim:
 
 
 class Real(float):
-    """A float that was computed from sizes, and goes on knowing of which.
+    """A float that was computed from sizes and remembers them.
 
     Attributes:
-        space: what they belong to.
-        terms: what it was computed from.
-        over: what `terms` are divided by, if that is all that was done to them; 0 for another function of them.
+        space: the dims of the trace, where questions are recorded.
+        terms: the polynomial that the float was computed from.
+        over: the divisor, where the float is `terms / over` exactly; 0 where it is another function of `terms`.
 
     >>> n = Dim(Space({"n": 6}), {("n",): 1})
     >>> float.__repr__(n**-0.5), math.floor(0.75 * n)
@@ -341,28 +359,28 @@ class Real(float):
     over: int
 
     def __new__(cls, number: float, space: Space, terms: Terms, over: int = 0) -> Real:
-        """A float of some dims."""
+        """A float with the polynomial that it was computed from."""
         made = super().__new__(cls, number)
         made.space, made.terms, made.over = space, terms, over
         return made
 
     def _computed(self, number: Any, *others: Any) -> Any:
-        """A number that was computed from this one and others, by a function that nothing is known of."""
+        """The result of a function of this float and others, whose comparisons will pin: its formula is unknown."""
         if not isinstance(number, float):
             return number
         terms = {**self.terms, **{one: 1 for other in others for one in getattr(other, "terms", {})}}
         return Real(number, self.space, terms)
 
     def _is(self, number: float, terms: Terms, over: int) -> Any:
-        """A number that is a polynomial over an integer."""
+        """A float that is exactly a polynomial over an integer; a plain number if the polynomial has no dims."""
         common = math.gcd(over, *terms.values())
         terms = {monomial: coefficient // common for monomial, coefficient in terms.items()}
         return Real(number, self.space, terms, over // common) if terms.keys() - {()} else number
 
     def _asks(self, is_order: bool, other: Any, closed: bool = False) -> Any:
-        """Whether it is equal to, or less than, another number; None where the numbers themselves have to say so.
+        """Whether the float is equal to, or less than, another number; None where its exact formula is not known.
 
-        Of integers, `a <= b` is `a < b + 1`.
+        Both sides are multiplied out to integers, of which `a <= b` is `a < b + 1`.
         """
         fraction = _fraction(other)
         if not self.over or fraction is None:
@@ -375,6 +393,8 @@ class Real(float):
         return float.__add__(self, 0.0)
 
     def _whole(self, taken: Callable[[float], int]) -> Any:
+        # `int` and `math.trunc` round toward 0, a quotient rounds down: below 0 they differ, and the number has to be
+        # read.
         if self.over and float.__ge__(self, 0.0):
             terms = polynomials.quotient(self.terms, constant(self.over))
             return Dim(self.space, terms) if terms.keys() - {()} else terms.get((), 0)
@@ -391,6 +411,7 @@ class Real(float):
 
     def __ceil__(self) -> Any:
         if self.over:
+            # A quotient rounds down, so the ceiling of `x` is taken as minus the floor of `-x`.
             return -Real(-_plain(self), self.space, _times(self.terms, -1), self.over)._rounded_down()
         return math.ceil(self._pinned())
 
@@ -404,7 +425,7 @@ class Real(float):
         return _plain(self) if _is_silent(sys._getframe(1)) else self._pinned()
 
     def is_integer(self) -> bool:
-        """Whether it is a whole number."""
+        """Whether the float is a whole number."""
         return self.over == 1 or self._pinned().is_integer()
 
     def __bool__(self) -> bool:
@@ -428,7 +449,7 @@ def _times(terms: Terms, number: int) -> Terms:
 
 
 def _fraction(value: Any) -> tuple[Terms, int] | None:
-    """A number as a polynomial over an integer, if it is one; of floats, those that people write: 0.5, 2.0."""
+    """A number as a polynomial over an integer, or None. Of plain floats, only those that people write: 0.5, 2.0."""
     if type(value) is Dim:
         return value.terms, 1
     if isinstance(value, Real):
@@ -446,7 +467,7 @@ _LARGEST_WRITTEN = 64
 
 
 def _plain(value: Any) -> Any:
-    """A number without what it was computed from; nothing is pinned."""
+    """The plain number of a size or a `Real`, without pinning it."""
     if type(value) is Dim:
         return value.number
     return float.__add__(value, 0.0) if isinstance(value, Real) else value
@@ -470,7 +491,7 @@ def _sum(one: Any, other: Any, sign: int = 1) -> tuple[Terms, int]:
 
 
 def _ratio(one: Any, other: Any) -> tuple[Terms, int] | None:
-    """A quotient, if it is a polynomial over an integer."""
+    """The quotient of two fractions, if it is a polynomial over an integer, else None."""
     numerator, divisor = _times(one[0], other[1]), other[0]
     if divisor.keys() == {()}:
         number = divisor[()] * one[1]
@@ -523,7 +544,7 @@ for _name, *_how in (
 ):  # fmt: skip
     setattr(Real, f"__{_name}__", _comparison(f"__{_name}__", *_how))
 
-# NumPy's names for what Python has an operator for.
+# NumPy's ufuncs that Python has an operator for, which sizes define.
 _OPERATORS = {
     "add": operator.add, "subtract": operator.sub, "multiply": operator.mul, "floor_divide": operator.floordiv,
     "remainder": operator.mod, "divide": operator.truediv, "power": operator.pow, "negative": operator.neg,
@@ -533,7 +554,7 @@ _OPERATORS = {
 
 
 def _of_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], options: Any) -> Any:
-    """What a function of NumPy's makes of sizes: another size, or a float that knows where it comes from."""
+    """The result of a ufunc of NumPy's on sizes: another size, or a `Real` that remembers them."""
     known = [one for one in inputs if isinstance(one, Real) or type(one) is Dim]
     if method != "__call__" or options or any(isinstance(one, np.ndarray) and one.ndim for one in inputs):
         return getattr(ufunc, method)(*map(_plain, inputs), **options)
@@ -543,13 +564,15 @@ def _of_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], options: Any) ->
     return first._computed(float(ufunc(*map(_plain, inputs))), *known[1:])
 
 
-# Functions of floats, through which it stays known where they come from.
+# Functions of Python's `math` whose results remember the sizes that they were computed from.
 _FUNCTIONS = ("sqrt", "cbrt", "log", "log2", "log10", "log1p", "exp", "exp2", "pow")
 
 
 @contextlib.contextmanager
 def known_to_python() -> Iterator[None]:
-    """In which Python's functions of floats, and `len` of an array, give sizes; they change for the whole process."""
+    """A context in which `math.sqrt` and the like return `Real`s, and `len` of an array its `Dim`; for all threads."""
+    # These are C functions: `math.sqrt(n)` would read the number of `n` and return a plain float, and Python makes an
+    # `int` of whatever `__len__` returns.
     changed = [(math, name, _of_floats(getattr(math, name))) for name in _FUNCTIONS if hasattr(math, name)]
     changed.append((builtins, "len", _length))
     plain = [(module, name, getattr(module, name)) for module, name, _ in changed]

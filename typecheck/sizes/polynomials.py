@@ -1,7 +1,7 @@
 """Polynomials over dims, with integer quotients and remainders: the arithmetic of sizes.
 
 A polynomial is a mapping from monomials to coefficients; a monomial is a sorted tuple of factors: names of dims, and
-`Atom`s. Two that have equal mappings are equal for all sizes; `deciding` finds out about the others.
+`Atom`s. Polynomials with equal mappings are equal for all sizes; `deciding` compares those whose mappings differ.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ class Atom:
     key: str = field(init=False, compare=False)
 
     def __post_init__(self):
+        # Written once: every product sorts its factors by their text.
         object.__setattr__(self, "key", f"({_side(self.left)} {self.op} {_side(self.right)})")
 
     def __str__(self) -> str:
@@ -45,7 +46,7 @@ def constant(number: int) -> Terms:
 
 
 def frozen(terms: Terms) -> tuple[tuple[Monomial, int], ...]:
-    """A polynomial as something to compare and to hash, whatever the order of its terms."""
+    """A polynomial as a tuple of terms in a fixed order, which can be compared and hashed."""
     return tuple(sorted(terms.items(), key=lambda term: (len(term[0]), *map(str, term[0]))))
 
 
@@ -76,11 +77,13 @@ def divided(left: Terms, right: Terms) -> tuple[Terms, Terms]:
     """
     if left == right:
         return ONE, {}
+    # A sum divides no single term; `quotient` makes one `Atom` of the whole instead.
     if len(right) != 1:
         return {}, left
     (divisor, factor), whole, rest = next(iter(right.items())), dict[Monomial, int](), dict[Monomial, int]()
     for monomial, coefficient in left.items():
         remaining = _without(monomial, divisor)
+        # A number splits a coefficient (`5*n // 2` is `2*n + n // 2`); a product of dims has to divide it exactly.
         if remaining is None or (divisor and coefficient % factor):
             rest[monomial] = coefficient
         else:
@@ -104,6 +107,7 @@ def _without(monomial: Monomial, divisor: Monomial) -> Monomial | None:
 def quotient(left: Terms, right: Terms) -> Terms:
     """`left // right`, rounded down as Python does."""
     whole, rest = divided(left, right)
+    # `(2*n + 1) // 2` is `n`: a rest below the divisor adds nothing.
     if not rest or _is_small(rest, right):
         return whole
     return plus(whole, {(Atom("//", frozen(rest), frozen(right)),): 1})
@@ -116,12 +120,12 @@ def remainder(left: Terms, right: Terms) -> Terms:
 
 
 def _is_small(rest: Terms, divisor: Terms) -> bool:
-    """Whether a rest is a number between 0 and the divisor, which is one, too: it is the remainder itself."""
+    """Whether the rest and the divisor are numbers and the rest is the smaller: the rest is the remainder itself."""
     return rest.keys() == {()} and divisor.keys() == {()} and 0 <= rest[()] < divisor[()]
 
 
 def dims_of(terms: Terms) -> set[str]:
-    """The names of the dims that a polynomial is over."""
+    """The names of the dims in a polynomial, also those within its quotients and remainders."""
     found: set[str] = set()
     for monomial in terms:
         for factor in monomial:
@@ -130,7 +134,7 @@ def dims_of(terms: Terms) -> set[str]:
 
 
 def atoms_of(terms: Terms) -> Iterator[Atom]:
-    """The quotients and remainders in a polynomial, also those within others."""
+    """The quotients and remainders in a polynomial, also those nested in other quotients and remainders."""
     for monomial in terms:
         for factor in monomial:
             if isinstance(factor, Atom):
@@ -140,11 +144,12 @@ def atoms_of(terms: Terms) -> Iterator[Atom]:
 
 
 def value(terms: Terms | tuple[tuple[Monomial, int], ...], sizes: Mapping[str, int]) -> int:
-    """The number that a polynomial, frozen or not, is at some sizes.
+    """The number that a polynomial, frozen or not, has at the given sizes.
 
     Raises:
-        ZeroDivisionError: if it divides by what is 0 there.
+        ZeroDivisionError: if a divisor in the polynomial is 0 at these sizes.
     """
+    # Frozen polynomials are taken as they are: `otherwise` evaluates the one of a question at hundreds of sizes.
     total = 0
     for monomial, coefficient in terms if isinstance(terms, tuple) else terms.items():
         for factor in monomial:
@@ -158,7 +163,7 @@ def value(terms: Terms | tuple[tuple[Monomial, int], ...], sizes: Mapping[str, i
 
 
 def replaced(terms: Terms, replace: Callable[[str], Terms | None]) -> Terms:
-    """A polynomial with other polynomials in place of dims; what divides is worked out again."""
+    """A polynomial with other polynomials in place of dims."""
     total: Terms = {}
     for monomial, coefficient in terms.items():
         part = constant(coefficient)
@@ -168,6 +173,7 @@ def replaced(terms: Terms, replace: Callable[[str], Terms | None]) -> Terms:
                 part = product(part, {(factor,): 1} if other is None else other)
             else:
                 left, right = (replaced(dict(side), replace) for side in (factor.left, factor.right))
+                # Divided anew, as a polynomial that is put in may divide: with `2*t` for `n`, `n // 2` is `t`.
                 part = product(part, (quotient if factor.op == "//" else remainder)(left, right))
         total = plus(total, part)
     return total
@@ -188,14 +194,12 @@ def written(terms: Terms) -> str:
 
 
 def period(terms: Terms) -> int | None:
-    """What a polynomial repeats its remainders after: the product of the numbers that it divides by, nested ones twice.
-
-    None if it divides by something that is no number.
-    """
+    """The number of sizes after which all remainders in a polynomial repeat; None if a divisor is no plain number."""
     found = 1
     for atom in atoms_of(terms):
         divisor = dict(atom.right)
         if divisor.keys() != {()} or divisor[()] < 1:
             return None
+        # A nested quotient repeats later: `(n // 2) % 3` does after 6 sizes, not after 3.
         found = math.lcm(found, divisor[()] * (period(dict(atom.left)) or 1))
     return found

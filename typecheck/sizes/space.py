@@ -1,4 +1,4 @@
-"""The sizes of one trace: the dims with their numbers, what was asked of them, and which were taken as numbers."""
+"""The sizes of one trace: the dims with their numbers, the questions asked of them, and the pinned dims."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _numbers = itertools.count()
 
 @dataclass(eq=False)
 class Space:
-    """The dims of one trace.
+    """The dims of one trace, with every question that the trace asked of them.
 
     Attributes:
         numbers: the number that each dim has: its *witness*, by which questions are answered.
         least: the smallest size that each dim has.
-        asked: the questions, in order, each with its answer, where it was asked first, and whether the program itself
-            asked it, and no library on its behalf.
-        pinned: the dims whose number was taken, for a loop or a name, with where: what was traced then is traced for
-            that number alone.
-        last: the questions with their answers, each where it was asked last, up to what went wrong first.
-        is_wrong: whether something went wrong already: what is asked then says nothing of why.
-        number: tells the sizes of one trace from those of another.
+        asked: the questions in the order in which they were first asked, each with its answer, the file and line that
+            asked first, and whether the program itself asked rather than a library on its behalf.
+        pinned: the dims whose number the program read, for a loop or a name, with the file and line that read it. The
+            trace is then valid for that number alone.
+        last: the questions with their answers, in the order in which they were asked last, up to the first violation.
+        is_wrong: whether a violation was found already: later questions do not explain it.
+        number: an identifier, by which sizes of one trace hash apart from those of another.
     """
 
     numbers: dict[str, int]
@@ -40,7 +40,7 @@ class Space:
     number: int = field(default_factory=lambda: next(_numbers))
 
     def ask(self, is_order: bool, terms: Terms, at: Place, *, own: bool) -> bool:
-        """Whether `terms = 0`, or `terms < 0`; noted, unless the answer is the same for all sizes."""
+        """Whether `terms = 0`, or `terms < 0`. Recorded unless all sizes have the same answer."""
         question = question_of(is_order, terms)
         if question not in self.asked:
             answer = decided(question, self.least)
@@ -49,11 +49,13 @@ class Space:
             self.asked[question] = bool(question.answer(self.numbers)), at, own
         answer = self.asked[question][0]
         if not self.is_wrong:
+            # Taken out first, so that it moves to the end: a failure is explained by the questions that came last
+            # before it.
             self.last.pop(question, None)
             self.last[question] = answer
         return answer
 
     def pin(self, terms: Terms, at: Place) -> None:
-        """Notes that the number was taken that a size has."""
+        """Records that the program read the number of a size."""
         for name in sorted(dims_of(terms)):
             self.pinned.setdefault(name, at)
