@@ -96,6 +96,7 @@ def export(
 
         def run(flat: Mapping[str, Any]) -> dict[str, Any]:
             arguments = structure.build([_wrapped(flat[name], keys.get(name)) for name in names])
+            # Reversed, so that of several arguments with one treedef the first one counts.
             nodes = {node: i for i, node in reversed(list(enumerate(_nodes(arguments))))}
             before = jax.tree.leaves(arguments)
             by_position, by_name = statics.complete(*_as_passed(parameters, len(args), arguments))
@@ -125,7 +126,7 @@ class Exported:
         self.program = program
         self._notes = notes
         self._out = out
-        self._call = jax.jit(program.call)  # JAX would compile it in each call
+        self._call = jax.jit(program.call)  # `program.call` by itself is compiled at each call
         self._known: tuple[Structure, list[Structure]] | None = None
 
     @cutting
@@ -147,6 +148,7 @@ class Exported:
         arguments = _by_name(self._notes["parameters"], args, kwargs)
         structure, flat, _ = _flattened(arguments)
         known = self._known
+        # To compare configuration takes far longer than a call, so it is done once for each treedef.
         if known is None or known[0] != structure:
             self._compare(flat, _configuration(arguments, flat))
             known = self._known = (structure, list(_nodes(arguments)))
@@ -157,7 +159,7 @@ class Exported:
         return _built(self._notes["output"], out, known[1])
 
     def flatten(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """The arguments as the program takes them: arrays by path, which NumPy can save.
+        """Returns the arguments in the form that the program takes: a dict of arrays by path, which NumPy can save.
 
         >>> import jax.numpy as jnp
         >>> export(lambda model, x: model["w"] * x)({"w": jnp.ones(2)}, 3.0).flatten({"w": jnp.ones(2)}, 4.0)
@@ -166,7 +168,7 @@ class Exported:
         return _flattened(_by_name(self._notes["parameters"], args, kwargs))[1]
 
     def serialize(self, *, vjp_order: int = 0) -> bytes:
-        """The program as bytes, for `jax.export.deserialize` in any process, and for `load_exported` where weft is.
+        """Returns the program as bytes, for `jax.export.deserialize` in any process, or `load_exported` with weft.
 
         Args:
             vjp_order: how often the program can be differentiated in reverse once it is loaded.
@@ -193,7 +195,7 @@ def load_exported(data: bytes, *, out: Any = None) -> Exported:  # weft: skip(it
     Args:
         data: what `Exported.serialize` gave. A program can do whatever JAX can: load only what you trust.
         out: a tree like what the function returns, of arrays or `jax.ShapeDtypeStruct`s: for a function that returns
-            records of another make than those it is called with.
+            records with other treedefs than its arguments have.
 
     Raises:
         StructureError: if it is something else, or is cut, or `out` is not like the output.
@@ -210,6 +212,7 @@ def load_exported(data: bytes, *, out: Any = None) -> Exported:  # weft: skip(it
         )
     end = len(data) - len(_MAGIC) - _LENGTH.size
     start = end - _LENGTH.unpack_from(data, end)[0]
+    # JAX's part is cut off, although its flatbuffer would ignore the notes behind it.
     program = jax_export.deserialize(bytearray(data[:start]))
     like = None if out is None else take_apart(out)[0]
     given = jax.tree.unflatten(program.out_tree, program.out_avals)
@@ -226,7 +229,7 @@ def load_exported(data: bytes, *, out: Any = None) -> Exported:  # weft: skip(it
 
 
 def _by_name(parameters: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments as one tree, whose paths begin with the names of parameters."""
+    """Joins the arguments to one tree, whose paths begin with the names of parameters."""
     rest = {"args": tuple(args[len(parameters) :])} if len(args) > len(parameters) else {}
     return dict(**dict(zip(parameters, args, strict=False)), **rest, **kwargs)
 
@@ -273,7 +276,7 @@ def _configuration(tree: Any, flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _children(node: Any) -> list[tuple[Any, Any]] | None:
-    """What a node holds of arrays, by key; None if it is a leaf."""
+    """Returns the children of a node that may hold arrays, by key; None if the node is a leaf."""
     level = trees.flatten_one_level(node)
     return None if level is None else [(key_part(key), child) for key, child in level[0] if type(child) is not Static]
 
@@ -292,7 +295,7 @@ def _nodes(tree: Any) -> Iterator[Structure]:
 
 
 def _outline(node: Any, path: Path, nodes: Mapping[Structure, int]) -> Any:
-    """How an output is made of a flat dict, as JSON: of the names of its arrays, its containers, and of `nodes`."""
+    """Describes as JSON how to rebuild an output from a flat dict: array names, containers, and numbers of `nodes`."""
     children = _children(node)
     if node is None or children is None:
         return None if node is None else _name(path)
@@ -305,7 +308,7 @@ def _outline(node: Any, path: Path, nodes: Mapping[Structure, int]) -> Any:
 
 
 def _built(outline: Any, flat: Mapping[str, Any], nodes: Sequence[Structure]) -> Any:
-    """The output that an outline is of."""
+    """Rebuilds the output that an outline describes."""
     if outline is None or isinstance(outline, str):
         return outline and flat[outline]
     kind, *parts = outline

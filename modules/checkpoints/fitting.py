@@ -1,7 +1,7 @@
-"""Which array of a checkpoint goes to which leaf of a tree, what does not fit, and which option would mend that.
+"""Matches the arrays of a checkpoint with the leaves of a tree, and finds options that would resolve mismatches.
 
-Nothing of an array is read before all of it fits. An error advises what was tried: the fewest options of the call with
-which nothing would be left to complain of.
+No array is read before everything fits. The advice in an error was tried: the fewest options of the call with which
+nothing would mismatch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from weft.modules.checkpoints.kinds import dtype_of
 from weft.modules.checkpoints.leaves import Cast, as_leaf, kind_of, needs_x64, show_type, target_of
 from weft.modules.checkpoints.names import Rename, around, is_inside, refuse_two_at_one_path, renamed
 
-# As many lines of one error as one reads.
+# Lines of one error: a wrong tree mismatches at every leaf, and nobody reads a thousand lines.
 _LINES = 8
 
 Read = Callable[[Mapping[str, Target], Mapping[str, Any]], dict[str, Any]]
@@ -38,7 +38,7 @@ class LoadOptions(TypedDict, total=False):
 
 
 class LoadReport(NamedTuple):
-    """What a partial load did not do.
+    """The paths and names that a partial load left out.
 
     Attributes:
         missing: the paths of `like` that the file has nothing for; they are as `like` has them.
@@ -55,7 +55,7 @@ class LoadReport(NamedTuple):
 
 @dataclass(frozen=True)
 class Offer:
-    """What a checkpoint holds.
+    """The contents of a checkpoint.
 
     Attributes:
         place: its file or folder, for messages.
@@ -81,7 +81,7 @@ class Options:
 
 
 class Fit(NamedTuple):
-    """What goes where: targets by path; a line for whatever does not fit; the names that nothing is done with."""
+    """A match: targets by path, a line for each mismatch, and the names in the file that are not used."""
 
     targets: dict[str, Target]
     lines: list[str]
@@ -89,7 +89,7 @@ class Fit(NamedTuple):
 
 
 def loaded(offer: Offer, like: Any, options: Options, read: Read, check: Callable[[], None] = lambda: None) -> Any:
-    """A tree like another one, of what a checkpoint offers; with `partial` that and a `LoadReport`.
+    """Loads a checkpoint into a tree like another one; with `partial`, returns a `LoadReport` as well.
 
     Args:
         offer: what the checkpoint holds.
@@ -147,7 +147,7 @@ def by_name(leaves: Iterable[Leaf]) -> dict[str, Leaf]:
 
 
 def fit(offer: Offer, wanted: Mapping[str, Any], here: Mapping[str, Description], options: Options) -> Fit:
-    """Finds the target of each leaf that is wanted, and what does not fit."""
+    """Finds the target of each wanted leaf, and all mismatches."""
     names = {**dict.fromkeys(entry.name for entry in offer.entries), **offer.told}
     paths = renamed(options.rename, names, offer.place)
     chosen = {entry.name: paths[entry.name] for entry in offer.entries}
@@ -187,11 +187,11 @@ def differing_configuration(
     paths: Mapping[str, str | None],
     only_common: bool,
 ) -> list[str]:
-    """A line for each path at which configuration differs, but none for what is inside of such a path."""
-    # What holds something that was renamed is another container by that.
+    """Returns a line for each path at which configuration differs; paths inside of such a path get none."""
+    # A container around renamed names has other children than before, so it is not compared.
     changed = around(paths)
     moved: dict[str, Description] = {}
-    # Said explicitly, a path counts for more than one that was merely kept: those come last.
+    # Explicitly renamed names are sorted last, so that at a path that two names claim the renamed one wins.
     for name in sorted(saved, key=lambda name: paths[name] != name):
         path = paths[name]
         if path is not None and (path != name or name not in changed):
@@ -240,14 +240,14 @@ def _refuse_narrowing(targets: Mapping[str, Target], wanted: Mapping[str, Any]) 
 
 
 def _advice(offer: Offer, wanted: Mapping[str, Any], here: Mapping[str, Description], options: Options) -> str:
-    """The fewest changes to a call after which all of the checkpoint fits."""
+    """Returns the fewest changes to the call with which the whole checkpoint fits."""
 
     def mends(options: Options, wanted: Mapping[str, Any]) -> bool:
         try:
             renamed = fit(offer, wanted, here, options)
         except CheckpointError:
             return False
-        # To leave nearly everything out would be no help.
+        # `partial=True` makes any two trees fit, by loading nothing: such advice is no help.
         return not renamed.lines and 2 * len(renamed.targets) >= min(len(wanted), len(offer.entries))
 
     changes = list(_changes(offer, wanted, options))

@@ -1,4 +1,4 @@
-"""Checkpoints of a run in a folder, by Orbax: of sharded arrays, from many processes, written behind the run's back.
+"""Checkpoints of a run in a folder, by Orbax: sharded arrays, many processes, written asynchronously.
 
 `save_checkpoint` writes one file from one process. Here each process writes what its devices hold, and reads what they
 are to hold, so a checkpoint can be loaded onto another mesh or another number of processes. Orbax writes each step
@@ -34,7 +34,7 @@ from weft.modules.checkpoints.writing import Writer
 
 T = TypeVar("T")
 
-# The folders that somebody may still write to.
+# Checkpoints that are not closed. A weak set, so that it keeps no run alive.
 _open: weakref.WeakSet[Checkpoints] = weakref.WeakSet()
 
 
@@ -102,7 +102,7 @@ class Checkpoints:
 
     @property
     def steps(self) -> list[int]:
-        """The steps that there are, once what is being written is there."""
+        """The steps in the folder, after waiting for a step that is being written."""
         self.wait()
         return sorted(int(place.name) for place in self.folder.iterdir() if _is_whole(place))
 
@@ -113,7 +113,7 @@ class Checkpoints:
 
     @cutting
     def save(self, step: int, tree: Any) -> None:
-        """Writes a tree as a step; what it holds may be changed or donated as soon as this returns.
+        """Writes a tree as a step; its arrays may be changed or donated as soon as this returns.
 
         Args:
             step: its number, 0 or more.
@@ -135,6 +135,7 @@ class Checkpoints:
             raise CheckpointError(
                 f"there is a checkpoint of step {number} already", at=str(self.folder), fix="save a later step"
             )
+        # A step that a killed process left incomplete: Orbax would take the folder for a finished one.
         if (self.folder / str(number)).exists():
             raise CheckpointError(
                 f"there is a part of a checkpoint of step {number}",
@@ -144,9 +145,10 @@ class Checkpoints:
         arrays, manifest = content(tree)
         if self._writer is None:
             self._writer = Writer(self.folder, self._keep)
-            # Of checkpoints that nobody refers to any more, the last save is written, too.
+            # If the object is garbage-collected without `close`, its last save is written all the same.
             self._end = weakref.finalize(self, self._writer.close)
-            self._end.atexit = False  # `_finish` knows better
+            # `_finish` does this at exit, in the right order: `atexit` comes too late for Orbax's threads.
+            self._end.atexit = False
             _open.add(self)
             _finish_at_exit()
         self._writer.save(number, arrays, manifest)

@@ -1,4 +1,4 @@
-"""The file format of checkpoints: safetensors, with a digest and what an array's bytes do not say in its metadata.
+"""The file format of checkpoints: safetensors, with a digest and the kinds of arrays in the metadata.
 
 https://github.com/huggingface/safetensors: a length, a JSON header (for each array its dtype, shape and place; a
 mapping of texts under `__metadata__`), then the arrays' bytes one behind the other. The library judges headers; reading
@@ -132,7 +132,8 @@ def write(  # weft: skip(it writes a file)
     Raises:
         CheckpointError: if the header would be longer than readers of the format allow.
     """
-    # The longest items first, as the library has it: each array then lies at a multiple of its item's size.
+    # The longest items first, as the library orders them: each array then starts at a multiple of its item size, so
+    # that readers can map the file without a copy.
     contents = dict(sorted(contents.items(), key=lambda item: -item[1].stored[0].itemsize))
     header = _header(contents, metadata)
     digest = hashlib.sha256(header)
@@ -141,13 +142,14 @@ def write(  # weft: skip(it writes a file)
         for chunk in _chunks(content.array()):
             digest.update(chunk)
             file.write(chunk)
+    # The digest covers the header with zeros in this place, so that it can be written after the last array.
     file.seek(header.index(_NO_DIGEST.encode()))
     file.write(digest.hexdigest().encode())
 
 
 def _header(contents: Mapping[str, Content], metadata: Mapping[str, str]) -> bytes:
     told = {
-        # First of all, so that the place for the digest is the first that looks like one.
+        # The first entry, so that `index` finds this placeholder and not a text of zeros in the user's metadata.
         "sha256": _NO_DIGEST,
         "weft": str(VERSION),
         "kinds": json.dumps({n: (c.kind, c.shape) for n, c in contents.items() if c.kind != _told_by(c.stored[0])}),
@@ -277,7 +279,7 @@ class Source:
             if target is None and digest is None:
                 continue
             self._file.seek(len(self._prefix) + entry.begin)
-            # Nothing is allocated for what the file does not hold.
+            # A forged header may claim terabytes, so memory is allocated only for bytes that the file has.
             if target is not None and target.read_size != entry.size:
                 raise self.damaged()
             array = None if target is None else empty(target.shape, target.dtype)
@@ -286,7 +288,8 @@ class Source:
                     digest.update(piece)
             if target is not None and array is not None:
                 yield target, array
-            # The caller's reference should be the last one while the next array is made.
+            # Without this, the loop variable keeps the array alive while the next one is allocated, and loading takes
+            # the memory of two arrays.
             del array
         if digest is not None and digest.hexdigest() != self.metadata["sha256"]:
             raise self.damaged()
@@ -336,7 +339,7 @@ def _is_possible(entry: Entry) -> bool:
     if len(entry.shape) > _MOST_AXES or min(entry.shape, default=0) < 0:
         return False
     itemsize = 1 if dtype is None else dtype.itemsize
-    # NumPy counts the axes of no length, too.
+    # NumPy limits the product of all nonzero sizes, even of an array without items.
     if math.prod(size or 1 for size in entry.shape) * itemsize > _MOST_BYTES:
         return False
     # The bytes of a key or of an array of structures are judged when one knows what is wanted.
@@ -362,6 +365,7 @@ def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     size = math.prod(shape) * dtype.itemsize
     if not size:
         return np.empty(shape, dtype)
+    # JAX adopts NumPy memory on the CPU if it is aligned to 64 bytes, and copies it otherwise.
     memory = np.empty(size + 64, np.uint8)
     start = -memory.ctypes.data % 64
     return memory[start : start + size].view(dtype).reshape(shape)
@@ -376,7 +380,7 @@ def opened(path: Path) -> Iterator[Source]:
         CheckpointError: if its header is not one of a safetensors file of this length.
     """
     if path.exists() and not (path.is_file() or path.is_dir()):
-        # To open a pipe or a device may take for ever.
+        # To open a pipe waits until another process writes to it, perhaps for ever.
         raise CheckpointError(f"{path} is no regular file", fix="copy what comes out of it to a file, and load that")
     with contextlib.ExitStack() as stack:
         while True:

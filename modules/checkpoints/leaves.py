@@ -1,7 +1,7 @@
-"""Leaves in checkpoints: what is stored for an array, a random key or a number, and how it comes back.
+"""Converts leaves to stored arrays and back: arrays, random keys and Python numbers.
 
-What comes back is what the leaf of `like` is: a NumPy array for a NumPy array, a Python number for a Python number, and
-for arrays and keys of JAX one that lies where the leaf was put on purpose.
+A restored leaf has the type of the leaf in `like`: a NumPy array, a Python number, or a JAX array or key with the
+sharding on which the user put the leaf of `like`.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ def in_host_memory(value: Any) -> np.ndarray[Any, Any]:
     value = as_leaf(value)
     if not isinstance(value, jax.Array):
         return np.asarray(value)
-    # An array of JAX keeps the copy that NumPy was given for as long as it lives, and a model would have two copies
-    # of each array after a save. So a second handle of the same buffer is asked, which nobody keeps.
+    # A JAX array caches the host copy that `np.asarray` makes, so after a save a model would take its size in host
+    # memory, too. A second handle of the same buffer caches the copy instead, and is dropped.
     if value.is_fully_replicated:
         return np.asarray(value.addressable_data(0))
     whole = np.empty(value.shape, value.dtype)

@@ -1,7 +1,7 @@
-"""Who writes to a run's folder: one process, or one set of processes, at a time.
+"""The writer of a run's folder: one process, or one set of processes, at a time.
 
-Orbax writes each step beside its place and moves it there. What a killed writer has left beside it goes when the next
-one begins; who only reads removes nothing. A lock on a file in the folder tells whether there is a writer: the kernel
+Orbax writes each step under a temporary name and moves it. The next writer removes what a killed writer has left;
+readers remove nothing. A lock on a file in the folder tells whether there is a writer: the kernel
 takes it away from the dead. Steps that are no longer kept are first moved out of sight, to `.deleted`, so that none is
 listed of which a part is gone.
 """
@@ -104,7 +104,7 @@ def _manager(folder: Path, keep: int | None) -> Any:
 def _locked(path: Path) -> tuple[int | None, str | None]:
     """A descriptor that holds the lock of a folder, as far as the file system has locks; or who has it."""
     while True:
-        # Not emptied as it is opened, for it may say who has the lock.
+        # Opened without truncating: the file may contain the name of the process that has the lock.
         descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o666)
         if lock(descriptor, wait=False) is False:
             holder = os.read(descriptor, 300).decode(errors="replace") or "a process that does not say who it is"
@@ -114,7 +114,7 @@ def _locked(path: Path) -> tuple[int | None, str | None]:
             os.truncate(descriptor, 0)
             os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
             return descriptor, None
-        # The last owner has removed it, as he closed, between the two steps.
+        # The last owner removed the file between the two steps, so this lock is on a file without a name.
         os.close(descriptor)
 
 
@@ -126,6 +126,6 @@ def _any_process(holds: bool) -> bool:
 
 
 def _empty(folder: Path) -> None:
-    # The folder itself stays, as another step may be moved into it at any moment.
+    # The folder itself stays, because Orbax may move another step into it at any moment.
     for child in folder.iterdir() if folder.is_dir() else ():
         shutil.rmtree(child, ignore_errors=True)
