@@ -47,6 +47,7 @@ def make_of(init: Any) -> Hashable | None:
         return init
     if getattr(init, "__code__", None) is not _scaling_code or _scaling_code.co_freevars != _SCALING:
         return None
+    # Axes may be given as lists, which cannot be hashed.
     values = tuple(tuple(value) if isinstance(value, list) else value for value in closed_over(init).values())
     return values if values[_SCALING.index("distribution")] in _SAME_BITS and has_hash(values) else None
 

@@ -37,6 +37,7 @@ def dropout(
     if rate == 1:
         # `x / (1 - rate)` divides by zero here. `select` hides the value, but its gradient would be 0 * inf, NaN.
         return jnp.zeros_like(x)
+    # Negative axes are normalised by indexing a range, which also refuses axes that do not exist.
     shared = {range(x.ndim)[axis] for axis in broadcast_dims}
     shape = tuple(1 if axis in shared else size for axis, size in enumerate(x.shape))
     # On an explicit mesh, sharding is part of the type: JAX refuses to select by a mask that lies elsewhere than `x`.

@@ -118,6 +118,7 @@ def _bound(argument: Any, path: Path, texts: list[Any]) -> Bound:
     texts += still.values()
     values = {i: leaves[i].value if value is None else value for i, value in still.items()}
     treedef = trees.structure(argument)
+    # Checked here, where the path is known: JAX's error would not say which argument it is about.
     check_hashable(treedef, [(leaves[i].path, value) for i, value in values.items()])
     statics = tuple((i, type(value), value) for i, value in values.items())
     arrays = tuple(leaf.value for i, leaf in enumerate(leaves) if i not in still)

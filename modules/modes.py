@@ -40,6 +40,7 @@ def training_mode(tree: T) -> T:
 def set_mode(tree: T, value: bool) -> T:
     """Returns the tree with `inference` set in every record that has this field, equinox's layers included."""
     children, treedef = jax.tree.flatten(tree, is_leaf=lambda node: node is not tree)
+    # A leaf flattens to itself, and would recurse without end.
     if len(children) == 1 and children[0] is tree:
         return tree
     rebuilt = [set_mode(child, value) for child in children]

@@ -83,6 +83,7 @@ def op(*static: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             __tracebackhide__ = True
             for name, value in kwargs.items():
+                # JAX hashes static arguments, and lists have no hash.
                 if type(value) is list:
                     kwargs[name] = hashable(value)
                 elif name in functions and value is not defaults[name]:

@@ -176,6 +176,7 @@ class MultiHeadAttention(Module, Generic[C]):
         self.value = Linear(value_features, narrow, use_bias=use_bias, key=keys[2], **options)
         out_bias = use_bias if use_out_bias is None else use_out_bias
         self.out = Linear(wide, out_features, use_bias=out_bias, key=keys[3], **options)
+        # Two norms: queries and keys have scales of their own.
         self.query_norm, self.key_norm = (None if qk_norm is None else qk_norm(self.head_features) for _ in range(2))
         self.rope, self.position_bias = rope, position_bias
         self.dropout, self.cache = Dropout(dropout), None
@@ -246,6 +247,7 @@ class MultiHeadAttention(Module, Generic[C]):
         causal, window, successor = self.causal, self.window, None
         if cache is not None:
             queries, keys, held, known, successor = step_of(cache, queries, keys, held, window)
+            # The user's mask is over all places of the cache, and can only hide more of them.
             mask = known if mask is None else known & _broad("mask", mask, queries, keys)
             # The mask of the cache has both, by positions in the cache. The op would count queries from 0.
             causal, window = False, None

@@ -257,6 +257,7 @@ class RoPE(Module):
             AxisError: if the positions are not those of `x`, or the features are no pairs.
         """
         if positions is None:
+            # Counted along the axis of the sequence, which is the third from the end: heads and depth follow.
             positions = jnp.arange(x.shape[-3])
         check_places(positions, x.shape[:-2], "RoPE")
         return rope(x, positions, base=self.base, scaling=self.scaling, interleaved=self.interleaved)
@@ -289,6 +290,7 @@ class _Positions(Module):
 
     def _added(self, x: Any, offset: Any) -> Any:
         places = offset + jnp.arange(x.shape[-2], dtype=jnp.int32)
+        # A float32 table would turn bfloat16 activations into float32.
         rows = self._rows(places).astype(x.dtype)
         return x + lax.broadcast_in_dim(laid_like(rows, x), x.shape, (x.ndim - 2, x.ndim - 1))
 

@@ -77,6 +77,7 @@ def _status(target: Path) -> os.stat_result | None:
         status = target.stat()
     except FileNotFoundError:
         return None
+    # Checked before anything is written: the final move would fail only after minutes of writing.
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
     if not stat.S_ISREG(status.st_mode):  # a pipe or a device would be gone afterwards

@@ -48,6 +48,7 @@ from weft.core.records.statics import Static
 Description = str | dict[str, Any]
 
 _ATOMS = (type(None), bool, int, float, complex, str, bytes, type(...))
+# Objects may refer to each other in circles; what is nested deeper is described as `...`.
 _DEEPEST = 40
 
 
@@ -216,6 +217,8 @@ def _code(function: Any) -> dict[str, Any]:
 
 
 def _hash_code(code: CodeType) -> Any:
+    # Nested code objects are hashed in the same way: their repr has an address and a file in it, which differ between
+    # processes.
     digest = hashlib.sha256(code.co_code)
     for const in code.co_consts:
         inner = isinstance(const, CodeType)

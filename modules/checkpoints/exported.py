@@ -101,6 +101,7 @@ def export(
             before = jax.tree.leaves(arguments)
             by_position, by_name = statics.complete(*_as_passed(parameters, len(args), arguments))
             out = jitted(*by_position, **by_name)
+            # JAX's export drops such writes without a word: the serving process would keep stale objects.
             _refuse_writes(before, arguments, out)
             _refuse_statics(out)
             notes["output"] = _outline(out, (), nodes)
@@ -178,6 +179,7 @@ class Exported:
         return b"".join((program, notes, _LENGTH.pack(len(notes)), _MAGIC))
 
     def _compare(self, flat: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+        # Types are compared together with configuration, so that one error names everything that differs.
         (wanted,), _ = jax.tree.unflatten(self.program.in_tree, self.program.in_avals)
         saved = {**self._notes["configuration"], **{path: _type(wanted[path]) for path in wanted.keys() - flat.keys()}}
         here = {**here, **{path: _type(flat[path]) for path in flat.keys() - wanted.keys()}}
@@ -249,6 +251,7 @@ def _flattened(tree: Any) -> tuple[Structure, dict[str, Any], dict[str, str]]:
     """A tree's structure, its arrays by path with the data of random keys, and the implementations of these."""
     structure, leaves = take_apart(tree)
     flat = {_name(leaf.path): leaf.value for leaf in leaves}
+    # Two keys may print alike, and the program would lose one of the arrays.
     if len(flat) < len(leaves):
         twice = [name for name, count in Counter(_name(leaf.path) for leaf in leaves).items() if count > 1]
         raise StructureError("two arrays have one path", at=twice, fix="rename a key")

@@ -115,6 +115,7 @@ def loaded(offer: Offer, like: Any, options: Options, read: Read, check: Callabl
             at=[*map(brief, lines[:_LINES]), *more],
             fix=_advice(offer, wanted, here, options),
         )
+    # JAX would read float64 as float32 with a warning at most, and a resumed run would differ.
     _refuse_narrowing(targets, wanted)
     values = read(targets, wanted)
     tree = structure.build([values.get(name, value) for name, value in wanted.items()])
@@ -152,6 +153,7 @@ def fit(offer: Offer, wanted: Mapping[str, Any], here: Mapping[str, Description]
     paths = renamed(options.rename, names, offer.place)
     chosen = {entry.name: paths[entry.name] for entry in offer.entries}
     refuse_two_at_one_path(chosen, offer.place)
+    # Two names at one path were refused above, so no entry overwrites another here.
     entries = {path: entry for entry in offer.entries if (path := chosen[entry.name]) is not None}
     lines: list[str] = []
     if options.strict and offer.told:
@@ -202,6 +204,7 @@ def differing_configuration(
         missing = path not in moved or path not in here
         if (missing and only_common) or (last is not None and is_inside(path, last)):
             continue
+        # A class may gain an optional field: files from before it have nothing there, and still load.
         if path not in moved and is_empty_field(path, here):
             continue
         line = _difference_at(path, moved.get(path), here.get(path))
@@ -252,6 +255,7 @@ def _advice(offer: Offer, wanted: Mapping[str, Any], here: Mapping[str, Descript
 
     changes = list(_changes(offer, wanted, options))
     others = {entry.name: entry for entry in offer.entries if _has_other_shape(entry, wanted.get(entry.name))}
+    # Tried last: another shape means another model, for which no option of the call helps.
     stand_ins = {name: jax.ShapeDtypeStruct(entry.shape, dtype_of(entry.kind)) for name, entry in others.items()}
     for replaced in ({}, stand_ins) if stand_ins else ({},):
         reshape = [_show_stand_in(next(iter(others.values())), wanted)] if replaced else []
@@ -278,6 +282,7 @@ def _changes(offer: Offer, wanted: Mapping[str, Any], options: Options) -> Itera
     if options.cast is None:
         yield {"cast": "like"}, 'dtype="like", which casts what was saved to the dtypes of the tree that you load into'
     rename = _likely_rename(offer, wanted) if options.rename is None else None
+    # Names come from files and may be of any length; an advice is one line.
     if rename is not None and len(f"rename={rename}") <= 200:
         yield {"rename": rename}, f"rename={rename}"
     if not options.partial:

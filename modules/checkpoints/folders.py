@@ -41,6 +41,7 @@ _open: weakref.WeakSet[Checkpoints] = weakref.WeakSet()
 def _finish() -> None:
     for checkpoints in list(_open):
         # Closing waits for the other processes, one of which may have failed.
+        # Each process would wait for the others in `close`, and one that failed never comes.
         if jax.process_count() == 1:
             checkpoints.close()
         else:
@@ -226,6 +227,7 @@ class Checkpoints:
 
 def _number_of(step: Any) -> int:
     try:
+        # `True` is an index for Python, and would be step 1.
         number = -1 if isinstance(step, bool) else operator.index(step)
     except TypeError:
         number = -1
@@ -237,6 +239,7 @@ def _number_of(step: Any) -> int:
 def _is_whole(place: Path) -> bool:
     """Whether a folder is one of a step, with what Orbax writes to it at last and deletes at first."""
     is_step = place.name.isdecimal() and str(int(place.name)) == place.name
+    # Orbax writes this file last and removes it first, so its presence means that the rest is there.
     files = ["_CHECKPOINT_METADATA", *([f"{MANIFEST}/metadata"] if (place / MANIFEST).is_dir() else [])]
     return is_step and all((place / file).is_file() for file in files)
 
@@ -295,6 +298,7 @@ def load_orbax(  # weft: skip(it reads a folder)
     options = Options(rename, cast_of(dtype), partial, strict)
     folder = Path(path).absolute()
     manifest = read_manifest(folder)
+    # Other programs have their arrays in the folder itself.
     source = folder / ARRAYS if (folder / ARRAYS).is_dir() else folder
     entries, told = (entries_in(source), {}) if manifest is None else manifest
     offer = Offer(str(folder), entries, told, described=manifest is not None)

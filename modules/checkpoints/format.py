@@ -166,6 +166,7 @@ def _header(contents: Mapping[str, Content], metadata: Mapping[str, str]) -> byt
         header[name] = {"dtype": _NAMES.get(dtype, "U8"), "shape": shape, "data_offsets": [offset, end]}
         offset = end
     text = json.dumps(header).encode()
+    # Padded with spaces, as the format asks, so that the arrays start at a multiple of 8 bytes.
     text += b" " * (-len(text) % 8)
     if len(text) > _LONGEST_HEADER:
         raise CheckpointError(
@@ -208,6 +209,7 @@ class Source:
         self._prefix += file.read(int.from_bytes(self._prefix, "little"))
         try:
             header: dict[str, Any] = json.loads(self._prefix[8:])
+        # Deeply nested JSON from a forged file overflows the stack of Python's parser.
         except (ValueError, RecursionError) as error:  # the library skips what it does not know; Python reads it
             raise self.damaged(str(error)) from None
         self.metadata: dict[str, str] = header.pop("__metadata__", None) or {}
@@ -220,6 +222,7 @@ class Source:
         told = self.metadata.get("weft")
         if told is None:
             return 0 if "sha256" in self.metadata else None
+        # The version is text from a file: Python refuses to convert thousands of digits, and accepts `1_0`.
         if not told.isdecimal() or len(told) > 9 or "sha256" not in self.metadata:
             raise self.damaged()
         if int(told) > VERSION:
@@ -251,6 +254,7 @@ class Source:
         match kind:
             case None:
                 kind, shape = _DTYPES[told["dtype"]].name, told["shape"]
+            # `True` is an int for `isinstance`, and no size.
             case [str(), [*shape]] if all(type(size) is int for size in shape):
                 kind = kind[0]
             case _:
@@ -273,6 +277,7 @@ class Source:
                 not hold, and nothing that was read may be used then.
         """
         by_name = {target.entry.name: target for target in targets}
+        # The digest covers all bytes, so a weft file is read as a whole even if only a few arrays are wanted.
         digest = self._started_digest()
         for entry in self.entries:
             target = by_name.get(entry.name)
@@ -354,6 +359,7 @@ def cast(values: np.ndarray[Any, Any], into: np.ndarray[Any, Any], name: str) ->
     """
     with np.errstate(over="ignore", invalid="ignore"):  # an infinity is the nearest that a narrow float has
         into[...] = values.astype(into.dtype)
+    # Integers have to survive the way back: NumPy wraps around silently.
     if not jnp.issubdtype(into.dtype, jnp.inexact) and not np.array_equal(into.astype(values.dtype), values):
         raise CheckpointError(
             f"{values.dtype}s that {into.dtype} cannot hold", at=name, fix="load into an array of a wider dtype"

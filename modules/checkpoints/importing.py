@@ -199,6 +199,7 @@ class _Goals:
         except ValueError:
             return None
         *layer, name = path
+        # Along the bases, so that a user's subclass of `Linear` has the layout of `Linear`.
         for cls in self._classes.get(tuple(layer), object).__mro__:
             field, permute = self._layouts.get(cls, {}).get(str(name), (None, None))
             if field is not None and (*layer, field) in self.places:
@@ -243,6 +244,7 @@ class _Filling:
         for (path, _), place, piece in zip(
             targets, places, np.split(array, ends, -1) if ends else [array], strict=True
         ):
+            # Two names may be renamed to one place; the second would silently replace the first.
             if path in self.pieces:
                 self.wrong.append(f"{format_path(path)}: given by {self._names[path]} and by {name}")
             elif piece.dtype != place.dtype and not (_is_float(piece.dtype) and _is_float(place.dtype)):
@@ -266,6 +268,7 @@ class _Filling:
             place = self.goals.places[path]
             old = like[place.leaf]
             if place.leaf not in whole:
+                # A stack's array may get some layers only, and the other layers keep their numbers.
                 keeps_old = place.copy and not _is_abstract(old)
                 whole[place.leaf] = np.array(old) if keeps_old else np.empty(old.shape, old.dtype)
             whole[place.leaf][place.copy] = piece
@@ -330,6 +333,7 @@ def _renamed(rename: Any, names: Iterable[str]) -> tuple[dict[str, Sequence[str]
     for name in names:
         fits = [(match, start, to) for pattern, start, to in patterns if (match := pattern.fullmatch(name))]
         if not fits:
+            # A name that no rule matches may already be the path.
             paths[name] = (name,)
             continue
         # The longest: the one that leaves least of the name, and of those the one that spells most of it out.

@@ -72,6 +72,7 @@ def content(tree: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     nested: dict[str, Any] = {}
     for name, leaf in leaves.items():
         if type(leaf.value) in NUMBERS:
+            # As text, because JSON has neither complex numbers nor infinities.
             numbers[name] = _number(leaf.value)
             continue
         stored = content_of(leaf.value, name, whole=False)
@@ -129,6 +130,7 @@ def _written(value: Any, name: str, raw: bool) -> Any:
     """What Orbax is given for an array: one of JAX as it lies, or one of NumPy, of which it makes a copy at once."""
     if is_key(value):
         value = jax.random.key_data(value)
+    # Raw bytes are made on the host, which needs the whole array in this process.
     if isinstance(value, jax.Array) and raw and not (value.is_fully_addressable or value.is_fully_replicated):
         raise CheckpointError(
             f"Orbax has no {value.dtype}, and other processes have a part of this array",
@@ -157,6 +159,7 @@ def read_manifest(folder: Path) -> tuple[list[Held], dict[str, Description]] | N
     try:
         with ocp.Checkpointer(ocp.JsonCheckpointHandler()) as reader:
             manifest = reader.restore(folder / MANIFEST)
+        # Checked before anything else is read: a newer format may have given the other entries another meaning.
         if manifest["format"] > FORMAT:
             raise CheckpointError("this checkpoint is of a newer format", at=str(folder), fix="update weft")
         if not all(map(is_description, manifest["configuration"].values())):
@@ -223,6 +226,7 @@ def read_arrays(source: Path, targets: Mapping[str, Target], wanted: Mapping[str
         if item:
             ocp = orbax()
             with ocp.PyTreeCheckpointer() as reader:
+                # A partial restore reads only the arrays in `item`, and the others need not fit into memory.
                 args = ocp.args.PyTreeRestore(item=item, restore_args=how, partial_restore=True)
                 restored = reader.restore(source, args=args)
         return {name: _leaf(restored, target, wanted[name]) for name, target in targets.items()}

@@ -73,6 +73,7 @@ def _moved(name: str, start: str, to: str | None) -> str | None:
         return None
     rest = "" if name == ROOT else name.removeprefix("" if start == ROOT else start)
     to = "" if to == ROOT else to
+    # `{"": "model"}` puts a prefix before names, which needs a dot that the rest of the name does not have.
     dot = "." if to and rest and rest[0] not in ".[" else ""
     moved = f"{to}{dot}{rest}"
     return (moved if to else moved.removeprefix(".")) or ROOT

@@ -40,6 +40,7 @@ class Writer:
     def __init__(self, folder: Path, keep: int | None):
         self._path = folder / LOCK
         self._deleted = folder / DELETED
+        # One process holds the lock for all: the others share the folder, and would lock each other out.
         self._lock, holder = _locked(self._path) if jax.process_index() == 0 else (None, None)
         if _any_process(holder is not None):
             raise CheckpointError(
@@ -61,6 +62,7 @@ class Writer:
         args = {MANIFEST: ocp.args.JsonSave(manifest)}
         if arrays:  # Orbax writes no tree without arrays
             args[ARRAYS] = ocp.args.PyTreeSave(arrays)
+        # The manager caches its list of steps, and somebody may have removed this one by hand.
         if step in self.manager.all_steps():  # somebody has removed it since
             self.manager.reload()
         self.manager.save(step, args=ocp.args.Composite(**args), force=True)
@@ -68,6 +70,7 @@ class Writer:
     def sweep(self) -> None:
         """Begins to delete what was moved out of sight."""
         if jax.process_index() == 0:
+            # In a thread, because the deletion of a large step may take long, and training need not wait for it.
             self._sweeper.submit(_empty, self._deleted)
 
     def close(self) -> None:
@@ -97,6 +100,7 @@ def _manager(folder: Path, keep: int | None) -> Any:
     ):
         registry.add(item, save, handler)
         registry.add(item, restore, handler)
+    # `todelete_subdir` moves a step before deleting it: a listing must not show a step that is half deleted.
     options = ocp.CheckpointManagerOptions(max_to_keep=keep, cleanup_tmp_directories=True, todelete_subdir=DELETED)
     return ocp.CheckpointManager(folder, options=options, handler_registry=registry)
 

@@ -158,6 +158,7 @@ class MoE(Module, Generic[L_co]):  # weft: skip(of any experts)
             choose = cast(Any, jax.sharding).auto_axes(choose, out_sharding=(with_token, with_token, everywhere))
         sent, weights, loss = choose(logits)
         each = einsum("tec,tf->ecf", sent.astype(x.dtype), tokens)
+        # One vmap over all experts: a loop would trace and compile each expert for itself.
         ys = vmap(_expert)(self.experts, _beside_experts(each, self.experts))
         y = einsum("tec,ecf->tf", weights.astype(ys.dtype), ys)
         return jnp.reshape(y, (*x.shape[:-1], y.shape[-1])), loss

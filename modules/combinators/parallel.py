@@ -25,6 +25,7 @@ class _Branches(Layers, Generic[M_co]):
     def _branches(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> Iterator[tuple[Any, Any]]:
         check_call_key(key, type(self).__qualname__)
         for index, (layer, options) in enumerate(zip(self.layers, split_among(self.layers, key), strict=True)):
+            # A generator, so that `Parallel` stops at the first stateful layer.
             yield call_layer(layer, f"layers[{index}]", *args, **kwargs, **options)
 
     def _merged(self, outputs: tuple[Any, ...]) -> Any:

@@ -91,6 +91,7 @@ class Stack(Combinator[L_co]):
     def __getitem__(self, index: Any) -> Any:
         """Returns one layer by its number, or a stack of some layers by a slice."""
         places = range(self.n)[index]
+        # Configuration has no axis of layers, so only arrays are indexed.
         layers = map_arrays(lambda leaf: leaf[index], self.layers)
         return layers if isinstance(places, int) else self.replace(layers=layers, n=len(places))
 
@@ -155,6 +156,7 @@ def make_copies(make: Callable[[Any], Any], n: int, key: Any, owner: str) -> Any
         SeedError: without a typed key.
     """
     check_positive(owner, n=n)
+    # One trace of the constructor for all layers: a loop would trace and draw each layer for itself.
     copies = vmap(make)(keys_of_copies(key, n, owner))
     if not isinstance(copies, eqx.Module):
         raise ConfigError(

@@ -37,6 +37,7 @@ def upsample(
     """
     check_space(x, len(factors))
     first = x.ndim - 1 - len(factors)
+    # `jax.image.resize` computes nearest values by a gather; to repeat them is simpler and has a simpler gradient.
     if method == "nearest":
         for axis, factor in enumerate(factors, first):
             x = jnp.repeat(x, factor, axis)

@@ -76,6 +76,7 @@ def padded(
     pads = lax_padding(padding, extent)
     if not isinstance(pads, str) or pads not in PAD_MODES:
         return x, pads
+    # As SAME divides an odd amount: the extra element is on the right.
     around = [(0, 0), *(((size - 1) // 2, size // 2) for size in extent), (0, 0)]
     return jnp.pad(x, around, mode=PAD_MODES[pads]), "VALID"
 

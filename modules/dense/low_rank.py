@@ -141,6 +141,7 @@ def lora(  # weft: skip(of any model)
     (8, 16)
     """
     check_key(key, "lora")
+    # The `Linear` inside of an adapter would match as well, and get an adapter of its own.
     adapted = [leaf.path for leaf in iter_leaves(select(model, Maybe(All(InstanceOf(LoRA), where)))) if leaf.dynamic]
     if adapted:
         raise ConfigError(

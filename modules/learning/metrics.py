@@ -154,6 +154,7 @@ def merge_stack(stack: Any) -> Any:
     2.5
     """
     first, rest = jax.tree.map(lambda leaf: leaf[0], stack), jax.tree.map(lambda leaf: leaf[1:], stack)
+    # In a fixed order, so that all devices get the same bits.
     return lax.scan(lambda merged, one: (merged.merge(one), None), first, rest)[0]
 
 
@@ -310,6 +311,7 @@ class Welford(Metric):  # weft: skip(the names of arguments are given at run tim
         dtype, count = self.mean.dtype, add_counts(self.count, other.count)
         mine, theirs, both = (rounded(count_as_sum(one, dtype)) for one in (self.count, other.count, count))
         none = jnp.zeros((), dtype)
+        # Two empty metrics would divide 0 by 0, and NaN would stay in the mean for ever.
         share = jnp.where(both > 0, theirs / both, none)
         difference = rounded(add_sums(other.mean, -self.mean))
         # The correction is small compared with the mean, so one float is exact enough for it.

@@ -123,6 +123,7 @@ class PerFilter:
         ]
         treedef = trees.structure(params)
         rows = [treedef.flatten_up_to(moved) for moved, _ in done]
+        # Each parameter takes its update from its own transformation; the others have None there.
         merged = [rows[group][i] for i, group in enumerate(self.groups)]
         return treedef.unflatten(merged), tuple(state for _, state in done)
 
@@ -131,6 +132,7 @@ class PerFilter:
         leaves, treedef = trees.flatten(params)
 
         def whole(part: Any) -> Any:
+            # Parameters of the other transformations keep their current values while this one evaluates the loss.
             rows = zip(leaves, treedef.flatten_up_to(part), self.groups, strict=True)
             return treedef.unflatten([moved if of == group else kept for kept, moved, of in rows])
 
@@ -196,6 +198,7 @@ class Optimizer(Module):  # weft: skip(of any model)
     ):
         _check_transformation(transformation)
         predicate(wrt)  # refuses what is no filter
+        # Filters are static fields, which JAX hashes; a list among them would fail at the first jitted step.
         self.wrt = hashable(wrt)
         leaves = _parameters(model, self.wrt)
         # One array in two places is two leaves here. They would get two different updates, and be shared no more.
@@ -209,6 +212,7 @@ class Optimizer(Module):  # weft: skip(of any model)
         state = self.transformation.init(parameters)
         self.layout = Layout(leaves, trees.structure(parameters), trees.structure(state))
         self.state = _by_path(_owned(state, model))
+        # An array and no Python number: as configuration it would compile the step anew at every update.
         self.step = jnp.zeros((), jnp.int32)
 
     @property
@@ -340,6 +344,7 @@ class Optimizer(Module):  # weft: skip(of any model)
         """A gradient as optax sees it."""
         gradients = {leaf.path: leaf.value for leaf in iter_leaves(grad) if leaf.dynamic}
         known = dict(zip(self.layout.paths, parameters, strict=True))
+        # Compared by path, because a gradient with another `wrt` may have the same number of leaves.
         wrong = _unlike(tuple(known), tuple(gradients), "grad", "is missing", "is the gradient of no parameter")
         wrong += [
             f"{format_path(path, 'grad')} is of shape {jnp.shape(gradients[path])}, the parameter of {jnp.shape(value)}"

@@ -82,6 +82,7 @@ class Policy(Module):
             The function, computing in the policy's dtypes; of a record a layer that is called like it, and holds it
             with its parameters in the dtype `param`.
         """
+        # Records are callable too, so they are told apart before functions.
         if isinstance(target, eqx.Module):
             return UnderPolicy(self.cast_params(target), self)
 
@@ -180,6 +181,7 @@ class _Return:
 
     def _result(self, leaf: Leaf) -> Any:
         value = self.given.get(id(leaf.value), leaf.value)
+        # A statistic returned by itself is state, and `output` would round it.
         is_state = bool(leaf.owners) and not issubclass(leaf.kind, (Param, FrozenParam))
         return value if is_state else _cast(value, self.output)
 
@@ -194,6 +196,7 @@ def _records(tree: Any) -> Iterator[eqx.Module]:
 
 
 def _cast(value: Any, dtype: Any) -> Any:
+    # Integers, booleans and keys have no precision to choose.
     both_floating = (
         is_array(value) and jnp.issubdtype(value.dtype, jnp.floating) and jnp.issubdtype(dtype, jnp.floating)
     )

@@ -133,6 +133,7 @@ def copy(tree: T, filter: Filter = ...) -> T:
     def twin(leaf: Any) -> Any:
         if not is_array(leaf):  # a Python number
             return leaf
+        # A NumPy array stays one: it may be larger than the memory of the device.
         return np.copy(leaf) if isinstance(leaf, np.ndarray) else jnp.copy(leaf)
 
     return map(twin, tree, filter=filter)

@@ -174,6 +174,7 @@ class InstanceNorm(FeatureNorm):
             AxisError: if the last axis is not of size `features`, or there is no space to normalise over.
         """
         check_features(self, x, self.features)
+        # The features are not reduced: each has moments of its own, which is what tells this norm from `GroupNorm`.
         axes = _reduced(self, x, self.batch_axes, jnp.ndim(x) - 1)
         return norm(x, self.scale, self.bias, mask, axes=axes, **kept_options(self, norm))
 

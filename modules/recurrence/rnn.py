@@ -114,6 +114,7 @@ class RNN(Module, Generic[Carry]):  # weft: skip(of any cell)
         check_call_key(key, "RNN")
         refuse_pair(x, "RNN")
         axis = _axis(x, self.time_axis)
+        # Lengths become a mask, so that one rule holds for both directions and any padding.
         mask = _mask(x, axis, lengths, mask)
         cell: Any = self.cell
         if initial_carry is None:

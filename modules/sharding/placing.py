@@ -121,6 +121,8 @@ def _put(value: Any, sharding: NamedSharding) -> Any:
         return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=sharding)
     if not isinstance(value, Tracer):
         return jax.device_put(value, sharding)
+    # A constraint is a hint to the compiler. On explicit axes the sharding is part of the type, which only `reshard`
+    # changes.
     if AxisType.Explicit in sharding.mesh.axis_types:
         return jax.sharding.reshard(value, sharding)
     return jax.lax.with_sharding_constraint(value, sharding)
@@ -158,6 +160,7 @@ def _named_arrays(tree: Any, names: NamesByFilter | None) -> Iterator[_Named]:
     for leaf, model, place in zip(leaves, models, wanted, strict=True):
         axes = model.role.axes
         if axes.names is None and (usual := conventional_names(model)) is not None:
+            # A name on a field comes first: the table only fills what nobody has named.
             axes = replace(axes, names=usual, inherited=True)
         if axes.names is not None and axes.inherited:
             axes = replace(axes, names=names_of_adapter(model, axes.names))

@@ -50,6 +50,7 @@ def check_used(table: Table, names: Collection[str], divides: bool) -> None:
     if wrong:
         known = sorted(names)
         others = [*known, *CONVENTIONAL]
+        # A rule for a name that no array has is mostly a slip of the pen, so the nearest names are told.
         close = {name: difflib.get_close_matches(str(name), [o for o in others if o != name], n=1) for name in wrong}
         raise FilterError(
             "a rule is for a name that no axis has"

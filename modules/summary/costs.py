@@ -94,6 +94,7 @@ def _further_turns(jaxpr: Jaxpr) -> Cost:
         turns = 1
         if equation.primitive.name == "scan":
             turns = equation.params["length"]
+            # XLA's estimate has one iteration already.
             total += estimate_program(equation.params["jaxpr"]) * (turns - 1)
         total = functools.reduce(lambda cost, inner: cost + _further_turns(inner) * turns, _inner(equation), total)
     return total

@@ -49,6 +49,7 @@ def _where(value: Any) -> str:
         return "nowhere: a shape" if isinstance(value, jax.ShapeDtypeStruct) else "one device"
     if len(sharding.device_set) == 1 if not isinstance(value, Tracer) else False:
         return "one device"
+    # Told apart from one device: a replicated array takes its bytes on each of them.
     if sharding.is_fully_replicated:
         return "every device, whole"
     if isinstance(sharding, NamedSharding):

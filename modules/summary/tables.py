@@ -84,6 +84,7 @@ def tabulate(  # weft: skip(of any model)
         )
     _check_format(format)
     rich = rich_modules()
+    # Calls below `depth` are recorded all the same, because a record is found by way of the calls around it.
     calls = [call for call in record_calls(model, method, args, kwargs, costs) if depth is None or call.depth <= depth]
     leaves = [leaf for leaf in iter_leaves(model) if hasattr(leaf.value, "shape")]
     kinds = sorted({leaf.kind.__name__ for leaf in leaves})
