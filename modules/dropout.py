@@ -122,6 +122,7 @@ class DropPath(Module):
 
     def __init__(self, rate: float, *, batch_axes: int = 1, inference: bool = False):
         _check_rate("DropPath", rate)
+        # Zero is allowed: under `vmap` the whole input is one example.
         if not is_count(batch_axes) or batch_axes < 0:
             raise ConfigError(f"DropPath: batch_axes counts leading axes, and is not {batch_axes!r}")
         self.rate, self.batch_axes, self.inference = rate, batch_axes, inference

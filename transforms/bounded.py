@@ -96,8 +96,11 @@ def _repeated(run: Callable[[State], State], times: int) -> Callable[[State], St
     # Inside of a scan XLA cannot merge the recomputation with the forward pass, so `prevent_cse` is not needed.
     run = jax.checkpoint(run, prevent_cse=False)
 
+    def unchanged(state: State) -> State:
+        return state
+
     def run_if(state: State, _: None) -> tuple[State, None]:
-        return lax.cond(_any_of(state[0]), run, lambda state: state, state), None
+        return lax.cond(_any_of(state[0]), run, unchanged, state), None
 
     def repeated(state: State) -> State:
         return lax.scan(run_if, state, None, length=times)[0]

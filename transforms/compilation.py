@@ -230,7 +230,7 @@ class JitFunction(Transformed[P, R]):
         with successors_context(None):  # nothing is computed, so no successor can be lost
             out, updates, outcome = jitted.eval_shape((), *plan.crossing.group(values))
         # Forwarded arguments must come out as shapes too. One trace for all of them, since there may be thousands.
-        shapes = untyped_jax.eval_shape(lambda values: values, values)
+        shapes = untyped_jax.eval_shape(list, values)
         return self._interpreted.boundary.hand_over(entered, outcome.value, shapes, (*out, *updates))
 
     def _cache_size(self) -> int:

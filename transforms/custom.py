@@ -179,7 +179,10 @@ def _not_differentiated(name: str, path: str) -> Callable[[Any], Any]:
 
     # With symbolic zeros, because under a derivative JAX calls the rule for every traced value: only a tangent that is
     # not zero would be lost.
-    identity: Any = untyped_jax.custom_jvp(lambda value: value)
+    def unchanged(value: Any) -> Any:
+        return value
+
+    identity: Any = untyped_jax.custom_jvp(unchanged)
     identity.defjvp(refuse, symbolic_zeros=True)
     return identity
 

@@ -66,8 +66,8 @@ def _lift_map(lift: Lift[MapOverOptions]) -> Lifted:
 
 
 def _check_map(options: MapOverOptions, call: Call, leaves: Sequence[Leaf], rides: Sequence[Ride]) -> None:
-    if mapped_size(leaves, [axis_of(ride) for ride in rides], size=None, name="map") is None:
-        raise AxisError("map has nothing to map over", fix="pass a tree with at least one array")
+    if mapped_size(leaves, [axis_of(ride) for ride in rides], size=None, name="lax_map") is None:
+        raise AxisError("lax_map has nothing to map over", fix="pass a tree with at least one array")
 
 
 MAP: Rule[MapOverOptions] = Rule(

@@ -127,7 +127,10 @@ class Stage:
             # XLA (at least on the CPU) serializes an executable that JAX has read from its cache on disk without its
             # code, so the function is compiled again, without the cache. A lowered function has its executable cached
             # in memory too, which an option makes JAX ignore: this one has the default value.
-            options = {"xla_embed_ir_in_executable": False, **(self._options.get("compiler_options") or {})}
+            options: dict[str, Any] = {
+                "xla_embed_ir_in_executable": False,
+                **(self._options.get("compiler_options") or {}),
+            }
             with compiling_anew():
                 stage = self._traced.lower().compile(**{**self._options, "compiler_options": options})
         # The devices are stored, because JAX would load the function for all devices of the process.

@@ -213,7 +213,7 @@ def traced_to_explain(note: Callable[[Any, int, int], None]) -> Generator[None]:
     are in a scope with its number. Those of the backward rule of a `custom_vjp` have their own lines, where JAX gives
     them the line of the call.
     """
-    cls, custom, thread = _batching.BatchTrace, jax.custom_vjp, threading.get_ident()
+    cls, custom, thread = _batching.BatchTrace, cast(Any, jax.custom_vjp), threading.get_ident()
     process, call = cls.process_primitive, custom.__call__
 
     def batch(trace: Any, primitive: Any, tracers: Any, params: Any, /) -> Any:

@@ -37,7 +37,7 @@ def under_contract(name: str, value: Any) -> Any:
         return None
     if isinstance(value, property) and inspect.isfunction(value.fget) and _may_name_arrays(value.fget):
         return property(_checked(value.fget), value.fset, value.fdel, value.__doc__)
-    if isinstance(value, CachedProperty) and _says_more(value.func):
+    if isinstance(value, CachedProperty) and _may_name_arrays(value.func):
         return CachedProperty(_checked(value.func), name)
     if isinstance(value, staticmethod | classmethod):
         bound = cast(Any, value)

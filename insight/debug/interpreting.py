@@ -270,6 +270,7 @@ class Run:
         # `expected` ends the search: the user has said that the value is intended.
         if step.eqn.primitive is self.expected:
             return [], []
+        here: Origin | None = None
         if step.descend is not None:
             origins, inputs = step.descend(which)
             causes = [(step.eqn.invars[i], None) for i in inputs]
@@ -289,7 +290,7 @@ class Run:
                 more, inputs = self.origins(cause, part)
                 origins, reached = [*origins, *more], [*reached, *inputs]
         # No input is to blame, and NaN came out of intended infinities: softmax of a row that is masked as a whole.
-        if step.descend is None and step.makes_nan and not origins:
+        if here is not None and step.makes_nan and not origins:
             return [here], reached
         return origins, reached
 

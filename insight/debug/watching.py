@@ -107,7 +107,7 @@ class _Watching(JitFunction[..., Any]):
     def __init__(self, compiled: JitFunction[..., Any], filter: Any):
         # The purpose is part of JAX's cache keys. Statistics depend on the filter, so two watched versions of one step
         # must not share traces.
-        function, purpose = compiled._interpreted.held[0], f"watch {next(_numbers)}"
+        function, purpose = compiled._interpreted.user_functions[0], f"watch {next(_numbers)}"
 
         @functools.wraps(cast(Any, function))
         def observed(*args: Any, **kwargs: Any) -> Any:
@@ -182,7 +182,7 @@ def _watch_call(root: str, picked: Mapping[str, Any], path: str, module: Any, me
     inside = path.removeprefix(root).removeprefix(".") if path.startswith(root) else ""
     is_around = any(leaf.startswith(inside) and (not inside or leaf[len(inside)] in ".[") for leaf in picked)
     if is_inexact(value) and is_around:
-        _sow("activation", path if method == "__call__" else f"{path}.{method}", value)
+        _sow("activation", path if method == "__call__" else f"{path}.{method}", cast(jax.Array, value))
     return result
 
 

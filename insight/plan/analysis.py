@@ -68,7 +68,7 @@ def analysed(
 
 
 def _bytes(arguments: list[Argument], step: Compiled, module: Module, activations: int) -> Bytes:
-    roles = dict.fromkeys(("params", "optimizer", "state", "batch"), 0)
+    roles: dict[str, int] = dict.fromkeys(("params", "optimizer", "state", "batch"), 0)
     for argument in arguments:
         roles[argument.role] += argument.local
     memory = step.memory
@@ -102,7 +102,7 @@ def _operand_bytes(module: Module) -> int:
 
 def _flops(module: Module) -> dict[str, int]:
     """Counts the operations of matrix products and convolutions on one device, by phase."""
-    counts = dict.fromkeys(("forward", "backward", "recomputed", "update"), 0)
+    counts: dict[str, int] = dict.fromkeys(("forward", "backward", "recomputed", "update"), 0)
     for instruction, times in module.instructions():
         if instruction.opcode not in ("dot", "convolution"):
             continue

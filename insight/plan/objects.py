@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, cast
 
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
@@ -28,7 +28,7 @@ def inputs_of_objects(objects: dict[int, Any], mesh: Any, rules: Any) -> Inputs:
     variables = [(path, variable) for path, variable in nnx.to_flat_state(state) for _ in jax.tree.leaves(variable)]
     arguments = []
     for (path, variable), leaf, spec in zip(variables, leaves, specs, strict=True):
-        index, *place = path
+        index, *place = cast("tuple[int, ...]", path)
         # Moments are recognised by the optimizer around them, whatever the types of their Variables.
         is_moment = isinstance(graph[index], nnx.Optimizer)
         role = "optimizer" if is_moment else "params" if issubclass(variable.type, nnx.Param) else "state"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -31,12 +31,12 @@ def inputs_of_trees(trees: dict[int, Any], mesh: Any, rules: Any, batch_axes: An
         shape = with_leaves(tree, {leaf.path: shape_on(leaf.value, mesh) for leaf in leaves})
         # A batch has no names of axes, and `shard` refuses rules for names that no array has.
         is_model = rules is not None and any(leaf.owners for leaf in leaves)
-        shapes.append(shard(shape, mesh, rules, **naming) if is_model else shape)
+        shapes.append(shard(shape, mesh, cast(Any, rules), **naming) if is_model else shape)
     numbers = list(trees)
     leaves = [leaf for leaf in iter_leaves(shapes) if leaf.dynamic]
     arguments = []
     for leaf in leaves:
-        number, *path = leaf.path
+        number, *path = cast("tuple[int, ...]", leaf.path)
         role = _role(leaf, trees[numbers[number]])
         aval = whole_or_divided(leaf.value, mesh, batch_axes if role == "batch" else None)
         arguments.append(Argument(format_path(tuple(path), f"args[{numbers[number]}]"), role, aval))

@@ -82,6 +82,7 @@ def rewind(model: T, steps: int | Array) -> T:  # weft: skip(of any tree)
     >>> rewind(cache, jnp.array([5, 3])).index.tolist(), int(rewind(cache, 4).index)
     ([5, 3], 4)
     """
+    # By class and at any depth, so that one call rewinds the caches of all blocks to the same step.
     return cast(T, at(model, InstanceOf(KeyValueCache)).apply(lambda cache: _rewound(cache, steps)))
 
 

@@ -55,7 +55,9 @@ def save_checkpoint(path: str | os.PathLike[str], tree: Any) -> None:
 
     Source: the format, https://github.com/huggingface/safetensors.
     """
+    # Names are checked before the file is created, so that a tree with two equal paths leaves the old file alone.
     leaves = by_name(leaf for leaf in iter_leaves(tree) if leaf.dynamic)
+    # Contents are functions that make arrays: host memory then holds one array at a time.
     contents = {name: content_of(leaf.value, name) for name, leaf in leaves.items()}
     # Numbers outside of records are data; told as configuration as well, a new step number would be a mismatch.
     told = {path: description for path, description in configuration(tree).items() if path not in leaves}

@@ -23,7 +23,7 @@ from weft.modules.checkpoints.configuration import Description, configuration, i
 from weft.modules.checkpoints.fitting import by_name
 from weft.modules.checkpoints.format import CheckpointError, Entry, Target, cast, empty
 from weft.modules.checkpoints.kinds import PYTHON
-from weft.modules.checkpoints.leaves import content_of, in_host_memory, is_key, placement
+from weft.modules.checkpoints.leaves import content_of, in_host_memory, is_key, placement, restored
 
 Keys = tuple[str, ...]
 
@@ -261,14 +261,14 @@ def _is_inexact(target: Target) -> bool:
     return jax.numpy.issubdtype(target.dtype, np.inexact)
 
 
-def _leaf(restored: Any, target: Target, like: Any) -> Any:
+def _leaf(stored: Any, target: Target, like: Any) -> Any:
     entry = entry_of(target)
     if entry.number is not None and target.source is None:
         return entry.number
     if not _is_stored(target):
         value = np.full(target.shape, entry.number or 0, target.source or target.dtype)
     else:
-        value = functools.reduce(operator.getitem, entry.keys, restored)
+        value = functools.reduce(operator.getitem, entry.keys, stored)
         if type(like) in NUMBERS:
             return value.item()
         if entry.raw and value.dtype == np.uint8:

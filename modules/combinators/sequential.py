@@ -47,6 +47,7 @@ class Sequential(_Chain):
 
     def __init__(self, *layers: Layer | Sequence[Layer]):
         self.layers = as_layers(layers)
+        # At construction where annotations tell: the call may be in a compiled step, far from here.
         self._refuse_stateful("Sequential", "(y, successor)")
 
     def __call__(self, x: PyTree, *, key: Key[Array, ""] | None = None) -> PureOutput:

@@ -245,6 +245,7 @@ class LinearGeneral(Module):  # weft: skip(the axes decide the shapes)
             AxisError: if one of them, or of the batch, is not there or of another size.
         """
         shape = jnp.shape(x)
+        # Checked by axis, because XLA's error about a product names neither the layer nor the axis of the input.
         wanted = [*zip(self.axes, self.in_features, strict=True), *enumerate(self.batch)]
         wrong = [axis for axis, size in wanted if not -len(shape) <= axis < len(shape) or shape[axis] != size]
         if wrong:

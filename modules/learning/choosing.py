@@ -30,6 +30,7 @@ def arrays_at(  # weft: skip(of any tree)
 ) -> dict[Path, Any]:
     """Returns the arrays of a tree by path; refuses a tree that lacks one of `leaves`, or has another shape there."""
     arrays = {leaf.path: leaf.value for leaf in iter_leaves(tree) if leaf.dynamic}
+    # All misfits are listed: trees of two models differ in more than one place.
     wrong = [f"{format_path(leaf.path)}: nothing there" for leaf in leaves if leaf.path not in arrays]
     wrong += [
         f"{format_path(leaf.path)}: {np.shape(arrays[leaf.path])}, not {np.shape(leaf.value)}"

@@ -132,6 +132,7 @@ class BatchNorm(Module):
         """
         check_features(self, x, self.mean.shape[-1])
         training = not (self.inference if inference is None else inference)
+        # All axes but the features: time and space count as more examples of the batch.
         axes = tuple(range(jnp.ndim(x) - 1))
         if training:
             # Checked here and not in the op, whose error could not name the layer. Inference averages over nothing.

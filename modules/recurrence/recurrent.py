@@ -135,4 +135,5 @@ def last_step(  # weft: skip(batch and features may be any)
     >>> last_step(jnp.array([[1, 2], [3, 4]]), jnp.array([1, 2])).tolist()
     [1, 4]
     """
+    # Sparse indices broadcast against each other, so that no index array of the whole batch is made.
     return carries[(lengths - 1, *jnp.indices(lengths.shape, sparse=True))]

@@ -108,6 +108,7 @@ def record_calls(model: Module, method: str, args: tuple[Any, ...], kwargs: dict
 def _watch(record: Any, method: Callable[..., Any], arguments: Given, proceed: Callable[[], Any]) -> Any:
     __tracebackhide__ = True
     recording = _recording.get()
+    # Draws of keys are no layers, and would be most of the rows.
     if recording is None or isinstance(record, Keys):
         return proceed()
     return _recorded(recording, record, method, method.__name__, arguments, proceed)

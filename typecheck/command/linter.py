@@ -122,7 +122,7 @@ def judged(unit: Unit, settings: Settings, steps: Steps | None = None) -> Iterat
         for name, thing in things:
             if _is_asked(name, settings):
                 yield from _definition(unit, name, thing, settings, steps, recorded)
-        for name, thing in unjudged(module, found):
+        for name, thing in unjudged(module, things):
             if _is_asked(name, settings):
                 file, line = place_of(thing)
                 yield one_line("unbuilt", shown(file), line, name, f"not checked: {PRIVATE}", "private")

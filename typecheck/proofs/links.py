@@ -150,7 +150,7 @@ class _Reader:
 
     def equations(self, asked: Mapping[Question, bool], trial: Trial, needs: Needs) -> Iterator[Needs]:
         """The needs with one equation more, the one that was asked last first."""
-        for question, answered in reversed(asked.items()):
+        for question, answered in reversed([*asked.items()]):
             if question.is_order or answered or question.dims & self.promised:
                 continue
             pair, number = equation_of(question)

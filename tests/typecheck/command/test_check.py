@@ -314,7 +314,7 @@ def test_where_nothing_fails_the_counts_are_all_that_is_printed(write, capsys: p
             return x.reshape(x.shape[1], -1)
     """
     assert main(["check", write("warned.py", text)]) == 0
-    assert capsys.readouterr().out == "1 contracts: 1 proved, 0 hold, 0 fail, 1 warnings (-v lists them)\n"
+    assert capsys.readouterr().out == "1 contract: 1 proved, 0 hold, 0 fail, 1 warnings (-v lists them)\n"
     assert main(["check", "-v", write("warned.py", text)]) == 0
     assert "merged: warning: memory-order: " in capsys.readouterr().out
 
