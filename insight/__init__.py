@@ -1,1 +1,1 @@
-"""What weft knows of a program, for people: loaded on first use (`weft.debug`, `weft.plan`)."""
+"""`weft.debug` and `weft.plan`: tools that inspect a program. They are imported when they are first used."""

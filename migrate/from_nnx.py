@@ -1,6 +1,6 @@
-"""flax.nnx to weft.nnx: rewrites imports, and `flax.nnx` where it is written out.
+"""Migrates flax.nnx to weft.nnx: rewrites imports, and expressions that spell out `flax.nnx`.
 
-A program over weft.nnx is otherwise the same. But objects of both libraries must not be mixed: a file in which flax.nnx
+The rest of a program stays as it is. But objects of both libraries must not be mixed: a file in which flax.nnx
 has to stay keeps all files of its group, which a program may load together, with flax.
 """
 
@@ -46,6 +46,8 @@ class _FlaxFile:
         self._said: set[str] = set()  # parts of flax that were listed already
         self.imports: list[cst.Import | cst.ImportFrom] = []
         for node in reader.nodes:
+            # References are read before imports are rewritten: whether `import flax` stays depends on all uses of
+            # `flax`.
             self._look(node)
         for node in self.imports:
             if isinstance(node, cst.ImportFrom):
@@ -78,6 +80,7 @@ class _FlaxFile:
         value = node.evaluated_value
         if any(isinstance(parent, cst.Annotation) for parent in self.reader.around(node)):
             if _WRITTEN_OUT.search(node.value):
+                # A string annotation is evaluated in the file's namespace, so it moves together with the imports.
                 self.texts.append(node)
         elif isinstance(value, str) and _NAME.fullmatch(value):
             self._left(
@@ -86,8 +89,11 @@ class _FlaxFile:
 
     def _reference(self, node: cst.Attribute | cst.Name) -> None:
         above = self.reader.parent(node)
+        # Names inside of import statements are handled with the statement.
         if isinstance(above, (cst.ImportAlias, cst.AsName)) or self._in_import(node):
             return
+        # Code that reads `_pytree__nodes` was written for flax's objects, even where weft.nnx has an attribute of this
+        # name.
         if isinstance(node, cst.Name) and _PRIVATE.fullmatch(node.value):
             self._left(node, "it is an internal name of flax.nnx's objects; those of weft.nnx have other internals")
         for name in self.reader.imported(node):
@@ -101,6 +107,7 @@ class _FlaxFile:
                     self._left(node, "the package `flax`, with its nnx, is used as a value", "write flax.nnx instead")
             if name.startswith(f"{_NNX}.") and not is_base and not has(name):
                 self._left(node, f"weft.nnx has no {name.removeprefix(_NNX + '.')}", "use names that both have")
+            # `nnx` passed as a value, `f(nnx)`: nobody can tell which names are looked up in it.
             if name == _NNX and not is_base:
                 self._whole(node, above)
             if (
@@ -115,6 +122,7 @@ class _FlaxFile:
         """Lists a use like `flax.struct.dataclass` after `import flax`; names imported by `from` are listed there."""
         if dotted(node).split(".")[0] == "flax":
             part = ".".join(name.split(".")[:2])
+            # One finding for `flax.struct` is enough; a part that keeps the file with flax is listed at every place.
             if not is_neutral(name) or part not in self._said:
                 self._said.add(part)
                 self._other(node, name)
@@ -147,10 +155,12 @@ class _FlaxFile:
         module = "." * len(node.relative) + dotted(node.module)
         names = names_of(node)
         if module.split(".")[0] != "flax":
+            # `from compat import flax`: what `flax` means here is decided in another file, which may assign it.
             if "flax" in names and self.project.meant(f"{module}.flax", self.reader.source):
                 self._left(node, "another file's `flax` is imported", "import flax itself here")
             return
         if names == ["*"]:
+            # A star import may bind any name, so no name in the file is known to come from flax.nnx, or not to.
             if module.startswith(_NNX) or module == "flax":
                 self._left(node, "the names of a star import are unknown", "import names")
             return
@@ -186,6 +196,7 @@ class _FlaxFile:
             elif alias.asname and of_nnx:
                 new.append(alias.with_changes(name=as_node(ours or name)))
             elif of_nnx:
+                # `import flax.nnx` binds `flax`, and other parts of flax may be used by that name.
                 root = [alias.with_changes(name=cst.Name("flax"))] if self.keeps_root else []
                 new += [*root, alias.with_changes(name=as_node(ours or name))]
             else:
@@ -193,9 +204,11 @@ class _FlaxFile:
                 keeps = self.keeps_root or not self._is_written_out or name != "flax"
                 new += [alias] if keeps else []
                 new += [cst.ImportAlias(as_node("weft.nnx"))] if self._is_written_out else []
+        # An edit without a change would count the file as one that uses flax.nnx.
         if [dotted(alias.name) for alias in new] == [dotted(alias.name) for alias in node.names]:
             return
         plain = [alias.with_changes(comma=cst.MaybeSentinel.DEFAULT) for alias in new]
+        # A line `import a, b` is what linters refuse, so a statement with one name becomes several statements.
         if len(node.names) == 1 and len(plain) > 1:
             replace_statement(self.reader, node, [cst.Import([alias]) for alias in plain], self.changes)
         else:
@@ -243,6 +256,7 @@ def _names(node: cst.CSTNode | None) -> str:
 
 def foreign(source: Source, project: Project) -> list[Finding]:
     """Finds imports of libraries that use flax.nnx themselves: their objects stay flax's."""
+    # Objects that such a library creates are flax's, and the program would mix them with weft's.
     tops = {name.split(".")[0] for name in source.imports if not name.startswith(".")}
     return [
         Finding(source.path, 1, f"import {top}", f"the library uses flax.nnx; {_STAYS}", "", True)
@@ -255,6 +269,7 @@ def foreign(source: Source, project: Project) -> list[Finding]:
 def _is_over_flax(top: str) -> bool:
     try:
         spec = importlib.util.find_spec(top)
+    # `find_spec` raises ValueError for a module without a spec, such as `__main__`.
     except (ImportError, ValueError):
         return False
     folders: Collection[str] = (spec.submodule_search_locations or ()) if spec else ()

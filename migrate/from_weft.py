@@ -1,6 +1,6 @@
-"""weft 0.2 to 0.3: names that have another place, and arguments that go by position alone.
+"""Migrates weft 0.2 to 0.3: renames names that moved, and makes arguments positional that lost their keyword.
 
-A file moves by itself: the objects are the same under either name.
+Each file is migrated on its own, without a group: an object is the same object under its old and its new name.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from .findings import Changes, Finding, written
 from .imports import move_from
 from .reading import Reader, dotted, names_of
 
-# By name: this package knows of no layer above it.
+# The table is imported by name when it is needed, because `migrate` must not depend on weft's other rooms.
 _TABLE = "weft.core.former_names"
 _STAR_BROUGHT = {"core", "metrics", "modules", "ops", "transforms", "tree"}
-# The parameters that had names, of transforms that take functions with their arguments.
+# By transform, the parameters that 0.2 accepted as keywords and that are positional only in 0.3.
 _BY_POSITION = {
     "weft.associative_scan": ("function", "elems"),
     "weft.cond": ("pred", "true_fun", "false_fun"),
@@ -43,13 +43,13 @@ def _in_text() -> re.Pattern[str]:
 
 
 def _place_of(name: str) -> str | None:
-    """The dotted name of 0.3 for one of 0.2, if it is another."""
+    """Returns the dotted name in 0.3 of a name in 0.2; None if the name has not moved."""
     module, _, last = name.rpartition(".")
     return _table().place_of(module, last) if module.partition(".")[0] == "weft" else None
 
 
 def changes_of(reader: Reader) -> Changes:
-    """What of a file's weft 0.2 is moved, and what is left."""
+    """Returns the edits that move a file from weft 0.2 to 0.3, and the places that a person has to edit."""
     changes = Changes()
     for node in reader.nodes:
         match node:
@@ -60,6 +60,7 @@ def changes_of(reader: Reader) -> Changes:
             case cst.Call():
                 _call(reader, node, changes)
             case cst.SimpleString() if not reader.is_docstring(node):
+                # A string may be read by any program (a configuration, a message), so a person decides about it.
                 for name in dict.fromkeys(_in_text().findall(node.value)):
                     _leave(reader, node, changes, "a text is not rewritten", f"{name} is {_place_of(name)}")
             case _:
@@ -89,6 +90,7 @@ def _split(place: str) -> tuple[str, str]:
 
 
 def _star(reader: Reader, node: cst.ImportFrom, changes: Changes) -> None:
+    # Names that the file binds itself hide names of the star import, so they are not affected.
     used = {one.value for one in reader.nodes if isinstance(one, cst.Name)} - reader.stored
     names = sorted(name for name in used if name in _STAR_BROUGHT or _place_of(f"weft.{name}"))
     if dotted(node.module) == "weft" and names:
@@ -100,6 +102,7 @@ def _attribute(reader: Reader, node: cst.Attribute, changes: Changes) -> None:
     place = next((place for name in sorted(reader.imported(node)) if (place := _place_of(name))), None)
     if place is None or isinstance(reader.parent(node), (cst.ImportFrom, cst.ImportAlias)):
         return
+    # The new name is written below the file's own name for weft, which may be an alias: `import weft as w`.
     root: cst.BaseExpression = node.value
     while isinstance(root, cst.Attribute) and "weft" not in reader.imported(root):
         root = root.value
@@ -109,7 +112,7 @@ def _attribute(reader: Reader, node: cst.Attribute, changes: Changes) -> None:
     made: cst.BaseExpression = root
     for part in place.split(".")[1:]:
         made = cst.Attribute(made, cst.Name(part))
-    # Brackets stay around the whole.
+    # `(weft.update)(x)` has its parentheses on the outer attribute, and the new expression has to keep them.
     changes.edits[node] = lambda old: made.with_changes(lpar=old.lpar, rpar=old.rpar)
 
 
@@ -119,6 +122,7 @@ def _call(reader: Reader, node: cst.Call, changes: Changes) -> None:
     named = [arg for arg in node.args if arg.keyword is not None and arg.keyword.value in parameters]
     if not named:
         return
+    # Keywords may stand in any order. To reorder them would change the order in which Python evaluates the arguments.
     if not _are_in_order(node.args, parameters, len(named)):
         order = ", ".join(parameters)
         _leave(reader, node.func, changes, "its arguments go by position", f"give them in this order: {order}")
@@ -128,7 +132,7 @@ def _call(reader: Reader, node: cst.Call, changes: Changes) -> None:
 
 
 def _are_in_order(args: Sequence[cst.Arg], parameters: Sequence[str], named: int) -> bool:
-    """Whether the arguments with names follow those by position as the parameters do, and nothing else between."""
+    """Whether the keyword arguments follow the positional ones in the order of the parameters, with nothing between."""
     keywords = [arg.keyword and arg.keyword.value for arg in args]
     before = keywords.count(None)
     expected = [*[None] * before, *parameters[before : before + named]]

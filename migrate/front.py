@@ -36,6 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if importlib.util.find_spec("libcst") is None:
         print(_MISSING, file=sys.stderr)
         return 2
+    # Imported after the check, because these modules import libcst, which is an optional dependency.
     from .migrating import migrated
     from .project import Project
     from .writing import diff, write

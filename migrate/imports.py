@@ -1,4 +1,4 @@
-"""Rewrites import statements, some names of which move to other modules."""
+"""Rewrites import statements of which some names move to other modules."""
 
 from __future__ import annotations
 

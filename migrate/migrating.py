@@ -1,4 +1,4 @@
-"""A migration of a code base: decides which files move, in groups."""
+"""Migrates a code base: decides for each group of files whether the group moves, and collects edits and findings."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ def migrated(project: Project, libraries: Collection[str] = LIBRARIES) -> Migrat
     if "nnx" in libraries:
         others = {source: reader for source, reader in readers.items() if _mentions(source, "flax", "equinox")}
         moving = _over_nnx(project, others, done)
+    # Edits for weft's own names are added to those for flax.nnx, so a file with both kinds is written once.
     if "weft" in libraries:
         for source, reader in readers.items():
             if source.asked and source.mentions("weft"):
@@ -43,6 +44,7 @@ def migrated(project: Project, libraries: Collection[str] = LIBRARIES) -> Migrat
                 done.left += changes.left
     for source, changes in moving.items():
         data = edited(readers[source].module, changes).bytes
+        # A second run must change nothing: an edit that gives the same bytes is no change.
         if data != source.data:
             done.files[source.path] = (source.original, source.written(data))
     if "equinox" in libraries:
@@ -61,6 +63,8 @@ def _readers(project: Project, done: Migrated) -> dict[Source, Reader]:
             readers[source] = Reader(source)
         except ValueError as error:
             if source.asked:
+                # Files that the user did not name are read only to find groups, so their syntax is not the user's
+                # question.
                 fix = "rewrite it by hand, or repair its syntax"
                 done.left.append(Finding(source.path, 1, "the file", str(error), fix, True))
     return readers
@@ -97,6 +101,7 @@ def _over_nnx(project: Project, readers: dict[Source, Reader], done: Migrated) -
         if not source.asked:
             continue
         is_used = any(changes_by_file[other].edits for other in concerned if groups[other] is group)
+        # Linen's programs mention flax too, and a report about them would hide the findings that matter.
         if not is_used and not any("nnx" in finding.what for finding in changes.left):
             continue  # a group without NNX (Linen alone) has no findings
         done.left += changes.left
@@ -106,6 +111,7 @@ def _over_nnx(project: Project, readers: dict[Source, Reader], done: Migrated) -
             moving[source] = changes
             continue
         holder = holding[group]
+        # The finding that holds the group may be in another file, so this file gets one that names it.
         if holder not in changes.left:
             place = project.place(holder.file, holder.line)
             why = f"it is connected by imports to {holder.file.name}{place}, which must stay with flax ({holder.what})"

@@ -47,6 +47,7 @@ def has(name: str) -> bool:
     """Whether `weft.nnx` has a name like `flax.nnx.a.b`; attributes of classes and functions are not checked."""
     value: Any = importlib.import_module(_NNX)
     for part in name.split(".")[2:]:
+        # `nnx.Param.from_metadata`: the class exists, and only a run would show what attributes it has.
         if not isinstance(value, types.ModuleType):
             return True
         if part.startswith("_"):
@@ -83,6 +84,8 @@ def module_for(module: str, name: str | None = None) -> str | None:
     if hasattr(same_path, name) or _is_module(f"{ours}.{name}"):
         return ours
     top = importlib.import_module(_NNX)
+    # The name may live in another module of weft. The top module serves where it gives the same object as the twin of
+    # flax's module.
     same = hasattr(counterpart, name) and getattr(top, name, None) is getattr(counterpart, name)
     return _NNX if same else None
 

@@ -63,6 +63,7 @@ class Notebook:
         content = cast("dict[str, Any]", content)
         end = text[len(text.rstrip()) :]
         style = next((options for options in _WRITTEN if json.dumps(content, **options) + end == text), None)
+        # An edit of one cell must not reformat the whole file: its diff would be unreadable.
         if style is None:
             raise ValueError("it would not be written as it was read: open and save it with Jupyter")
         parts = [f"{_CELL}{number}\n{_readable(code, number)}\n" for number, code in _cells(content)]
@@ -75,6 +76,7 @@ class Notebook:
             ValueError: if the edited code lacks cells.
         """
         parts = dict(_parts(code.decode()))
+        # An edit that removes a statement may take the comment line above it away, which separates two cells.
         if [*parts] != [number for number, _ in _cells(self.content)]:
             raise ValueError("an edit goes over the end of a cell")
         cells: list[Any] = []
@@ -158,6 +160,7 @@ def _as_written(code: str) -> str:
 def _line_of_error(code: str) -> int | None:
     """Returns the number, from 0, of the line with a syntax error; None if the code is valid."""
     try:
+        # Notebooks allow `await` outside of functions.
         compile(code, "<cell>", "exec", flags=ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     except SyntaxError as error:
         return (error.lineno or 1) - 1

@@ -88,6 +88,7 @@ class Source:
             raise ValueError(f"line {error.raw_line}: it cannot be parsed: {error.message}") from None
         except (UnicodeDecodeError, LookupError, SyntaxError) as error:
             raise ValueError(f"it cannot be decoded: {error}") from None
+        # A migration changes only what it rewrites: a file that libcst cannot reproduce would get other changes too.
         if module.bytes != self.data:
             raise ValueError("it would not be written as it was read")
         return module
@@ -100,6 +101,8 @@ class Source:
             # instead.
             tree = ast.parse("(" if self.broken else self.data)
         except (SyntaxError, ValueError):
+            # In the JSON of a broken notebook, line ends are `\n` in strings; split there, each line of code is one
+            # line.
             text = self.data.replace(b"\\n", b"\n").replace(b'"', b"\n")
             raw_imports = [
                 (origin.decode(), re.findall(r"[\w.]+", names.decode(errors="replace")))
@@ -139,6 +142,7 @@ class Project:
             files = list(_python_files(Path(name)))
             if not files:
                 raise FileNotFoundError(f"{name}: there is no Python file")
+            # Resolved, so that a file that is named twice, or by a link, is one source.
             asked |= dict.fromkeys(file.resolve() for file in files)
         root = _root_of([Path(name).resolve() for name in names])
         chosen = {path for path in asked if not any(fnmatch(_below(path, root), pattern) for pattern in exclude)}
@@ -157,6 +161,7 @@ class Project:
                 continue  # a notebook cannot be imported
             parts = _below(source.path, self.root).removesuffix(".py").split("/")
             parts = parts[:-1] if parts[-1] == "__init__" else parts
+            # `src/pkg/a.py` may be imported as `src.pkg.a`, `pkg.a` or `a`, depending on `sys.path`: all are entered.
             for start in range(len(parts)):
                 table.setdefault(".".join(parts[start:]), []).append(source)
         return table
@@ -177,9 +182,10 @@ class Project:
 
     @cached_property
     def _loaded(self) -> list[set[Source]]:
-        """For each file, the files that a program loads which starts with it."""
+        """For each file, the set of files that a program loads if that file is its main module."""
         direct = {one: {other for name in one.imports for other in self.meant(name, one)} for one in self.sources}
 
+        # Loops instead of recursion: imports may be circular, and long chains would reach Python's recursion limit.
         def closure(start: Source) -> set[Source]:
             reached, pending = {start}, [start]
             while pending:
@@ -194,6 +200,7 @@ class Project:
         """Computes the groups of a library: for each file a representative, equal for files of one group."""
         over: dict[Source, Source] = {source: source for source in self.sources}
 
+        # A union-find structure: each file points to a representative, directly or over others.
         def top(source: Source) -> Source:
             while over[source] is not source:
                 over[source] = over[over[source]]
@@ -233,6 +240,7 @@ def _python_files(path: Path) -> Iterator[Path]:
         yield path
         return
     for folder, folders, files in os.walk(path):
+        # Environments and build folders hold copies of libraries, which would join all groups to one.
         folders[:] = sorted(
             one
             for one in folders

@@ -30,6 +30,7 @@ class Reader:
     def nodes(self) -> list[cst.CSTNode]:
         """All nodes, in the order of the text."""
         ordered: list[cst.CSTNode] = []
+        # A stack instead of recursion: deeply nested expressions would reach Python's recursion limit.
         pending: list[cst.CSTNode] = [self.module]
         while pending:
             node = pending.pop()
@@ -56,6 +57,7 @@ class Reader:
     def imported(self, node: cst.CSTNode) -> set[str]:
         """Returns the dotted names of imports to which a name or an attribute may refer."""
         names = self._names.get(node, ())
+        # libcst computes qualified names lazily for some nodes.
         names = names() if callable(names) else names
         return {name.name for name in names if name.source is QualifiedNameSource.IMPORT}
 

@@ -32,8 +32,11 @@ def write(files: Mapping[Path, tuple[bytes, bytes]]) -> None:
         # All new files are written next to the old ones first, so that a full disk leaves every old file as it is.
         ready = {path: stack.enter_context(_temporary(path, after)) for path, (_, after) in files.items()}
         for path, (before, _) in files.items():
+            # An editor may have saved the file while the migration was computed: its change would be lost.
             if path.read_bytes() != before:
                 raise OSError(f"{path}: it has changed since it was read")
+            # `os.replace` needs write permission for the folder only, so it would replace a file that is read-only on
+            # purpose.
             if not os.access(path, os.W_OK):
                 raise PermissionError(f"{path}: it cannot be written")
         done: list[Path] = []
@@ -43,17 +46,20 @@ def write(files: Mapping[Path, tuple[bytes, bytes]]) -> None:
                 done.append(path)
         except OSError:
             for path in done:
+                # The old content is still in memory, so the files that were replaced already get it back.
                 path.write_bytes(files[path][0])
             raise
 
 
 @contextlib.contextmanager
 def _temporary(path: Path, data: bytes) -> Iterator[Path]:
+    # The temporary file lies in the target's folder, because `os.replace` is atomic within one file system only.
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     new = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
+        # `mkstemp` creates files with mode 600; an executable script would lose its mode.
         shutil.copymode(path, new)
         assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE(new.stat().st_mode)
         yield new

@@ -86,7 +86,8 @@ if TYPE_CHECKING:
     from weft.modules.sharding.placing import named_shardings, shard
     from weft.modules.summary import tabulate
 
-# Where each of them comes from; a test holds the two lists together.
+# The module of each name. Modules are imported when a name is first used: to import all of them with weft takes longer
+# than a small program runs. A test compares this table with the imports above.
 _HOMES = {
     "weft.modules": "ops",
     "weft.modules.activations": "PReLU",

@@ -1,6 +1,6 @@
 """Activations with parameters: the pure op `prelu` and the record `PReLU`.
 
-Those without are `jax.nn`'s own, and `weft` exports all of them.
+Activations without parameters are functions of `jax.nn`, and `weft` exports all of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from weft.modules.op import op
 def prelu(
     x: Float[Array, "*shape"], slope: Float[Array, "..."], *, dtype: Any = None, promote: Any = promote
 ) -> Float[Array, "*shape"]:
-    """`x` where it is positive, `slope * x` elsewhere.
+    """Returns `x` where it is positive, and `slope * x` elsewhere.
 
     Args:
         x: the values.
@@ -34,6 +34,7 @@ def prelu(
     """
     if dtype is None:
         x = as_array(x)
+        # A float32 slope would turn bfloat16 activations into float32, so it takes the dtype of the input.
         slope = cast(as_array(slope), x.dtype)
     else:
         x, slope = promote(x, slope, dtype=dtype)
@@ -61,5 +62,5 @@ class PReLU(Module):
         self.slope, self.dtype = jnp.asarray(slope, param_dtype), option_dtype(dtype)
 
     def __call__(self, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-        """Applies it to each value."""
+        """Applies the rectifier to each value."""
         return prelu(x, self.slope, dtype=self.dtype)

@@ -1,20 +1,20 @@
-"""How combinators call their layers: which get a key, and what of a result is the successor.
+"""Calls the layers of combinators: passes keys to layers that take one, and finds successors in their results.
 
-A layer is a record or a plain function. Whether it has state shows in what its call returns, and only there:
+A layer is a record or a plain function. Only the result of its call shows whether the layer has state:
 
 | a layer | returns | a combinator then |
 |---|---|---|
 | pure | `y` | passes `y` on |
-| stateful | `(y, successor)`, or `(y, aux, successor)` for `((y, aux), successor)` | puts it in its place |
+| stateful | `(y, successor)`, or `(y, aux, successor)` for `((y, aux), successor)` | replaces the layer by it |
 
-Whether a layer has state is a matter of its class and structure, never of its mode: of one record each call returns
-the same. `BatchNorm` is stateful in inference mode too; attention is stateful from where it is given a cache, which
-changes its structure, until that is taken away, and so is a block that holds it.
+A layer's class and structure decide whether it has state, never its mode, so each call of one record returns the same
+kind of result. `BatchNorm` is stateful in inference mode too. Attention is stateful while it has a cache, which is part
+of its structure, and so is a block that contains the attention.
 
 So a combinator of *one* layer (`Residual`, `Stack`, `Ensemble`, `Frozen`) is called like its layer: it returns `y`, or
-`(y, successor)` with its own successor. One of *several* layers says in its name which it does (`Sequential` and
-`StatefulSequential`, `Parallel` and `StatefulParallel`), as neither a reader nor a type checker would like to look
-through all of them.
+`(y, successor)` with its own successor. The name of a combinator of *several* layers says what its call returns
+(`Sequential` and `StatefulSequential`, `Parallel` and `StatefulParallel`), because neither a reader nor a type checker
+looks through all of the layers.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ Layer = Callable[..., Any]
 Y = TypeVar("Y")
 L_co = TypeVar("L_co", covariant=True)
 
-# What a chain of pure layers returns may be anything. Checkers are told that it is an array: `Any` could be a pair, and
-# `Residual(Sequential(...))` would be taken for stateful.
+# A chain of pure layers may return anything. Type checkers are told that it returns an array: with `Any`, which could
+# be a pair, they would take `Residual(Sequential(...))` for stateful.
 if TYPE_CHECKING:
     PureOutput = Array
 else:
@@ -51,7 +51,7 @@ else:
 
 
 class StatefulLayer(Protocol):
-    """What checkers know a stateful layer by."""
+    """The type by which static checkers recognise a stateful layer."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, Self]: ...
 
@@ -91,11 +91,11 @@ class Combinator(Module, Generic[L_co]):
 
     @abc.abstractmethod
     def _run(self, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> tuple[Any, Self | None]:
-        """Calls the layer: what it returned, and this combinator's successor if the layer is stateful."""
+        """Calls the layer; returns its value, and this combinator's successor, or None if the layer is pure."""
 
 
 class Layers(Module):
-    """Base of the combinators of several layers, which are a sequence of them."""
+    """Base of the combinators of several layers; it behaves as a sequence of the layers."""
 
     layers: tuple[Layer, ...]
 
@@ -110,17 +110,19 @@ class Layers(Module):
     @overload
     def __getitem__(self, index: slice) -> Self: ...
     def __getitem__(self, index: int | slice) -> Any:
-        """One layer, or the same combinator of some of them."""
+        """Returns one layer; for a slice, the same combinator with some of the layers."""
         return self.replace(layers=self.layers[index]) if isinstance(index, slice) else self.layers[index]
 
     def _with_successors(self, successors: Sequence[Any]) -> Self:
-        """This combinator with the layers' successors in their places, None standing for no change."""
+        """Returns this combinator with the layers replaced by their successors; None leaves a layer as it is."""
         layers = tuple(old if new is None else new for old, new in zip(self.layers, successors, strict=True))
+        # An unchanged combinator comes back as the same object, so that callers can tell by identity that nothing
+        # changed.
         changed = any(new is not old for new, old in zip(layers, self.layers, strict=True))
         return self.replace(layers=layers) if changed else self
 
     def _refuse_stateful(self, name: str, returns: str) -> None:
-        """Refuses the layers that say by themselves that they are stateful; of others the first call tells.
+        """Refuses layers whose annotations say that they are stateful; others show their state at the first call.
 
         Raises:
             SuccessorError: naming the first of them.
@@ -130,7 +132,7 @@ class Layers(Module):
                 raise self._stateful_inside(index, name, returns)
 
     def _stateful_inside(self, index: int, name: str, returns: str) -> SuccessorError:
-        """The error for a stateful layer in a combinator of pure ones: its successor would be lost."""
+        """Makes the error for a stateful layer in a combinator of pure layers, which would lose the successor."""
         return SuccessorError(
             f"a {type(self.layers[index]).__qualname__} is stateful, and {name} would lose its successor",
             at=f"layers[{index}]",
@@ -141,7 +143,7 @@ class Layers(Module):
 def says_stateful(layer: Any) -> bool:
     """Whether the annotations of a layer's call say that it returns its successor: `-> tuple[..., Self]`.
 
-    A combinator of one layer is asked for that layer. What says nothing shows its state when it is called.
+    For a combinator of one layer, the annotations of that layer count. A layer without annotations counts as pure here.
     """
     if isinstance(layer, Combinator):
         parts = (getattr(layer, field.name, None) for field in dataclasses.fields(layer))
@@ -151,6 +153,7 @@ def says_stateful(layer: Any) -> bool:
     cls = type(layer)
     call = cls.__call__ if callable(layer) else says_stateful
     returns = getattr(inspect.unwrap(call), "__annotations__", {}).get("return")
+    # Under `from __future__ import annotations` the annotation is text, whose names may not be imported at run time.
     if isinstance(returns, str):
         return re.fullmatch(rf"(?i:tuple)\[.*\b(Self|{cls.__name__})\]", returns.strip()) is not None
     members = get_args(returns) if get_origin(returns) is tuple else ()
@@ -158,17 +161,18 @@ def says_stateful(layer: Any) -> bool:
 
 
 def as_layers(layers: tuple[Layer | Sequence[Layer], ...]) -> tuple[Layer, ...]:
-    """The layers that a combinator was given, one after another, or as one list or tuple of them, as in equinox.
+    """Returns the layers of a combinator, which were passed as arguments or as one list or tuple, as in equinox.
 
     >>> len(as_layers(([jax.nn.relu, jax.nn.tanh],))), len(as_layers((jax.nn.relu,)))
     (2, 1)
     """
     container: Any = layers[0] if len(layers) == 1 else None
+    # A NamedTuple with a `__call__` is a layer, and not a list of layers.
     return tuple(container) if isinstance(container, list | tuple) and not callable(container) else cast(Any, layers)
 
 
 def call_layer(layer: Layer, where: str, /, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-    """Calls a layer and takes its successor out of the result.
+    """Calls a layer, and separates its successor from its result.
 
     Args:
         layer: a record or a function.
@@ -177,7 +181,7 @@ def call_layer(layer: Layer, where: str, /, *args: Any, **kwargs: Any) -> tuple[
         kwargs: its arguments by name.
 
     Returns:
-        What it returned beside its successor, and the successor: None for a pure layer.
+        The result without the successor, and the successor; None for a pure layer.
 
     Raises:
         SuccessorError: if the successor is of another structure, has the parameters of a record among the arguments, or
@@ -187,6 +191,7 @@ def call_layer(layer: Layer, where: str, /, *args: Any, **kwargs: Any) -> tuple[
     value, successor = take_successor(layer, result, where)
     if successor is None:
         return value, None
+    # A layer whose call returns only its successor, such as a counter, leaves nothing for the next layer.
     if successor is result:
         raise SuccessorError(
             f"this {type(layer).__qualname__} returns its successor alone, and nothing that a combinator could pass on",
@@ -194,6 +199,7 @@ def call_layer(layer: Layer, where: str, /, *args: Any, **kwargs: Any) -> tuple[
             fix="return (y, successor)",
         )
     check_successor(layer, successor, where)
+    # A layer may be given another model, such as a teacher, and must not return that model's successor as its own.
     check_origin(cast(Any, layer), successor, arguments_by_name(args, kwargs), where)
     return value, successor
 
@@ -213,18 +219,19 @@ def takes_key(layer: Layer) -> bool:
         return "key" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     try:
         return "key" in inspect.signature(plain).parameters
-    except (TypeError, ValueError):  # built-in functions may have no signature
+    except (TypeError, ValueError):  # some built-in functions have no signature
         return False
 
 
 def key_option(layer: Layer, key: Any) -> dict[str, Any]:
-    """The key as an argument of a layer's call, if there is one and the layer takes it."""
+    """Returns the keyword argument `key` for a layer's call; empty if there is no key or the layer takes none."""
     return {"key": key} if key is not None and takes_key(layer) else {}
 
 
 def split_among(layers: Sequence[Layer], key: Any) -> list[dict[str, Any]]:
-    """For each layer the key as an argument of its call: one of its own for each that takes one."""
+    """Returns for each layer the keyword argument `key`: each layer that takes one gets its own part of the key."""
     takers = [takes_key(layer) for layer in layers]
+    # Without a layer that draws, the key is not split: the split would be traced into the program for nothing.
     if key is None or not any(takers):
         return [{} for _ in layers]
     keys = iter(jax.random.split(key, sum(takers)))
@@ -232,11 +239,13 @@ def split_among(layers: Sequence[Layer], key: Any) -> list[dict[str, Any]]:
 
 
 def check_call_key(key: Any, owner: str) -> None:
-    """Refuses a record of keys as the key of a call.
+    """Refuses a `Keys` record as the key of a call.
 
     Raises:
-        SeedError: naming what draws.
+        SeedError: names the layer that draws.
     """
+    # A `Keys` record returns a successor at each draw. A combinator has no place for it in its result, so the next call
+    # with the same record would draw the same numbers.
     if isinstance(key, eqx.Module):
         raise SeedError(
             f"{owner} takes a typed key, not a {type(key).__name__}: it could not hand back the successor",
@@ -245,7 +254,7 @@ def check_call_key(key: Any, owner: str) -> None:
 
 
 def keys_of_copies(key: Any, count: int, owner: str) -> Any:
-    """One key for each copy of a layer.
+    """Splits a key into one key for each copy of a layer.
 
     Raises:
         SeedError: if the key is no typed key.

@@ -1,4 +1,4 @@
-"""What layers' constructors share: checks of keys, and of their options."""
+"""Checks of keys, sizes and options that the constructors of layers share."""
 
 from __future__ import annotations
 
@@ -24,13 +24,15 @@ KeyLike = Key[Array, ""]
 class SharedConstructor(Module):
     """Base of layers that share a constructor: `class Conv1d(ConvOfRank, init=False)` inherits its base's.
 
-    Without `init=False` a class without a constructor of its own has, for static checkers, that of a dataclass.
+    A class that only inherits a constructor would have a dataclass's constructor for static checkers; `init=False` says
+    that it has none.
     """
 
     def __init_subclass__(cls, *, init: bool = True, **options: Any):
         super().__init_subclass__(**options)
         if not init:
-            # A function of its own, for Python names the function in errors about arguments.
+            # A copy of the function with the subclass's name, because Python's errors about arguments name the
+            # function: `Conv1d()` must not complain about `ConvOfRank.__init__`.
             base: Any = cls.__init__
             code, names = base.__code__, base.__globals__
             own: Any = FunctionType(code, names, base.__name__, base.__defaults__, base.__closure__)
@@ -40,7 +42,7 @@ class SharedConstructor(Module):
 
 
 def check_options(layer: object, given: Mapping[str, Any], known: Any) -> None:
-    """Refuses options that a layer would hand on to a constructor of another name.
+    """Refuses unknown options before a layer passes its options on to another constructor.
 
     Raises:
         TypeError: in Python's words, naming the layer.
@@ -50,16 +52,16 @@ def check_options(layer: object, given: Mapping[str, Any], known: Any) -> None:
 
 
 class ConfigError(WeftError, ValueError):
-    """An option of a layer that makes no sense."""
+    """Raised for an option of a layer that has no meaning."""
 
     of_layer = True
 
 
 def check_key(key: KeyLike | None, layer: str) -> None:  # weft: skip(it refuses)
-    """Refuses what is no typed key.
+    """Refuses any key but one typed key.
 
     Raises:
-        SeedError: for a `Keys` record above all, whose successor could not be handed back, so that the next layer would
+        SeedError: above all for a `Keys` record: a constructor cannot return its successor, so the next layer would
             draw the same numbers from it.
     """
     if isinstance(key, Keys):
@@ -69,6 +71,7 @@ def check_key(key: KeyLike | None, layer: str) -> None:  # weft: skip(it refuses
             fix='key, keys = keys.next("params"), in this order; then key=key',
         )
     dtype = getattr(key, "dtype", None)
+    # Old keys are uint32 arrays, which any other array may be taken for; typed keys cannot be confused with data.
     if dtype is None or not jnp.issubdtype(dtype, jax.dtypes.prng_key):
         raise SeedError(
             f"{layer} draws its parameters from a typed key, not from {_name(key)}",
@@ -87,15 +90,15 @@ def _name(value: object) -> str:
 
 
 def option_dtype(dtype: Any) -> np.dtype | None:
-    """A dtype as a static field keeps it: one form for all spellings, so that equal layers have equal structures."""
+    """Normalises a dtype for a static field: all spellings of a dtype must give layers with equal treedefs."""
     return None if dtype is None else jnp.dtype(dtype)
 
 
 def per_axis(value: int | Sequence[int], rank: int, option: str) -> tuple[int, ...]:
-    """One number for each spatial axis.
+    """Expands an option to one number for each spatial axis.
 
     Raises:
-        ConfigError: if there are too many or too few, or one is no positive integer.
+        ConfigError: if there are too many or too few numbers, or a number is no positive integer.
 
     >>> per_axis(2, 3, "strides")
     (2, 2, 2)
@@ -117,17 +120,18 @@ def check_positive(layer: str, **sizes: int) -> None:
     for name, size in sizes.items():
         if not is_count(size):
             raise ConfigError(f"{layer}: {name} must be an integer, not {size!r}")
+        # A symbolic dimension is at least 1, so this comparison has an answer for it.
         if not size > 0:
             raise ConfigError(f"{layer}: {name} must be positive, not {size}")
 
 
 def is_count(value: Any) -> bool:
-    """Whether a value counts something: an integer, traced perhaps, or a symbolic dim of `jax.export`."""
+    """Whether a value may be a size: an integer, also a traced one, or a symbolic dimension of `jax.export`."""
     return hasattr(value, "__index__") or is_symbolic_dim(value)
 
 
 def check_single(layer: object, kernel: Any, rank: int) -> None:
-    """Refuses to use a stack of layers as one: where a window may have any number of axes, contracts cannot tell.
+    """Refuses to call a stack of layers as one layer, which contracts cannot tell where a window has any rank.
 
     Raises:
         AxisError: naming the stack's axes.

@@ -1,11 +1,11 @@
-"""The first numbers of a layer's parameters.
+"""Draws the initial parameters of a layer, in one compiled call where possible.
 
-A layer that is made outside of traces divides its key, an operation for each part, and asks initialisers for numbers,
-half a dozen operations for each. For initialisers that give the same bits when they are compiled as a whole, all of it
-is one compiled call, unless other code has put functions of its own in the place of what they reach of JAX.
+Made eagerly, a layer splits its key and runs half a dozen operations in each initialiser. If the initialisers give the
+same bits when they are compiled together, one compiled call does all of it, unless other code has replaced functions of
+JAX that they use.
 
-Most models make an initialiser anew for each layer, so that its identity says nothing. What does is its *make*: what it
-closes over.
+Most models create a new initialiser for each layer, so its identity is no cache key. The cache key is its *make*: the
+values that it closes over.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ from weft.core.makeup import closed_over, has_hash
 from weft.modules.construct import Initializer, KeyLike, check_key
 from weft.modules.untouched import watch
 
-# What an initialiser of JAX's `variance_scaling` closes over. One that closes over anything else is called as it is.
+# The variables that JAX's `variance_scaling` closes over. If another version of JAX closes over others, its
+# initialisers run eagerly, instead of being rebuilt from the wrong values.
 _SCALING = ("batch_axis", "distribution", "in_axis", "mode", "out_axis", "scale")
 _scaling: Any = variance_scaling(1.0, "fan_in", "uniform")
 _scaling_code: Any = _scaling.__code__
-# Not `"normal"`: its numbers are products with two constants, of which the compiler makes one, and rounds once.
+# Not `"normal"`: it multiplies by two constants one after the other. The compiler joins them to one factor, which
+# rounds once instead of twice, so compiled and eager parameters would differ in the last bit.
 _SAME_BITS = ("truncated_normal", "uniform")
 
 # An initialiser, a shape and a dtype.
@@ -36,7 +38,7 @@ Wanted = tuple[Initializer, tuple[int, ...], Any]
 
 
 def make_of(init: Any) -> Hashable | None:
-    """What tells an initialiser from those that give other numbers, or None if it has to be called as it is.
+    """Returns the cache key of an initialiser, or None if the initialiser has to run eagerly.
 
     >>> make_of(variance_scaling(2.0, "fan_in", "uniform")), make_of(variance_scaling(1.0, "fan_in", "normal"))
     (((), 'uniform', -2, 'fan_in', -1, 2.0), None)
@@ -45,29 +47,30 @@ def make_of(init: Any) -> Hashable | None:
         return init
     if getattr(init, "__code__", None) is not _scaling_code or _scaling_code.co_freevars != _SCALING:
         return None
+    # Axes may be given as lists, which cannot be hashed.
     values = tuple(tuple(value) if isinstance(value, list) else value for value in closed_over(init).values())
     return values if values[_SCALING.index("distribution")] in _SAME_BITS and has_hash(values) else None
 
 
 def of_make(make: Any) -> Initializer:
-    """An initialiser of this make."""
+    """Returns an initialiser for a cache key that `make_of` returned."""
     return make if make is zeros or make is ones else variance_scaling(**dict(zip(_SCALING, make, strict=True)))
 
 
 def has_same_bits(shape: Sequence[int], dtype: Any) -> bool:
-    """Whether numbers of this shape and dtype are the same when what draws them is compiled."""
+    """Whether compiling the initialiser leaves the numbers of this shape and dtype unchanged, bit for bit."""
     return all(type(size) is int for size in shape) and jnp.issubdtype(dtype, jnp.floating)
 
 
 def draw(  # weft: skip(the shapes are arguments)
     key: KeyLike | None, layer: str, *wanted: Wanted | None, keyless: bool = False
 ) -> list[Any]:
-    """A layer's parameters, each by a key of its own.
+    """Draws the parameters of a layer, each with a key of its own.
 
     Args:
-        key: a typed key, which is split into as many as there are places.
+        key: a typed key, which is split into one key for each place.
         layer: its name, for errors.
-        wanted: for each place an initialiser, a shape and a dtype, or None where there is nothing.
+        wanted: for each place an initialiser, a shape and a dtype, or None if the layer has no such parameter.
         keyless: whether the key may be None, as it is for initialisers that use none.
 
     Returns:
@@ -89,7 +92,7 @@ def draw(  # weft: skip(the shapes are arguments)
 
 
 def parameter_keys(key: KeyLike | None, count: int, layer: str = "a layer") -> list[Any]:
-    """Keys for the parts of a layer.
+    """Splits a key into keys for the parts of a layer.
 
     Args:
         key: a typed key, which is split.
@@ -108,6 +111,7 @@ def _split(key: Any, count: int) -> list[Any]:
 
 
 def _each(key: Any, wanted: Sequence[Wanted | None]) -> list[Any]:
+    # A place without a parameter uses up a key, too: with and without bias, a layer has the same kernel.
     keys = [None] * len(wanted) if key is None else _split(key, len(wanted))
     return [None if one is None else one[0](own, *one[1:]) for one, own in zip(wanted, keys, strict=True)]
 
@@ -117,19 +121,20 @@ def _of_makes(key: Any, makes: Sequence[Any]) -> list[Any]:
 
 
 def _compilable(init: Initializer, shape: tuple[int, ...], dtype: Any) -> Any:
-    """The make of what is wanted, with its shape and dtype; `...` if it has to be called as it is."""
+    """Returns the make of an initialiser with shape and dtype; `...` if the initialiser has to run eagerly."""
     make = make_of(init) if has_same_bits(shape, dtype) else None
     return ... if make is None else (make, shape, jnp.dtype(dtype))
 
 
 @functools.cache
 def _untouched() -> Callable[[], bool]:
-    return watch(_of_makes)  # which reaches all of them: one look for whatever is compiled here
+    # `_of_makes` reaches every function of JAX that is compiled here, so one check serves all layers.
+    return watch(_of_makes)
 
 
 @cached_by("initialisers, shapes and dtypes", most=512)
 def _compiled(makes: tuple[Any, ...]) -> Callable[[Any], list[Any]]:
-    # Inline: in a trace that a key from outside is used in, the equations stand as if they were written there.
+    # Inlined, so that in a trace the jaxpr shows the draws themselves, and not a call.
     return jax.jit(functools.partial(_of_makes, makes=makes), inline=INLINED)
 
 

@@ -35,14 +35,18 @@ def dropout(
     if rate == 0:
         return x
     if rate == 1:
-        return jnp.zeros_like(x)  # x / 0 would make its gradient NaN
+        # `x / (1 - rate)` divides by zero here. `select` hides the value, but its gradient would be 0 * inf, NaN.
+        return jnp.zeros_like(x)
+    # Negative axes are normalised by indexing a range, which also refuses axes that do not exist.
     shared = {range(x.ndim)[axis] for axis in broadcast_dims}
     shape = tuple(1 if axis in shared else size for axis, size in enumerate(x.shape))
-    # Where shardings are part of types (an explicit mesh, which need not be in context), the mask has that of `x`.
+    # On an explicit mesh, sharding is part of the type: JAX refuses to select by a mask that lies elsewhere than `x`.
+    # The mesh is read off `x`, because it need not be in context.
     whole = jax.typeof(x).sharding
     drawn = NamedSharding(whole.mesh, PartitionSpec(*(None if i in shared else it for i, it in enumerate(whole.spec))))
     mask = jax.random.bernoulli(key, 1.0 - rate, shape, out_sharding=drawn if any(drawn.spec) else None)
-    # Of equal shapes too, where it does nothing: who puts an own function in its place is called.
+    # Called for equal shapes too, where it does nothing: programs that replace `jnp.broadcast_to` expect to see the
+    # mask.
     mask = jnp.broadcast_to(mask, x.shape, **({"out_sharding": whole} if any(whole.spec) else {}))
     return lax.select(mask, lax.div(x, np.asarray(1.0 - rate, x.dtype)), lax.full_like(x, 0))
 
@@ -93,12 +97,12 @@ class Dropout(Module):
 
 
 class DropPath(Module):
-    """Stochastic depth: drops what a layer adds, for whole examples of a batch. Pure as `Dropout` is.
+    """Stochastic depth: drops the output of a residual branch for whole examples of a batch. It is pure, as `Dropout`.
 
-    It stands at the end of the branch of a `Residual`, or of what is added by hand: `x + drop_path(layer(x), key=key)`.
+    Put it at the end of the branch of a `Residual`, or write the sum by hand: `x + drop_path(layer(x), key=key)`.
 
     Args:
-        rate: the probability that an example is dropped, in [0, 1]; what stays is scaled to keep the mean.
+        rate: the probability that an example is dropped, in [0, 1]; the others are scaled to keep the mean.
         batch_axes: how many leading axes are of the batch, each of whose examples has a decision of its own; 0 for one
             example, as under `vmap`.
         inference: the mode, in which nothing is dropped; `weft.inference_mode(model)` sets it in a whole model.
@@ -118,6 +122,7 @@ class DropPath(Module):
 
     def __init__(self, rate: float, *, batch_axes: int = 1, inference: bool = False):
         _check_rate("DropPath", rate)
+        # Zero is allowed: under `vmap` the whole input is one example.
         if not is_count(batch_axes) or batch_axes < 0:
             raise ConfigError(f"DropPath: batch_axes counts leading axes, and is not {batch_axes!r}")
         self.rate, self.batch_axes, self.inference = rate, batch_axes, inference
@@ -128,7 +133,7 @@ class DropPath(Module):
         """Drops examples.
 
         Args:
-            x: what a layer adds.
+            x: the output of the branch.
             key: a typed key; not needed in inference mode, or with a rate of 0.
             inference: this call's mode, if it is not the record's own.
 
@@ -148,7 +153,7 @@ def _check_rate(layer: str, rate: float) -> None:
 
 
 def _key(layer: str, key: Any) -> Key[Array, ""]:
-    """A typed key, or an error that says how to come by one."""
+    """Returns the key if it is a typed key; raises an error that says how to make one otherwise."""
     dtype: Any = getattr(key, "dtype", None)
     if key is None or dtype is None or not jnp.issubdtype(dtype, jax.dtypes.prng_key):
         raise SeedError(

@@ -1,8 +1,7 @@
-"""Dtypes: which one a layer computes in.
+"""Chooses the dtype in which a layer computes.
 
-Three dtypes are told apart. `param_dtype` is what parameters are stored in; `dtype` is what the layer computes in (by
-default what its inputs and parameters promote to, at least a float); `out_dtype` is what a product accumulates in and
-comes out as.
+Layers have three dtypes. Parameters are stored in `param_dtype`. The layer computes in `dtype`; by default that is the
+dtype to which inputs and parameters promote, and at least a float. Products accumulate and return `out_dtype`.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from weft.modules.construct import ConfigError
 
 
 def compute_dtype(*arrays: Any, dtype: Any = None, inexact: bool = True) -> Any:
-    """The dtype to compute in.
+    """Returns the dtype to compute in.
 
     Args:
         arrays: inputs and parameters; `None`s do not count.
@@ -34,7 +33,8 @@ def compute_dtype(*arrays: Any, dtype: Any = None, inexact: bool = True) -> Any:
     """
     if dtype is None:
         dtypes = {array.dtype for array in arrays if array is not None}
-        # One dtype for all is the rule, and looking is much cheaper than JAX's promotion.
+        # Arrays of one dtype are the common case, and to look is much cheaper than JAX's promotion, which each eager
+        # call of a layer would pay.
         dtype = dtypes.pop() if len(dtypes) == 1 else jnp.result_type(*(a for a in arrays if a is not None))
         if inexact and not jnp.issubdtype(dtype, jnp.inexact):
             dtype = jnp.promote_types(jnp.float32, dtype)
@@ -48,18 +48,19 @@ def cast(array: Shaped[Array, "*shape"], dtype: DTypeLike) -> Shaped[Array, "*sh
 @overload
 def cast(array: None, dtype: DTypeLike) -> None: ...
 def cast(array: Shaped[Array, "*shape"] | None, dtype: DTypeLike) -> Shaped[Array, "*shape"] | None:
-    """An array in a dtype; nothing is traced if it is of that dtype already.
+    """Returns an array in a dtype; an array that has the dtype already comes back without an equation.
 
     >>> cast(jnp.ones(2), jnp.bfloat16).dtype.name
     'bfloat16'
     """
+    # A weakly typed array has the right dtype and would still yield to others in the next product.
     if array is None or (array.dtype == dtype and not getattr(array, "weak_type", False)):
         return array
     return lax.convert_element_type(array, dtype)
 
 
 def promote(*arrays: Any, dtype: Any = None, inexact: bool = True) -> list[Any]:
-    """Arrays cast to the one dtype that they are computed in; `None` stays `None`.
+    """Casts arrays to the dtype in which they are computed together; `None` stays `None`.
 
     Raises:
         ConfigError: for a dtype that is not inexact, where an inexact one is wanted.
@@ -73,10 +74,10 @@ def promote(*arrays: Any, dtype: Any = None, inexact: bool = True) -> list[Any]:
 
 
 def as_array(value: ArrayLike) -> Array:
-    """A JAX array; a tracer or an array comes back as it is.
+    """Converts a value to a JAX array; an array or tracer comes back unchanged.
 
     Raises:
-        SuccessorError: for what a stateful call returns, whole.
+        SuccessorError: for the pair that a stateful call returns, which was not unpacked.
 
     >>> as_array([1.0, 2.0]).shape
     (2,)

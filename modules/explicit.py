@@ -1,14 +1,14 @@
-"""Where a result lies on a mesh of explicit axes, where JAX leaves it open.
+"""Chooses the sharding of a result on a mesh of explicit axes, where JAX asks for one.
 
-On such a mesh a value's type says which axes of the mesh divide each of its axes, and JAX refuses what has more than
-one answer: a product over an axis that is divided on both sides, rows of a divided table. A layer knows which of its
-operands is the batch and which are its parameters, so it answers as tensor parallelism does, by one rule:
+On such a mesh the type of a value says which mesh axes divide each of its axes. JAX refuses operations whose result
+could lie in several ways: a product over an axis that both operands divide, or rows of a divided table. A layer knows
+which operand is the batch and which are parameters, so it answers as tensor parallelism does, by one rule:
 
-- what is summed over is summed up on all devices,
-- what the batch is divided over stays with the batch,
-- a parameter's own axis stays divided, unless the batch lies on the same axis of the mesh.
+- contracted axes are summed over all devices,
+- mesh axes that divide the batch stay with the batch,
+- a parameter's own axis stays divided, unless the same mesh axis divides the batch.
 
-Where JAX has an answer, that one holds. On automatic meshes, and without one, nothing here does anything.
+Where JAX has an answer, JAX's answer holds. On automatic meshes, and without one, nothing here does anything.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ from weft.core.edge import names
 T = TypeVar("T")
 # As of `jax.lax.dot_general`: the contracted axes of both sides, and the batch axes of both.
 Dimensions = tuple[tuple[Sequence[int], Sequence[int]], tuple[Sequence[int], Sequence[int]]]
-# What has a type of JAX's. What others put in an array's place, as quantised weights, has none, and lies on no mesh.
+# Values with a type of JAX's. Objects that stand for arrays, such as quantised weights, have none, and so no sharding:
+# `jax.typeof` would raise for them.
 _TYPED = (jax.Array, jax.ShapeDtypeStruct)
 
 
 def spec_of(x: Any) -> tuple[Any, ...]:
-    """What divides each axis of a value, as far as its type says it."""
+    """Returns for each axis of a value the mesh axes that divide it, as far as the value's type says so."""
     return tuple(jax.typeof(x).sharding.spec) if isinstance(x, _TYPED) else (None,) * len(x.shape)
 
 
 def is_divided(*values: Any) -> bool:
-    """Whether one of them lies on an explicit mesh, divided.
+    """Whether any of the values is divided over an explicit mesh.
 
     >>> is_divided(jnp.ones(2))
     False
@@ -44,7 +45,7 @@ def is_divided(*values: Any) -> bool:
 
 
 def once(entries: Iterable[Any]) -> tuple[Any, ...]:
-    """The entries of a spec, each axis of the mesh where it comes first.
+    """Returns the entries of a spec with each mesh axis at its first place only.
 
     >>> once(("data", None, ("data", "model")))
     ('data', None, 'model')
@@ -60,16 +61,16 @@ def once(entries: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def on_mesh_of(entries: Iterable[Any], *values: Any) -> NamedSharding:
-    """A sharding with these entries, on the mesh on which the values lie."""
+    """Makes a sharding with these entries, on the mesh of the values."""
     meshes = [jax.typeof(value).sharding.mesh for value in values if isinstance(value, _TYPED)]
     return NamedSharding(next((mesh for mesh in meshes if not mesh.empty), meshes[0]), PartitionSpec(*entries))
 
 
 def product_sharding(x: Any, kernel: Any, dimensions: Dimensions) -> NamedSharding | None:
-    """Where a product lies if JAX would ask, else None.
+    """Returns the sharding of a product if JAX would ask for one, else None.
 
     Args:
-        x, kernel: the batch, and what it is multiplied with.
+        x, kernel: the batch and the parameter.
         dimensions: as of `jax.lax.dot_general`.
     """
     if not is_divided(x, kernel):
@@ -97,20 +98,20 @@ def matmul(x: Float[Array, "*batch in"], kernel: Float[Array, "in out"]) -> Floa
 def einsum(  # weft: skip(the equation decides the shapes)
     equation: str, x: Float[Array, "..."], kernel: Float[Array, "..."], *, precision: Any = None
 ) -> Float[Array, "..."]:
-    """`jax.numpy.einsum` of two, with an explicit output.
+    """`jax.numpy.einsum` of two operands, with an explicit output.
 
     >>> einsum("...i,ij->...j", jnp.ones((2, 3)), jnp.ones((3, 4))).shape
     (2, 4)
     """
     where = einsum_sharding(equation, x, kernel)
     if where is None:
-        # Without a word about it: what others put in its place while a model runs may know no such option.
+        # `out_sharding` is not passed as None: a quantiser's replacement of `jnp.einsum` may not know the option.
         return jnp.einsum(equation, x, kernel, precision=precision)
     return jnp.einsum(equation, x, kernel, precision=precision, out_sharding=where)
 
 
 def einsum_sharding(equation: str, x: Any, kernel: Any) -> NamedSharding | None:
-    """Where it lies: JAX multiplies in an order of its own, and would take the layout of what comes first there."""
+    """Returns the output's sharding: `jnp.einsum` may swap its operands, and would take the layout of the parameter."""
     if not is_divided(x, kernel):
         return None
     inputs, output = equation.replace(" ", "").split("->")
@@ -123,7 +124,7 @@ def einsum_sharding(equation: str, x: Any, kernel: Any) -> NamedSharding | None:
 
 
 def _names(letters: str, rank: int) -> list[Any]:
-    """A name for each axis; those of the ellipsis are counted from its end."""
+    """Returns a name for each axis; axes of the ellipsis are numbered from its end, as they broadcast."""
     if "..." not in letters:
         return list(letters)
     before, after = letters.split("...")
@@ -131,7 +132,7 @@ def _names(letters: str, rank: int) -> list[Any]:
 
 
 def laid_like(small: Array, y: Array) -> Array:
-    """What broadcasts against `y`, laid so that it can be added to it."""
+    """Reshards an array that broadcasts against `y`, so that JAX allows to add the two."""
     if not is_divided(small, y):
         return small
     of_y, own = spec_of(y), spec_of(small)
@@ -142,11 +143,11 @@ def laid_like(small: Array, y: Array) -> Array:
 
 
 def batched_alike(arrays: Sequence[Array], axes: Iterable[int]) -> list[Array]:
-    """Operands whose batch axes lie alike: each as in the first operand in which it is divided.
+    """Reshards operands so that their batch axes are divided alike, as in the first operand that is divided.
 
     Args:
         arrays: operands of one product.
-        axes: the batch axes, the same in all of them. Since JAX 0.11 a product does not choose between two layouts.
+        axes: the batch axes, the same in all operands. Since JAX 0.11 a product refuses operands with two layouts.
 
     >>> [x.shape for x in batched_alike([jnp.ones((2, 3)), jnp.ones((2, 4))], axes=[0])]
     [(2, 3), (2, 4)]
@@ -166,14 +167,14 @@ def batched_alike(arrays: Sequence[Array], axes: Iterable[int]) -> list[Array]:
 
 
 def as_given(function: Callable[..., T], *args: Any, like: Any, **options: Any) -> T:
-    """`function(*args, **options)`, whose results lie where others of the same structure do.
+    """Calls `function(*args, **options)`, and gives its results the shardings of `like`.
 
-    Code that knows nothing of meshes may multiply, reshape or pick where JAX asks for a layout, which nobody can say
-    from outside. If it does, the compiler is left to choose inside of the function.
+    A function that knows nothing of meshes, such as an optax transformation, may contain an operation for which JAX
+    asks for a sharding. Then the compiler chooses shardings inside of the function.
 
     Args:
         function: of arrays in `args`.
-        like: what lies where the results shall.
+        like: arrays with the shardings that the results shall have.
 
     >>> as_given(jnp.negative, jnp.ones(2), like=jnp.zeros(2)).tolist()
     [-1.0, -1.0]
@@ -188,7 +189,8 @@ def as_given(function: Callable[..., T], *args: Any, like: Any, **options: Any) 
         try:
             return choosing(*args)
         except Exception:
-            # Of arrays that the options hold, too: what is known is what was refused at first.
+            # The second attempt may fail for its own reasons, such as arrays in the options. The first error is about
+            # the user's program.
             raise error from None
     if not is_divided(*jax.tree.leaves((args, out))) or jax.tree.structure(out) != jax.tree.structure(like):
         return out
@@ -196,20 +198,24 @@ def as_given(function: Callable[..., T], *args: Any, like: Any, **options: Any) 
 
 
 def laid_as(new: Array, old: Array) -> Array:
-    """A state's next value, where the state lies: else a successor would lie elsewhere than what it follows.
+    """Reshards the next value of a state to the state's sharding.
 
-    A value of fewer axes lies as the state's first ones.
+    A successor with another sharding would have another type, and each step would be compiled anew. A value with fewer
+    axes takes the sharding of the state's first axes.
     """
     wanted = spec_of(old)[: new.ndim]
     return new if spec_of(new) == wanted else reshard(new, on_mesh_of(wanted, old, new))
 
 
 def settled(carry: T, step: Callable[[T], T]) -> T:
-    """What a loop begins with, where the loop's step will leave it: zeros lie on no axis, and what comes of them may.
+    """Returns the initial carry of a loop with the sharding that the loop's step gives it.
+
+    Zeros are not divided, and a step that adds a divided input to them divides the carry: `lax.scan` refuses a carry
+    whose type changes.
 
     Args:
         carry: arrays that nobody has placed.
-        step: from a carry to the next one.
+        step: computes the next carry from a carry.
     """
     after = jax.tree.leaves(jax.eval_shape(step, carry))
     leaves, structure = jax.tree.flatten(carry)

@@ -1,11 +1,10 @@
-"""init: a model made by one compiled program.
+"""init: constructs a model by one compiled program.
 
-Eagerly, a constructor draws each parameter by itself: a dispatch or more for each, and each lands on one device. In one
-program XLA draws them all, and each straight into its sharding, so that no device ever holds a model that it has not
-the memory for.
+A constructor that runs eagerly dispatches several operations for each parameter, and puts all of them on one device. In
+one program XLA draws each parameter directly into its sharding, so a model may be larger than the memory of a device.
 
-What a constructor is given beside arrays is *configuration*: sizes, flags and functions are what Python asks for while
-it builds the model, so they are part of what is compiled. `weft.jit` alone would trace the numbers.
+The arguments of a constructor that are not arrays are *configuration*: Python reads sizes, flags and functions while it
+builds the model, so they are static. `weft.jit` alone would trace the numbers among them.
 """
 
 from __future__ import annotations
@@ -32,7 +31,8 @@ from weft.transforms.compilation import jit
 
 T = TypeVar("T")
 
-# By their text: a lambda that is written in the call is another object each time, and does the same.
+# Functions by a text of what they do. A lambda in a call to `init` is a new object at each call, and as a static
+# argument it would be a cache miss each time.
 _functions: Recent[Any, Any] = Recent(128, listed=(f"{__name__}._functions", "what a function reads"))
 
 
@@ -51,19 +51,19 @@ def init(
     eager constructor, up to the rounding of what XLA fuses.
 
     Args:
-        make: a class of records, or a function that makes one. A function that closes over arrays, or over what else
-            may change, is compiled at each call.
+        make: a class of records, or a function that makes a record. A function that closes over arrays, or over other
+            values that may change, is compiled at each call.
         args: for `make`. Arrays in them are traced, all else is configuration and has to be hashable.
         key: a typed key, passed on as `key`; with `abstract=True` it may be left out.
-        abstract: whether to compute nothing, and give `jax.ShapeDtypeStruct`s for arrays: what `load_checkpoint` loads
-            into. With shardings they hold these.
+        abstract: whether to compute nothing and return `jax.ShapeDtypeStruct`s for arrays, into which
+            `load_checkpoint` can load. They have the shardings that were given.
         shardings: where arrays are made: a sharding, a tree prefix of the model with shardings, `weft.axes({filter:
             sharding})`, or a function that gives one of these for the abstract model. With a function or a tree of
             records it is compiled at each call.
         kwargs: for `make`, by name.
 
     Returns:
-        What `make` returns, its arrays on devices.
+        The result of `make`, with its arrays on devices.
 
     Raises:
         SeedError: if the key is no typed key.
@@ -82,6 +82,7 @@ def init(
             f"init calls what makes a model, not a {type(make).__name__}", fix="init(Model, ..., key=key)"
         )
     key = _key_for(make, key, abstract)
+    # The abstract model costs one trace and no memory, and has the paths and shapes that such a function needs.
     if _is_function_of_model(shardings):
         shardings = shardings(init(make, *args, key=key, abstract=True, **kwargs))
     texts: list[Any] = [_by_text(make)]
@@ -89,15 +90,15 @@ def init(
     named = {name: _bound(argument, (name,), texts) for name, argument in kwargs.items()}
     if key is not None:
         named["key"] = key
-    # What is compiled is kept with the function, and with it the configuration that it was compiled for. So where that
-    # may hold arrays, the function is one that ends with this call.
+    # JAX's cache keeps a compiled program with its function and its static arguments. If those may hold arrays, which
+    # would stay in memory for ever, a new function is compiled, and freed after this call.
     function = texts[0] if None not in texts else lambda *args, **kwargs: make(*args, **kwargs)
     compiled = jit(function, out_shardings=shardings)
     return compiled.eval_shape(*arguments, **named) if abstract else compiled(*arguments, **named)
 
 
 def _key_for(make: Callable[..., Any], key: Any, abstract: bool) -> Any:
-    """The key to call with: the one that was given, or what stands for one where nothing is drawn."""
+    """Returns the key that was given; for an abstract model without a key, the shape of one."""
     if key is not None:
         check_key(key, getattr(make, "__name__", "init"))
         return key
@@ -111,12 +112,13 @@ def _is_function_of_model(shardings: Any) -> bool:
 
 
 def _bound(argument: Any, path: Path, texts: list[Any]) -> Bound:
-    """An argument with everything but its arrays in its structure; adds to `texts` what its functions do."""
+    """Makes an argument whose structure holds all of it but its arrays; adds the texts of its functions to `texts`."""
     leaves = list(iter_leaves(argument, path))
     still = {i: _by_text(leaf.value) for i, leaf in enumerate(leaves) if not is_array(leaf.value)}
     texts += still.values()
     values = {i: leaves[i].value if value is None else value for i, value in still.items()}
     treedef = trees.structure(argument)
+    # Checked here, where the path is known: JAX's error would not say which argument it is about.
     check_hashable(treedef, [(leaves[i].path, value) for i, value in values.items()])
     statics = tuple((i, type(value), value) for i, value in values.items())
     arrays = tuple(leaf.value for i, leaf in enumerate(leaves) if i not in still)
@@ -124,7 +126,7 @@ def _bound(argument: Any, path: Path, texts: list[Any]) -> Bound:
 
 
 def _by_text(value: Any) -> Any:
-    """The first function that was met which does the same; None if it may hold what should not be kept."""
+    """Returns the first function seen with the same text; None for a function that must not be kept alive."""
     if not isinstance(value, FunctionType | MethodType | functools.partial):
         return value
     text = constants_of(value, lasting=True)

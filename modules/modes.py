@@ -1,8 +1,8 @@
 """Modes: training and inference.
 
-A layer whose training differs from its use (BatchNorm, Dropout) has a static field `inference`. `inference_mode(model)`
-and `training_mode(model)` set it in every record of a tree at once; the arrays are shared, so it costs nothing but a
-compilation of what is called with the new structure.
+A layer that behaves otherwise in training (BatchNorm, Dropout) has a static field `inference`. `inference_mode(model)`
+and `training_mode(model)` set this field in every record of a tree. The two models share their arrays, so a switch
+costs only the compilation of functions that are called with the new treedef.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def inference_mode(tree: T) -> T:
-    """The same tree with every record in inference mode: nothing dropped, running statistics used.
+    """Returns the tree with every record in inference mode: no dropout, and running statistics in norms.
 
     >>> from weft.modules import Dropout
     >>> [layer.inference for layer in inference_mode([Dropout(0.5), Dropout(0.1)])]
@@ -28,7 +28,7 @@ def inference_mode(tree: T) -> T:
 
 
 def training_mode(tree: T) -> T:
-    """The same tree with every record in training mode.
+    """Returns the tree with every record in training mode.
 
     >>> from weft.modules import Dropout
     >>> training_mode(inference_mode(Dropout(0.5))).inference
@@ -38,13 +38,16 @@ def training_mode(tree: T) -> T:
 
 
 def set_mode(tree: T, value: bool) -> T:
-    """The same tree with `inference` set in every record that has such a field, equinox's layers included."""
+    """Returns the tree with `inference` set in every record that has this field, equinox's layers included."""
     children, treedef = jax.tree.flatten(tree, is_leaf=lambda node: node is not tree)
+    # A leaf flattens to itself, and would recurse without end.
     if len(children) == 1 and children[0] is tree:
         return tree
     rebuilt = [set_mode(child, value) for child in children]
+    # Parts without a mode stay the same objects, so that others can tell by identity that nothing changed.
     changed = any(new is not old for new, old in zip(rebuilt, children, strict=True))
     result: Any = treedef.unflatten(rebuilt) if changed else tree
+    # Children come first: a record around them is rebuilt with the new children, and then gets its own mode.
     if isinstance(result, eqx.Module) and _has_mode(result) and cast(Any, result).inference != value:
         result = replaced(result, {"inference": value}, lenient=True)
     return cast(T, result)

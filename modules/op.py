@@ -1,13 +1,12 @@
-"""op: what makes a function a pure op.
+"""op: a decorator that compiles a pure function as an op.
 
-An op is a `jax.jit` of its own. A model calls the same few ops many times on the same shapes: eagerly each is one
-compiled call, and under a trace JAX traces each of them *once*; its equations then stand in the outer trace as if they
-were written there, so that whatever walks a jaxpr sees products and sums.
+An op is a `jax.jit` of its own. A model calls the same few ops many times on the same shapes. Eagerly each is one
+compiled call. Under a trace JAX traces each op *once* for a shape, and inlines its equations into the outer jaxpr, so
+that tools that walk a jaxpr see products and sums, and not calls.
 
-Some options are functions (a product, a promotion). A function of the user's own may have state, as a quantiser does,
-and no one knows when it is a new one; so an op that is given one is not traced apart, but runs where it is called. So
-does an op that reaches a function of JAX in whose place somebody has put another one (`untouched`), and every op within
-`op_by_op`.
+Some options are functions (a product, a promotion). A function of the user's may have state, as a quantiser's does, and
+a cached trace would not call it again. So an op with such an option runs inline, without a cache. The same holds for an
+op that uses a function of JAX that other code has replaced (`untouched`), and for every op within `op_by_op`.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ _op_by_op = ContextVar("op_by_op", default=_AT_FIRST)
 
 @contextlib.contextmanager
 def op_by_op() -> Iterator[None]:
-    """Within it, eager layers run operation by operation, as if each were written in `jax.numpy`.
+    """A `with` block in which eager layers run operation by operation, as if they were written in `jax.numpy`.
 
-    Fused into one compiled call, the same maths may round otherwise in the last bits. The variable `WEFT_OP_BY_OP=1` of
-    the environment does it for a whole process.
+    XLA fuses the operations of a compiled op, which may round the last bits differently. The environment variable
+    `WEFT_OP_BY_OP=1` does the same for a whole process.
 
     >>> import jax.numpy as jnp
     >>> from weft.modules.ops import linear
@@ -71,17 +70,20 @@ def op(*static: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
         traced = cast(Any, jax.jit(function, static_argnames=static, inline=INLINED))
         parameters = inspect.signature(function).parameters
         defaults = {name: parameters[name].default for name in static}
-        # Not `isroutine`, which jitted functions are not; and a missing default is a class, which is callable.
+        # `callable` and not `inspect.isroutine`, which is false for jitted functions. A parameter without a default has
+        # the class `Parameter.empty`, which is callable but no function.
         functions = {name for name, default in defaults.items() if callable(default) and not isinstance(default, type)}
 
         @functools.cache
         def untouched() -> Callable[[], bool]:
-            return watch(function)  # at the first call: when this file is read, what the function calls is not there
+            # At the first call: while its module is being imported, the globals of the function do not exist yet.
+            return watch(function)
 
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             __tracebackhide__ = True
             for name, value in kwargs.items():
+                # JAX hashes static arguments, and lists have no hash.
                 if type(value) is list:
                     kwargs[name] = hashable(value)
                 elif name in functions and value is not defaults[name]:
@@ -97,7 +99,7 @@ def op(*static: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 
 def kept_options(layer: Any, function: Callable[..., Any]) -> dict[str, Any]:
-    """The options of an op that a layer keeps in fields of the same names, for its call to hand on.
+    """Returns the options of an op that a layer stores in fields of the same names, as keyword arguments.
 
     >>> import jax
     >>> from weft.modules import Linear
@@ -110,14 +112,14 @@ def kept_options(layer: Any, function: Callable[..., Any]) -> dict[str, Any]:
 
 @cached_by("class of layers and op")
 def _names_kept(cls: Any, function: Any) -> list[str]:
-    # A field that a class of the user's adds has a meaning of its own, whatever its name.
+    # Only fields of weft's own class count: a user's subclass may have a field `precision` with a meaning of its own.
     ours = next(base for base in cls.__mro__ if base.__module__.startswith("weft."))
     fields = {field.name for field in dataclasses.fields(ours)}
     return [name for name in function.options if name in fields]
 
 
 def hashable(value: Any) -> Any:
-    """The same value with tuples for lists, at any depth.
+    """Returns a value with all lists in it turned into tuples, so that JAX can hash it.
 
     >>> hashable([1, [2, 3]])
     (1, (2, 3))

@@ -1,4 +1,4 @@
-"""Identity and Flatten: layers that compute nothing, for chains and for the places of others."""
+"""Identity and Flatten: layers that compute nothing, for chains, or in the place of another layer."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ T = TypeVar("T")
 
 
 class Identity(Module):
-    """Gives back what it is given: what takes the place of a layer that is switched off.
+    """Returns its input unchanged, for example in the place of a layer that is switched off.
 
     >>> Identity()(jnp.ones(2)).tolist()
     [1.0, 1.0]
     """
 
     def __call__(self, x: T) -> T:
-        """Gives back `x`."""
+        """Returns `x`."""
         return x
 
 
@@ -57,5 +57,6 @@ class Flatten(Module):  # weft: skip(two numbers decide the shapes)
                 at=f"x: {jax.typeof(x)}",
                 fix="for one example, as under vmap, Flatten(0)",
             )
+        # Checked before this line: `%` would turn an axis that does not exist into one that does.
         start, end = self.start % rank, self.end % rank
         return jax.lax.collapse(x, start, end + 1)

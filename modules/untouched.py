@@ -1,12 +1,12 @@
 """Whether JAX's functions are still what they were when weft was imported.
 
-Other code puts functions of its own in the place of JAX's while a model runs: quantisation (`jax.numpy.take`), exports
-to other formats, interception of any kind. Some assign to a module (`mock.patch.object(jnp, "take", ...)`), some change
-a function itself (`jax.lax.dot_general.__code__ = ...`). A trace that was kept knows nothing of either, so an op asks,
-at each call, whether what it *reaches* is untouched: the functions of JAX's public modules that its text names, or that
-the texts of those name in turn.
+Other code replaces JAX's functions while a model runs: quantisation (`jax.numpy.take`), exports to other formats, any
+kind of interception. Some of it assigns to a module (`mock.patch.object(jnp, "take", ...)`), some changes a function
+itself (`jax.lax.dot_general.__code__ = ...`). A cached trace would not call the replacement: qwix returned models that
+were not quantised. So an op checks at each call whether the functions that it *reaches* are unchanged: the functions of
+JAX's public modules that its code names, or that their code names in turn.
 
-What there was is noted at import, since the first call may come when something is in its place already.
+The originals are recorded at import, because a replacement may be in place already when an op is first called.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from jax import lax
 from weft.core.makeup import closure_and_defaults, globals_read, names_read
 
 _MODULES = (jnp, lax, jax.nn, jax.nn.initializers, jax.random, jax)
-# How far down texts of JAX's own are followed: far enough for `lax.dot_general` under `jnp.einsum` and its like. All
-# the way down would take a tenth of a second for an op, and find what nobody replaces.
+# How many levels of JAX's own functions are followed: enough to find `lax.dot_general` under `jnp.einsum`. To follow
+# all levels would take a tenth of a second for each op, and would find internals that nobody replaces.
 _DEPTH = 3
 _code = attrgetter("__code__")
 
 
 def _text(function: Any) -> FunctionType | None:
-    """The Python function under JAX's wrappers."""
+    """Returns the Python function inside of JAX's wrappers; None if there is none."""
     unwrapped = inspect.unwrap(function) if callable(function) and not isinstance(function, type) else None
     return unwrapped if isinstance(unwrapped, FunctionType) else None
 
 
-# What each module had; and the code that each of those functions had.
+# The attributes of each module at import, and the code object of each function among them.
 _before = {module: dict(vars(module)) for module in _MODULES}
 _codes: dict[FunctionType, CodeType] = {
     text: text.__code__ for had in _before.values() for value in had.values() if (text := _text(value)) is not None
@@ -43,7 +43,7 @@ _codes: dict[FunctionType, CodeType] = {
 
 
 def watch(function: Callable[..., Any]) -> Callable[[], bool]:
-    """A quick look whether everything of JAX that a function reaches is as it was at import.
+    """Returns a quick check whether the functions of JAX that a function reaches are unchanged since import.
 
     Args:
         function: a function of weft's.
@@ -60,7 +60,9 @@ def watch(function: Callable[..., Any]) -> Callable[[], bool]:
     reached.meet(function, _DEPTH)
     functions = tuple(reached.functions)
     codes = [_codes[function] for function in functions]
-    # A look is a few calls into C, and what is the same object is equal at once. `__name__` makes each item a tuple.
+    # The check runs at each eager call of an op, so it is a few calls into C: one `itemgetter` for each module, and
+    # tuples of identical objects compare at once. With `__name__` the getter has two names at least, and so returns a
+    # tuple.
     looks = [(vars(module), itemgetter("__name__", *sorted(names))) for module, names in reached.names.items()]
     then = [look(_before[module]) for module, (_, look) in zip(reached.names, looks, strict=True)]
 
@@ -71,7 +73,7 @@ def watch(function: Callable[..., Any]) -> Callable[[], bool]:
 
 
 class _Reached:
-    """What one walk over texts has found: names that weft's read in JAX's modules, and public functions of JAX's."""
+    """Collects the names that weft's functions read in JAX's modules, and the functions of JAX that they reach."""
 
     def __init__(self) -> None:
         self.names: dict[ModuleType, set[str]] = {}
@@ -92,10 +94,11 @@ class _Reached:
             self.meet(value, depth if ours else depth - 1)
 
     def _read(self, text: FunctionType, ours: bool) -> list[Any]:
-        """What a text reads: globals, what it was given, and attributes of the modules among these."""
+        """Returns the values that a function reads: globals, closure, defaults, and attributes of modules."""
         names = set(names_read(_codes.get(text, text.__code__)))
         read = [*globals_read(text).values(), *closure_and_defaults(text)]
-        # A name of any module among them counts for each: too much is watched rather than too little.
+        # Bytecode does not say to which module an attribute name belongs, so each name counts for each module: a check
+        # of too many functions costs little, and a missed one would run a stale trace.
         for module in read:
             if isinstance(module, ModuleType) and module.__name__.partition(".")[0] == "jax":
                 had = _before.get(module, vars(module))

@@ -1,4 +1,4 @@
-"""`weft.debug`: where a number goes wrong, how numbers develop, and what else helps to find a fault.
+"""`weft.debug`: finds where a value stops being finite, shows statistics of values over steps, and helps to find bugs.
 
 >>> import jax.numpy as jnp, weft
 >>> @weft.jit
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from weft.insight.debug.showing import plot, table
     from weft.insight.debug.watching import Row, watch
 
+# Imported on first use, because `import weft` must not load the interpreter of the second run.
 _HOMES = {
     "weft.core.records.keys": "debug_keys",
     "weft.core.threads.lost": "debug_successors",

@@ -1,4 +1,4 @@
-"""Calls of the methods of modules, records and NNX objects alike, seen while a program is traced."""
+"""Intercepts the method calls of modules, records and NNX objects alike, while a program is traced."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from weft.core.threads.calls import calling
 
 
 class Replaced:
-    """Something that is called in another way; the rest of it is as it was.
+    """Wraps a callable object: `call` runs in the place of its `__call__`, and attributes are the object's own.
 
     Args:
-        inner: what is called, such as a body, or what a rule has lifted.
-        call: takes it and the arguments.
+        inner: the object, such as a body, or the function that a rule has lifted.
+        call: takes the object and the arguments.
     """
 
     def __init__(self, inner: Any, call: Callable[..., Any]):
@@ -32,25 +32,28 @@ class Replaced:
         return self._call(self._inner, *args)
 
 
-# Runs a call: of the path of a module, the module, the method's name, and what goes on.
+# Runs a method call: takes the module's path, the module, the method's name, and a function that proceeds with the
+# call.
 Around = Callable[[str, Any, str, Callable[[], Any]], Any]
 _around: ContextVar[Around | None] = ContextVar("weft_insight_calls", default=None)
 
 
 @contextlib.contextmanager
 def around_calls(around: Around, name: str) -> Generator[None]:
-    """A `with` block in which what is traced has `around` around each call of a module's public method.
+    """A `with` block in which `around` runs each call of a module's public method.
 
     Args:
         around: runs a call.
-        name: of the purpose. JAX keeps what it traces for each purpose apart. A block within another one goes by the
-            outer purpose, and both see the calls.
+        name: names the purpose, which is part of JAX's cache keys. A block within another block has the outer
+            purpose, and both of them see the calls.
     """
-    outer, nnx = _around.get(), sys.modules.get("weft.nnx")  # a program with objects has loaded it
+    # A program with NNX objects has imported weft.nnx itself; other programs need not pay for the import.
+    outer, nnx = _around.get(), sys.modules.get("weft.nnx")
     both = around if outer is None else lambda path, module, method, proceed: outer(
         path, module, method, lambda: around(path, module, method, proceed)
     )  # fmt: skip
     objects: Any = contextlib.nullcontext()
+    # An outer block has wrapped the methods already; wrapped twice, each call would be seen twice.
     if nnx is not None and outer is None:
         objects = nnx.modules.methods.wrapped_methods(set(_subclasses(nnx.Module)), _wrapped)
     token = _around.set(both)
@@ -64,7 +67,7 @@ def around_calls(around: Around, name: str) -> Generator[None]:
 
 
 def see_records(record: Any, method: Any, given: Any, proceed: Callable[[], Any]) -> Any:
-    """The watcher of records' methods; outside of `around_calls` it does nothing."""
+    """Hook for the methods of records: runs them by the current `around`; does nothing outside of `around_calls`."""
     __tracebackhide__ = True
     around = _around.get()
     if around is None:
@@ -77,7 +80,8 @@ def _wrapped(kind: type, name: str, method: Callable[..., Any]) -> Callable[...,
     @functools.wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         around = _around.get()
-        if around is None or type(self) is not kind:  # another class: a method that was called by `super()`
+        # `super().method()` reaches the wrapper of a base class: the call was already seen at the derived class.
+        if around is None or type(self) is not kind:
             return method(self, *args, **kwargs)
         with calling(self, functools.partial(sys.modules["weft.nnx"].iter_graph, graph=True)) as path:
             return around(path, self, name, lambda: method(self, *args, **kwargs))

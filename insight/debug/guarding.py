@@ -1,4 +1,4 @@
-"""`nonfinite` and `expected`: the first value that is not finite and reaches an output of a compiled call.
+"""`nonfinite` finds the first value that is not finite and reaches an output; `expected` marks intended ones.
 
 The call runs at full speed, as another compiled program with one more output: a state for each output. Only if a state
 is bad, the same call is run once more, one equation at a time (`interpreting`).
@@ -37,7 +37,8 @@ from weft.modules.op import op_by_op
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
-# How many calls may wait for their states: with two, the next call is dispatched before the last has been looked at.
+# How many calls may wait for their check. To read the states of a call blocks until the call has finished, so with two
+# waiting calls the device always has a next call to run.
 WAITING = 2
 
 expected_p = _jax.new_primitive("expected", multiple_results=True)
@@ -45,7 +46,7 @@ _jax.define_identity(expected_p, batch=lambda axis, values, dims: (expected_p.bi
 
 
 def expected(value: T) -> T:
-    """Says that a value is meant to be infinite, or NaN, where it is: `nonfinite` lets it reach an output.
+    """Marks infinities and NaN in a value as intended, so that `nonfinite` lets them reach an output.
 
     Args:
         value: any tree; its arrays are marked.
@@ -57,6 +58,7 @@ def expected(value: T) -> T:
     >>> weft.debug.nonfinite(masked)(jnp.array([1.0, -1.0])).tolist()
     [1.0, -inf]
     """
+    # Only the second run's trace has marks, so that the plain program is the same with and without `expected`.
     if not insight_context.value:
         return value
     return jax.tree.map(lambda leaf: expected_p.bind(leaf)[0] if is_array(leaf) else leaf, value)
@@ -69,18 +71,18 @@ def nonfinite(*, keep_donated: bool = ...) -> contextlib.AbstractContextManager[
 def nonfinite(function: Any = None, /, *, keep_donated: bool = False) -> Any:
     """Finds the first value that is not finite and reaches an output of a compiled call.
 
-    Around a function, each call is looked at before it returns. As a `with` block around a training loop it looks at
-    all calls of what `weft.jit` and `nnx.jit` compiled, in this task; at most two calls are on their way before their
-    outputs are looked at, whose arguments stay alive as long, and the rest is looked at when the block is left.
-    `WEFT_DEBUG_NONFINITE=1` in the environment looks at each call of the process.
+    Around a function, the outputs of each call are checked before the call returns. A `with` block around a training
+    loop checks all calls of functions that `weft.jit` and `nnx.jit` compiled, in this thread or task. To keep dispatch
+    asynchronous, up to two calls wait for their check, with their arguments alive, and the block checks the rest at its
+    end. `WEFT_DEBUG_NONFINITE=1` in the environment checks each call of the process.
 
     Args:
-        function: what is compiled by `weft.jit` or `nnx.jit`; another function is compiled by `weft.jit`.
-        keep_donated: whether donated arguments are copied before each call. Without a copy nothing is left to run the
-            call again with, and the error names outputs alone.
+        function: a function compiled by `weft.jit` or `nnx.jit`; any other function is compiled by `weft.jit` first.
+        keep_donated: whether donated arguments are copied before each call. Without a copy the call cannot be run
+            again, and the error names outputs alone.
 
     Raises (when a compiled function is called, or the block is left):
-        NonFiniteError: naming the equation, its module, file and line, the turn of a loop and the example of a map.
+        NonFiniteError: names the equation, its module, file and line, the iteration of a loop and the example of a map.
 
     >>> import jax.numpy as jnp, weft
     >>> step = weft.jit(lambda x: x / x.sum())
@@ -127,14 +129,15 @@ def _name_module(path: str, module: Any, method: str, proceed: Callable[[], Any]
 
 @dataclass(eq=False)
 class Session:
-    """The calls that one use of `nonfinite` looks at."""
+    """One use of `nonfinite`, with the calls whose outputs are still to be checked."""
 
     keep_donated: bool
     waiting: int
     calls: deque[tuple[Guarded, Any, Any, Any]] = field(default_factory=lambda: deque[Any]())
 
     def guard(self, interpreted: Interpreted[Any], plan: Plan) -> Plan:
-        """What runs instead of a plan."""
+        """Returns the plan that runs in the place of `plan`: the same program with the states of its outputs."""
+        # Inside of a trace the outputs are tracers. The outermost compiled call checks for all calls inside of it.
         if interpreted.rule.name != "jit" or current_level() != EAGER:
             return plan
         guarded = _guarded.get(plan)
@@ -143,41 +146,44 @@ class Session:
         return replace(plan, lifted=functools.partial(self.run, guarded))
 
     def run(self, guarded: Guarded, extra: Any, *groups: Any) -> Any:
-        """Runs a call, and looks at what it or an earlier one gave."""
+        """Runs a call, and checks the calls that have finished or waited long enough."""
         donates = guarded.donates and self.keep_donated
+        # A donated buffer is deleted by the call, and the second run needs the values.
         kept = jax.tree.map(jnp.copy, groups) if donates else groups
         out, updates, (outcome, states), *more = guarded.lifted(extra, *groups)
         self.calls.append((guarded, states, (extra, *kept), outcome))
+        # A call that has finished is checked at once, because that costs no waiting and frees its arguments.
         while self.calls and (len(self.calls) > self.waiting or self.calls[0][1].is_ready()):
             self.look()
         return out, updates, outcome, *more
 
     def look(self) -> None:
-        """Looks at the oldest call."""
+        """Checks the oldest call that waits."""
         guarded, states, arguments, outcome = self.calls.popleft()
         found = np.asarray(states)
         if found.any() and (wrong := np.flatnonzero(found > guarded.let_pass(len(found)))).size:
             try:
                 guarded.explain(wrong, found, arguments, outcome)
             except NonFiniteError:
-                self.calls.clear()  # what follows began with what is not finite
+                # Later calls took the bad outputs of this call as arguments: they have nothing new to tell.
+                self.calls.clear()
                 raise
 
     def finish(self) -> None:
-        """Looks at all that waits."""
+        """Checks all calls that wait."""
         while self.calls:
             self.look()
 
 
 def _check(body: Any, *args: Any) -> Any:
-    """What a body gives, and the states of its inexact outputs."""
+    """Runs a body, and returns its results together with the states of its inexact outputs."""
     out, updates, outcome = body(*args)
     states = [state_of(leaf) for leaf in jax.tree.leaves((out, updates)) if is_inexact(leaf)]
     return out, updates, (outcome, jnp.stack(states) if states else jnp.zeros(0, jnp.uint8))
 
 
 class Guarded:
-    """What is compiled of a plan to be looked at, and which of its outputs may be what they are."""
+    """The compiled program of a plan with states as one more output, and the states that are known to be intended."""
 
     def __init__(self, interpreted: Interpreted[Any], plan: Plan):
         lift = interpreted.lift_of(plan.crossing)
@@ -188,16 +194,16 @@ class Guarded:
         self._let_pass: np.ndarray | None = None
 
     def let_pass(self, count: int) -> np.ndarray:
-        """For each inexact output the state that is no alarm; what came of `expected` alone is let pass."""
+        """Returns for each inexact output the largest state that raises no alarm."""
         if self._let_pass is None:
             self._let_pass = np.zeros(count, np.uint8)
         return self._let_pass
 
     def explain(self, wrong: Any, states: Any, arguments: Any, outcome: Any) -> None:
-        """Runs the call once more.
+        """Runs the call again, one equation at a time, to find where a bad output began.
 
         Raises:
-            NonFiniteError: unless what is not finite was expected.
+            NonFiniteError: unless all bad values were marked by `expected`.
         """
         if any(isinstance(x, jax.Array) and x.is_deleted() for x in jax.tree.leaves(arguments)):
             raise NonFiniteError(
@@ -208,12 +214,16 @@ class Guarded:
         axes: dict[Any, list[tuple[int, int]]] = {}
         with (
             around_calls(_name_module, "nonfinite"),
-            op_by_op(),  # an op that is traced apart and inlined loses its lines: its equations get its call's
+            # An op of weft's has a trace of its own, and inlining gives all its equations the line of the call.
+            op_by_op(),
             _tracers.traced_to_explain(lambda var, size, axis: axes.setdefault(var, []).append((size, axis))),
         ):
-            self.lifted.clear_cache()  # what is traced now says which axes are mapped
+            # A cached trace would not call the hook above, which learns which axes are batch axes.
+            self.lifted.clear_cache()
             closed = self.lifted.trace(*arguments).jaxpr
+        # Jaxprs take arrays only, and arguments may hold Python numbers.
         values = [x if is_array(x) else jnp.asarray(x) for x in jax.tree.leaves(arguments)]
+        # The jaxpr takes leaves grouped by lane, not in the order of the arguments' tree.
         order = [i for lane in self.crossing.group(list(range(len(self.crossing.rides)))) for i in lane]
         names = [format_path(self.crossing.structure.path_of(i)) for i in order]
         run = Run(closed, values, Context(rules=RULES), expected_p, names.__getitem__)
@@ -222,7 +232,8 @@ class Guarded:
         origins = [origin for several, _ in found for origin in several]
         paths = self._paths(wrong, arguments, outcome)
         inputs = sorted({i for _, several in found for i in several})
-        # Infinities that are meant are a mask: an argument that is infinite otherwise is to blame for a NaN of it.
+        # An argument whose only infinities are -inf is a mask, and a NaN from it is the program's fault. Any other
+        # argument that is not finite is itself to blame, unless an equation made a bad value of its own.
         is_blamed = not all(_is_mask(values[i]) for i in inputs) and not any(
             o.step.generates for o in origins if o.step
         )
@@ -238,6 +249,7 @@ class Guarded:
                 f"an infinity or NaN that is written into the program reaches an output: {reaching(paths)}",
                 fix="if it is meant, return weft.debug.expected(value)",
             )
+        # All bad values were intended: the next call with the same states raises no alarm and no second run.
         self.let_pass(len(states))[list(wrong)] = states[list(wrong)]
 
     def _came_in(self, names: Sequence[str], paths: Sequence[str]) -> None:
@@ -249,7 +261,7 @@ class Guarded:
         )
 
     def _literal(self, run: Run, outputs: Sequence[int]) -> bool:
-        """Whether a bad output did not come through `expected`."""
+        """Whether a bad output came from a constant of the program without passing through `expected`."""
         pending, seen = [run.jaxpr.outvars[i] for i in outputs], set[Any]()
         while pending:
             var = pending.pop()
@@ -259,6 +271,7 @@ class Guarded:
             if step in seen or step.eqn.primitive is expected_p:
                 continue
             seen.add(step)
+            # A step with jaxprs inside has no causes of its own, so its bad inputs are followed.
             bad = [atom for atom in ([atom for atom, _ in step.causes] or step.eqn.invars) if run.state(atom)]
             if not bad and not any(eqn.primitive is expected_p for eqn in iter_equations_of(step.eqn)):
                 return True
@@ -266,7 +279,11 @@ class Guarded:
         return False
 
     def _paths(self, wrong: Sequence[int], arguments: Any, outcome: Any) -> list[str]:
-        """The paths of outputs, by describing an output whose leaves have their own number for a shape."""
+        """Returns the paths of bad outputs.
+
+        The boundary knows how outputs map to paths only while it rebuilds an output. So it rebuilds an output in which
+        the shape of each leaf is the leaf's number.
+        """
         with insight_context("nonfinite"):
             out, updates, *_ = self.lifted.eval_shape(*_abstract(arguments))
         leaves, definition = trees.flatten((out, updates))
@@ -286,7 +303,8 @@ def _is_mask(value: Any) -> bool:
 
 
 def _loss_of(closed: Any) -> int | None:
-    """Which output a gradient is taken of: the scalar of differentiated equations, unless there are several."""
+    """Returns the index of the loss: the only scalar output that differentiated equations compute; None otherwise."""
+    # Without a backward pass no output is a loss.
     if not any("transpose" in _transforms(eqn) for eqn in iter_equations(closed)):
         return None
     forward = {
@@ -301,9 +319,10 @@ def _loss_of(closed: Any) -> int | None:
 
 
 def _kinds_of(outcome: Any) -> dict[str, str]:
-    """The kinds of the leaves of records in an output, by path."""
+    """Returns the kinds of the records' leaves in an output, by path."""
     structure = getattr(outcome, "structure", None)
-    if not isinstance(structure, Structure):  # objects of NNX: their paths alone are told
+    # The outcome of an NNX function has no record structure, so the error shows paths without kinds.
+    if not isinstance(structure, Structure):
         return {}
     places = len(structure.paths) - len(structure.statics)
     tree = structure.build([jax.ShapeDtypeStruct((), jnp.float32)] * places)
@@ -311,7 +330,7 @@ def _kinds_of(outcome: Any) -> dict[str, str]:
 
 
 def iter_equations_of(eqn: Any) -> Any:
-    """The equations inside of one."""
+    """Returns the equations inside of an equation, at any depth."""
     from weft.core.edge.equations import inner_jaxprs
 
     return (inner for jaxpr in inner_jaxprs(eqn.params) for inner in iter_equations(jaxpr))
@@ -325,11 +344,11 @@ def _abstract(arguments: Any) -> Any:
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jax.typeof(x).dtype), arguments)
 
 
-# Weakly: what is compiled to be looked at goes with the plan.
+# Guarded programs by plan. The keys are weak, so a guarded program is freed together with its plan.
 _guarded: weakref.WeakKeyDictionary[Plan, Guarded] = weakref.WeakKeyDictionary()
 
 
 def guard_process() -> None:
-    """Looks at each call of the process: for `WEFT_DEBUG_NONFINITE`."""
+    """Checks each call of the process, in every thread: the effect of `WEFT_DEBUG_NONFINITE`."""
     watch_methods(see_records, 1)
     guards_of_process.append(Session(False, 0).guard)

@@ -1,7 +1,7 @@
-"""How equations that hold jaxprs are run one equation at a time; `RULES` is the table, by primitive.
+"""Runs equations that contain jaxprs (calls, branches, loops, `shard_map`) one inner equation at a time.
 
-A rule runs the equation, and says how a bad output of it is followed: `step.descend(output)` gives the origins inside,
-and the inputs of the equation that it came in by.
+`RULES` has a rule for each primitive. A rule runs the equation, and sets `step.descend(output)`, which follows a bad
+output: the function returns the origins inside, and the inputs of the equation by which the bad value came in.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Found = tuple[list[Origin], list[int]]
 
 
 def _inline(run: Run, step: Step, jaxpr: Any, values: Sequence[Any], first: int, *frames: str) -> list[Any]:
-    """Runs a jaxpr in the place of its equation, whose inputs it takes from the given one on."""
+    """Interprets a jaxpr in the place of its equation; its inputs are the equation's inputs from `first` on."""
     context = run.context.inside(step.eqn, step.index, *frames)
     inner = Run(jaxpr, values, context, run.expected, lambda i: run.name_of(step.eqn.invars[first + i]))
 
@@ -47,12 +47,14 @@ def _cond(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
     indices = np.clip(index, 0, len(branches) - 1)
     if not index.ndim:
         return _inline(run, step, branches[int(indices)], values[1:], 1, f"cond(branch {int(indices)})")
-    outs = run.bind(step.eqn, values)  # each device takes a branch
+    # Inside of a `shard_map` the index has an axis of devices, and each device takes a branch of its own.
+    outs = run.bind(step.eqn, values)
 
     def descend(which: int) -> Found:
         bad = ~np.isfinite(np.asarray(outs[which])).reshape(len(indices), -1).all(1)
         taken = int(indices[bad][0])
-        # Devices that take another branch run this one on ones, of which little comes that is not finite.
+        # The interpreted branch runs on all devices. Devices that took another branch run it on ones instead of their
+        # own operands, for which the branch may divide by zero: it was not written for them.
         operands = [
             jnp.where(jnp.reshape(indices == taken, (-1,) + (1,) * (jnp.ndim(x) - 1)), x, jnp.ones_like(x))
             for x in values[1:]
@@ -66,18 +68,18 @@ def _cond(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
 
 
 class Loop:
-    """A loop that gave something bad, run turn by turn.
+    """A loop with a bad output, run iteration by iteration.
 
     Args:
-        run: around it.
-        step: its equation.
-        name: as users call it.
-        body: of `(*consts, *carry, *slices)`.
+        run: the run of the jaxpr around the loop.
+        step: the step of the loop's equation.
+        name: the loop's name for users: `scan` or `while_loop`.
+        body: the body's jaxpr, which takes `(*consts, *carry, *slices)`.
         consts: the positions of the body's constants among the equation's inputs, and their values.
-        carry: likewise.
-        scanned: likewise.
-        turns: the index of the slices that each turn takes; None where a condition decides.
-        goes_on: whether there is another turn, of the carry.
+        carry: the same for the initial carry.
+        scanned: the same for the arrays that are scanned over.
+        turns: for each iteration the index of its slices; None if a condition ends the loop.
+        goes_on: takes the carry, and returns whether there is another iteration.
     """
 
     def __init__(
@@ -98,6 +100,8 @@ class Loop:
         self.turns, self.goes_on = turns, goes_on
         self._flags: list[list[int]] | None = None
         self._runs: dict[int, Run] = {}
+        # One iteration is compiled, not the whole loop: each iteration's outputs are needed, and a compiled loop
+        # returns its last carry alone.
         call, num = run.context.call, len(self.carry)
 
         @jax.jit
@@ -111,7 +115,8 @@ class Loop:
     def _slices(self, i: int) -> list[Any]:
         if self.turns is None:
             return []
-        axis = self.run.context.call(lambda: jnp.zeros(()), (), ()).ndim  # a leading axis of devices
+        # In a `shard_map` all values are stacked by device, so the scanned axis is the second.
+        axis = self.run.context.call(lambda: jnp.zeros(()), (), ()).ndim
         return [jax.lax.dynamic_index_in_dim(x, self.turns[i], axis, keepdims=False) for x in self.scanned]
 
     def _goes_on(self, i: int, carry: list[Any]) -> bool:
@@ -120,7 +125,7 @@ class Loop:
         return self.turns is not None and i < len(self.turns)
 
     def _carry_at(self, last: int | None) -> list[Any]:
-        """The carry before a turn; of all turns, notes what is bad in their outputs."""
+        """Returns the carry before iteration `last`; with None, runs all iterations and records their states."""
         carry, i, flags = list(self.carry), 0, list[list[int]]()
         while i != last and self._goes_on(i, carry):
             outs = list(self._turn(self.consts, carry, self._slices(i)))
@@ -132,6 +137,8 @@ class Loop:
         return carry
 
     def _run_at(self, i: int) -> Run:
+        # Interpreting an iteration costs as much as many compiled ones, so only iterations on the path are, and once
+        # each.
         if i not in self._runs:
             values = [*self.consts, *self._carry_at(i), *self._slices(i)]
             frame = f"{self.name}(iteration {i} of {len(self._flags or ())})"
@@ -145,13 +152,14 @@ class Loop:
         return f"the carry that began as {name}" if 0 <= i - len(self.consts) < self._num else name
 
     def descend(self, which: int) -> Found:
-        """Follows a bad output back through the turns."""
+        """Follows a bad output back through the iterations."""
         if self._flags is None:
             self._carry_at(None)
         flags = self._flags or []
         if not flags:
             return [], [self.positions[len(self.consts) + which]]
-        # What is carried is bad at the end; what is stacked is looked up where it was first.
+        # A carry is an output of the last iteration only. A stacked output may be bad from an earlier iteration on, and
+        # the first one is the origin.
         start = len(flags) - 1
         if which >= self._num:
             start = next((i for i, states in enumerate(flags) if states[which]), start)
@@ -159,8 +167,10 @@ class Loop:
         pending = [(start, which)]
         while pending:
             i, output = pending.pop()
+            # Skips the iterations that only passed a bad carry on, down to the first one whose carry is bad.
             while output < self._num and i and flags[i - 1][output]:
                 i -= 1
+            # Two carries may feed each other, and would be followed in circles.
             if (i, output) in seen:
                 continue
             seen.add((i, output))
@@ -181,6 +191,7 @@ def _scan(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
     num_consts, num_carry = equations.scan_counts(params)
     ends = [0, num_consts, num_consts + num_carry, len(values)]
     parts: list[Any] = [(list(range(a, b)), list(values[a:b])) for a, b in pairwise(ends)]
+    # A reversed scan takes its slices from the end, and errors count iterations in the order in which they run.
     turns = range(params["length"])
     loop = Loop(run, step, "scan", params["jaxpr"], *parts, turns=turns[::-1] if params["reverse"] else turns)
     step.descend = loop.descend
@@ -193,7 +204,7 @@ def _while(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
     cond, body, num = params["cond_jaxpr"], params["body_jaxpr"], num_cond + num_body
 
     def turn(*inputs: Any) -> list[Any]:
-        """A turn of a loop whose condition `vmap` has batched: examples that have finished stay as they are."""
+        """Runs one iteration of a loop whose condition is batched by `vmap`: finished examples keep their carry."""
         goes_on, old = _jax.run(cond, [*inputs[:num_cond], *inputs[num:]])[0], inputs[num:]
         new = _jax.run(body, inputs[num_cond:])
         picks = [jnp.reshape(goes_on, goes_on.shape + (1,) * (x.ndim - goes_on.ndim)) for x in new]
@@ -201,6 +212,8 @@ def _while(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
             jax.lax.select(jnp.broadcast_to(pick, x.shape), x, y) for pick, x, y in zip(picks, new, old, strict=True)
         ]
 
+    # The batched body also runs for finished examples, whose values may overflow. JAX selects their old carry when it
+    # lowers the loop, so the interpreted body has to select, too.
     if is_batched := bool(cond.out_avals[0].shape):
         body = _jax.make_jaxpr(turn)(*(jax.typeof(x) for x in values))
     ends = [0 if is_batched else num_cond, num, len(values)]
@@ -215,12 +228,12 @@ def _while(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
 
 
 def _of_each(x: Any, axes: tuple[str, ...]) -> jax.Array:
-    """A value with a leading axis of devices; what is alike on all of them is what each of them has."""
+    """Returns a device's value with a leading axis, over which `shard_map` stacks; replicated values become varying."""
     return jnp.where(jax.lax.axis_index(axes) >= 0, x, x)[None]
 
 
 def _shard_map(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
-    """Runs a `shard_map`; when it is followed, each of its equations is a `shard_map` over values stacked by device."""
+    """Runs a `shard_map`. To follow a bad output, each equation runs as a `shard_map` over values stacked by device."""
     params, outs = step.eqn.params, run.bind(step.eqn, values)
     mesh, axes = params["mesh"], tuple(params["mesh"].axis_names)
     stacked = PartitionSpec(axes)
@@ -237,13 +250,14 @@ def _shard_map(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
             own = [x if written else next(rest)[0] for x, written in zip(values, literal, strict=True)]
             return jax.tree.map(lambda x: _of_each(x, axes), function(*own))
 
-        # An equation's own context says that it is inside of the map.
+        # Collectives and shardings in the equation refer to the abstract mesh of the `shard_map`'s body.
         with jax.sharding.use_abstract_mesh(
             mesh if isinstance(mesh, jax.sharding.AbstractMesh) else mesh.abstract_mesh
         ):
             return mapped(local, (stacked,) * len(arrays))(*arrays)
 
     def descend(which: int) -> Found:
+        # Interpreted only when an output is followed, and once for all outputs.
         if not known:
             lifted = mapped(lambda *xs: [_of_each(x, axes) for x in xs], params["in_specs"])(*values)
             context = run.context.inside(step.eqn, step.index, "shard_map", call=call)
@@ -256,7 +270,7 @@ def _shard_map(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
 
 
 def _same(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
-    """A cast that says that a value varies by device: here each one does."""
+    """Passes values through: these casts mark a value as varying over devices, and stacked values all vary."""
     step.descend = lambda which: ([], [which])
     return values
 

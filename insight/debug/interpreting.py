@@ -1,16 +1,17 @@
-"""The second run: a program is run once more, one equation at a time, and what is not finite is followed to its origin.
+"""The second run: runs a jaxpr one equation at a time, and follows values that are not finite back to their origin.
 
 Words used here:
 
 - a value is *bad* if it is not finite; its *state* is 0 (finite), 1 (infinite) or 2 (NaN, perhaps infinite elsewhere).
-- a `Run` is one jaxpr that was run with values. It remembers a `Step` for each equation that gave something bad, and
-  nothing of the others.
-- an *origin* is a step that gave something bad out of finite values, or NaN out of infinities that are meant.
-- a step's *causes* are the inputs that its bad output came from. A mask of `-inf` that was selected away is none.
+- a `Run` is one jaxpr that was run with values. It remembers a `Step` for each equation with a bad output, and nothing
+  of the other equations.
+- an *origin* is a step that gave a bad value out of finite values, or NaN out of intended infinities.
+- a step's *causes* are the inputs that its bad output came from. A mask of `-inf` that `select` discarded is no cause.
 
-Jaxprs inside of an equation are run likewise, and never compiled as a whole. A loop runs compiled first; where it gave
-something bad, its body is compiled alone, run turn by turn, and interpreted in the turns that matter (`loops`). What is
-inside of a `shard_map` runs one equation at a time on all devices (`Sharded`).
+Jaxprs inside of an equation are run in the same way, and never compiled as a whole. A loop runs compiled first; if an
+output of it is bad, its body is compiled alone, run iteration by iteration, and interpreted in the iterations that the
+bad value came through (`inside.Loop`). The body of a `shard_map` runs one equation at a time on all devices
+(`inside._shard_map`).
 """
 
 from __future__ import annotations
@@ -29,13 +30,14 @@ from weft.core.edge.names import ELEMENTWISE, UNARY
 from weft.insight.debug.places import place_of, scopes
 
 FINITE, INFINITE, NAN = 0, 1, 2
-# Where a value of the run is read, while an equation's place in the program orders them.
+# The place of an equation in the program: its index in each jaxpr around it, outermost first, so that origins in
+# different jaxprs can be ordered by which of them ran first.
 Order = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Context:
-    """What is around a run: transforms and modules by name, the frames of loops, and how functions are called there."""
+    """The surroundings of a run: names of transforms and modules, frames of loops, and how to call functions there."""
 
     transforms: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
@@ -46,7 +48,7 @@ class Context:
     rules: Mapping[str, Callable[[Run, Step, Sequence[Any]], Sequence[Any]]] = field(default_factory=dict[str, Any])
 
     def inside(self, eqn: JaxprEqn, index: int, *frames: str, call: Any = None) -> Context:
-        """What is around a jaxpr of an equation."""
+        """Returns the context for a jaxpr inside of an equation."""
         transforms, modules, branches = scopes(eqn)
         mapped = [] if "vmap" not in transforms else ["vmap"]
         return Context(
@@ -61,19 +63,19 @@ class Context:
 
 @dataclass(eq=False)
 class Step:
-    """An equation that gave something bad.
+    """An equation with a bad output.
 
     Attributes:
-        run: the run that it is a step of.
-        states: of its outputs.
-        causes: the inputs that what is bad came from; in an elementwise equation each with the elements that are bad.
-        mask: the elements of its output that are bad.
-        wrong: those of them that no input is to blame for; all, where infinities that are meant gave a NaN.
-        generates: whether there are any.
-        makes_nan: whether it gave a NaN of infinities.
-        values: inputs and output, where it may be an origin; of the rest nothing is kept alive.
-        pointwise: whether an element of the output is made of the same elements of the inputs.
-        descend: of an equation with jaxprs inside, what follows an output to origins and the equation's inputs.
+        run: the run to which the step belongs.
+        states: the states of its outputs.
+        causes: the inputs that the bad output came from; in an elementwise equation each with its bad elements.
+        mask: the bad elements of its output.
+        wrong: the bad elements that no input explains; all bad elements where intended infinities gave a NaN.
+        generates: whether any element is bad that no input explains.
+        makes_nan: whether it gave a NaN out of infinities.
+        values: inputs and output, if the step may be an origin; other steps keep no array alive.
+        pointwise: whether each element of the output depends on the same elements of the inputs alone.
+        descend: for an equation with jaxprs inside, follows an output to origins and to the equation's inputs.
     """
 
     eqn: JaxprEqn
@@ -92,7 +94,7 @@ class Step:
 
 @dataclass(eq=False)
 class Origin:
-    """Where something bad began: the order of its step in the program, the step, and the element that is told."""
+    """The place where a bad value began: the step, its order in the program, and the element that the error shows."""
 
     order: Order
     step: Step
@@ -100,7 +102,7 @@ class Origin:
 
 
 def state_of(value: jax.Array) -> jax.Array:
-    """The state of an inexact array, by one reduction that XLA can fuse into what computes it."""
+    """Returns the state of an inexact array, by one reduction that XLA can fuse into the array's computation."""
     codes = jnp.where(jnp.isfinite(value), 0, jnp.where(jnp.isnan(value), NAN, INFINITE))
     return jnp.max(codes.astype(jnp.uint8), initial=FINITE)
 
@@ -109,12 +111,12 @@ _compiled_state = jax.jit(state_of)
 
 
 def is_inexact(value: Any) -> bool:
-    """Whether a value can be anything but finite."""
+    """Whether the dtype of a value has infinities and NaN."""
     return hasattr(value, "dtype") and jnp.issubdtype(value.dtype, jnp.inexact)
 
 
 def states_of(values: Sequence[Any]) -> list[int]:
-    """The state of each value."""
+    """Returns the state of each value; values of other dtypes are finite."""
     return [_state(value) if is_inexact(value) else FINITE for value in values]
 
 
@@ -127,11 +129,12 @@ def _state(value: Any) -> int:
 
 
 class Run:
-    """A jaxpr that is run one equation at a time."""
+    """A jaxpr, run one equation at a time, with a record of the equations whose outputs were bad."""
 
     def __init__(
         self, closed: Any, values: Sequence[Any], context: Context, expected: object, names: Callable[[int], str]
     ):
+        # Branches and bodies may be open jaxprs without constants, or closed ones.
         closed = _jax.close(closed)
         self.jaxpr, self.context, self.expected, self.names = closed.jaxpr, context, expected, names
         self.steps: dict[Var, tuple[Step, int]] = {}
@@ -140,21 +143,24 @@ class Run:
         consts = [self._lifted(const) for const in closed.consts]
         for var, state in zip([*self.jaxpr.constvars, *self.jaxpr.invars], states_of([*consts, *values]), strict=True):
             self.states[var] = state
+        # Without a memo, values that are read twice again and again would be followed exponentially often.
         self._known: dict[tuple[Step, int], tuple[list[Origin], list[int]]] = {}
         self._index = -1
         self.outs = _jax.evaluate(self.jaxpr, consts, list(values), self._run)
 
     def _run(self, eqn: JaxprEqn, values: list[Any]) -> Sequence[Any]:
         self._index += 1
-        # A literal is a number of Python's with a dtype, which NumPy takes.
+        # A literal is a Python number with a dtype of its own, which a plain number would not carry into the equation.
         values = [np.asarray(x, cast(Any, x).dtype) if isinstance(x, int | float | complex) else x for x in values]
-        if not eqn.outvars:  # a print, which has printed
+        # Equations without outputs are effects such as prints, which happened in the first run already.
+        if not eqn.outvars:
             return []
         step = Step(eqn, self._index, self)
         rule = self.context.rules.get(eqn.primitive.name)
         if rule is None:
             outs = self._bound(eqn, values)
-        else:  # inside of it a literal is a value as any other
+        else:
+            # A rule hands its values to an inner jaxpr, where a literal is an input like any other.
             is_literal = map(_jax.is_literal, eqn.invars)
             values = [self._lifted(x) if literal else x for x, literal in zip(values, is_literal, strict=True)]
             outs = rule(self, step, values)
@@ -162,6 +168,7 @@ class Run:
         for i, (var, state) in enumerate(zip(eqn.outvars, step.states, strict=True)):
             if state:
                 self.steps[var], self.states[var] = (step, i), state
+        # Equations with a rule are followed inside of their jaxprs, by `step.descend`.
         if rule is None and any(step.states):
             self._look(step, values, outs)
         return outs
@@ -170,7 +177,7 @@ class Run:
         return self.context.call(lambda: value, (), ())
 
     def bind(self, eqn: JaxprEqn, values: Sequence[Any]) -> Sequence[Any]:
-        """Runs an equation with jaxprs inside as it is."""
+        """Runs an equation that has jaxprs inside as one compiled operation."""
         return self.context.call(lambda *xs: tuple(_jax.bind_equation(eqn, xs)), values, [False] * len(values))
 
     def _bound(self, eqn: JaxprEqn, values: Sequence[Any]) -> Sequence[Any]:
@@ -178,11 +185,11 @@ class Run:
         return self.context.call(lambda *values: tuple(_jax.bind_equation(eqn, values)), values, literal)
 
     def name_of(self, atom: Any, within: str = "") -> str:
-        """What a variable is called: an input by its path, anything else by the expression that gave it.
+        """Returns a name for a variable: the path of an input, or the source expression that computed the variable.
 
         Args:
             atom: the variable.
-            within: an expression of which it is a part, and whose text says nothing of it.
+            within: an expression that the variable is a part of, and whose text is no name for the variable.
         """
         if atom in self.inputs:
             return self.names(self.inputs[atom])
@@ -190,40 +197,49 @@ class Run:
         if eqn is None:
             return "a constant"
         text, name = place_of(eqn).text, eqn.primitive.name
+        # JAX inserts these equations for one expression of the user's; the variable before them has the useful name.
         if name in ("convert_element_type", "broadcast_in_dim", "copy", "squeeze", "reshape", "mul") and text == within:
             inner = [x for x in eqn.invars if not _jax.is_literal(x)]
             if len(inner) == 1:
                 return self.name_of(inner[0], within)
+        # A cotangent has the traceback of the forward expression, and would be called by its name.
         if "transpose" in (*self.context.transforms, *scopes(eqn)[0]):
             return f"the cotangent of {text}"
         return text if text and text != within else f"{name} in it"
 
     def state(self, atom: Any) -> int:
-        """The state of what an equation reads."""
+        """Returns the state of a variable or literal that an equation reads."""
         return states_of([np.asarray(atom.val)])[0] if _jax.is_literal(atom) else self.states.get(atom, FINITE)
 
     def _look(self, step: Step, values: Sequence[Any], outs: Sequence[Any]) -> None:
-        """Finds which inputs what is bad came from, while they are there."""
+        """Finds the inputs that caused the bad output of a step, while their arrays are still alive."""
         eqn, name = step.eqn, step.eqn.primitive.name
+        # One output is enough to explain a step: the worst, since NaN hides infinities that came before it.
         which = next(i for i, state in enumerate(step.states) if state == max(step.states))
         out, bad = outs[which], [self.state(atom) for atom in eqn.invars]
         masks = [~np.asarray(jnp.isfinite(x)) if is_inexact(x) else np.zeros(jnp.shape(x), bool) for x in values]
         mask = step.mask = ~np.asarray(jnp.isfinite(out))
         step.makes_nan = max(step.states) == NAN and NAN not in bad
+        # Scalars broadcast; any other difference of shapes means that elements do not correspond.
         is_elementwise = name in ELEMENTWISE | UNARY and all(m.shape in ((), mask.shape) for m in masks)
         step.pointwise = is_elementwise or name in UNARY
         if not any(bad):
             wrong = mask
         elif is_elementwise:
+            # An element that is bad although all of its inputs' elements are finite is the equation's own.
             wrong = mask & ~functools.reduce(np.logical_or, masks)
             step.causes = [
                 (atom, m) for atom, m, s in zip(eqn.invars, masks, bad, strict=True) if s and (m & mask).any()
             ]
-        else:  # would it give anything bad, were its inputs finite?
+        else:
+            # In a product or a reduction every input element may reach every output element. So the equation runs again
+            # with ones for its bad inputs: the elements that are bad then are its own.
             step.causes = [(atom, None) for atom, state in zip(eqn.invars, bad, strict=True) if state]
             wrong = mask & (False if eqn.primitive is self.expected else self._bad_of_finite(eqn, values, which))
         step.generates = bool(wrong.any())
         step.wrong = wrong if step.generates else mask
+        # Only a possible origin is shown with its values. To keep all of them would hold each intermediate of the
+        # program.
         if step.generates or step.makes_nan:
             step.values = values, out
 
@@ -232,15 +248,17 @@ class Run:
         return ~np.asarray(jnp.isfinite(self._bound(eqn, clean)[which]))
 
     def origins(self, atom: Any, reach: Any = None) -> tuple[list[Origin], list[int]]:
-        """Where something bad in a variable began; and which inputs of this jaxpr it came in by.
+        """Returns the origins of a bad variable, and the positions of the inputs of this jaxpr by which it came in.
 
         Args:
             atom: the variable.
-            reach: the elements that matter; all, if not given. Of others an example is told that was selected away.
+            reach: the elements to follow; all by default. Without it, an error could show an element that a later
+                `select` discarded.
         """
         if _jax.is_literal(atom):
             return [], []
-        if atom not in self.steps:  # an input, or a constant of the program: that was meant
+        # Not the output of a step: an input, or a constant, which was written into the program and so intended.
+        if atom not in self.steps:
             return [], [self.inputs[atom]] if atom in self.inputs else []
         step, which = self.steps[atom]
         known = self._known.get((step, which))
@@ -249,6 +267,7 @@ class Run:
         return known
 
     def _origins(self, step: Step, which: int, reach: Any) -> tuple[list[Origin], list[int]]:
+        # `expected` ends the search: the user has said that the value is intended.
         if step.eqn.primitive is self.expected:
             return [], []
         here: Origin | None = None
@@ -260,6 +279,7 @@ class Run:
             through, shown = _within(step.mask, reach), _within(step.wrong, reach)
             index = tuple(map(int, np.argwhere(shown)[0])) if shown.any() else (0,) * shown.ndim
             here = Origin((*self.context.order, step.index), step, index)
+            # The step itself is an origin, so bad inputs of other elements are not followed any further.
             if step.generates:
                 return [here], []
             if step.pointwise:
@@ -269,7 +289,7 @@ class Run:
             if self.state(cause):
                 more, inputs = self.origins(cause, part)
                 origins, reached = [*origins, *more], [*reached, *inputs]
-        # NaN of infinities that are meant: a row that is masked as a whole.
+        # No input is to blame, and NaN came out of intended infinities: softmax of a row that is masked as a whole.
         if here is not None and step.makes_nan and not origins:
             return [here], reached
         return origins, reached
@@ -282,10 +302,11 @@ def _within(mask: np.ndarray, reach: Any) -> np.ndarray:
 
 
 def described(value: Any) -> dict[str, Any]:
-    """What an error tells of an input: its type, and of inexact ones the least, the largest, and how many are 0."""
+    """Returns what an error shows of an input: its type and, for inexact dtypes, its range and its count of zeros."""
     kind = jax.typeof(value).str_short(short_dtypes=True)
     if not is_inexact(value) or jnp.issubdtype(value.dtype, jnp.complexfloating) or not value.size:
         return {"type": kind}
+    # float32 holds each value of a smaller dtype exactly, and NumPy can format it.
     array = np.asarray(jnp.asarray(value).astype(jnp.float32) if value.dtype.itemsize < 4 else value)
     finite = array[np.isfinite(array)]
     return {
@@ -300,7 +321,7 @@ def described(value: Any) -> dict[str, Any]:
 
 
 def iter_equations(jaxpr: Any) -> Iterator[JaxprEqn]:
-    """The equations of a jaxpr, at any depth."""
+    """Yields the equations of a jaxpr, at any depth."""
     from weft.core.edge.equations import inner_jaxprs, opened
 
     for eqn in opened(jaxpr).eqns:

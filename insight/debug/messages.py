@@ -1,4 +1,4 @@
-"""The text of a `NonFiniteError`: what happened in an equation, inside of what, out of which inputs, and what helps."""
+"""The text of a `NonFiniteError`: the equation, the transforms and loops around it, its inputs, and a remedy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from weft.core.errors import NonFiniteError
 from weft.insight.debug.interpreting import Origin, Step, described
 from weft.insight.debug.places import Place, argument_names, place_of, scopes
 
-# What helps: by the primitive (or the one whose derivative it is) and by whether it is in a derivative.
+# Remedies, by the primitive (for a derivative, the primitive that was differentiated) and whether it is a derivative.
+# `jnp.where` around a bad value helps the value only: its gradient multiplies 0 by inf, which is NaN.
 _HINTS = {
     ("log", True): "the gradient of log at 0 is inf: jnp.where selects after the fact; mask its argument",
     ("sqrt", True): "the gradient of sqrt at 0 is inf: jnp.where selects after the fact; mask its argument",
@@ -29,7 +30,7 @@ _HINTS = {
 
 
 def words_of(origin: Origin, place: Place) -> str:
-    """What the equation did: `log of 0.0 gives -inf`."""
+    """Describes what the equation computed: `log of 0.0 gives -inf`."""
     step, name = origin.step, origin.step.eqn.primitive.name
     values, out = _values(step)
     items = [_item(x, origin.index if np.ndim(x) else ()) for x in values] if step.pointwise else []
@@ -40,6 +41,7 @@ def words_of(origin: Origin, place: Place) -> str:
     text = f"{name}{f' of {of}' if of else ''} gives {result}"
     at = [x for x in items if x is not None]
     finite = all(np.isfinite(np.asarray(x, np.float64)) for x in at if np.isrealobj(x))
+    # An infinity at a pole (log of 0, division by 0) is no overflow, and a wider dtype would not help.
     is_pole = name in ("log", "rsqrt", "log1p", "atanh") or (
         name in ("div", "pow", "integer_pow") and bool(at) and not np.any(at[-1 if name == "div" else 0])
     )
@@ -49,7 +51,7 @@ def words_of(origin: Origin, place: Place) -> str:
 
 
 def _values(step: Step) -> tuple[Sequence[Any], Any]:
-    assert step.values is not None  # an origin's are kept
+    assert step.values is not None  # `Run._look` stores the values of every step that may be an origin
     return step.values
 
 
@@ -61,6 +63,7 @@ def _pass(transforms: Sequence[str], place: Place, differentiates: bool) -> str:
     if "transpose" in transforms:
         return "in the backward pass"
     if place.derived:
+        # JAX's linearisation computes parts of the derivative rule before the backward pass.
         return "in the forward pass, which prepares the backward one"
     outside = differentiates and "jvp" not in transforms
     return "outside of the gradient (an update, a metric)" if outside else "in the forward pass"
@@ -69,10 +72,12 @@ def _pass(transforms: Sequence[str], place: Place, differentiates: bool) -> str:
 def _example(
     origin: Origin, transforms: Sequence[str], axes: Mapping[Any, list[tuple[int, int]]], stacked: bool
 ) -> list[str]:
-    """The examples of the maps around an equation, by what `vmap` said of its output."""
+    """Names the example of each `vmap` around an equation, from the batch axes of its output."""
     step, shape = origin.step, origin.step.mask.shape
     frames = [f"shard {origin.index[0]} of {shape[0]}"] if stacked else []
     known = next((axes[var] for var in step.eqn.outvars if var in axes), None)
+    # Some equations of a batching rule have no entry; if their first axis has a mapped size, it is taken for the batch
+    # axis.
     if known is None and "vmap" in transforms and shape[stacked:]:
         sizes = {size for several in axes.values() for size, _ in several}
         known = [(shape[int(stacked)], 0)] if shape[int(stacked)] in sizes else []
@@ -81,6 +86,7 @@ def _example(
 
 def _inputs(step: Step, place: Place) -> list[str]:
     read = [i for i, atom in enumerate(step.eqn.invars) if not _jax.is_literal(atom)]
+    # Inputs of a derivative rule are not the operands of the user's expression.
     names = argument_names("" if place.derived else place.text, len(read)) or [
         step.run.name_of(step.eqn.invars[i], place.text) for i in read
     ]
@@ -99,11 +105,12 @@ def _inputs(step: Step, place: Place) -> list[str]:
 def error_of(
     origin: Origin, axes: Mapping[Any, list[tuple[int, int]]], reached: str, differentiates: bool
 ) -> NonFiniteError:
-    """The error about a step that gave something that is not finite."""
+    """Makes the error about the step at which a value stopped being finite."""
     step, context = origin.step, origin.step.run.context
     transforms, modules, branches = scopes(step.eqn)
     every, path = [*context.transforms, *transforms], [*context.modules, *modules]
     place = place_of(step.eqn, "jvp" in every)
+    # `_example` adds a frame for a `vmap` that says which example failed.
     frames = [frame for frame in context.frames if frame != "vmap"]
     inside = ["jit", *frames, *_example(origin, every, axes, "shard_map" in frames), *branches]
     name = place.derived or step.eqn.primitive.name
@@ -126,6 +133,7 @@ def error_of(
 class DetailedError(NonFiniteError):
     """A `NonFiniteError` with the lines that only a second run can tell."""
 
+    # Tracebacks show the public name, which users catch.
     __module__, __qualname__ = NonFiniteError.__module__, NonFiniteError.__qualname__
 
     def __init__(self, what: str, *, at: str, lines: Sequence[tuple[str, str]]):
@@ -140,7 +148,7 @@ DetailedError.__name__ = NonFiniteError.__name__
 
 
 def reaching(paths: Sequence[str], loss: str | None = None, kinds: Mapping[str, str] = MappingProxyType({})) -> str:
-    """The outputs that are not finite, on one line: the loss, then others by their kind.
+    """Lists the outputs that are not finite on one line: the loss first, then the other outputs by kind.
 
     >>> reaching(["output[0]", "output[1].a", "output[1].b", "output[1].c", "output[1].d"])
     'output[0], output[1].a, output[1].b and 2 more'

@@ -1,4 +1,4 @@
-"""Where an equation comes from: the module's path, file, line and source text, and what it is the derivative of."""
+"""Finds the origin of an equation in the source: file, line, expression, module path, and what it differentiates."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _TOOLS = frozenset(("machinery", "contracts", "jax", "equinox", "frozen"))
 
 @dataclass(frozen=True)
 class Place:
-    """Where an equation was written.
+    """The place in the source at which an equation was traced.
 
     Attributes:
         where: file, line and source text.
-        text: the innermost expression of the user's that it was traced for.
-        derived: the primitive whose derivative rule made the equation, or nothing.
+        text: the innermost expression outside of JAX that the equation was traced for.
+        derived: the primitive whose derivative rule created the equation; empty if no rule did.
     """
 
     where: str
@@ -32,43 +32,49 @@ class Place:
 
 
 def place_of(eqn: JaxprEqn, is_differentiated: bool = False) -> Place:
-    """Where an equation was written, by its traceback. For `is_differentiated` see `_derived`."""
+    """Returns the place of an equation, from its traceback. For `is_differentiated` see `_derived`."""
     lines = _jax.lines_of(eqn)
+    # Frames of JAX and of weft's interpreter are on every traceback, and tell users nothing.
     outside = [i for i, (file, *_) in enumerate(lines) if owner_of(file) not in _TOOLS]
     if not outside:
         return Place("", "", "")
     first = outside[0]
     file, _, number, column, end = lines[first]
     source = linecache.getline(file, number)
+    # Columns of a traceback count bytes of UTF-8, not characters.
     text = (source.encode()[column:end].decode(errors="replace") if end > column else source).strip()
     where = f"{shorten(file)}:{number}: {text}"
     users = next((i for i in outside if owner_of(lines[i][0]) == "user"), None)
-    if users is not None and owner_of(file) != "user":  # in a layer of weft's, or in optax: who called it, too
+    # In a layer of weft or in optax the line alone does not help: the caller's line in the user's code is shown, too.
+    if users is not None and owner_of(file) != "user":
         where += f", called at {shorten(lines[users][0])}:{lines[users][2]}"
     return Place(where, text, _derived(eqn.primitive.name, text, lines[:first], is_differentiated))
 
 
 def _derived(name: str, text: str, inner: list[tuple[str, str, int, int, int]], is_differentiated: bool) -> str:
-    """The primitive whose derivative an equation is: the one that the user's expression has bound.
+    """Returns the primitive that an equation is the derivative of; empty if the equation is no derivative.
 
     Args:
-        name: of the equation's own primitive.
-        text: of the expression.
-        inner: the frames inside of it, innermost first.
-        is_differentiated: whether the equation is in a derivative. Of a loop's or a branch's body JAX derives a
-            program, and gives its equations the traceback of the one that they are derived from.
+        name: the equation's own primitive.
+        text: the source text of the expression.
+        inner: the frames inside of the expression, innermost first.
+        is_differentiated: whether the equation is in a derivative. JAX differentiates the body of a loop or a branch
+            as a jaxpr, and gives each new equation the traceback of the equation that it was derived from.
     """
     rules = [i for i, (file, function, *_) in enumerate(inner) if _is_derivation(file, function)]
     if not rules and not is_differentiated:
         return ""
-    # Next outside of the rule and of JAX's own plumbing is the function that bound the primitive.
+    # The first frame outside of the rule and of JAX's internals is the function that bound the primitive, such as
+    # `log`.
     rest = (function for file, function, *_ in inner[rules[0] if rules else 0 :] if not _is_plumbing(file))
     derived = next(rest, "").lstrip("_")
-    if not _jax.has_derivative(derived):  # a compiled function of JAX's has no frame: its name is in the text
+    # A function that JAX compiles itself has no frame in the traceback, but its name is in the user's text.
+    if not _jax.has_derivative(derived):
         derived = _called(text)
-    # A rule binds its own primitive at once, and others, or the same one again, by functions.
+    # A rule binds the differentiated primitive directly, and calls functions to bind any other: more than one frame
+    # inside of the rule's call means that the equation is new.
     is_new = bool(rules) and sum(not _is_plumbing(file) for file, *_ in inner[: rules[0]]) > 1
-    # `dot` makes a `dot_general`, `**` an `integer_pow`.
+    # The function and its primitive may differ in name: `dot` binds `dot_general`, `**` binds `integer_pow`.
     is_itself = name == derived or name.startswith(f"{derived}_") or name.endswith(f"_{derived}")
     return derived if (is_new or not is_itself) and _jax.has_derivative(derived) else ""
 
@@ -97,7 +103,7 @@ def _is_plumbing(file: str) -> bool:
 
 
 def _called(text: str) -> str:
-    """What an expression calls, as JAX's primitives are called.
+    """Returns the name of the primitive that an expression most likely binds.
 
     >>> _called("jnp.log(x)"), _called("x / y"), _called("x[0]")
     ('log', 'div', 'subscript')
@@ -117,7 +123,7 @@ _OPERATORS = {"Mult": "mul", "MatMult": "dot_general"}
 
 
 def argument_names(text: str, count: int) -> list[str]:
-    """What an expression calls its operands; nothing, unless there are as many of them as an equation has inputs.
+    """Returns the source texts of an expression's operands; empty unless their number is `count`.
 
     >>> argument_names("jnp.log(p)", 1), argument_names("x / (y + 1)", 2), argument_names("f(", 1)
     (['p'], ['x', 'y + 1'], [])
@@ -129,6 +135,7 @@ def argument_names(text: str, count: int) -> list[str]:
     operands: list[ast.expr] = []
     if isinstance(node, ast.Call):
         operands = list(node.args)
+        # In a method call such as `x.sum(0)` the object is an operand.
         if isinstance(node.func, ast.Attribute) and len(operands) < count:
             operands.insert(0, node.func.value)
     elif isinstance(node, ast.BinOp):
@@ -139,7 +146,7 @@ def argument_names(text: str, count: int) -> list[str]:
 
 
 def scopes(eqn: JaxprEqn) -> tuple[list[str], list[str], list[str]]:
-    """What an equation was traced in, outermost first: transforms, the modules whose calls ran, branches."""
+    """Returns the scopes in which an equation was traced, outermost first: transforms, modules, branches."""
     parts = _jax.scopes_of(eqn)
     names = [name for is_transform, name in parts if not is_transform]
     return (

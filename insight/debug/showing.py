@@ -1,4 +1,4 @@
-"""`table` and `plot`: the rows of `watch` as text, and as a picture of layers by steps."""
+"""`table` and `plot`: show the rows of `watch` as text, and as a picture with layers as rows and steps as columns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from weft.insight.debug.watching import COLUMNS, Row
 
 
 def _lines(rows: Iterable[Row]) -> list[tuple[str, str, np.ndarray, float]]:
-    """One line for each value: kind, path with the layer's number, numbers and ratio."""
+    """Returns one line for each value: kind, path with the layer's number, statistics and ratio."""
     lines: list[tuple[str, str, np.ndarray, float]] = []
     for row in rows:
         values = np.asarray(row.values)
@@ -24,7 +24,7 @@ def _lines(rows: Iterable[Row]) -> list[tuple[str, str, np.ndarray, float]]:
 
 
 def table(rows: Iterable[Row]) -> str:
-    """The statistics as text, a line a value.
+    """Returns the statistics as a table of text, one line for each value.
 
     >>> import jax.numpy as jnp, weft
     >>> row = weft.debug.Row(jnp.array([0.0, 1.0, 2.0, 0.5, 0.0]), jnp.array(0.25), "update", "w")
@@ -40,11 +40,11 @@ def table(rows: Iterable[Row]) -> str:
 
 
 def plot(history: Sequence[Iterable[Row]], *, kind: str = "activation", column: str = "rms") -> Any:
-    """Draws one statistic, layers by watched steps, and returns matplotlib's figure.
+    """Draws one statistic, with a row for each layer and a column for each watched step, as a matplotlib figure.
 
     Args:
         history: the rows of some watched calls, in order.
-        kind: of the rows to draw.
+        kind: the kind of the rows to draw.
         column: `mean`, `rms`, `max`, `zeros` or `nonfinite`.
 
     Raises:
@@ -64,7 +64,9 @@ def plot(history: Sequence[Iterable[Row]], *, kind: str = "activation", column: 
             f"no row is of the kind {kind!r}", fix="pass the rows of watched calls, which are not None"
         )
     place = COLUMNS.index(column)
+    # A layer may be missing in a step, for example where a branch did not run: its cell stays empty.
     grid = [[step[path][place] if path in step else np.nan for step in steps] for path in paths]
+    # Not `pyplot`: it would choose a backend, and keep every figure alive until it is closed.
     figure = Figure(figsize=(1.5 + 0.4 * len(steps) + 3, 1.5 + 0.3 * len(paths)), layout="constrained")
     axes = figure.subplots()
     image = axes.imshow(np.asarray(grid, np.float32), aspect="auto")

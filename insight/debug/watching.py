@@ -1,8 +1,8 @@
-"""`watch`: statistics of parameters, gradients, updates and activations by path, beside what a step returns.
+"""`watch`: returns statistics of parameters, gradients, updates and activations by path, with the output of a step.
 
-A watched call runs another program, the step with statistics that are sown in it: of parameters and updates around the
-step, of activations around each method of a module, of gradients where `grad` gives them. The rule `WATCH` compiles as
-`jit` does, and hands out what was sown beside the output.
+A watched call runs another program: the step with statistics sown into it. Parameters and updates are sown around the
+step, activations around each method of a module, and gradients where `grad` returns them. The rule `WATCH` compiles as
+`jit` does, and returns the sown statistics together with the output.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ KINDS = ("parameter", "gradient", "update", "activation")
 
 
 class Row(Module):
-    """The statistics of one value, or of one a layer in a `scan`.
+    """The statistics of one value, or of one value for each layer of a `scan`.
 
     Attributes:
-        values: mean, rms, largest magnitude, share of zeros and share of what is not finite, in this order, along the
-            last axis; axes before it are layers.
-        ratio: of an update, its rms by that of its parameter; of anything else, nan.
+        values: mean, rms, largest magnitude, share of zeros and share of values that are not finite, in this order,
+            along the last axis; axes before it are layers.
+        ratio: for an update, its rms divided by its parameter's rms; for any other value, nan.
         kind: `parameter`, `gradient`, `update` or `activation`.
-        path: of the leaf, or of the module whose call gave the activation.
+        path: the path of the leaf, or of the module whose call returned the activation.
 
     >>> import jax.numpy as jnp, weft
     >>> row = weft.debug.Row(jnp.array([0.0, 1.0, 2.0, 0.5, 0.0]), jnp.array(0.25), "update", "w")
@@ -60,16 +60,17 @@ class Row(Module):
 
 
 def watch(step: Callable[..., Any], filter: Any = ..., *, every: int = 100) -> Callable[..., Any]:
-    """Gives statistics beside the output of a step, at each `every`-th call from the first on.
+    """Wraps a step so that every `every`-th call, the first included, returns statistics with its output.
 
-    The calls between run `step` as it is, and cost nothing. A watched call is another compiled program.
+    The other calls run `step` unchanged, at no cost. A watched call is a compiled program of its own.
 
     Args:
-        step: compiled by `weft.jit` or `nnx.jit`, or to be compiled by `weft.jit`. The first argument is the model, a
-            record or an NNX object; where the output has a record of its type, that is the model after the step.
-        filter: which leaves of the model have rows: as parameters, as updates, and as gradients, where `grad` or
-            `value_and_grad` of weft's or of NNX's differentiate by the model. A module in which it picks a leaf has a
-            row of activations for each public method that returns an array; examples of a `vmap` count as one array.
+        step: a function compiled by `weft.jit` or `nnx.jit`; `weft.jit` compiles any other function. The first
+            argument is the model, a record or an NNX object. If the output has a record of the model's type, that
+            record is taken as the model after the step.
+        filter: selects the leaves of the model that get rows: as parameters, as updates, and as gradients, where
+            `grad` or `value_and_grad` of weft or of NNX differentiates by the model. A module with a selected leaf gets
+            a row of activations for each public method that returns an array; a `vmap`'s examples count as one array.
         every: the number of calls from one watched call to the next.
 
     Returns:
@@ -101,10 +102,11 @@ def watch(step: Callable[..., Any], filter: Any = ..., *, every: int = 100) -> C
 
 
 class _Watching(JitFunction[..., Any]):
-    """The program of watched calls, with the options of the step's own."""
+    """The compiled function for watched calls, with the `jit` options of the step."""
 
     def __init__(self, compiled: JitFunction[..., Any], filter: Any):
-        # JAX keeps what it traces for this program apart: what is sown in it depends on the filter.
+        # The purpose is part of JAX's cache keys. Statistics depend on the filter, so two watched versions of one step
+        # must not share traces.
         function, purpose = compiled._interpreted.user_functions[0], f"watch {next(_numbers)}"
 
         @functools.wraps(cast(Any, function))
@@ -125,6 +127,7 @@ class _Watching(JitFunction[..., Any]):
             after = dict(_picked(_after(model, out, gradients), filter))
             for path, value in before.items():
                 _sow("parameter", path, value)
+                # A leaf that is returned as it came in was not updated; a row of zeros would suggest a dead parameter.
                 if path in after and after[path] is not value:
                     change = after[path] - value
                     _sow("update", path, change, _statistics(change)[1] / _statistics(value)[1])
@@ -137,6 +140,7 @@ class _Watching(JitFunction[..., Any]):
 
 def _capture(body: Any, *args: Any) -> Any:
     (out, updates, outcome), sown = capture(body, only=_Statistic)(*args)
+    # The sown name is `kind path`; kinds have no spaces.
     rows = [Row(*value, *name.split(" ", 1)) for name, several in sown.items() for value in several]
     return out, updates, (outcome, tuple(sorted(rows, key=lambda row: KINDS.index(row.kind))))
 
@@ -151,18 +155,20 @@ def _lift(lift: Lift[Any]) -> Any:
     return Replaced(JIT.lift(replace(lift, bodies=bodies)), _apart)
 
 
-# As `jit`, of a function that sows statistics; its calls give `(output, rows)`.
+# `jit` for a function that sows statistics; its calls return `(output, rows)`. The quick path of `jit` returns the
+# output alone, so this rule has none.
 WATCH = replace(JIT, lift=_lift, finish=lambda out, finish: (out, finish.more[0]), quick=False)
 _numbers = itertools.count()
 
 
 class _Statistic(Intermediate):
-    """What `watch` sows."""
+    """The kind of values that `watch` sows, which keeps them apart from values that the user sows."""
 
 
 def _sow(kind: str, path: str, value: jax.Array, ratio: Any = math.nan) -> None:
     if capturing():
-        value = jax.lax.stop_gradient(value)  # the rule for `vmap` has no derivative
+        # `custom_vmap` has no rule for derivatives, so a statistic inside of `grad` would fail without this.
+        value = jax.lax.stop_gradient(value)
         arrays, skeleton = take_arrays((_statistics(value), jnp.asarray(ratio, jnp.float32)))
         bind_tag(Sown(f"{kind} {path}", skeleton, _Statistic, "append", of_all=True), arrays)
 
@@ -171,7 +177,8 @@ def _watch_call(root: str, picked: Mapping[str, Any], path: str, module: Any, me
     __tracebackhide__ = True
     result = proceed()
     value = result[0] if isinstance(result, tuple) and result else result
-    # A module that a transform has rebuilt, one of several alike, has no path from the model: it counts as picked.
+    # A transform may have rebuilt the module. If several modules are alike, the rebuilt one has no path from the model:
+    # an activation too many is better than a missing one, so such a module counts as selected.
     inside = path.removeprefix(root).removeprefix(".") if path.startswith(root) else ""
     is_around = any(leaf.startswith(inside) and (not inside or leaf[len(inside)] in ".[") for leaf in picked)
     if is_inexact(value) and is_around:
@@ -190,8 +197,11 @@ def _watch_gradient(
         *exit, gradient = plan.lifted(extra, *groups)
         for position, value in zip(positions, gradient, strict=True):
             path = format_path(plan.crossing.structure.path_of(position)[1:], "")
-            # Where a part of the model is differentiated, its leaves have the ends of their paths alone.
+            # `grad(loss)(model.head)` differentiates a part of the model, whose paths are the ends of the model's
+            # paths.
             full = path if path in picked else next((leaf for leaf in picked if leaf.endswith(f".{path}")), None)
+            # A gradient is a record of the model's type, too. Without this set, `_after` would take it for the updated
+            # model. The dict keeps the arrays alive, so that their ids stay theirs.
             gradients[id(value)] = value
             if full is not None and is_inexact(value):
                 _sow("gradient", full, value)
@@ -201,12 +211,13 @@ def _watch_gradient(
 
 
 def _is_object(model: Any) -> bool:
-    nnx = sys.modules.get("weft.nnx")  # a program with objects has loaded it
+    # A program with objects has imported weft.nnx itself; other programs need not pay for the import.
+    nnx = sys.modules.get("weft.nnx")
     return nnx is not None and isinstance(model, nnx.Pytree)
 
 
 def _picked(model: Any, filter: Any) -> Iterator[tuple[str, jax.Array]]:
-    """The inexact arrays of a model that a filter picks, by path."""
+    """Returns the inexact arrays of a model that a filter selects, with their paths."""
     if _is_object(model):
         nnx: Any = sys.modules["weft.nnx"]
         leaves = [(path, variable[...]) for path, variable in nnx.to_flat_state(nnx.state(model, filter))]
@@ -216,7 +227,7 @@ def _picked(model: Any, filter: Any) -> Iterator[tuple[str, jax.Array]]:
 
 
 def _after(model: Any, out: Any, gradients: Mapping[int, jax.Array]) -> Any:
-    """The model after the step: the object itself, or the first record of its type in the output but a gradient."""
+    """Returns the model after the step: the object itself, or the first record of its type that is no gradient."""
     if _is_object(model):
         return model
     records = jax.tree.leaves(out, is_leaf=lambda x: type(x) is type(model))
@@ -232,11 +243,11 @@ def _after(model: Any, out: Any, gradients: Mapping[int, jax.Array]) -> Any:
 
 @jax.custom_batching.custom_vmap
 def _statistics(value: jax.Array) -> jax.Array:
-    """Mean, rms, largest magnitude, share of zeros and of what is not finite; of all examples of a `vmap`."""
+    """Returns mean, rms, largest magnitude, share of zeros and of non-finite values; a `vmap` counts as one array."""
     x = jnp.abs(value) if jnp.issubdtype(value.dtype, jnp.complexfloating) else value
     x = x.astype(jnp.float32)
     largest = jnp.abs(x).max(initial=0.0)
-    # Scaled, as the square of what is not near an overflow yet would be infinite.
+    # The rms squares its values, which overflows float32 from 2e19 on. Scaled values do not overflow.
     scale = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1)
     y = x / scale
     shares = (x == 0).mean(), (~jnp.isfinite(x)).mean()
@@ -244,5 +255,6 @@ def _statistics(value: jax.Array) -> jax.Array:
 
 
 @_statistics.def_vmap
+# One row counts all examples of a batch: a row for each example would have the batch size as an axis.
 def _(size: int, in_batched: Any, value: jax.Array) -> tuple[jax.Array, bool]:
     return _statistics(value), False

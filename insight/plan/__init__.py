@@ -1,4 +1,4 @@
-"""weft.plan: what a step will cost on a mesh, before there is a machine with it."""
+"""`weft.plan`: computes the memory, collectives and time of a step on a mesh of devices that need not exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The activations that a traced step keeps for its backward pass, and the operations of its matrix products."""
+"""Finds the values that a traced step keeps for its backward pass, and counts the operations of matrix products."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from weft.insight.plan.tracing import Program
 
 @dataclass(frozen=True)
 class Activations:
-    """What a step keeps for its backward pass.
+    """The values that a step keeps for its backward pass.
 
     Attributes:
-        program: from the step's arguments to the values that it keeps. XLA decides how they are divided, so the
-            program is compiled, and its outputs' shapes on one device are those of the activations.
-        paths: for each of them, the path of the module that computed it.
-        unseen: the primitives that hold a derivative of their own and that the jaxpr does not show the inside of.
+        program: a program from the step's arguments to these values. XLA decides how values are divided, so the
+            program is compiled, and the shapes of its outputs on one device are the shapes of the activations.
+        paths: for each value, the path of the module that computed it.
+        unseen: primitives with a derivative inside whose activations are not counted.
     """
 
     program: Program | None
@@ -33,7 +33,7 @@ class Activations:
 
 
 def path_in(names: str) -> str:
-    """The path of the innermost module in a name stack; empty if there is none.
+    """Returns the path of the innermost module in a name stack; empty if no module is in it.
 
     >>> path_in("jit(step)/transpose(jvp(weft:blocks.attn))/dot_general")
     'blocks.attn'
@@ -43,7 +43,7 @@ def path_in(names: str) -> str:
 
 
 def activations_of(program: Program) -> Activations:
-    """The values that forward equations compute and backward equations read."""
+    """Finds the values that forward equations compute and backward equations read."""
     unseen: set[str] = set()
 
     def run(equation: JaxprEqn, values: list[Any]) -> Any:
@@ -51,10 +51,12 @@ def activations_of(program: Program) -> Activations:
             return _jax.bind_equation(equation, values)
         name, params = equation.primitive.name, equation.params
         if name in ("jit", "pjit"):
+            # `jit` inside of the step hides forward and backward equations in one, so it is inlined.
             return _jax.evaluate(params["jaxpr"].jaxpr, params["jaxpr"].consts, values, run)
         # A loop around a derivative (gradients that are accumulated) keeps the activations of one turn at a time.
         if name == "scan":
             whole = sum(equations.scan_counts(params))
+            # The turn is evaluated for its equations only: its outputs are dropped, and the loop itself follows.
             turn = [*values[:whole], *(stacked[0] for stacked in values[whole:])]
             _jax.evaluate(params["jaxpr"].jaxpr, params["jaxpr"].consts, turn, run)
         elif name == "while":
@@ -68,6 +70,8 @@ def activations_of(program: Program) -> Activations:
     closed = program.closed
     avals = [argument.aval for argument in program.arguments]
     flat = jax.make_jaxpr(lambda *arrays: _jax.evaluate(closed.jaxpr, closed.consts, arrays, run))(*avals)
+    # An activation crosses from forward to backward: a forward equation computes it, and a backward one reads it.
+    # Equations that read no variable give constants, which are no activations.
     made: dict[Any, tuple[JaxprEqn, int]] = {}
     paths: dict[Any, str] = {}
     for equation in flat.jaxpr.eqns:
@@ -97,10 +101,11 @@ def _holds_derivative(equation: JaxprEqn) -> bool:
 
 
 def _nearest_path(var: Any, made: dict[Any, tuple[JaxprEqn, int]]) -> str:
-    """The path of the module that computed a value, or else that computed what the value was made of.
+    """Returns the path of the module that computed a value or, if no module did, the value's nearest source.
 
-    The output of a module goes through functions that belong to none, such as a relu.
+    Functions between modules, such as a relu, belong to no module.
     """
+    # A bound for chains of functions without a module; what is further away says nothing about the value.
     for _ in range(8):
         if path := _path_of(*made[var]):
             return path
@@ -112,7 +117,7 @@ def _nearest_path(var: Any, made: dict[Any, tuple[JaxprEqn, int]]) -> str:
 
 
 def _path_of(equation: JaxprEqn, index: int) -> str:
-    """The path of the module that computed an output of an equation; inside of a loop or call it is more precise."""
+    """Returns the path of the module that computed an output; equations inside of a loop or call are more precise."""
     for jaxpr in _inside(equation):
         var = jaxpr.outvars[index] if index < len(jaxpr.outvars) else None
         for maker in jaxpr.eqns:
@@ -122,9 +127,10 @@ def _path_of(equation: JaxprEqn, index: int) -> str:
 
 
 def matrix_flops(jaxpr: Jaxpr) -> tuple[int, int]:
-    """Operations of all matrix products but those that remat repeats, and of those in half precision."""
+    """Counts the operations of matrix products without those that remat repeats: all of them, and in half precision."""
     total = half = 0
     for equation in jaxpr.eqns:
+        # `model` counts the operations that the mathematics needs, and remat repeats some of them.
         if "rematted_computation" in str(equation.source_info.name_stack):
             continue
         if equation.primitive.name == "dot_general":

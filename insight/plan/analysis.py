@@ -1,4 +1,4 @@
-"""From a traced step and what XLA made of it to a plan."""
+"""Makes a plan from a traced step and its compiled program."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def analysed(
     mesh: Mapping[str, int],
     device: Hardware,
 ) -> Plan:
-    """A plan.
+    """Makes a plan from a traced step and its compiled programs.
 
     Args:
         program: the traced step.
-        activations: what it keeps for its backward pass.
+        activations: the values that the step keeps for its backward pass.
         step: the compiled step.
         keeping: the compiled program that returns the activations.
         mesh: sizes by axis.
@@ -42,6 +42,8 @@ def analysed(
     collectives = collectives_of(module, program.arguments, mesh, device)
     total, half = matrix_flops(program.closed.jaxpr)
     flops = {**_flops(module), "model": total}
+    # The CPU backend widens bfloat16, so the compiled program does not show which products were in half precision: the
+    # share is counted on the jaxpr.
     share = half / total if total else 0
     traffic = sizes.arguments + sizes.outputs + _operand_bytes(module) * (1 - share / 2)
     rate = 1 / (share / device.flops + (1 - share) / device.flops32)
@@ -72,7 +74,7 @@ def _bytes(arguments: list[Argument], step: Compiled, module: Module, activation
     memory = step.memory
     return Bytes(
         **roles,
-        # XLA's own count of outputs has the addresses of their tuple, too.
+        # XLA's own count of output bytes includes the pointers of the output tuple.
         outputs=bytes_of(module.output),
         gradients=roles["params"] if "transpose(" in step.text else 0,
         activations=activations,
@@ -90,7 +92,7 @@ def _activations(keeping: Compiled | None, paths: list[str]) -> list[Activation]
 
 
 def _operand_bytes(module: Module) -> int:
-    """Bytes of the operands and results of all matrix products."""
+    """Returns the bytes of the operands and results of all matrix products."""
     products = [(product, times) for product, times in module.instructions() if product.opcode == "dot"]
     return sum(
         times * (bytes_of(product.type) + sum(bytes_of(operand.type) for operand in module.operands(product)))
@@ -99,7 +101,7 @@ def _operand_bytes(module: Module) -> int:
 
 
 def _flops(module: Module) -> dict[str, int]:
-    """Operations of matrix products and convolutions on one device."""
+    """Counts the operations of matrix products and convolutions on one device, by phase."""
     counts: dict[str, int] = dict.fromkeys(("forward", "backward", "recomputed", "update"), 0)
     for instruction, times in module.instructions():
         if instruction.opcode not in ("dot", "convolution"):
@@ -108,6 +110,7 @@ def _flops(module: Module) -> dict[str, int]:
         contracted = math.prod(left[i] for i in instruction.dims("lhs_contracting_dims"))
         if instruction.opcode == "convolution":
             labels = re.search(r"dim_labels=\w+_(\w+)->", instruction.rest)
+            # Each output element of a convolution sums over the kernel, but for the axis of output features.
             contracted = math.prod(right) // (right[labels[1].index("o")] if labels else 1)
         flops = 2 * math.prod(sizes_of(instruction.type)[0][1]) * contracted
         counts[phase_of(instruction.op_name, module)] += flops * times

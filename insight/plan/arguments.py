@@ -1,4 +1,4 @@
-"""An array that a step takes: its purpose, and where it lies on a mesh."""
+"""An input array of a step, with its role and its sharding on a mesh."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from weft.core.errors import MeshError
 
-# How the name of a scope begins that a module's method runs in. Its path follows, and XLA keeps both in its text.
+# Methods of modules run in a named scope: this mark and the module's path. XLA writes scopes into its text, where the
+# mark tells them from other scopes.
 MARK = "weft:"
 
 
 @dataclass(frozen=True)
 class Argument:
-    """An array that a step takes.
+    """One input array of a step.
 
     Attributes:
-        path: with the number of the step's argument in front: `args[0].layers[0].kernel`.
+        path: its path, with the number of the step's argument in front: `args[0].layers[0].kernel`.
         role: `params`, `optimizer`, `state` or `batch`.
         aval: its shape and dtype, with its sharding.
     """
@@ -45,19 +46,20 @@ class Argument:
 
     @property
     def parts(self) -> int:
-        """How many different parts the devices have of it: 1 if it is whole on every device."""
+        """The number of different parts over all devices: 1 if each device has the whole array."""
+        # An empty array has no bytes on any device.
         return self.size // max(self.local, 1)
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Some arguments of a step as arrays.
+    """A group of arguments of a step, flattened to arrays.
 
     Attributes:
         arguments: the arrays.
-        rebuilt: makes the step's arguments of such arrays.
-        scopes: a `with` block in which methods of what was rebuilt run in scopes with their paths.
-        changed: the arrays that a step has changed in place, of what was rebuilt.
+        rebuilt: rebuilds the step's arguments from such arrays.
+        scopes: makes a `with` block in which methods of the rebuilt modules run in named scopes with their paths.
+        changed: returns the new arrays of rebuilt objects that the step has updated in place.
     """
 
     arguments: list[Argument]
@@ -67,7 +69,7 @@ class Inputs:
 
 
 def shape_on(value: Any, mesh: Any) -> jax.ShapeDtypeStruct:
-    """The shape and dtype of an array or number; its own sharding too, as far as this mesh has the axes."""
+    """Returns the shape of an array or number, with its own sharding if the mesh has all of the sharding's axes."""
     if not hasattr(value, "dtype"):
         return jax.ShapeDtypeStruct(np.shape(value), jnp.result_type(value))
     sharding = getattr(value, "sharding", None)
@@ -79,7 +81,7 @@ def shape_on(value: Any, mesh: Any) -> jax.ShapeDtypeStruct:
 
 
 def whole_or_divided(shape: jax.ShapeDtypeStruct, mesh: Any, axes: Any) -> jax.ShapeDtypeStruct:
-    """A shape with a sharding: its own, or its first axis over some axes of the mesh, or whole on every device.
+    """Returns a shape with a sharding: its own, or the first axis divided over `axes`, or whole on every device.
 
     Raises:
         MeshError: if the axes do not divide the first axis.

@@ -1,4 +1,4 @@
-"""The collectives of a compiled step: over which axes, how long, from which line, and whether a rule asked for each."""
+"""Finds the collectives of a compiled step: mesh axes, time, source line, and whether a rule asked for each."""
 
 from __future__ import annotations
 
@@ -23,31 +23,35 @@ _ROOMS = tuple(str(_WEFT / room) for room in ("core", "transforms", "modules", "
 def collectives_of(
     module: Module, arguments: list[Argument], mesh: Mapping[str, int], device: Hardware
 ) -> list[Collective]:
-    """All collectives of a step: those that no rule asked for first, then by estimated time."""
+    """Returns the collectives of a step: first those without a rule that asked for them, then by estimated time."""
     collectives = []
     for instruction, times in module.instructions():
         kind = instruction.opcode.removesuffix("-start")
         if kind not in KINDS:
             continue
         operands = module.operands(instruction)
-        # What starts an asynchronous one gives its operands back beside its result.
+        # The result type of `all-gather-start` has the operands in it, too, so its bytes would count twice.
         results = 0 if instruction.opcode.endswith("start") else bytes_of(instruction.type)
         size = max(results, sum(bytes_of(operand.type) for operand in operands))
         groups = groups_of(instruction.rest, math.prod(mesh.values()))
+        # A sum computes, so it moves no argument: an all-reduce of a gradient is not a move of the parameter.
         number = None if kind in _SUMS else module.parameter_of(operands[0])
         moved = None if number is None or arguments[number].role == "batch" else arguments[number].path
         origin = _with_lines(module, instruction)
         phase = phase_of(origin.op_name, module)
+        # Gathering a divided parameter is what FSDP means, and updates follow the optimizer's sharding. A collective in
+        # the middle of forward or backward that does none of this is a resharding that XLA chose.
         is_asked = kind in _SUMS or moved is not None or phase == "update"
         seconds = _seconds(kind, size, groups, device) * times
         axes, where = axes_over(groups, mesh), _where(module, origin)
+        # What remat recomputes runs in the backward pass.
         phase = "backward" if phase == "recomputed" else phase
         collectives.append(Collective(kind, size, times, axes, where, phase, moved, is_asked, seconds))
     return sorted(collectives, key=lambda collective: (collective.asked, -collective.seconds))
 
 
 def phase_of(op_name: str, module: Module) -> str:
-    """The part of a step that an operation belongs to, by JAX's name stack."""
+    """Returns the phase of an operation, from JAX's name stack: forward, backward, recomputed or update."""
     if "rematted_computation" in op_name:
         return "recomputed"
     if "transpose(" in op_name:
@@ -56,7 +60,7 @@ def phase_of(op_name: str, module: Module) -> str:
 
 
 def groups_of(attributes: str, count: int) -> list[list[int]]:
-    """The groups of devices that a collective goes over, in any of XLA's three notations.
+    """Returns the groups of devices of a collective, parsed from any of XLA's three notations.
 
     >>> groups_of("replica_groups=[2,4]<=[4,2]T(1,0), x", 8)
     [[0, 2, 4, 6], [1, 3, 5, 7]]
@@ -77,7 +81,7 @@ def groups_of(attributes: str, count: int) -> list[list[int]]:
 
 
 def axes_over(groups: list[list[int]], mesh: Mapping[str, int]) -> tuple[str, ...]:
-    """The axes of a mesh along which the devices of a group differ.
+    """Returns the mesh axes along which the devices of a group differ.
 
     >>> axes_over([[0, 2, 4, 6], [1, 3, 5, 7]], {"data": 4, "model": 2})
     ('data',)
@@ -87,16 +91,18 @@ def axes_over(groups: list[list[int]], mesh: Mapping[str, int]) -> tuple[str, ..
 
 
 def _seconds(kind: str, size: int, groups: list[list[int]], device: Hardware) -> float:
-    """The time of one run, in which each device sends its share of a ring's traffic."""
+    """Estimates the time of one run, in which each device sends its share of a ring's traffic."""
     n = len(groups[0])
     share = {"all-reduce": 2 * (n - 1) / n, "collective-permute": 1.0, "collective-broadcast": 1.0}
+    # A group that leaves a node goes over the slower network.
     is_in_node = all(len({member // device.node for member in group}) == 1 for group in groups)
     return size * share.get(kind, (n - 1) / n) / (device.link if is_in_node else device.network)
 
 
 def _where(module: Module, origin: Instruction) -> str:
-    """The user's source line that an instruction comes from, and the path of the module whose method ran it."""
+    """Returns the user's source line of an instruction, and the path of the module whose method ran it."""
     lines = list(module.lines(origin)) or [("", 0)]
+    # Weft's own files are on every stack, and so are those of optax and JAX: a user can change the first other line.
     users = [place for place in lines if not place[0].startswith(_ROOMS) and "site-packages" not in place[0]]
     file, line = (users or lines)[0]
     place = f"{Path(file).name}:{line}" if file else "no source line"
@@ -105,8 +111,9 @@ def _where(module: Module, origin: Instruction) -> str:
 
 
 def _with_lines(module: Module, instruction: Instruction) -> Instruction:
-    """The nearest instruction that has source lines: XLA gives none to some of those that it inserts itself."""
+    """Returns the nearest instruction with source lines: XLA inserts some instructions without any."""
     around = module.computations[instruction.computation].values()
+    # Breadth first, over readers and operands: the nearest neighbour is most likely traced from the same line.
     ahead, seen = [instruction], {instruction.name}
     while ahead:
         nearest = ahead.pop(0)

@@ -1,4 +1,4 @@
-"""`weft plan SCRIPT:FUNCTION --mesh data=64,model=8`: a plan from the command line."""
+"""The command `weft plan SCRIPT:FUNCTION --mesh data=64,model=8`, which prints a plan."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs the command and returns its exit code; exits with 2, after one line, for what cannot be planned."""
+    """Runs the command and returns its exit code; prints one line and exits with 2 if there is no plan."""
     parser = _Parser("weft plan", description="What a step will cost on a mesh that need not exist.", epilog=_EPILOG)
     parser.add_argument("target", metavar="SCRIPT:FUNCTION", help="a file, and the function in it that makes the step")
     parser.add_argument("--mesh", required=True, help="axes with their sizes: data=64,model=8")
@@ -72,7 +72,7 @@ def _simulate(count: int) -> None:
     import jax
 
     jax.config.update("jax_platforms", "cpu")
-    # JAX refuses where it has been used before, as in a notebook: then its devices are what they are.
+    # JAX refuses this after its backend has started, as in a notebook. The plan does not need it, only such scripts do.
     with contextlib.suppress(RuntimeError):
         jax.config.update("jax_num_cpu_devices", count)
 
@@ -81,14 +81,16 @@ def _load(path: Path) -> Any:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise ImportError("not a Python file")
+    # Dataclasses and pickles look their module up in `sys.modules` while the script runs.
     script = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+    # As `python SCRIPT` does, so that the script finds the modules in its folder.
     sys.path.insert(0, str(path.parent.resolve()))
     spec.loader.exec_module(script)
     return script
 
 
 def _in_one_line(error: Exception, file: str) -> str:
-    """An error with its fix, or with the script's line that it came from."""
+    """Returns an error on one line: with its fix, or with the line of the script that raised it."""
     from weft.core.errors import WeftError
 
     line = (str(error).splitlines() or [""])[0]

@@ -1,4 +1,4 @@
-"""The hardware that estimates of time rest on: figures of public datasheets. Users add their own as a `Hardware`."""
+"""Figures of devices from public datasheets, on which estimates of time rest. Users add their own as a `Hardware`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Hardware:
         bandwidth: bytes a second between the device and its memory.
         flops: operations a second in bfloat16 or float16, dense.
         flops32: the same for float32 arrays at JAX's default precision.
-        link: bytes a second that a device sends to those of its node, or along one axis of a torus.
-        node: how many devices have this link between them.
+        link: bytes a second that a device sends to devices of its node, or along one axis of a torus.
+        node: how many devices are connected by this link.
         network: bytes a second that a device sends to other nodes.
-        source: what the figures are from, with the address.
-        derived: which of them are computed from others, and how.
+        source: the source of the figures, with its address.
+        derived: which figures are computed from others, and how.
 
     >>> ours = Hardware("ours", 16e9, 1e12, 1e14, 5e13, 1e11, 4, 1e10)
     >>> ours.node, "nvidia.com" in HARDWARE["h100"].source
@@ -63,10 +63,10 @@ HARDWARE = {row[0]: Hardware(*row) for row in _ROWS}
 
 
 def hardware_of(name: str | Hardware) -> Hardware:
-    """A device by its name, or the user's own as it is.
+    """Returns the hardware with a name; returns a `Hardware` unchanged.
 
     Raises:
-        MeshError: for a name that `HARDWARE` has not.
+        MeshError: if `HARDWARE` has no such name.
     """
     if isinstance(name, Hardware):
         return name

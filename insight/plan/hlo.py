@@ -1,6 +1,6 @@
-"""Reads the text of a compiled program: its instructions, how often each runs, and the source line that it comes from.
+"""Parses the HLO text of a compiled program: instructions, how often each runs, and their source lines.
 
-XLA offers all of this in its text only: operands, shapes on one device, trip counts of loops and stacks of source
+XLA offers all of this as text only: operands, shapes on one device, trip counts of loops and stacks of source
 lines. Words are XLA's: a *computation* is a list of instructions, one of them its root.
 """
 
@@ -15,13 +15,14 @@ from functools import cached_property
 _SIZES = {"pred": 1, "bf16": 2, "token": 0, "c64": 8, "c128": 16, "s4": 0.5, "u4": 0.5}
 _HEAD = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
 _LINE = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (\([^=]*?\)|\S+) ([\w\-]+)\((.*?)\)(.*)$")
-# A reduction has a `to_apply` as well, but applies it to elements; a call's runs once.
+# Instructions that run a computation. A reduction has a `to_apply` as well, which runs on elements: counted as a call,
+# the additions in it would appear as instructions of the step.
 _CALLS = ("call", "fusion", "while", "conditional", "async-start")
 _CALLED = re.compile(r"\b(?:condition|body|calls|to_apply|true_computation|false_computation)=%?([\w.\-]+)")
 
 
 def sizes_of(text: str) -> list[tuple[str, tuple[int, ...]]]:
-    """The dtypes and shapes in a type.
+    """Returns the dtypes and shapes in an HLO type.
 
     >>> sizes_of("(f32[8,64]{1,0}, s32[])")
     [('f32', (8, 64)), ('s32', ())]
@@ -31,7 +32,7 @@ def sizes_of(text: str) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def bytes_of(text: str) -> int:
-    """The bytes of a type, of all parts if it is a tuple's.
+    """Returns the bytes of an HLO type, summed over the parts of a tuple.
 
     >>> bytes_of("(bf16[8,64]{1,0}, s32[])")
     1028
@@ -40,22 +41,23 @@ def bytes_of(text: str) -> int:
 
 
 def _item_bytes(dtype: str) -> float:
+    # `f32`, `s8`, `f8e4m3fn`: the first number in a dtype's name is its bits, but for the names in the table.
     digits = re.search(r"\d+", dtype)
     return _SIZES.get(dtype, int(digits[0]) / 8 if digits else 0)
 
 
 @dataclass
 class Instruction:
-    """A line of the program.
+    """One instruction of the program: a line of its text.
 
     Attributes:
-        name: unique in its computation.
-        type: of its result on one device.
-        opcode: such as `dot` or `all-gather`.
-        operands: the names of its operands; a parameter's number for a parameter.
-        rest: the attributes that follow the operands.
-        is_root: whether its result is the computation's.
-        computation: the name of the computation that it is in.
+        name: its name, unique in its computation.
+        type: the type of its result on one device.
+        opcode: the operation, such as `dot` or `all-gather`.
+        operands: the names of its operands; for a parameter, the parameter's number.
+        rest: the text of the attributes that follow the operands.
+        is_root: whether its result is the result of the computation.
+        computation: the name of the computation that contains it.
     """
 
     name: str
@@ -73,13 +75,13 @@ class Instruction:
         return written[1] if written else ""
 
     def dims(self, name: str) -> list[int]:
-        """An attribute that is a number or a list of numbers."""
+        """Returns the numbers of an attribute, which is a number or a list of numbers; empty if it is absent."""
         written = re.search(rf"\b{name}=(\{{[^}}]*\}}|\d+)", self.rest)
         return [int(number) for number in re.findall(r"\d+", written[1])] if written else []
 
     @cached_property
     def called(self) -> list[str]:
-        """The computations that this instruction runs: a fusion's or call's, a loop's two, a conditional's branches."""
+        """The names of the computations that this instruction runs: bodies, conditions, branches."""
         if self.opcode not in _CALLS:
             return []
         branches = re.search(r"branch_computations=\{([^}]*)\}", self.rest)
@@ -105,7 +107,7 @@ class Module:
 
     def __post_init__(self) -> None:
         name = ""
-        # Types of long tuples have comments: `/*index=5*/`.
+        # XLA writes `/*index=5*/` into the types of long tuples, which the expressions above do not expect.
         for line in re.sub(r"/\*.*?\*/", "", self.text).splitlines():
             if head := _HEAD.match(line):
                 name = head[2]
@@ -115,7 +117,8 @@ class Module:
                 root, own, kind, opcode, inside, rest = parts.groups()
                 operands = [inside] if opcode == "parameter" else re.findall(r"%([\w.\-]+)", inside)
                 self.computations[name][own] = Instruction(own, kind, opcode, operands, rest, bool(root), name)
-        # In the text a computation stands before those that call it.
+        # A computation stands before its callers in the text, so in reverse order each caller is counted before its
+        # callees.
         self.times = dict.fromkeys(self.computations, 0)
         self.times[self.entry] = 1
         for computation in reversed(self.computations):
@@ -126,7 +129,7 @@ class Module:
         self.unknown_loops = sum(each.opcode == "while" and not _trip_count(each) for each, _ in self.instructions())
 
     def instructions(self) -> Iterator[tuple[Instruction, int]]:
-        """All instructions that run, and how often each does in a step."""
+        """Yields all instructions that run, each with the number of its runs in a step."""
         for name, computation in self.computations.items():
             if self.times[name]:
                 yield from ((instruction, self.times[name]) for instruction in computation.values())
@@ -140,7 +143,7 @@ class Module:
 
     @cached_property
     def callers(self) -> dict[str, Instruction]:
-        """The instruction that calls a computation; the last of them, if several do."""
+        """For each computation the instruction that calls it; the last one if several do."""
         every = (instruction for computation in self.computations.values() for instruction in computation.values())
         return {callee: instruction for instruction in every for callee in instruction.called}
 
@@ -154,8 +157,9 @@ class Module:
         return self.root(self.entry).type
 
     def parameter_of(self, instruction: Instruction) -> int | None:
-        """The program's argument that an instruction only moves: copied, sliced, converted; None if it computes."""
+        """Returns the number of the argument whose values an instruction only moves; None if it computes new values."""
         seen: set[tuple[str, str]] = set()
+        # The search may come back to an instruction through the tuple of a loop.
         while (key := (instruction.computation, instruction.name)) not in seen:
             seen.add(key)
             source = self._moved_from(instruction)
@@ -178,13 +182,13 @@ class Module:
         return self.operands(moving)[0] if moving.opcode in _MOVES else None
 
     def _element(self, source: Instruction, index: int) -> Instruction | None:
-        """The instruction that made an element of a tuple; if a loop carries the tuple, before the loop."""
+        """Returns the instruction that made an element of a tuple, before the loop if a loop carries it."""
         if source.opcode == "tuple":
             return self.operands(source)[index]
         loop = self.callers.get(source.computation) if source.opcode == "parameter" else source
         if loop is None or loop.opcode != "while":
             return None
-        # An element that the body changes is no argument any more.
+        # Only an element that the body passes through unchanged is still the argument.
         body = re.search(r"\bbody=%?([\w.\-]+)", loop.rest)
         root = self.root(body[1] if body else "")
         carried = self.operands(root)[index] if root.opcode == "tuple" else root
@@ -201,12 +205,13 @@ class Module:
             elif row := re.match(r"(\d+) (.*)$", line):
                 entries = dict(re.findall(r"(\w+)=(\w+)", row[2]))
                 table[int(row[1])] = entries or {"text": row[2].strip('"')}
+            # The tables of source lines stand before the first computation.
             elif _HEAD.match(line):
                 break
         return tables
 
     def lines(self, instruction: Instruction) -> Iterator[tuple[str, int]]:
-        """The source lines that an instruction comes from, innermost first, as far as the text has them."""
+        """Yields the source lines of an instruction, innermost first, as far as the text has them."""
         if direct := re.search(r'source_file="([^"]*)" source_line=(\d+)', instruction.rest):
             yield direct[1], int(direct[2])
         written = re.search(r"stack_frame_id=(\d+)", instruction.rest)

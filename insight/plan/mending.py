@@ -1,4 +1,4 @@
-"""What to look at first in a plan: arrays that could be divided, transfers no rule asked for, too little memory."""
+"""The warnings of a plan: arrays that could be divided, transfers that no rule asked for, too little memory."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from weft.insight.plan.hardware import Hardware
 from weft.insight.plan.report import Bytes, Collective, PlanWarning
 from weft.insight.plan.text import show
 
-# The share of all parameters' bytes, or of all that collectives move, below which nothing is told.
+# A warning needs this share of all parameters' bytes, or of the bytes of all collectives. Small arrays are whole on
+# every device in right programs too, and warnings about them would hide the costly ones.
 _SHARE = 0.01
 
 
 def warnings_of(
     arguments: list[Argument], collectives: list[Collective], sizes: Bytes, device: Hardware, devices: int
 ) -> list[PlanWarning]:
-    """Warnings, the cause before its effects: a kernel that is whole causes transfers, and these fill memory."""
+    """Returns the warnings, causes before effects: an undivided kernel causes transfers, and these fill memory."""
     warnings: list[PlanWarning] = []
     params = [argument for argument in arguments if argument.role == "params"]
     total = sum(param.size for param in params)
     is_divided = any(param.parts > 1 for param in params)
+    # If no parameter is divided, data parallelism is intended, and a single warning below says what it costs.
     large = [param for param in params if param.parts == 1 and len(param.aval.shape) > 1]
     large = [param for param in large if is_divided and devices > 1 and param.size > _SHARE * total]
     for param in large:
@@ -38,15 +40,15 @@ def warnings_of(
 
 
 def _owner(param: Argument) -> str:
-    """The path of the module that a parameter belongs to, without the step's argument."""
+    """Returns the path of the module that a parameter belongs to, without the step's argument."""
     return param.path.rpartition(".")[0].partition(".")[2]
 
 
 def _undivided_moments(arguments: list[Argument], params: list[Argument]) -> list[PlanWarning]:
-    """Arrays of an optimizer that are divided less than the parameter that they are for.
+    """Warns about arrays of an optimizer that are divided less than their parameter.
 
-    That is the parameter of the same shape whose path has the longest end in common with theirs: an optimizer keeps its
-    moments as a tree like the model.
+    The parameter of a moment is the parameter of the same shape whose path has the longest end in common with the
+    moment's path, because an optimizer stores its moments in a tree like the model.
     """
     whole = []
     for moment in arguments:
@@ -66,7 +68,7 @@ def _common_end(path: str, other: str) -> int:
 
 
 def _reshardings(collectives: list[Collective], owners: list[str]) -> list[PlanWarning]:
-    """Collectives that no rule asked for, but those in modules whose kernel is whole, which is told already."""
+    """Warns about collectives that no rule asked for, except in modules that have a warning for their kernel."""
     moved = sum(collective.bytes * collective.count for collective in collectives)
     warnings = []
     for collective in collectives:

@@ -1,6 +1,6 @@
-"""NNX objects as inputs of a step: roles by the Variables' types, shardings by their metadata, scopes by their methods.
+"""Converts NNX objects to inputs of a step: roles by Variable types, shardings by metadata, scopes by methods.
 
-Loaded for a step that takes some, which has loaded `weft.nnx`.
+Imported only for a step that takes NNX objects, because such a program has imported `weft.nnx` already.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from weft.nnx.summary.calls import recorded_nodes, watch_calls
 
 
 def inputs_of_objects(objects: dict[int, Any], mesh: Any, rules: Any) -> Inputs:
-    """A step's arguments that are NNX objects, by their numbers."""
+    """Returns the inputs for the arguments of a step that are NNX objects, by argument number."""
     numbers, graph = list(objects), list(objects.values())
+    # Split together, because a model and its optimizer share Variables, which must be one input.
     graphdef, state = nnx.split(graph, graph=True)
     with nnx.logical_axis_rules(list(rules.items()) if isinstance(rules, dict) else rules or ()):
         specs = jax.tree.leaves(nnx.get_partition_spec(state), is_leaf=lambda leaf: isinstance(leaf, PartitionSpec))
@@ -28,6 +29,7 @@ def inputs_of_objects(objects: dict[int, Any], mesh: Any, rules: Any) -> Inputs:
     arguments = []
     for (path, variable), leaf, spec in zip(variables, leaves, specs, strict=True):
         index, *place = cast("tuple[int, ...]", path)
+        # Moments are recognised by the optimizer around them, whatever the types of their Variables.
         is_moment = isinstance(graph[index], nnx.Optimizer)
         role = "optimizer" if is_moment else "params" if issubclass(variable.type, nnx.Param) else "state"
         sharding = NamedSharding(mesh, spec) if spec else None

@@ -26,7 +26,8 @@ tr.unasked td { background: #fff4e5; } .note { color: #666; font-size: 13px; }
 
 
 def as_page(plan: Any) -> str:
-    """The page: warnings, bars of bytes, activations by path, and all collectives."""
+    """Returns the page of a plan as HTML: warnings, bars of bytes, activations by path, and all collectives."""
+    # Names and source lines may contain `<` and `&`, so each text on the page is escaped.
     title = escape(f"Plan for {mesh_of(plan)} of {plan.hardware.name}")
     activations = [(activation.path, activation.bytes) for activation in plan.activations[:20]]
     parts = [

@@ -1,4 +1,4 @@
-"""`weft.plan(step, *args, mesh=...)` and `weft.plan.search`."""
+"""`weft.plan(step, *args, mesh=...)` computes the cost of a step, and `weft.plan.search` ranks meshes by time."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ FSDP = {"embed": "data", ...: None}
 TENSOR = {"mlp": "model", "heads": "model", "vocab": "model", ...: None}
 TABLES = {"data": {...: None}, "fsdp": FSDP, "tensor": TENSOR, "fsdp_tensor": {**TENSOR, **FSDP}}
 _FIRST: Any = object()
-# More parts of one layer than this make products so small that no device is busy with them.
+# A layer that is divided into more parts than this leaves each device a product too small to keep it busy.
 _MOST_TENSOR_PARTS = 64
 
 
 class Planning:
-    """What a step will cost on a mesh: `plan = weft.plan(step, model, opt, batch, mesh={"data": 8}, rules=RULES)`."""
+    """Computes the cost of a step: `plan = weft.plan(step, model, opt, batch, mesh={"data": 8}, rules=RULES)`."""
 
     Hardware: ClassVar = _Hardware
     HARDWARE: ClassVar = _HARDWARE
@@ -52,14 +52,14 @@ class Planning:
         devices, and compiled in a process of its own that simulates them.
 
         Args:
-            step: of the arguments; compiled or not, its donation and its outputs' shardings hold.
+            step: a function of `args`, compiled or not; donation and output shardings of a compiled one hold.
             args: models, optimizers, NNX objects, batches; arrays may be shapes (`weft.init(..., abstract=True)`).
             mesh: sizes by axis, or a mesh.
             rules: for `weft.shard`; without them the arrays' own shardings hold. For NNX, its logical axis rules.
             hardware: a name of `weft.plan.HARDWARE`, or a `weft.plan.Hardware`.
             batch: the axes that divide a batch's first axis: by default the mesh's first; None for none.
             names, unnamed: as for `weft.shard`.
-            progress: whether a terminal shows how far the plan is, where `rich` is installed.
+            progress: whether a terminal shows the progress, if `rich` is installed.
 
         Raises:
             AxisError, FilterError: as `weft.shard`.
@@ -106,6 +106,7 @@ class Planning:
             MeshError: if no mesh divides the step and holds its arguments.
         """
         device, candidates = hardware_of(hardware), []
+        # Tensor parallelism stays within a node, because its collectives are in every layer and need the fast link.
         parts = [2**i for i in range(devices.bit_length())]
         parts = [n for n in parts if devices % n == 0 and n <= min(device.node, _MOST_TENSOR_PARTS)]
         shapes = [
@@ -124,6 +125,7 @@ class Planning:
                         candidates.append((local, len(candidates), name, shape, program))
         if not candidates:
             raise MeshError(f"no mesh of {devices} {device.name} divides this step and holds its arguments")
+        # Compiling takes seconds a candidate, tracing much less: the least memory is the cheapest good guess.
         chosen = sorted(candidates)[:most]
         with _bar(2 * len(chosen), progress) as stage:
             plans = [
@@ -133,10 +135,10 @@ class Planning:
 
 
 def as_mesh(mesh: Mapping[str, int] | AbstractMesh | Mesh) -> AbstractMesh | Mesh:
-    """A mesh without devices of sizes by axis; a mesh as it is.
+    """Returns a mesh without devices, from sizes by axis; returns a mesh unchanged.
 
     Raises:
-        MeshError: for no axes, or sizes below 1.
+        MeshError: if there are no axes, or a size is below 1.
     """
     if isinstance(mesh, AbstractMesh | Mesh):
         return mesh
@@ -150,13 +152,14 @@ def _planned(program: Program, mesh: Any, device: _Hardware, stage: Callable[[st
     activations = activations_of(program)
     lowered = [each.lowered() for each in (program, activations.program) if each is not None]
     stage(f"compiling for {mesh.size} devices")
+    # One child for both programs: each start of a child imports JAX again.
     step, *keeping = compiled(lowered, mesh.size)
     return analysed(program, activations, step, keeping[0] if keeping else None, mesh.shape, device)
 
 
 @contextlib.contextmanager
 def _bar(stages: int, wanted: bool) -> Iterator[Callable[[str], None]]:
-    """A progress bar on standard error, where that is a terminal; gives a function to call as a stage begins."""
+    """A progress bar on standard error, if it is a terminal; yields a function to call when a stage begins."""
     try:
         from rich.console import Console
         from rich.progress import Progress

@@ -1,4 +1,4 @@
-"""Trees of records as inputs of a step: roles by their owners, shardings by rules, scopes by the methods that run."""
+"""Converts trees of records to inputs of a step, with roles, shardings by rules, and named scopes around methods."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ _running: ContextVar[list[Running] | None] = ContextVar("weft_plan_running", def
 
 
 def inputs_of_trees(trees: dict[int, Any], mesh: Any, rules: Any, batch_axes: Any, naming: dict[str, Any]) -> Inputs:
-    """A step's arguments that are no NNX objects, by their numbers: records, batches and any other trees."""
+    """Returns the inputs for the arguments of a step that are no NNX objects: records, batches and other trees."""
     shapes = []
     for tree in trees.values():
         leaves = [leaf for leaf in iter_leaves(tree) if leaf.dynamic]
         shape = with_leaves(tree, {leaf.path: shape_on(leaf.value, mesh) for leaf in leaves})
+        # A batch has no names of axes, and `shard` refuses rules for names that no array has.
         is_model = rules is not None and any(leaf.owners for leaf in leaves)
         shapes.append(shard(shape, mesh, cast(Any, rules), **naming) if is_model else shape)
     numbers = list(trees)
@@ -50,13 +51,15 @@ def _role(leaf: Leaf, tree: Any) -> str:
     def is_optax(value: Any) -> bool:
         return type(value).__module__.startswith("optax")
 
+    # `optax.chain` has a plain tuple of states as its state.
     is_chain = isinstance(tree, tuple) and any(map(is_optax, tree))
     if any(issubclass(owner, Optimizer) for owner in leaf.owners) or is_optax(tree) or is_chain:
         return "optimizer"
     is_inexact = jnp.issubdtype(leaf.value.dtype, jnp.inexact)
     if leaf.owners:
         return "params" if is_inexact and issubclass(leaf.kind, Param) else "state"
-    # Models that are no records keep their parameters in nested dicts; a batch is at most one dict of arrays.
+    # A plain dict may be a batch or the parameters of a model that is no record, such as Linen's. Such parameters are
+    # in nested dicts, and a batch is one dict of arrays at most.
     return "params" if isinstance(tree, dict) and is_inexact and len(leaf.path) > 2 else "batch"
 
 
@@ -74,6 +77,7 @@ def _scopes(models: list[Any]) -> Iterator[None]:
 def _scoped(record: Any, method: Any, arguments: Any, proceed: Callable[[], Any]) -> Any:
     __tracebackhide__ = True
     running = _running.get()
+    # Keys and optimizers are no modules of the model, so their methods get no scope.
     if running is None or isinstance(record, Keys | Optimizer):
         return proceed()
     path, _ = place_of(running, record)

@@ -1,4 +1,4 @@
-"""A plan as data, from which its text and its page are drawn."""
+"""The records that make up a plan; text and page are made from them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class Bytes:
     """Bytes on one device.
 
     Attributes:
-        params, optimizer, state, batch: the arguments by role; `state` is what a model holds beside parameters.
-        outputs: what the step returns; XLA writes donated arguments' outputs in their place.
-        gradients: estimated: one for each parameter that a derivative is taken by, lying as it does.
-        activations: kept for the backward pass, counted on the program as it was traced, in its own dtypes; how each
-            is divided is what XLA chooses where the program returns it.
-        temporaries: all that XLA's CPU backend needs beside arguments and outputs, gradients and activations included.
+        params, optimizer, state, batch: the arguments by role; `state` is all of a model but its parameters.
+        outputs: the outputs of the step; XLA writes outputs for donated arguments into the arguments' buffers.
+        gradients: estimated: as large as the parameters, and divided in the same way.
+        activations: the values kept for the backward pass, in the dtypes of the traced program, divided as XLA divides
+            them when the program returns them.
+        temporaries: all other memory that XLA's CPU backend needs; it includes gradients and activations.
         peak: arguments, outputs that are not written in an argument's place, and temporaries, as XLA counts them.
     """
 
@@ -44,14 +44,14 @@ class Collective:
 
     Attributes:
         kind: as XLA calls it: `all-reduce`, `all-gather`, `reduce-scatter`, `all-to-all`, `collective-permute`.
-        bytes: of one run on one device: the larger of what goes in and what comes out.
+        bytes: for one run on one device, the larger of its input and its output.
         count: how often it runs in a step.
-        axes: of the mesh, over which it goes.
+        axes: the mesh axes over which it communicates.
         where: the source line and, in parentheses, the path of the module whose method ran it.
         phase: `forward`, `backward` or `update`.
-        moves: the path of the argument that it moves, if it moves one unchanged.
+        moves: the path of the argument whose values it moves unchanged, if any.
         asked: whether a rule asked for it: it sums, moves an argument, or belongs to the update.
-        seconds: estimated, of all its runs.
+        seconds: the estimated time of all its runs.
     """
 
     kind: str
@@ -67,7 +67,7 @@ class Collective:
 
 @dataclass(frozen=True)
 class Activation:
-    """What a module computes and the backward pass reads, in bytes a device: remat of the module saves at most this."""
+    """Bytes a device that a module computes and the backward pass reads: remat of the module saves at most these."""
 
     path: str
     bytes: int
@@ -75,12 +75,12 @@ class Activation:
 
 @dataclass(frozen=True)
 class PlanWarning:
-    """Something that costs more than it need.
+    """A cost of the step that could be lower.
 
     Attributes:
         kind: `replicated`, `optimizer`, `resharding` or `memory`.
         text: one sentence.
-        bytes: a device that it costs.
+        bytes: the bytes a device that it costs.
     """
 
     kind: str
@@ -90,12 +90,13 @@ class PlanWarning:
 
 @dataclass(frozen=True)
 class Seconds:
-    """A roofline's estimate of a step: nothing takes less, and real kernels take more.
+    """A roofline estimate of a step's time: a lower bound, which real kernels exceed.
 
     Attributes:
-        compute: at the datasheet's peak.
-        memory: arguments, outputs and matrix products' operands once each; what is elementwise counts as fused.
-        collectives: over the links of the datasheet, by a ring's traffic.
+        compute: the time of all operations at the datasheet's peak.
+        memory: the time to move arguments, outputs and operands of matrix products once each; elementwise operations
+            count as fused.
+        collectives: the time of a ring's traffic over the links of the datasheet.
     """
 
     compute: float
@@ -112,26 +113,27 @@ class Seconds:
 
     @property
     def bound(self) -> str:
-        """The part that holds a step back."""
+        """The name of the part that takes longest."""
         parts = {"compute": self.compute, "memory": self.memory, "collectives": self.collectives}
+        # Collectives run while the device computes, so the longest part decides, and the sum is the other bound.
         return max(parts, key=lambda name: parts[name])
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a step costs on a mesh.
+    """The cost of a step on a mesh: memory, collectives, operations and time.
 
     Attributes:
         mesh: sizes by axis.
-        hardware: what times are estimated for.
+        hardware: the device for which times are estimated.
         bytes_per_device: see `Bytes`.
-        activations: what the backward pass needs, by path, largest first.
-        collectives: those that no rule asked for first, then by estimated time.
-        flops: on one device: `forward`, `backward`, `recomputed` (by remat), `update`, `total`; `model` is what the
-            program's matrix products need without remat, over all devices.
+        activations: the values that the backward pass needs, by path, largest first.
+        collectives: first the collectives that no rule asked for, then the rest, each by estimated time.
+        flops: on one device: `forward`, `backward`, `recomputed` (by remat), `update`, `total`; `model` counts the
+            program's matrix products without remat, over all devices.
         seconds: the roofline.
-        warnings: what to look at first.
-        notes: what is estimated, and from what.
+        warnings: the costs to look at first.
+        notes: which figures are estimates, and from which sources.
         intensity: operations for each byte of memory traffic.
     """
 
@@ -156,19 +158,19 @@ class Plan:
         return as_text(self)
 
     def save(self, path: str | Path) -> None:
-        """Writes the plan as a page that needs nothing else, `plan.save("plan.html")`."""
+        """Writes the plan as a self-contained HTML page: `plan.save("plan.html")`."""
         from weft.insight.plan.page import as_page
 
         Path(path).write_text(as_page(self), encoding="utf-8")
 
     def compare(self, other: Plan) -> str:
-        """This plan's figures beside another's, as a table."""
+        """Returns a table with the figures of this plan and of another plan in columns."""
         from weft.insight.plan.text import comparison
 
         return comparison(self, other)
 
     def as_dict(self) -> dict[str, Any]:
-        """The whole plan as dicts, lists, texts and numbers, as JSON writes them."""
+        """Returns the whole plan as dicts, lists, strings and numbers, ready for JSON."""
         from dataclasses import asdict
 
         return asdict(self)

@@ -1,8 +1,8 @@
-"""Compiles lowered programs for devices that are simulated in a process of its own.
+"""Compiles lowered programs for simulated devices, in a child process.
 
-XLA takes the number of simulated devices when a process starts its backend, and the caller's may have started one: so
-the caller lowers, for a mesh without devices, and a child compiles. As a program this file is that child: it reads a
-job from the file that its argument names, and writes the results beside it.
+XLA fixes the number of simulated devices when its backend starts, and the backend of the calling process may run
+already. So the caller lowers for a mesh without devices, and a child process compiles. Run as a program, this file is
+the child: it reads a job from the file that its argument names, and writes the results into the same folder.
 """
 
 from __future__ import annotations
@@ -39,13 +39,15 @@ def compiled(programs: Sequence[Lowered], count: int) -> list[Compiled]:
     """Compiles programs for a number of simulated devices.
 
     Raises:
-        MeshError: with XLA's last line, if it cannot.
+        MeshError: if XLA cannot compile a program; the error has the last line of its output.
     """
     with tempfile.TemporaryDirectory() as folder:
         job = Path(folder) / "job"
+        # MLIR bytecode and not the step itself: a step is made of closures, which pickle refuses.
         job.write_bytes(pickle.dumps((list(programs), count)))
         # The child finds weft where this process did: weft need not be installed.
         search = os.pathsep.join(str(Path(entry).resolve()) for entry in sys.path if entry)
+        # The child must not touch the GPU or TPU of this machine, whose memory the caller may have filled.
         devices = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(count)}
         environment = {**os.environ, **devices, "PYTHONPATH": search}
         command = [sys.executable, "-m", "weft.insight.plan.simulated", str(job)]

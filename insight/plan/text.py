@@ -1,4 +1,4 @@
-"""A plan as text."""
+"""Formats a plan as text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ COLLECTIVE_HEADS = ("kind", "bytes", "times", "over", "time", "phase", "where", 
 
 
 def as_text(plan: Any) -> str:
-    """The text that `print(plan)` shows: warnings, bytes, operations, activations by path and collectives."""
+    """Returns the text that `print(plan)` shows: warnings, bytes, operations, activations by path and collectives."""
     tables: list[tuple[str, Sequence[Sequence[str]]]] = [
         ("bytes a device", [(name, show(size)) for name, size in sizes_of(plan)]),
         ("operations a device, but for the model's", [(name, f"{count:.3g}") for name, count in plan.flops.items()]),
@@ -20,6 +20,7 @@ def as_text(plan: Any) -> str:
     lines = [f"plan for {mesh_of(plan)} of {plan.hardware.name}: {verdict(plan)}", bound(plan)]
     lines += [f"! {warning.kind}: {warning.text}" for warning in plan.warnings]
     for title, rows in tables:
+        # A deep model has hundreds of rows, and the largest are first. `plan.collectives` has all of them.
         lines += ["", title, *columns(rows[:20])] if rows else []
         lines += [f"  and {len(rows) - 20} more"] if len(rows) > 20 else []
     return "\n".join([*lines, "", *(f"note: {note}" for note in plan.notes)])
@@ -30,14 +31,14 @@ def mesh_of(plan: Any) -> str:
 
 
 def verdict(plan: Any) -> str:
-    """Whether the step fits, and by how much."""
+    """Says whether the step fits into memory, and by how much."""
     peak, memory = plan.bytes_per_device.peak, plan.hardware.memory
     room = f"{show(memory - peak)} to spare" if plan.fits else f"{show(peak - memory)} too much"
     return f"{'fits' if plan.fits else 'does not fit'}, {show(peak)} of {show(memory)} a device, {room}"
 
 
 def bound(plan: Any) -> str:
-    """The estimate of time and the part that bounds it, in one sentence."""
+    """Returns one sentence with the estimated time and the part that bounds it."""
     times = plan.seconds
     return (
         f"a step takes at least {seconds(times.overlapped)} (estimated; {seconds(times.serial)} without overlap), "
@@ -47,7 +48,7 @@ def bound(plan: Any) -> str:
 
 
 def seconds(number: float) -> str:
-    """A time for readers.
+    """Formats a time in the largest unit in which it is at least 1.
 
     >>> seconds(0.0123)
     '12.3 ms'
@@ -57,7 +58,7 @@ def seconds(number: float) -> str:
 
 
 def show(number: float) -> str:
-    """Bytes for readers.
+    """Formats a number of bytes in the largest unit in which it is at least 1.
 
     >>> show(1_500_000), show(12)
     ('1.50 MB', '12 B')
@@ -91,14 +92,14 @@ def collective_rows(plan: Any) -> list[tuple[str, ...]]:
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows as lines, each column as wide as its widest cell."""
+    """Formats rows as lines, with each column as wide as its widest cell."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     padded = (" ".join(cell.ljust(width + 1) for cell, width in zip(row, widths, strict=True)) for row in rows)
     return [f"  {line}".rstrip() for line in padded]
 
 
 def comparison(plan: Any, other: Any) -> str:
-    """The figures of two plans in columns, and the ratio of the second's to the first's."""
+    """Returns a table with the figures of two plans, and the ratios of the second plan's to the first's."""
     rows = [("", mesh_of(plan), mesh_of(other), "ratio")]
     figures = [(name, a, b, show) for (name, a), (_, b) in zip(sizes_of(plan), sizes_of(other), strict=True)]
     for name in ("compute", "memory", "collectives", "overlapped", "serial"):

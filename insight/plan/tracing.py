@@ -1,4 +1,4 @@
-"""Traces a step over shapes: a program of arrays, with what is known of each argument and what is donated."""
+"""Traces a step over shapes to a jaxpr over arrays, with the role of each argument, donation and output shardings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from weft.insight.plan.arguments import Argument
 from weft.insight.plan.records import inputs_of_trees
 from weft.insight.plan.simulated import Lowered
 
-# Part of JAX's cache keys: a step that was traced before is traced again, with scopes.
+# Numbers that become part of JAX's cache keys. A step that was traced before would come from the cache, without the
+# named scopes by which a plan finds modules.
 _numbers = itertools.count(1)
 
 
@@ -30,9 +31,9 @@ class Program:
 
     Attributes:
         closed: the jaxpr, from arrays to arrays.
-        arguments: what its inputs are.
-        donated: the numbers of the inputs whose buffers the step may reuse.
-        out_shardings: of its outputs; None where XLA chooses.
+        arguments: its inputs, with path, role and sharding.
+        donated: the positions of the inputs whose buffers the step may reuse.
+        out_shardings: the shardings of its outputs; None where XLA chooses.
     """
 
     closed: ClosedJaxpr
@@ -41,15 +42,18 @@ class Program:
     out_shardings: tuple[Sharding | None, ...] = ()
 
     def lowered(self) -> Lowered:
-        """As StableHLO."""
+        """Lowers the program to StableHLO."""
         avals = [argument.aval for argument in self.arguments]
         step = jax.jit(
             lambda *arrays: _jax.run(self.closed, arrays),
             in_shardings=[aval.sharding for aval in avals],
             out_shardings=list(self.out_shardings),
             donate_argnums=self.donated,
+            # Bytes of arguments are counted by their order, so XLA must not drop an argument that the step does not
+            # read.
             keep_unused=True,
         )
+        # The child process has CPU devices, whatever this process has.
         module: Any = step.trace(*avals).lower(lowering_platforms=("cpu",)).compiler_ir("stablehlo")
         written = io.BytesIO()
         module.operation.write_bytecode(written)
@@ -67,10 +71,10 @@ def traced(
     """Traces a step for arguments that lie on a mesh.
 
     Args:
-        step: compiled or not; its donation and its outputs' shardings hold.
-        args: records, NNX objects, any trees; arrays may be shapes.
-        mesh: without devices, or with them.
-        rules: for `weft.shard`; without them what the arrays' own shardings say.
+        step: a function, compiled or not; the plan keeps the donation and output shardings of a compiled one.
+        args: records, NNX objects or any trees; arrays may be shapes.
+        mesh: an abstract mesh or a mesh of devices.
+        rules: the rules for `weft.shard`; without rules the arrays' own shardings hold.
         batch: the axes of the mesh that divide the first axis of a batch.
         naming: `names` and `unnamed` of `weft.shard`.
     """
@@ -94,6 +98,8 @@ def traced(
                     values.update(zip(numbered, parts, strict=True))
                 out = step(*(values[number] for number in range(len(args))))
             for numbered, inputs in groups:
+                # NNX objects are updated in place: their new values are outputs of the step, although it does not
+                # return them.
                 changed += inputs.changed([values[number] for number in numbered])
             return [*take_arrays(out)[0], *changed]
 
@@ -103,7 +109,7 @@ def traced(
 
 
 def _program(closed: ClosedJaxpr, arguments: list[Argument]) -> Program:
-    """A program with the donation and the shardings of outputs that the compiled functions in it ask for.
+    """Makes a program with the donation and output shardings of the compiled functions that the step calls.
 
     A step need not be one compiled function: it may prepare its batch before it calls one, or call two.
     """
@@ -111,6 +117,7 @@ def _program(closed: ClosedJaxpr, arguments: list[Argument]) -> Program:
     numbers: dict[Any, int] = {var: i for i, var in enumerate(jaxpr.invars)}
     donated: set[int] = set()
     shardings: dict[Any, Sharding] = {}
+    # Only the outer equations are read: an inner `jit` cannot donate an argument of the step.
     for equation in jaxpr.eqns:
         if equation.primitive.name not in ("jit", "pjit"):
             continue
@@ -118,7 +125,8 @@ def _program(closed: ClosedJaxpr, arguments: list[Argument]) -> Program:
         donated |= {numbers[var] for var, given in inputs if given and not _jax.is_literal(var) and var in numbers}
         outputs = zip(equation.outvars, equation.params["out_shardings"], strict=True)
         shardings |= {var: sharding for var, sharding in outputs if isinstance(sharding, Sharding)}
-    # What a step returns unchanged stays where it is: a compiled function does not copy it.
+    # A compiled function forwards an argument that it returns unchanged, without a copy. As an output of the program it
+    # would count twice.
     computed = [var for var in jaxpr.outvars if _jax.is_literal(var) or var not in numbers] or jaxpr.outvars
     outs = tuple(None if _jax.is_literal(var) else shardings.get(var) for var in computed)
     program = ClosedJaxpr(_jax.replaced(jaxpr, outvars=list(computed)), closed.consts)

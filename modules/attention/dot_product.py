@@ -1,4 +1,4 @@
-"""Attention: the pure ops that take it from queries, keys and values to outputs, and masks for it.
+"""Attention: the pure ops from queries, keys and values to outputs, and functions that make masks.
 
 Arrays are `(*batch, length, heads, depth)`, weights and masks `(*batch, heads, query length, key length)`. Where keys
 and values have fewer heads than queries, each of their heads serves a group of consecutive query heads.
@@ -21,13 +21,13 @@ from weft.modules.op import op
 
 Queries = Float[Array, "*batch q heads depth"]
 Keys = Float[Array, "*batch kv kv_heads depth"]
-NewKeys = Float[Array, "*batch q kv_heads depth"]  # those of the steps that ask
+NewKeys = Float[Array, "*batch q kv_heads depth"]  # keys of the new steps, whose queries attend
 Weights = Float[Array, "*batch heads q kv"]
 Mask = Num[Array, "..."] | Bool[Array, "..."]
 
 
 def check_attention(query: Queries, key: Keys, value: Keys | None = None) -> None:
-    """Refuses arrays that do not go together.
+    """Refuses queries, keys and values whose shapes do not fit.
 
     Raises:
         AxisError: if ranks, batch axes, depths or lengths differ, or the heads do not divide into groups.
@@ -66,24 +66,26 @@ def attention_weights(
     is_causal: bool = False,
     precision: Any = None,
 ) -> Weights:
-    """How much each query attends to each key: `softmax(query @ key / sqrt(depth) + bias)`.
+    """Returns the attention weights: `softmax(query @ key / sqrt(depth) + bias)`.
 
     Args:
-        query, key: of one dtype, which the weights have too.
+        query, key: arrays of one dtype, which is also the dtype of the weights.
         bias: added to the logits; broadcasts against the weights.
         mask: which keys may be attended to; broadcasts against the weights.
-        is_causal: whether a query attends only to keys at its own place and before.
+        is_causal: whether a query attends only to keys at or before its own position.
         precision: see `jax.lax.Precision`.
 
     >>> attention_weights(jnp.zeros((2, 1, 4)), jnp.zeros((2, 1, 4)), is_causal=True).tolist()
     [[[1.0, 0.0], [0.5, 0.5]]]
     """
     dtype, heads, groups = query.dtype, query.shape[-2], key.shape[-2]
+    # Queries are scaled before the product, as in flax: scaled afterwards, float16 logits may overflow first.
     query = query / jnp.sqrt(query.shape[-1]).astype(dtype)
     if heads == groups:
         logits = einsum("...qhd,...khd->...hqk", query, key, precision=precision)
     else:
-        # The heads that share keys are an axis of their own, so that no key is copied for them.
+        # Query heads that share a key head get an axis of their own. To repeat the keys for each query head would
+        # multiply the memory of the cache, which grouped queries are made to save.
         query = jnp.reshape(query, (*query.shape[:-2], groups, heads // groups, query.shape[-1]))
         logits = einsum("...qhgd,...khd->...hgqk", query, key, precision=precision)
         logits = jnp.reshape(logits, (*logits.shape[:-4], heads, *logits.shape[-2:]))
@@ -93,7 +95,8 @@ def attention_weights(
         causal = jnp.tril(jnp.ones(logits.shape[-2:], bool))
         mask = causal if mask is None else jnp.logical_and(mask, _widened(causal, mask.ndim))
     if mask is not None:
-        # Not minus infinity: a query that may attend to nothing, as padding does, would be NaN.
+        # Not minus infinity: a query that may attend to nothing, such as padding, would have a softmax of NaN, and so
+        # would the gradients of the whole batch.
         logits = jnp.where(_widened(mask, logits.ndim), logits, jnp.finfo(dtype).min)
     return jax.nn.softmax(logits).astype(dtype)
 
@@ -104,7 +107,7 @@ def _widened(array: Array, rank: int) -> Array:
 
 @op("rate", "broadcast")
 def drop_weights(weights: Weights, key: Key[Array, ""], *, rate: float, broadcast: bool) -> Weights:
-    """Dropout of attention weights.
+    """Applies dropout to attention weights.
 
     Args:
         weights: the weights.
@@ -123,7 +126,7 @@ def drop_weights(weights: Weights, key: Key[Array, ""], *, rate: float, broadcas
 
 @op("precision")
 def weighted_values(weights: Weights, value: Keys, *, precision: Any = None) -> Queries:
-    """The mean of the values by the weights.
+    """Returns the weighted means of the values.
 
     >>> weighted_values(jnp.full((1, 1, 2), 0.5), jnp.array([1.0, 3.0]).reshape(2, 1, 1)).tolist()
     [[[2.0]]]
@@ -148,13 +151,13 @@ def fused_attention(
     window: tuple[int, int] | None = None,
     implementation: Any = None,
 ) -> Queries:
-    """Attention by JAX's own function, which never keeps the weights where the device has a kernel for that.
+    """Attention by `jax.nn.dot_product_attention`, which stores no weights where the device has a fused kernel.
 
     Arguments are as in `attention_weights` and `weighted_values`; and
 
     Args:
-        window: how many keys before its own place and behind it a query attends to, at most.
-        implementation: which kernel, `"xla"` or `"cudnn"`.
+        window: how many keys before and after its own position a query attends to, at most.
+        implementation: the kernel to use, `"xla"` or `"cudnn"`.
 
     Source: `jax.nn.dot_product_attention`.
 
@@ -164,11 +167,14 @@ def fused_attention(
     """
     batch = query.shape[:-3]
     if len(batch) > 1:
+        # JAX's function takes one batch axis. The mask and the bias are broadcast only where they differ along the
+        # batch.
         query, key, value = (jnp.reshape(array, (math.prod(batch), *array.shape[-3:])) for array in (query, key, value))
         bias, mask = (None if array is None else _one_batch_axis(as_array(array), batch) for array in (bias, mask))
     if mask is not None:
         mask = mask.astype(bool)
-    batch_axes = (0, 2) if query.shape[2] == key.shape[2] else (0,)  # keys may be shared by groups of heads
+    # With fewer key heads than query heads, the axes of heads differ in size and cannot be divided alike.
+    batch_axes = (0, 2) if query.shape[2] == key.shape[2] else (0,)
     query, key, value = batched_alike((query, key, value), batch_axes)
     kernel: dict[str, Any] = {"local_window_size": window, "implementation": implementation}
     y = jax.nn.dot_product_attention(query, key, value, bias, mask, is_causal=is_causal, **kernel)
@@ -192,16 +198,16 @@ def cache_step(
     *,
     window: tuple[int, int] | None = None,
 ) -> tuple[Keys, Keys, Bool[Array, "*batch 1 q kv"]]:
-    """Puts the keys and values of the next steps in their places in a decoding cache.
+    """Writes the keys and values of the next steps into a decoding cache.
 
     Args:
-        cached_key, cached_value: those of all steps, zeros for steps to come.
-        index: how many steps were made before: one number for all, or one for each row of the batch.
-        key, value: those of the steps to make, one or more.
+        cached_key, cached_value: keys and values of all steps, with zeros for future steps.
+        index: how many steps the cache has seen: one number, or one for each row of the batch.
+        key, value: keys and values of the new steps, one or more.
         window: as in `fused_attention`.
 
     Returns:
-        The new caches, and the mask by which each new step attends to itself and those before.
+        The new caches, and the mask by which each new step attends to itself and to earlier steps.
 
     >>> keys, values, step = jnp.zeros((3, 1, 2)), jnp.zeros((3, 1, 2)), jnp.ones((1, 1, 2))
     >>> keys, values, mask = cache_step(keys, values, jnp.array(1), step, step)
@@ -210,6 +216,7 @@ def cache_step(
     """
     batch, length = cached_key.shape[:-3], cached_key.shape[-3]
     steps = steps_behind(index, key.shape[-3])
+    # Later places of the cache hold zeros, whose keys would get weight in the softmax: the mask hides them.
     places = jnp.arange(length, dtype=index.dtype)
     known = jnp.expand_dims(attended_keys(steps, places, is_causal=True, window=window), -3)
     return (
@@ -220,7 +227,7 @@ def cache_step(
 
 
 def steps_behind(index: Int[Array, "*batch"], count: int) -> Int[Array, "*batch count"]:
-    """The places of the next steps.
+    """Returns the positions of the next steps.
 
     >>> steps_behind(jnp.array([0, 4]), 2).tolist()
     [[0, 1], [4, 5]]
@@ -231,8 +238,9 @@ def steps_behind(index: Int[Array, "*batch"], count: int) -> Int[Array, "*batch 
 
 
 def _put(cached: Array, steps: Array, index: Array) -> Array:
-    """The steps in their places in a cache, which are each row's own where `index` has the batch's axes."""
+    """Writes steps into a cache at `index`, which may be a number for each row of the batch."""
     if index.ndim:
+        # A `where` over the whole cache would need no vmap, and made a decoding step twice as slow.
         return jax.vmap(_put)(cached, steps, laid_as(index, cached))
     zero = jnp.zeros((), index.dtype)
     return lax.dynamic_update_slice(cached, steps, (*(zero,) * (cached.ndim - 3), index, zero, zero))
@@ -241,11 +249,11 @@ def _put(cached: Array, steps: Array, index: Array) -> Array:
 def attended_keys(
     query: Int[Array, "*batch q"], key: Int[Array, "kv"], *, is_causal: bool, window: tuple[int, int] | None
 ) -> Bool[Array, "*batch q kv"]:
-    """Which keys lie where a query may attend to them.
+    """Returns the mask of the keys to which each query may attend by its position.
 
     Args:
-        query, key: the place of each.
-        is_causal: whether only keys at its own place and before.
+        query, key: the position of each.
+        is_causal: whether a query attends only to keys at or before its own position.
         window: as in `fused_attention`.
 
     >>> places = jnp.arange(3)
@@ -267,11 +275,11 @@ def attention_mask(
     extra_batch_axes: int = 0,
     dtype: Any = jnp.float32,
 ) -> Num[Array, "*extra_batch 1 q kv"]:
-    """A mask from what is known of each query and each key, with an axis of heads.
+    """Makes a mask from a value for each query and each key, with an axis of heads.
 
     Args:
         query, key: such as ones for tokens and zeros for padding.
-        pairwise: what joins the two.
+        pairwise: the function that combines a query's value with a key's.
         extra_batch_axes: how many axes of size one to put in front.
         dtype: of the mask.
 
@@ -285,7 +293,7 @@ def attention_mask(
 def causal_mask(
     x: Num[Array, "*batch length"], extra_batch_axes: int = 0, dtype: Any = jnp.float32
 ) -> Num[Array, "*extra_batch 1 length length"]:
-    """The mask by which each place attends to itself and those before.
+    """Makes the mask by which each position attends to itself and to earlier positions.
 
     >>> causal_mask(jnp.zeros(2)).tolist()
     [[[1.0, 0.0], [1.0, 1.0]]]
@@ -295,7 +303,7 @@ def causal_mask(
 
 
 def combine_masks(*masks: Mask | None, dtype: Any = jnp.float32) -> Array | None:
-    """What all masks allow; `None`s do not count, and of nothing else comes `None`.
+    """Joins masks by logical and; `None`s are ignored, and `None`s alone give `None`.
 
     Raises:
         AxisError: if their ranks differ.

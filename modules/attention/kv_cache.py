@@ -1,7 +1,7 @@
-"""KeyValueCache: what attention keeps of the steps that it has seen, while a sequence is decoded step by step.
+"""KeyValueCache: the keys and values of earlier steps, for decoding a sequence step by step.
 
-Rows of a batch may be at different steps: `rewind(model, lengths)` gives each row an index of its own. From there on
-the next step of each row is put behind its own last one, and attends to the steps of this row alone.
+Rows of a batch may be at different steps: `rewind(model, lengths)` gives each row an index of its own. After that, the
+next step of each row is written behind the row's last step, and attends to the steps of this row alone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class CacheError(WeftError, ValueError):
-    """A decoding cache that is full, or is used for what it cannot hold."""
+    """Raised for a decoding cache that is full, or that does not fit the call."""
 
     of_layer = True
 
@@ -56,23 +56,23 @@ class KeyValueCache(Module):
         self, max_length: int, kv_heads: int, depth: int, *, batch: Sequence[int] = (), dtype: Any = jnp.float32
     ):
         check_positive("KeyValueCache", max_length=max_length, kv_heads=kv_heads, depth=depth)
-        # Two arrays: a donated one may stand in one place only.
+        # Two arrays, although both are zeros: XLA refuses to donate one buffer twice.
         self.keys, self.values = (jnp.zeros((*batch, max_length, kv_heads, depth), dtype) for _ in range(2))
         self.index = jnp.zeros((), jnp.int32)
 
 
 def rewind(model: T, steps: int | Array) -> T:  # weft: skip(of any tree)
-    """A model whose caches have seen only the first `steps` steps.
+    """Returns a model whose caches have seen only the first `steps` steps.
 
-    Prompts of unequal length are given at once, padded behind their ends, and the padding is forgotten by
-    `rewind(model, lengths)`. Drafts that are refused, and rows of a batch that begin anew, are rewound likewise.
+    Prompts of unequal length are read at once, with padding behind their ends, and `rewind(model, lengths)` makes the
+    caches forget the padding. Rejected drafts, and rows of a batch that start again, are rewound in the same way.
 
     Args:
-        model: what holds each `KeyValueCache`, at any depth.
-        steps: how many steps are kept: one number for all rows, or an integer for each row of the batch, `(*batch,)`.
+        model: a tree with `KeyValueCache`s at any depth.
+        steps: how many steps stay: one number for all rows, or an integer for each row of the batch, `(*batch,)`.
 
     Returns:
-        The model; after one number for each row, its caches have an index for each row.
+        The model; if `steps` has a number for each row, so has the index of its caches.
 
     Raises:
         FilterError: if there is no cache in it.
@@ -82,11 +82,12 @@ def rewind(model: T, steps: int | Array) -> T:  # weft: skip(of any tree)
     >>> rewind(cache, jnp.array([5, 3])).index.tolist(), int(rewind(cache, 4).index)
     ([5, 3], 4)
     """
+    # By class and at any depth, so that one call rewinds the caches of all blocks to the same step.
     return cast(T, at(model, InstanceOf(KeyValueCache)).apply(lambda cache: _rewound(cache, steps)))
 
 
 def _rewound(cache: KeyValueCache, steps: int | Array) -> KeyValueCache:
-    # The cache may be a stack of those of layers, whose axes are in front of the batch's.
+    # In a `Stack` the caches of all layers are one record, with axes of layers in front of the batch's.
     index, steps = cache.index, jnp.asarray(steps, cache.index.dtype)
     rows = cache.keys.shape[:-3] if steps.ndim else index.shape
     if steps.shape != rows[len(rows) - steps.ndim :]:
@@ -95,6 +96,7 @@ def _rewound(cache: KeyValueCache, steps: int | Array) -> KeyValueCache:
             at=f"steps: {steps.shape}, batch axes of cache.keys: {rows}",
         )
     steps = jnp.broadcast_to(steps, rows)
+    # A larger index would make steps visible that were never written: their keys are zeros.
     wrong = (steps < 0) | (steps > lax.expand_dims(index, range(index.ndim, len(rows))))
     if known_integer(jnp.any(wrong)):
         raise CacheError(
@@ -131,8 +133,9 @@ def check_room(  # weft: skip(it refuses)
             at=f"x: batch axes {tuple(batch)}, cache: {tuple(room)}",
             fix=f"with_cache({length}, batch={tuple(batch)})",
         )
+    # Rows may be at different steps, and the row that is furthest needs the room.
     index = known_integer(jnp.max(cache.index))
-    # Symbolic sizes cannot be compared, and stand for those that fit.
+    # Symbolic sizes cannot be compared; an exported program is meant for sizes that fit.
     if isinstance(steps, int) and isinstance(length, int) and (index or 0) + steps > length:
         raise CacheError(
             f"this cache has room for {length} steps, and {steps} are given"
@@ -149,18 +152,20 @@ def step_of(  # weft: skip(the op is judged)
     values: Float[Array, "*batch q kv_heads depth"],
     window: tuple[int, int] | None,
 ) -> tuple[Any, Any, Any, Bool[Array, "*batch 1 q kv"], KeyValueCache]:
-    """What the next steps attend with and to: queries, all keys and values, which of these they see; and the successor.
+    """Returns queries, all keys and values, the mask of visible keys, and the successor of a cache for the next steps.
 
     Args:
         cache: the cache.
-        queries, keys, values: those of the steps.
+        queries, keys, values: the queries, keys and values of the steps.
         window: as in `fused_attention`.
     """
     all_keys, all_values, known = cache_step(cache.keys, cache.values, cache.index, keys, values, window=window)
     after = cache.index + keys.shape[-3]
     fits = after <= cache.keys.shape[-3]
+    # `dynamic_update_slice` clamps its index, so steps beyond the end would overwrite the last ones, and the output
+    # would look right. NaN shows.
     queries = jnp.where(lax.expand_dims(fits, range(fits.ndim, queries.ndim)), queries, jnp.nan)
-    # Nothing, unless a program is run under `checkify`, where compiled code can raise.
+    # Does nothing unless the program runs under `checkify`, because compiled code cannot raise otherwise.
     checkify.debug_check(jnp.all(fits), "steps beyond the end of the cache of a MultiHeadAttention")
     successor = cache.replace(keys=all_keys, values=all_values, index=after)
     return queries, all_keys.astype(keys.dtype), all_values.astype(values.dtype), known, successor

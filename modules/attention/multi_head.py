@@ -1,13 +1,13 @@
 """MultiHeadAttention: attention as a record, with a cache for decoding that its successor carries.
 
-Whether attention has state is a question of what it holds:
+Attention has state exactly while it has a cache:
 
     y = attention(x)                                  # pure, as it is made
     attention = attention.with_cache(max_length)
     y, attention = attention(x)                       # the next steps: the successor holds their keys and values
 
-It is part of the record's structure, so of one record each call returns the same, combinators are called like it (see
-`calling`), and in a `thread` block both are written alike: `x = t.attention(x)`.
+The cache is part of the record's treedef, so all calls of one record return the same kind of result, and combinators
+are called in the same way (see `calling`). In a `thread` block both kinds are written alike: `x = t.attention(x)`.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from weft.modules.drawing import parameter_keys
 from weft.modules.dropout import Dropout
 from weft.modules.dtypes import promote
 
-# Makes the norm of queries and that of keys, from the size of a head.
+# Makes a norm from the size of a head; called once for queries and once for keys.
 MakeNorm = Callable[[int], Callable[[Any], Any]]
 
 
 class BlockOptions(TypedDict, total=False):
-    """What a call of attention, or of a block with attention in it, takes by name."""
+    """The keyword arguments of a call of attention, or of a block that contains attention."""
 
     mask: Array | None
     bias: Array | None
@@ -53,7 +53,7 @@ class BlockOptions(TypedDict, total=False):
 
 
 class AttendingOptions(BlockOptions, total=False):
-    """What a call of attention takes by name."""
+    """The keyword arguments of a call of attention."""
 
     inference: bool | None
 
@@ -64,18 +64,18 @@ C = TypeVar("C", bound=KeyValueCache | None, default=None, covariant=True)
 class MultiHeadAttention(Module, Generic[C]):
     """Attention with several heads, each with its own maps of queries, keys and values.
 
-    It is pure, `y = attention(x)`, until it is given a cache: `with_cache` says how decoding goes.
+    The layer is pure, `y = attention(x)`, until `with_cache` gives it a cache for decoding.
 
     Args:
-        features: size of the last axis of what is given and returned.
-        num_heads: how many heads.
-        num_kv_heads: how many heads keys and values have, each serving a group of query heads; by default all.
+        features: size of the last axis of input and output.
+        num_heads: how many heads queries have.
+        num_kv_heads: how many heads keys and values have; each serves a group of query heads. By default `num_heads`.
         head_features: size of a head; by default `features / num_heads`.
         out_features: size of the result; by default `features`.
-        context_features: size of what makes the keys; by default `features`.
-        value_features: size of what makes the values; by default `context_features`.
+        context_features: size of the input of the keys; by default `features`.
+        value_features: size of the input of the values; by default `context_features`.
         causal: whether a query attends only to keys at its own place and before.
-        window: how many keys before its own place, and behind it, a query attends to at most: one number, or two.
+        window: how many keys before and after its own position a query attends to at most: one number, or two.
         qk_norm: makes a norm for queries and one for keys from a head's size, such as `weft.RMSNorm`.
         rope: turns queries and keys by their positions: `weft.RoPE()`, or a function `(x, positions) -> x` of
             `(*batch, seq, heads, depth)`.
@@ -169,12 +169,14 @@ class MultiHeadAttention(Module, Generic[C]):
         wide, narrow = num_heads * self.head_features, num_kv_heads * self.head_features
         inits = {"kernel_init": kernel_init, "bias_init": bias_init}
         options: dict[str, Any] = {"dtype": dtype, "param_dtype": param_dtype, "precision": precision, **inits}
+        # Always four keys, so that options do not change the parameters of the other maps.
         keys = parameter_keys(key, 4, "MultiHeadAttention")
         self.query = Linear(features, wide, use_bias=use_bias, key=keys[0], **options)
         self.key = Linear(context_features, narrow, use_bias=use_bias, key=keys[1], **options)
         self.value = Linear(value_features, narrow, use_bias=use_bias, key=keys[2], **options)
         out_bias = use_bias if use_out_bias is None else use_out_bias
         self.out = Linear(wide, out_features, use_bias=out_bias, key=keys[3], **options)
+        # Two norms: queries and keys have scales of their own.
         self.query_norm, self.key_norm = (None if qk_norm is None else qk_norm(self.head_features) for _ in range(2))
         self.rope, self.position_bias = rope, position_bias
         self.dropout, self.cache = Dropout(dropout), None
@@ -207,12 +209,12 @@ class MultiHeadAttention(Module, Generic[C]):
         key: Key[Array, ""] | None = None,
         inference: bool | None = None,
     ) -> Float[Array, "*batch q out_features"] | tuple[Float[Array, "*batch q out_features"], MultiHeadAttention[Any]]:
-        """Attends.
+        """Computes attention.
 
         Args:
-            x: what makes the queries; while there is a cache, the next steps, one or more.
-            context: what makes the keys; by default `x`.
-            values: what makes the values; by default what makes the keys.
+            x: the input of the queries; with a cache, the next steps, one or more.
+            context: the input of the keys; by default `x`.
+            values: the input of the values; by default the input of the keys.
             mask: which keys may be attended to, `(q, kv)` or `(*batch, heads, q, kv)`, where axes of size one hold for
                 all; with a cache, `kv` is its `max_length`.
             bias: added to the logits, of the same shapes as a mask.
@@ -240,19 +242,22 @@ class MultiHeadAttention(Module, Generic[C]):
         places = None if cache is None else steps_behind(cache.index, x.shape[-2])
         if self.rope is not None:
             steps = places if positions is None else positions
+            # Keys of a context have positions of their own sequence, which start at 0.
             queries, keys = self.rope(queries, steps), self.rope(keys, steps if context is None else None)
         causal, window, successor = self.causal, self.window, None
         if cache is not None:
             queries, keys, held, known, successor = step_of(cache, queries, keys, held, window)
+            # The user's mask is over all places of the cache, and can only hide more of them.
             mask = known if mask is None else known & _broad("mask", mask, queries, keys)
-            causal, window = False, None  # they are in the mask, by the places in the cache
+            # The mask of the cache has both, by positions in the cache. The op would count queries from 0.
+            causal, window = False, None
         bias = self._biased(bias, queries, keys, places, positions)
         y = self._attend(queries, keys, held, mask, bias, causal, window, key, inference)
         y = self.out(jnp.reshape(y, (*y.shape[:-2], self.num_heads * self.head_features)))
         return y if successor is None else (y, self.replace(cache=successor))
 
     def _biased(self, bias: Any, queries: Any, keys: Any, places: Any, positions: Any) -> Any:
-        """The bias with that of positions, which are counted as the places of keys are."""
+        """Returns the bias of the call plus the bias by positions, counted as the positions of keys are."""
         if self.position_bias is None:
             return bias
         if positions is not None:
@@ -284,6 +289,7 @@ class MultiHeadAttention(Module, Generic[C]):
         dropout_key: Any,
         inference: bool | None,
     ) -> Any:
+        # The cache may have a narrower dtype than the maps.
         query, key, value = promote(query, key, value)
         check_attention(query, key, value)
         mask = None if mask is None else _broad("mask", mask, query, key)
@@ -291,12 +297,14 @@ class MultiHeadAttention(Module, Generic[C]):
         drops = self.dropout.rate > 0 and not (self.dropout.inference if inference is None else inference)
         if not drops:
             options = {"is_causal": causal, "window": window, "implementation": self.implementation}
+            # JAX's function has no dropout of weights, so only calls without dropout can use it.
             return fused_attention(query, key, value, bias, mask, **options)
         if self.implementation is not None and self.implementation != "xla":
             raise ConfigError(
                 f"{self.implementation!r} has no dropout of attention weights",
                 fix="dropout=0.0, implementation=None, or inference_mode(model)",
             )
+        # The op with dropout has no window: it becomes a part of the mask.
         if window is not None:
             places = jnp.arange(query.shape[-3]), jnp.arange(key.shape[-3])
             seen = attended_keys(*places, is_causal=causal, window=window)
@@ -307,19 +315,19 @@ class MultiHeadAttention(Module, Generic[C]):
     def with_cache(  # weft: skip(it refuses attention that is not causal)
         self, max_length: int, *, batch: Sequence[int] = (), dtype: Any = None
     ) -> MultiHeadAttention[KeyValueCache]:
-        """The same attention with an empty cache, for decoding step by step: `y, attention = attention(x)`.
+        """Returns this attention with an empty cache, for decoding step by step: `y, attention = attention(x)`.
 
-        Each call is given the next steps only, and attends to them and all before. In a whole model:
+        Each call takes only the next steps, which attend to themselves and to all earlier ones. In a whole model:
         `weft.at(model, InstanceOf(weft.MultiHeadAttention)).apply(lambda a: a.with_cache(256))`. A layer of a `Stack`
         gets one cache for each of its copies.
 
         Args:
             max_length: how many steps there is room for.
-            batch: the sizes of the batch's axes of what it will be given.
-            dtype: of what is kept; by default what the maps compute in.
+            batch: the sizes of the batch axes of the inputs to come.
+            dtype: the dtype of the cache; by default the dtype in which the maps compute.
 
         Raises:
-            CacheError: if the attention is not causal: there is no step that it could do without those to come.
+            CacheError: if the attention is not causal, because each step would need the steps after it.
 
         >>> attention = MultiHeadAttention(8, 2, causal=True, num_kv_heads=1, key=jax.random.key(0))
         >>> attention.with_cache(16, dtype=jnp.bfloat16).cache.keys.shape
@@ -334,14 +342,15 @@ class MultiHeadAttention(Module, Generic[C]):
         if dtype is None:
             dtype = next((one.dtype or one.kernel.dtype for one in made), jnp.float32)
         cache = KeyValueCache(max_length, self.num_kv_heads, self.head_features, batch=batch, dtype=dtype)
-        # In a stack of layers each array has axes in front, and so has each of the cache.
+        # In a `Stack` each array has an axis of layers in front, which the cache needs, too: each layer has its own
+        # keys.
         lead = made[0].kernel.shape[:-2] if made else ()
         if lead:
             cache = jax.tree.map(lambda array: jnp.tile(array, (*lead, *(1,) * array.ndim)), cache)
         return cast(Any, self.replace(cache=cache))
 
     def without_cache(self) -> MultiHeadAttention[None]:
-        """The same attention without its cache: pure again.
+        """Returns this attention without its cache, so that it is pure again.
 
         >>> attention = MultiHeadAttention(4, 2, causal=True, key=jax.random.key(0))
         >>> cached = attention.with_cache(8)
@@ -374,9 +383,11 @@ def _window(window: int | Sequence[int] | None) -> tuple[int, int] | None:
 
 
 def _broad(what: str, array: Any, query: Any, key: Any) -> Any:
-    """A mask or bias with all of its axes; refuses one of which nobody could tell what its axes are."""
+    """Gives a mask or bias all axes of the weights; refuses shapes whose axes would be ambiguous."""
     shape = (*query.shape[:-3], query.shape[-2], query.shape[-3], key.shape[-3])
     array = jnp.asarray(array)
+    # A mask of `(batch, q, kv)` would broadcast its batch against heads wherever both have one size. Only two axes or
+    # all of them say what they mean.
     if array.ndim == 2:
         array = jnp.expand_dims(array, range(len(shape) - 2))
     fits = array.ndim == len(shape) and all(mine in (1, size) for mine, size in zip(array.shape, shape, strict=True))

@@ -1,6 +1,6 @@
-"""Positions: how a layer that sees a set is told the order of what it sees.
+"""Positional encodings: give attention, which treats its input as a set, the order of a sequence.
 
-Four ways, each an op or a table, and a record that keeps its options:
+Four encodings, each an op or a table, and a record that holds the options:
 
 | record | what it does | where |
 |---|---|---|
@@ -9,8 +9,8 @@ Four ways, each an op or a table, and a record that keeps its options:
 | `SinusoidalPositions` | adds waves of the position | behind the embedding |
 | `LearnedPositions` | adds a row of a learned table | behind the embedding |
 
-Positions are counted from 0. While decoding, a model sees one step at a time: attention knows from its cache which it
-is, and the last two are told by `offset`.
+Positions count from 0. In decoding, a model sees one step at a time: attention knows the position from its cache, and
+the last two records take it as `offset`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def rope(
     scaling: float = 1.0,
     interleaved: bool = False,
 ) -> Float[Array, "*batch seq heads depth"]:
-    """Turns pairs of features by angles proportional to the position, so that products depend on distances alone.
+    """Rotates pairs of features by angles proportional to the position, so that products depend on distances alone.
 
     Args:
         x: queries or keys, of an even number of features.
@@ -70,7 +70,7 @@ def rope(
     >>> rope(jnp.ones((2, 1, 2)), jnp.array([0, 1])).round(3).tolist()
     [[[1.0, 1.0]], [[-0.30100002884864807, 1.3820000886917114]]]
     """
-    # A symbolic size stands for those that fit.
+    # A symbolic size may be even; an exported program is meant for sizes that fit.
     if isinstance(x.shape[-1], int) and x.shape[-1] % 2:
         raise AxisError(
             f"RoPE turns pairs of features, and {x.shape[-1]} are no pairs",
@@ -78,7 +78,7 @@ def rope(
             fix="an even head_features",
         )
     half = x.shape[-1] // 2
-    # Not in x's dtype: bfloat16 cannot tell positions above 256 apart.
+    # In float32, because bfloat16 has 8 bits: positions above 256 would share angles with their neighbours.
     angles = jnp.expand_dims(_angles(positions.astype(jnp.float32) / scaling, half, base), -2)
     wide = jnp.promote_types(x.dtype, jnp.float32)
     angles = lax.expand_dims(angles, range(x.ndim - angles.ndim)).astype(wide)
@@ -90,7 +90,7 @@ def rope(
         first, second = turning[..., :half], turning[..., half : 2 * half]
     turned = (first * cos - second * sin, second * cos + first * sin)
     y = jnp.reshape(jnp.stack(turned, -1), (*x.shape[:-1], 2 * half)) if interleaved else jnp.concatenate(turned, -1)
-    # Nothing is left over, which a symbolic size does not say.
+    # The last part is empty. With a symbolic size JAX does not know that, and would give the result another shape.
     return jnp.concatenate([y.astype(x.dtype), x[..., 2 * half :]], -1)
 
 
@@ -98,7 +98,7 @@ def rope(
 def turn(
     x: Float[Array, "*batch depth"], sin: Float[Array, "*#batch half"], cos: Float[Array, "*#batch half"]
 ) -> Float[Array, "*batch depth"]:
-    """Turns pairs of features, `i` and `i + half`, by angles whose sines and cosines are known.
+    """Rotates pairs of features, `i` and `i + half`, by angles given as sines and cosines.
 
     Args:
         x: an array of an even number of features.
@@ -129,7 +129,7 @@ def turn(
 def sinusoidal(  # weft: skip(a number decides the last size)
     positions: Num[Array, "*batch"], *, features: int, max_period: float = 10_000.0, dtype: Any = jnp.float32
 ) -> Float[Array, "*batch features"]:
-    """Waves of positions: sines in the first half of the features, cosines in the second.
+    """Encodes positions as waves: sines in the first half of the features, cosines in the second.
 
     Positions may be any numbers, such as the times of a diffusion process.
 
@@ -155,7 +155,7 @@ def sinusoidal(  # weft: skip(a number decides the last size)
 
 
 def _angles(places: Array, count: int, base: float) -> Any:
-    """Each place times so many frequencies: from 1 down, by equal factors; the next would be `1 / base`."""
+    """Multiplies positions by `count` frequencies, which fall from 1 by equal factors; the next would be `1 / base`."""
     fall = -float(np.log(base)) / max(count, 1)
     frequencies = jnp.exp(jnp.arange(count, dtype=jnp.float32) * fall)
     return jnp.expand_dims(places, -1) * lax.expand_dims(frequencies, range(places.ndim))
@@ -165,7 +165,7 @@ def _angles(places: Array, count: int, base: float) -> Any:
 def alibi(  # weft: skip(a number decides the size of an axis)
     query: Num[Array, "*batch q"], key: Num[Array, "kv"], *, num_heads: int
 ) -> Float[Array, "*batch num_heads q kv"]:
-    """What is added to the logits of attention: minus the distance, times a slope for each head.
+    """Returns the bias that ALiBi adds to the logits of attention: minus the distance, times a slope for each head.
 
     Args:
         query, key: the position of each.
@@ -177,8 +177,8 @@ def alibi(  # weft: skip(a number decides the size of an axis)
     Source: Press et al., "Train Short, Test Long: Attention with Linear Biases Enables Input Length Extrapolation",
     2021.
     """
-    # Of a number of heads that is no power of two, the paper takes the slopes of the power below, and for the rest
-    # every second one of the power above.
+    # For a number of heads that is no power of two, the paper takes the slopes for the power of two below, and fills up
+    # with every second slope for the power above.
     whole = 2 ** (num_heads.bit_length() - 1)
     slopes = [2.0 ** (-8 * i / whole) for i in range(1, whole + 1)]
     slopes += [2.0 ** (-4 * i / whole) for i in range(1, 2 * (num_heads - whole), 2)]
@@ -204,7 +204,7 @@ class ALiBi(Module):
     def __call__(  # weft: skip(a number decides the size of an axis)
         self, query: Num[Array, "*batch q"], key: Num[Array, "kv"], num_heads: int
     ) -> Float[Array, "*batch num_heads q kv"]:
-        """The bias.
+        """Returns the bias for the logits.
 
         Args:
             query, key: the position of each.
@@ -220,7 +220,7 @@ class RoPE(Module):
 
     Args:
         base: the slowest pair turns about this many times more slowly than the first.
-        scaling: what positions are divided by: 4 fits sequences four times as long as those that were trained on.
+        scaling: the number that divides positions: 4 allows sequences four times as long as in training.
         interleaved: whether pairs are neighbours, as in the paper, instead of features `i` and `i + half`, as in most
             checkpoints.
 
@@ -247,7 +247,7 @@ class RoPE(Module):
     def __call__(
         self, x: Float[Array, "*batch seq heads depth"], positions: Num[Array, "*#batch seq"] | None = None
     ) -> Float[Array, "*batch seq heads depth"]:
-        """Turns each place by its position.
+        """Rotates queries or keys by their positions.
 
         Args:
             x: queries or keys.
@@ -257,16 +257,17 @@ class RoPE(Module):
             AxisError: if the positions are not those of `x`, or the features are no pairs.
         """
         if positions is None:
+            # Counted along the axis of the sequence, which is the third from the end: heads and depth follow.
             positions = jnp.arange(x.shape[-3])
         check_places(positions, x.shape[:-2], "RoPE")
         return rope(x, positions, base=self.base, scaling=self.scaling, interleaved=self.interleaved)
 
 
 def check_places(positions: Any, shape: tuple[Any, ...], owner: str) -> None:
-    """Refuses positions that are not one for each place of a sequence.
+    """Refuses positions whose shape does not fit the sequence.
 
     Args:
-        positions: what was given.
+        positions: the positions of the call.
         shape: the axes of batch and sequence.
         owner: the layer, for the error.
 
@@ -285,16 +286,17 @@ def check_places(positions: Any, shape: tuple[Any, ...], owner: str) -> None:
 
 
 class _Positions(Module):
-    """Base of the layers that add a vector to each place of a sequence."""
+    """Base of the layers that add a vector to each position of a sequence."""
 
     def _added(self, x: Any, offset: Any) -> Any:
         places = offset + jnp.arange(x.shape[-2], dtype=jnp.int32)
+        # A float32 table would turn bfloat16 activations into float32.
         rows = self._rows(places).astype(x.dtype)
         return x + lax.broadcast_in_dim(laid_like(rows, x), x.shape, (x.ndim - 2, x.ndim - 1))
 
     @abc.abstractmethod
     def _rows(self, places: Any) -> Any:
-        """The vectors of positions."""
+        """Returns the vectors of positions."""
 
 
 class SinusoidalPositions(_Positions):
@@ -387,7 +389,7 @@ class LearnedPositions(_Positions):
         check_features(self, x, self.embedding.shape[-1])
         _check_sequence(self, x)
         length, first = self.embedding.shape[0], known_integer(offset)
-        # Symbolic sizes cannot be compared, and stand for those that fit.
+        # Symbolic sizes cannot be compared; an exported program is meant for sizes that fit.
         if isinstance(x.shape[-2], int) and isinstance(length, int) and (first or 0) + x.shape[-2] > length:
             raise AxisError(
                 f"LearnedPositions has {length} positions, and this sequence needs {(first or 0) + x.shape[-2]}",
@@ -399,7 +401,8 @@ class LearnedPositions(_Positions):
         return self._added(x, offset)
 
     def _rows(self, places: Any) -> Any:
-        # A negative position, which a traced offset may be, would count from the end.
+        # A traced offset may be negative, and indexing would count it from the end. As an index out of range it gives
+        # NaN.
         places = jnp.where(places < 0, self.embedding.shape[0], places)
         return embed(as_array(places), self.embedding)
 
@@ -413,7 +416,7 @@ def _check_sequence(layer: object, x: Any) -> None:
 
 
 def known_integer(value: Any) -> int | None:
-    """An integer's value, if it is known now: outside of compiled code.
+    """Returns the value of an integer, or None if it is traced or an array with axes.
 
     >>> known_integer(jnp.array(3)), jax.eval_shape(lambda i: known_integer(i), jnp.array(3))
     (3, None)

@@ -1,4 +1,4 @@
-"""TransformerBlock: attention and an MLP, each behind a norm and with a way around it."""
+"""TransformerBlock: attention and an MLP, each with a norm before it and a residual connection around it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from weft.modules.norms.norm import LayerNorm
 class TransformerBlock(Module, Generic[C]):
     """A block of a transformer, with the norms in front: `x + attention(norm(x))`, then `x + mlp(norm(x))`.
 
-    It is called like its attention: pure, `y = block(x)`, and `y, block = block(x)` once that has a cache. Many of them
-    are a `Stack`: `Stack(lambda key: TransformerBlock(64, 4, causal=True, key=key), 12, key=key)`.
+    The block is called like its attention: `y = block(x)`, or `y, block = block(x)` if the attention has a cache. Use
+    `Stack` for many blocks: `Stack(lambda key: TransformerBlock(64, 4, causal=True, key=key), 12, key=key)`.
 
     Args:
         features: size of the last axis of what is given and returned.
@@ -33,12 +33,12 @@ class TransformerBlock(Module, Generic[C]):
         activation: of the MLP.
         norm: makes a norm from a size, such as `weft.RMSNorm`.
         mlp: makes another layer from a key, in place of the MLP.
-        dropout: the probability that an element of what attention and MLP add is dropped, and an attention weight. The
-            call then needs a key, but for `inference_mode(model)`.
+        dropout: the probability with which elements of the two residual branches, and attention weights, are dropped.
+            The call then needs a key, except in `inference_mode(model)`.
         use_bias: whether the linear maps add a bias.
         dtype: the dtype to compute in; by default what input and parameters promote to.
         param_dtype: the dtype of the parameters.
-        options: further ones of `MultiHeadAttention`, such as `causal`, `num_kv_heads`, `rope` or `window`.
+        options: further options of `MultiHeadAttention`, such as `causal`, `num_kv_heads`, `rope` or `window`.
 
     Raises:
         ConfigError: if sizes do not fit.
@@ -83,6 +83,7 @@ class TransformerBlock(Module, Generic[C]):
     ):
         attention_key, mlp_key = parameter_keys(key, 2, "TransformerBlock")
         linear: dict[str, Any] = {"use_bias": use_bias, "dtype": dtype, "param_dtype": param_dtype}
+        # The dropout rate of the block holds for attention weights, too.
         self.attention = MultiHeadAttention(
             features, num_heads, key=attention_key, **{"dropout": dropout, **linear, **options}
         )
@@ -119,6 +120,7 @@ class TransformerBlock(Module, Generic[C]):
         Returns:
             `y`, or `(y, successor)` if the attention has a cache.
         """
+        # Three keys for three draws: attention weights and the two branches must not be dropped by the same pattern.
         keys = (None,) * 3 if key is None else tuple(jax.random.split(key, 3))
         options = {"mask": mask, "bias": bias, "positions": positions, "key": keys[0]}
         where = "TransformerBlock.attention"

@@ -1,4 +1,4 @@
-"""Atomic replacement: a file is written beside its target and then moved over it.
+"""Atomic replacement: writes a file next to its target, and then moves it over the target.
 
 A reader, a second writer or a crash sees the old file or the new one, never a part. What makes that hold:
 
@@ -30,9 +30,9 @@ except ImportError:  # not on Windows, where a file that is open cannot be remov
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A new file that takes the place of `path` if the block ends well, and vanishes if it does not.
+    """Yields a new file that replaces `path` when the block succeeds, and is removed when the block fails.
 
-    Of a link the target is replaced; a file that was there before passes on its mode and owner.
+    For a link, its target is replaced. The new file gets the mode and owner of the old one.
 
     Raises:
         OSError: if it cannot be written; what was there before is untouched.
@@ -45,8 +45,11 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         with file:
             yield file
             file.flush()
+            # Without this, a crash of the machine may leave the new name with an empty file: the move can reach the
+            # disk first.
             os.fsync(file.fileno())
-            # Before it is closed, as the lock must outlive the temporary name; Windows moves no open file.
+            # Moved while it is open: once it is closed its lock is gone, and another writer would remove it as a stray.
+            # Windows cannot move an open file, and has no such locks.
             if fcntl is not None:
                 os.replace(temporary, target)
         if fcntl is None:
@@ -57,7 +60,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def _stray_prefix(target: Path) -> str:
-    """How the names of a target's strays begin. File systems take 255 bytes, so a long name is hashed."""
+    """Returns the prefix of the names of a target's strays. Names have 255 bytes at most, so a long name is hashed."""
     name = os.fsencode(target.name)
     return f".{target.name}." if len(name) < 200 else f".{hashlib.sha256(name).hexdigest()}."
 
@@ -74,6 +77,7 @@ def _status(target: Path) -> os.stat_result | None:
         status = target.stat()
     except FileNotFoundError:
         return None
+    # Checked before anything is written: the final move would fail only after minutes of writing.
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
     if not stat.S_ISREG(status.st_mode):  # a pipe or a device would be gone afterwards
@@ -82,7 +86,8 @@ def _status(target: Path) -> os.stat_result | None:
 
 
 def _create(target: Path, before: os.stat_result | None) -> tuple[BinaryIO, Path]:
-    # Created with the old mode, not given it later: whoever opens a file while it is readable goes on reading it.
+    # Created with the old mode. If the mode were set later, another user could open the file in between, and an open
+    # file stays readable whatever its mode becomes.
     mode = 0o666 if before is None else stat.S_IMODE(before.st_mode) & 0o777
     while True:
         temporary = target.with_name(f"{_stray_prefix(target)}{os.getpid()}-{secrets.token_hex(4)}")
@@ -112,13 +117,13 @@ def _take_over(descriptor: int, before: os.stat_result) -> None:
         try:
             os.fchown(descriptor, before.st_uid, before.st_gid)
         except PermissionError:
-            # What was meant for the old group is not meant for the writer's.
+            # The file keeps the writer's group, whose members were not meant to have the old group's permissions.
             mode &= ~0o070
     os.fchmod(descriptor, mode)
 
 
 def is_still(descriptor: int, path: Path) -> bool:
-    """Whether a file that was opened under a name is still the one of that name."""
+    """Whether an open file still has the name under which it was opened."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
@@ -126,7 +131,7 @@ def is_still(descriptor: int, path: Path) -> bool:
 
 
 def lock(descriptor: int, *, wait: bool) -> bool | None:
-    """Whether this process has the lock on a file now; None where the file system, or the system, has no locks."""
+    """Takes the lock on a file; returns whether this process has it now, or None if there are no locks here."""
     if fcntl is None:
         return None
     try:
@@ -140,10 +145,10 @@ def _clear_strays(target: Path) -> None:
     stray = re.compile(rf"{re.escape(_stray_prefix(target))}\d+-[0-9a-f]{{8}}")
     try:
         names = os.listdir(target.parent)
-    except PermissionError:  # one may write into a folder that one may not list
+    except PermissionError:  # a folder may be writable without being listable
         return
     for name in filter(stray.fullmatch, names):
-        # Another's stray may go away, or turn out to be none, at any moment.
+        # Another process may remove the stray, or be writing it, at any moment.
         with contextlib.suppress(OSError):
             _clear(target.with_name(name))
 
@@ -154,6 +159,7 @@ def _clear(stray: Path) -> None:
         return
     descriptor = os.open(stray, os.O_RDONLY | os.O_NOFOLLOW)
     try:
+        # The lock is free only if the writer is dead: the kernel releases it with the process.
         if lock(descriptor, wait=False):
             stray.unlink()
     finally:

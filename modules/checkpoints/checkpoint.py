@@ -1,9 +1,9 @@
 """Checkpoints: a tree of records in one safetensors file.
 
-Every array, and every Python number outside of records, is *data*: stored under its path, and restored. What else a
-tree is made of is *configuration* (see `checkpoint_configuration`): stored as text and compared with the tree that one
-loads into, from which it comes. The header also holds a digest, so that a damaged file is found out
-(`checkpoint_format`), and a file is written beside its target and then moved over it (`checkpoint_atomic`).
+Every array, and every Python number outside of records, is *data*: stored under its path, and restored. Everything else
+in a tree is *configuration* (see `configuration`): stored as text and compared with the tree that one loads into, which
+supplies the values. The header also has a digest, which detects damage (`format`), and a file is written next to its
+target and then moved over it (`atomic`).
 """
 
 from __future__ import annotations
@@ -31,14 +31,13 @@ T = TypeVar("T")
 
 @cutting
 def save_checkpoint(path: str | os.PathLike[str], tree: Any) -> None:
-    """Writes a tree, all or nothing; one array at a time passes through the memory of the host.
+    """Writes a tree to a file atomically; host memory holds one array at a time.
 
     Arrays are stored bit for bit under their paths, and so are Python numbers outside of records. Everything else is
     configuration: it is stored as text, for `load_checkpoint` to compare.
 
     Args:
-        path: the file; its folder must exist. Of a link the target is written; a file that is there already passes on
-            its mode.
+        path: the file; its folder must exist. For a link, its target is written; an existing file's mode is kept.
         tree: records and containers. Random keys are stored as their data.
 
     Raises:
@@ -56,8 +55,11 @@ def save_checkpoint(path: str | os.PathLike[str], tree: Any) -> None:
 
     Source: the format, https://github.com/huggingface/safetensors.
     """
+    # Names are checked before the file is created, so that a tree with two equal paths leaves the old file alone.
     leaves = by_name(leaf for leaf in iter_leaves(tree) if leaf.dynamic)
+    # Contents are functions that make arrays: host memory then holds one array at a time.
     contents = {name: content_of(leaf.value, name) for name, leaf in leaves.items()}
+    # Numbers outside of records are data; told as configuration as well, a new step number would be a mismatch.
     told = {path: description for path, description in configuration(tree).items() if path not in leaves}
     with replacing(path) as file:
         form.write(file, contents, {"configuration": json.dumps(told)})
@@ -139,7 +141,7 @@ def load_checkpoint(  # weft: skip(it reads a file)
         if not all(map(is_description, saved.values())):
             raise source.damaged()
         offer = Offer(source.path, source.entries, saved, described=bool(source.version))
-        # What does not fit may have been damaged, and then that is what should be said.
+        # An array that does not fit may be the result of damage. So the digest is checked before a misfit is reported.
         return loaded(offer, like, options, functools.partial(_read, source), source.check)
 
 

@@ -1,4 +1,4 @@
-"""Configuration in checkpoints: everything of a tree that is not an array, as texts that can be saved and compared.
+"""Describes the configuration of a tree, all of it but its arrays, as text that can be saved and compared.
 
 Each record, container and configuration value has an entry under its path: `heads` is `8`, `act` is
 `jax.nn:relu`, `layers` is a `list`, `layers[0]` is of class `weft:Linear`. A value is never built from such
@@ -48,11 +48,12 @@ from weft.core.records.statics import Static
 Description = str | dict[str, Any]
 
 _ATOMS = (type(None), bool, int, float, complex, str, bytes, type(...))
+# Objects may refer to each other in circles; what is nested deeper is described as `...`.
 _DEEPEST = 40
 
 
 def configuration(tree: Any) -> dict[str, Description]:
-    """The description of everything of a tree that is not an array, by path."""
+    """Returns the description of each part of a tree that is no array, by path."""
     values = ((path, describe(value)) for path, value in iter_configuration(tree))
     return {format_path(path): description for path, description in (*_nodes(tree, ()), *values)}
 
@@ -75,7 +76,7 @@ def is_empty_field(path: str, told: Mapping[str, Description]) -> bool:
 
 
 def _nodes(node: Any, path: Path) -> Iterator[tuple[Path, Description]]:
-    """What records and containers are, and where there is None: their children's paths say the rest."""
+    """Yields descriptions of records, containers and Nones; the paths of children say the rest."""
     if node is None:
         yield path, describe(None)
     elif isinstance(node, eqx.Module):
@@ -95,7 +96,7 @@ def _nodes(node: Any, path: Path) -> Iterator[tuple[Path, Description]]:
 
 
 def describe(value: Any) -> Description:
-    """What can be said of a value in another process too."""
+    """Describes a value by properties that another process can compare."""
     return fold(value, _look, _combine, lambda level: "...", _DEEPEST)
 
 
@@ -116,6 +117,7 @@ def _look(value: Any) -> Description | Makeup:
         return makeup
     if callable(value) and isinstance(_qualname(value), str):
         return _look_at_function(value)
+    # A repr with an address in it is different in each process.
     if type(value).__repr__ is not object.__repr__ and not dataclasses.is_dataclass(value):
         return _of_type(value, {"repr": re.sub(r"\b0x[0-9a-fA-F]{4,}", "0x", repr(value))})
     return makeup
@@ -126,6 +128,7 @@ def _combine(value: Any, makeup: Makeup, parts: list[Description]) -> Descriptio
     if makeup.sort == "mapping":
         names = [show(describe(name)) for name in names]
     elif makeup.sort == "set":
+        # The order of a set depends on the process: Python seeds the hashes of strings.
         parts.sort(key=lambda part: json.dumps(part, sort_keys=True))
     elif type(value) is tuple and all(isinstance(part, str) for part in parts):
         return f"({', '.join(map(str, parts))}{',' if len(parts) == 1 else ''})"
@@ -136,7 +139,7 @@ def _combine(value: Any, makeup: Makeup, parts: list[Description]) -> Descriptio
 
 
 def _dtype(value: Any) -> np.dtype[Any] | None:
-    """The dtype that a value is, or stands for as a class of scalars: `jnp.float32` and `np.float32` are one."""
+    """Returns the dtype that a value is or stands for: `jnp.float32` and `np.float32` are the same."""
     scalar = isinstance(value, type) and (issubclass(value, np.generic) or isinstance(value, type(jnp.float32)))
     return np.dtype(value) if isinstance(value, np.dtype) or scalar else None
 
@@ -168,7 +171,8 @@ def _name(value: Any) -> str:
     module, qualname = getattr(value, "__module__", None), str(_qualname(value))
     if not isinstance(module, str):
         return f":{qualname}"
-    # The outermost package that offers it: `weft:Linear` stays when `weft.modules.dense.linear` is cut in two.
+    # The outermost package that exports the value: a file that says `weft:Linear` still loads after the module
+    # `weft.modules.dense.linear` has been split.
     packages = [module[:i] for i, letter in enumerate(module) if letter == "."]
     offering = (package for package in packages if named(package, qualname) is value)
     return f"{next(offering, module)}:{qualname}"
@@ -185,7 +189,8 @@ def _look_at_function(value: Any) -> Description | Makeup:
         return Makeup("method", ("self",), (owner,))
     name = _name(value)
     named, underlying = _value_named(name), _underlying(value)
-    # A function that was defined again, as notebooks do, is not found under its name, but one with its code is.
+    # In a notebook a cell that runs twice defines its function anew. The name then leads to another object with the
+    # same code, which counts as the same function.
     is_same = named is value or (
         named is not NOTHING and underlying is not None and _code_of(named) == underlying.__code__
     )
@@ -193,7 +198,7 @@ def _look_at_function(value: Any) -> Description | Makeup:
 
 
 def _underlying(value: Any) -> Any:
-    """The Python function inside of decorated ones (jitted ones, say); None if there is none."""
+    """Returns the Python function inside of wrappers such as `jax.jit`; None if there is none."""
     for _ in range(_DEEPEST):
         if isinstance(getattr(value, "__code__", None), CodeType):
             return value
@@ -212,6 +217,8 @@ def _code(function: Any) -> dict[str, Any]:
 
 
 def _hash_code(code: CodeType) -> Any:
+    # Nested code objects are hashed in the same way: their repr has an address and a file in it, which differ between
+    # processes.
     digest = hashlib.sha256(code.co_code)
     for const in code.co_consts:
         inner = isinstance(const, CodeType)
@@ -256,7 +263,8 @@ def difference(
     (("'a'", '1'), '3', '4')
     """
     if isinstance(saved, str) or isinstance(here, str):
-        # A function may turn its own 100 into 100.0 when it is first called, and schedules of optax do.
+        # optax's schedules turn a captured 100 into 100.0 at their first call, so a used schedule would not match a new
+        # one.
         same = saved == here or (closed_over and _number(saved) is not None and _number(saved) == _number(here))
         return None if same else ((), saved, here)
     parts, own = saved.get("parts", {}), here.get("parts", {})
@@ -287,12 +295,14 @@ def _names_agree(saved: str, here: str) -> bool:
     if qualname != own_qualname:
         return False
     one_package = module.partition(".")[0] == own.partition(".")[0]
+    # A script's module is `__main__` when it runs and has its own name when it is imported.
     return "__main__" in (module, own) or (saved_value is NOTHING and one_package and "._" in module + own)
 
 
 def _codes_agree(saved: str | None, here: str | None) -> bool:
     if saved is None or here is None or saved == here:
         return saved == here
+    # Bytecode differs between versions of Python and of the package, so hashes count within one version only.
     return saved.rpartition(" ")[0] != here.rpartition(" ")[0]
 
 

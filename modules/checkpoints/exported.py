@@ -96,10 +96,12 @@ def export(
 
         def run(flat: Mapping[str, Any]) -> dict[str, Any]:
             arguments = structure.build([_wrapped(flat[name], keys.get(name)) for name in names])
+            # Reversed, so that of several arguments with one treedef the first one counts.
             nodes = {node: i for i, node in reversed(list(enumerate(_nodes(arguments))))}
             before = jax.tree.leaves(arguments)
             by_position, by_name = statics.complete(*_as_passed(parameters, len(args), arguments))
             out = jitted(*by_position, **by_name)
+            # JAX's export drops such writes without a word: the serving process would keep stale objects.
             _refuse_writes(before, arguments, out)
             _refuse_statics(out)
             notes["output"] = _outline(out, (), nodes)
@@ -125,7 +127,7 @@ class Exported:
         self.program = program
         self._notes = notes
         self._out = out
-        self._call = jax.jit(program.call)  # JAX would compile it in each call
+        self._call = jax.jit(program.call)  # `program.call` by itself is compiled at each call
         self._known: tuple[Structure, list[Structure]] | None = None
 
     @cutting
@@ -147,6 +149,7 @@ class Exported:
         arguments = _by_name(self._notes["parameters"], args, kwargs)
         structure, flat, _ = _flattened(arguments)
         known = self._known
+        # To compare configuration takes far longer than a call, so it is done once for each treedef.
         if known is None or known[0] != structure:
             self._compare(flat, _configuration(arguments, flat))
             known = self._known = (structure, list(_nodes(arguments)))
@@ -157,7 +160,7 @@ class Exported:
         return _built(self._notes["output"], out, known[1])
 
     def flatten(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """The arguments as the program takes them: arrays by path, which NumPy can save.
+        """Returns the arguments in the form that the program takes: a dict of arrays by path, which NumPy can save.
 
         >>> import jax.numpy as jnp
         >>> export(lambda model, x: model["w"] * x)({"w": jnp.ones(2)}, 3.0).flatten({"w": jnp.ones(2)}, 4.0)
@@ -166,7 +169,7 @@ class Exported:
         return _flattened(_by_name(self._notes["parameters"], args, kwargs))[1]
 
     def serialize(self, *, vjp_order: int = 0) -> bytes:
-        """The program as bytes, for `jax.export.deserialize` in any process, and for `load_exported` where weft is.
+        """Returns the program as bytes, for `jax.export.deserialize` in any process, or `load_exported` with weft.
 
         Args:
             vjp_order: how often the program can be differentiated in reverse once it is loaded.
@@ -176,6 +179,7 @@ class Exported:
         return b"".join((program, notes, _LENGTH.pack(len(notes)), _MAGIC))
 
     def _compare(self, flat: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+        # Types are compared together with configuration, so that one error names everything that differs.
         (wanted,), _ = jax.tree.unflatten(self.program.in_tree, self.program.in_avals)
         saved = {**self._notes["configuration"], **{path: _type(wanted[path]) for path in wanted.keys() - flat.keys()}}
         here = {**here, **{path: _type(flat[path]) for path in flat.keys() - wanted.keys()}}
@@ -193,7 +197,7 @@ def load_exported(data: bytes, *, out: Any = None) -> Exported:  # weft: skip(it
     Args:
         data: what `Exported.serialize` gave. A program can do whatever JAX can: load only what you trust.
         out: a tree like what the function returns, of arrays or `jax.ShapeDtypeStruct`s: for a function that returns
-            records of another make than those it is called with.
+            records with other treedefs than its arguments have.
 
     Raises:
         StructureError: if it is something else, or is cut, or `out` is not like the output.
@@ -210,6 +214,7 @@ def load_exported(data: bytes, *, out: Any = None) -> Exported:  # weft: skip(it
         )
     end = len(data) - len(_MAGIC) - _LENGTH.size
     start = end - _LENGTH.unpack_from(data, end)[0]
+    # JAX's part is cut off, although its flatbuffer would ignore the notes behind it.
     program = jax_export.deserialize(bytearray(data[:start]))
     like = None if out is None else take_apart(out)[0]
     given = jax.tree.unflatten(program.out_tree, program.out_avals)
@@ -226,7 +231,7 @@ def load_exported(data: bytes, *, out: Any = None) -> Exported:  # weft: skip(it
 
 
 def _by_name(parameters: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments as one tree, whose paths begin with the names of parameters."""
+    """Joins the arguments to one tree, whose paths begin with the names of parameters."""
     rest = {"args": tuple(args[len(parameters) :])} if len(args) > len(parameters) else {}
     return dict(**dict(zip(parameters, args, strict=False)), **rest, **kwargs)
 
@@ -246,6 +251,7 @@ def _flattened(tree: Any) -> tuple[Structure, dict[str, Any], dict[str, str]]:
     """A tree's structure, its arrays by path with the data of random keys, and the implementations of these."""
     structure, leaves = take_apart(tree)
     flat = {_name(leaf.path): leaf.value for leaf in leaves}
+    # Two keys may print alike, and the program would lose one of the arrays.
     if len(flat) < len(leaves):
         twice = [name for name, count in Counter(_name(leaf.path) for leaf in leaves).items() if count > 1]
         raise StructureError("two arrays have one path", at=twice, fix="rename a key")
@@ -273,7 +279,7 @@ def _configuration(tree: Any, flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _children(node: Any) -> list[tuple[Any, Any]] | None:
-    """What a node holds of arrays, by key; None if it is a leaf."""
+    """Returns the children of a node that may hold arrays, by key; None if the node is a leaf."""
     level = trees.flatten_one_level(node)
     return None if level is None else [(key_part(key), child) for key, child in level[0] if type(child) is not Static]
 
@@ -292,7 +298,7 @@ def _nodes(tree: Any) -> Iterator[Structure]:
 
 
 def _outline(node: Any, path: Path, nodes: Mapping[Structure, int]) -> Any:
-    """How an output is made of a flat dict, as JSON: of the names of its arrays, its containers, and of `nodes`."""
+    """Describes as JSON how to rebuild an output from a flat dict: array names, containers, and numbers of `nodes`."""
     children = _children(node)
     if node is None or children is None:
         return None if node is None else _name(path)
@@ -305,7 +311,7 @@ def _outline(node: Any, path: Path, nodes: Mapping[Structure, int]) -> Any:
 
 
 def _built(outline: Any, flat: Mapping[str, Any], nodes: Sequence[Structure]) -> Any:
-    """The output that an outline is of."""
+    """Rebuilds the output that an outline describes."""
     if outline is None or isinstance(outline, str):
         return outline and flat[outline]
     kind, *parts = outline

@@ -1,7 +1,7 @@
-"""Which array of a checkpoint goes to which leaf of a tree, what does not fit, and which option would mend that.
+"""Matches the arrays of a checkpoint with the leaves of a tree, and finds options that would resolve mismatches.
 
-Nothing of an array is read before all of it fits. An error advises what was tried: the fewest options of the call with
-which nothing would be left to complain of.
+No array is read before everything fits. The advice in an error was tried: the fewest options of the call with which
+nothing would mismatch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from weft.modules.checkpoints.kinds import dtype_of
 from weft.modules.checkpoints.leaves import Cast, as_leaf, kind_of, needs_x64, show_type, target_of
 from weft.modules.checkpoints.names import Rename, around, is_inside, refuse_two_at_one_path, renamed
 
-# As many lines of one error as one reads.
+# Lines of one error: a wrong tree mismatches at every leaf, and nobody reads a thousand lines.
 _LINES = 8
 
 Read = Callable[[Mapping[str, Target], Mapping[str, Any]], dict[str, Any]]
@@ -38,7 +38,7 @@ class LoadOptions(TypedDict, total=False):
 
 
 class LoadReport(NamedTuple):
-    """What a partial load did not do.
+    """The paths and names that a partial load left out.
 
     Attributes:
         missing: the paths of `like` that the file has nothing for; they are as `like` has them.
@@ -55,7 +55,7 @@ class LoadReport(NamedTuple):
 
 @dataclass(frozen=True)
 class Offer:
-    """What a checkpoint holds.
+    """The contents of a checkpoint.
 
     Attributes:
         place: its file or folder, for messages.
@@ -81,7 +81,7 @@ class Options:
 
 
 class Fit(NamedTuple):
-    """What goes where: targets by path; a line for whatever does not fit; the names that nothing is done with."""
+    """A match: targets by path, a line for each mismatch, and the names in the file that are not used."""
 
     targets: dict[str, Target]
     lines: list[str]
@@ -89,7 +89,7 @@ class Fit(NamedTuple):
 
 
 def loaded(offer: Offer, like: Any, options: Options, read: Read, check: Callable[[], None] = lambda: None) -> Any:
-    """A tree like another one, of what a checkpoint offers; with `partial` that and a `LoadReport`.
+    """Loads a checkpoint into a tree like another one; with `partial`, returns a `LoadReport` as well.
 
     Args:
         offer: what the checkpoint holds.
@@ -115,6 +115,7 @@ def loaded(offer: Offer, like: Any, options: Options, read: Read, check: Callabl
             at=[*map(brief, lines[:_LINES]), *more],
             fix=_advice(offer, wanted, here, options),
         )
+    # JAX would read float64 as float32 with a warning at most, and a resumed run would differ.
     _refuse_narrowing(targets, wanted)
     values = read(targets, wanted)
     tree = structure.build([values.get(name, value) for name, value in wanted.items()])
@@ -147,11 +148,12 @@ def by_name(leaves: Iterable[Leaf]) -> dict[str, Leaf]:
 
 
 def fit(offer: Offer, wanted: Mapping[str, Any], here: Mapping[str, Description], options: Options) -> Fit:
-    """Finds the target of each leaf that is wanted, and what does not fit."""
+    """Finds the target of each wanted leaf, and all mismatches."""
     names = {**dict.fromkeys(entry.name for entry in offer.entries), **offer.told}
     paths = renamed(options.rename, names, offer.place)
     chosen = {entry.name: paths[entry.name] for entry in offer.entries}
     refuse_two_at_one_path(chosen, offer.place)
+    # Two names at one path were refused above, so no entry overwrites another here.
     entries = {path: entry for entry in offer.entries if (path := chosen[entry.name]) is not None}
     lines: list[str] = []
     if options.strict and offer.told:
@@ -187,11 +189,11 @@ def differing_configuration(
     paths: Mapping[str, str | None],
     only_common: bool,
 ) -> list[str]:
-    """A line for each path at which configuration differs, but none for what is inside of such a path."""
-    # What holds something that was renamed is another container by that.
+    """Returns a line for each path at which configuration differs; paths inside of such a path get none."""
+    # A container around renamed names has other children than before, so it is not compared.
     changed = around(paths)
     moved: dict[str, Description] = {}
-    # Said explicitly, a path counts for more than one that was merely kept: those come last.
+    # Explicitly renamed names are sorted last, so that at a path that two names claim the renamed one wins.
     for name in sorted(saved, key=lambda name: paths[name] != name):
         path = paths[name]
         if path is not None and (path != name or name not in changed):
@@ -202,6 +204,7 @@ def differing_configuration(
         missing = path not in moved or path not in here
         if (missing and only_common) or (last is not None and is_inside(path, last)):
             continue
+        # A class may gain an optional field: files from before it have nothing there, and still load.
         if path not in moved and is_empty_field(path, here):
             continue
         line = _difference_at(path, moved.get(path), here.get(path))
@@ -240,18 +243,19 @@ def _refuse_narrowing(targets: Mapping[str, Target], wanted: Mapping[str, Any]) 
 
 
 def _advice(offer: Offer, wanted: Mapping[str, Any], here: Mapping[str, Description], options: Options) -> str:
-    """The fewest changes to a call after which all of the checkpoint fits."""
+    """Returns the fewest changes to the call with which the whole checkpoint fits."""
 
     def mends(options: Options, wanted: Mapping[str, Any]) -> bool:
         try:
             renamed = fit(offer, wanted, here, options)
         except CheckpointError:
             return False
-        # To leave nearly everything out would be no help.
+        # `partial=True` makes any two trees fit, by loading nothing: such advice is no help.
         return not renamed.lines and 2 * len(renamed.targets) >= min(len(wanted), len(offer.entries))
 
     changes = list(_changes(offer, wanted, options))
     others = {entry.name: entry for entry in offer.entries if _has_other_shape(entry, wanted.get(entry.name))}
+    # Tried last: another shape means another model, for which no option of the call helps.
     stand_ins = {name: jax.ShapeDtypeStruct(entry.shape, dtype_of(entry.kind)) for name, entry in others.items()}
     for replaced in ({}, stand_ins) if stand_ins else ({},):
         reshape = [_show_stand_in(next(iter(others.values())), wanted)] if replaced else []
@@ -278,6 +282,7 @@ def _changes(offer: Offer, wanted: Mapping[str, Any], options: Options) -> Itera
     if options.cast is None:
         yield {"cast": "like"}, 'dtype="like", which casts what was saved to the dtypes of the tree that you load into'
     rename = _likely_rename(offer, wanted) if options.rename is None else None
+    # Names come from files and may be of any length; an advice is one line.
     if rename is not None and len(f"rename={rename}") <= 200:
         yield {"rename": rename}, f"rename={rename}"
     if not options.partial:

@@ -1,4 +1,4 @@
-"""Checkpoints of a run in a folder, by Orbax: of sharded arrays, from many processes, written behind the run's back.
+"""Checkpoints of a run in a folder, by Orbax: sharded arrays, many processes, written asynchronously.
 
 `save_checkpoint` writes one file from one process. Here each process writes what its devices hold, and reads what they
 are to hold, so a checkpoint can be loaded onto another mesh or another number of processes. Orbax writes each step
@@ -34,13 +34,14 @@ from weft.modules.checkpoints.writing import Writer
 
 T = TypeVar("T")
 
-# The folders that somebody may still write to.
+# Checkpoints that are not closed. A weak set, so that it keeps no run alive.
 _open: weakref.WeakSet[Checkpoints] = weakref.WeakSet()
 
 
 def _finish() -> None:
     for checkpoints in list(_open):
         # Closing waits for the other processes, one of which may have failed.
+        # Each process would wait for the others in `close`, and one that failed never comes.
         if jax.process_count() == 1:
             checkpoints.close()
         else:
@@ -102,7 +103,7 @@ class Checkpoints:
 
     @property
     def steps(self) -> list[int]:
-        """The steps that there are, once what is being written is there."""
+        """The steps in the folder, after waiting for a step that is being written."""
         self.wait()
         return sorted(int(place.name) for place in self.folder.iterdir() if _is_whole(place))
 
@@ -113,7 +114,7 @@ class Checkpoints:
 
     @cutting
     def save(self, step: int, tree: Any) -> None:
-        """Writes a tree as a step; what it holds may be changed or donated as soon as this returns.
+        """Writes a tree as a step; its arrays may be changed or donated as soon as this returns.
 
         Args:
             step: its number, 0 or more.
@@ -135,6 +136,7 @@ class Checkpoints:
             raise CheckpointError(
                 f"there is a checkpoint of step {number} already", at=str(self.folder), fix="save a later step"
             )
+        # A step that a killed process left incomplete: Orbax would take the folder for a finished one.
         if (self.folder / str(number)).exists():
             raise CheckpointError(
                 f"there is a part of a checkpoint of step {number}",
@@ -144,9 +146,10 @@ class Checkpoints:
         arrays, manifest = content(tree)
         if self._writer is None:
             self._writer = Writer(self.folder, self._keep)
-            # Of checkpoints that nobody refers to any more, the last save is written, too.
+            # If the object is garbage-collected without `close`, its last save is written all the same.
             self._end = weakref.finalize(self, self._writer.close)
-            self._end.atexit = False  # `_finish` knows better
+            # `_finish` does this at exit, in the right order: `atexit` comes too late for Orbax's threads.
+            self._end.atexit = False
             _open.add(self)
             _finish_at_exit()
         self._writer.save(number, arrays, manifest)
@@ -224,6 +227,7 @@ class Checkpoints:
 
 def _number_of(step: Any) -> int:
     try:
+        # `True` is an index for Python, and would be step 1.
         number = -1 if isinstance(step, bool) else operator.index(step)
     except TypeError:
         number = -1
@@ -235,6 +239,7 @@ def _number_of(step: Any) -> int:
 def _is_whole(place: Path) -> bool:
     """Whether a folder is one of a step, with what Orbax writes to it at last and deletes at first."""
     is_step = place.name.isdecimal() and str(int(place.name)) == place.name
+    # Orbax writes this file last and removes it first, so its presence means that the rest is there.
     files = ["_CHECKPOINT_METADATA", *([f"{MANIFEST}/metadata"] if (place / MANIFEST).is_dir() else [])]
     return is_step and all((place / file).is_file() for file in files)
 
@@ -293,6 +298,7 @@ def load_orbax(  # weft: skip(it reads a folder)
     options = Options(rename, cast_of(dtype), partial, strict)
     folder = Path(path).absolute()
     manifest = read_manifest(folder)
+    # Other programs have their arrays in the folder itself.
     source = folder / ARRAYS if (folder / ARRAYS).is_dir() else folder
     entries, told = (entries_in(source), {}) if manifest is None else manifest
     offer = Offer(str(folder), entries, told, described=manifest is not None)

@@ -1,4 +1,4 @@
-"""The file format of checkpoints: safetensors, with a digest and what an array's bytes do not say in its metadata.
+"""The file format of checkpoints: safetensors, with a digest and the kinds of arrays in the metadata.
 
 https://github.com/huggingface/safetensors: a length, a JSON header (for each array its dtype, shape and place; a
 mapping of texts under `__metadata__`), then the arrays' bytes one behind the other. The library judges headers; reading
@@ -132,7 +132,8 @@ def write(  # weft: skip(it writes a file)
     Raises:
         CheckpointError: if the header would be longer than readers of the format allow.
     """
-    # The longest items first, as the library has it: each array then lies at a multiple of its item's size.
+    # The longest items first, as the library orders them: each array then starts at a multiple of its item size, so
+    # that readers can map the file without a copy.
     contents = dict(sorted(contents.items(), key=lambda item: -item[1].stored[0].itemsize))
     header = _header(contents, metadata)
     digest = hashlib.sha256(header)
@@ -141,13 +142,14 @@ def write(  # weft: skip(it writes a file)
         for chunk in _chunks(content.array()):
             digest.update(chunk)
             file.write(chunk)
+    # The digest covers the header with zeros in this place, so that it can be written after the last array.
     file.seek(header.index(_NO_DIGEST.encode()))
     file.write(digest.hexdigest().encode())
 
 
 def _header(contents: Mapping[str, Content], metadata: Mapping[str, str]) -> bytes:
     told = {
-        # First of all, so that the place for the digest is the first that looks like one.
+        # The first entry, so that `index` finds this placeholder and not a text of zeros in the user's metadata.
         "sha256": _NO_DIGEST,
         "weft": str(VERSION),
         "kinds": json.dumps({n: (c.kind, c.shape) for n, c in contents.items() if c.kind != _told_by(c.stored[0])}),
@@ -164,6 +166,7 @@ def _header(contents: Mapping[str, Content], metadata: Mapping[str, str]) -> byt
         header[name] = {"dtype": _NAMES.get(dtype, "U8"), "shape": shape, "data_offsets": [offset, end]}
         offset = end
     text = json.dumps(header).encode()
+    # Padded with spaces, as the format asks, so that the arrays start at a multiple of 8 bytes.
     text += b" " * (-len(text) % 8)
     if len(text) > _LONGEST_HEADER:
         raise CheckpointError(
@@ -206,6 +209,7 @@ class Source:
         self._prefix += file.read(int.from_bytes(self._prefix, "little"))
         try:
             header: dict[str, Any] = json.loads(self._prefix[8:])
+        # Deeply nested JSON from a forged file overflows the stack of Python's parser.
         except (ValueError, RecursionError) as error:  # the library skips what it does not know; Python reads it
             raise self.damaged(str(error)) from None
         self.metadata: dict[str, str] = header.pop("__metadata__", None) or {}
@@ -218,6 +222,7 @@ class Source:
         told = self.metadata.get("weft")
         if told is None:
             return 0 if "sha256" in self.metadata else None
+        # The version is text from a file: Python refuses to convert thousands of digits, and accepts `1_0`.
         if not told.isdecimal() or len(told) > 9 or "sha256" not in self.metadata:
             raise self.damaged()
         if int(told) > VERSION:
@@ -249,6 +254,7 @@ class Source:
         match kind:
             case None:
                 kind, shape = _DTYPES[told["dtype"]].name, told["shape"]
+            # `True` is an int for `isinstance`, and no size.
             case [str(), [*shape]] if all(type(size) is int for size in shape):
                 kind = kind[0]
             case _:
@@ -271,13 +277,14 @@ class Source:
                 not hold, and nothing that was read may be used then.
         """
         by_name = {target.entry.name: target for target in targets}
+        # The digest covers all bytes, so a weft file is read as a whole even if only a few arrays are wanted.
         digest = self._started_digest()
         for entry in self.entries:
             target = by_name.get(entry.name)
             if target is None and digest is None:
                 continue
             self._file.seek(len(self._prefix) + entry.begin)
-            # Nothing is allocated for what the file does not hold.
+            # A forged header may claim terabytes, so memory is allocated only for bytes that the file has.
             if target is not None and target.read_size != entry.size:
                 raise self.damaged()
             array = None if target is None else empty(target.shape, target.dtype)
@@ -286,7 +293,8 @@ class Source:
                     digest.update(piece)
             if target is not None and array is not None:
                 yield target, array
-            # The caller's reference should be the last one while the next array is made.
+            # Without this, the loop variable keeps the array alive while the next one is allocated, and loading takes
+            # the memory of two arrays.
             del array
         if digest is not None and digest.hexdigest() != self.metadata["sha256"]:
             raise self.damaged()
@@ -336,7 +344,7 @@ def _is_possible(entry: Entry) -> bool:
     if len(entry.shape) > _MOST_AXES or min(entry.shape, default=0) < 0:
         return False
     itemsize = 1 if dtype is None else dtype.itemsize
-    # NumPy counts the axes of no length, too.
+    # NumPy limits the product of all nonzero sizes, even of an array without items.
     if math.prod(size or 1 for size in entry.shape) * itemsize > _MOST_BYTES:
         return False
     # The bytes of a key or of an array of structures are judged when one knows what is wanted.
@@ -351,6 +359,7 @@ def cast(values: np.ndarray[Any, Any], into: np.ndarray[Any, Any], name: str) ->
     """
     with np.errstate(over="ignore", invalid="ignore"):  # an infinity is the nearest that a narrow float has
         into[...] = values.astype(into.dtype)
+    # Integers have to survive the way back: NumPy wraps around silently.
     if not jnp.issubdtype(into.dtype, jnp.inexact) and not np.array_equal(into.astype(values.dtype), values):
         raise CheckpointError(
             f"{values.dtype}s that {into.dtype} cannot hold", at=name, fix="load into an array of a wider dtype"
@@ -362,6 +371,7 @@ def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     size = math.prod(shape) * dtype.itemsize
     if not size:
         return np.empty(shape, dtype)
+    # JAX adopts NumPy memory on the CPU if it is aligned to 64 bytes, and copies it otherwise.
     memory = np.empty(size + 64, np.uint8)
     start = -memory.ctypes.data % 64
     return memory[start : start + size].view(dtype).reshape(shape)
@@ -376,7 +386,7 @@ def opened(path: Path) -> Iterator[Source]:
         CheckpointError: if its header is not one of a safetensors file of this length.
     """
     if path.exists() and not (path.is_file() or path.is_dir()):
-        # To open a pipe or a device may take for ever.
+        # To open a pipe waits until another process writes to it, perhaps for ever.
         raise CheckpointError(f"{path} is no regular file", fix="copy what comes out of it to a file, and load that")
     with contextlib.ExitStack() as stack:
         while True:

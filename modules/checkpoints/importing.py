@@ -1,8 +1,8 @@
-"""import_weights: arrays of another library's model, into a record.
+"""import_weights: loads the arrays of another library's model into a record.
 
-Other libraries name the same parameters otherwise and store them in other layouts. A *rename table* says which layer of
-the model a name belongs to; a *layout* says, for a class of layers, what its parameters are called there and how their
-axes lie. `TORCH` is that of torch's own layers.
+Other libraries have other names and layouts for the same parameters. A *rename table* says to which layer a name
+belongs; a *layout* says for a class of layers how its parameters are named there, and how their axes are ordered.
+`TORCH` is the layout of torch's own layers.
 
 Words: a *place* is where one array of the other model goes: an array of the record, or one layer's part of it in a
 `Stack`, whose arrays hold all layers. Its path is written as one would in Python: `blocks[3].mlp.layers[0].kernel`.
@@ -53,6 +53,7 @@ def _window_first(kernel: Any) -> Any:
 
 
 TORCH: Layout = {
+    # The class decides on transposition, because a square kernel does not show it.
     Linear: {"weight": ("kernel", np.transpose)},
     Conv: {"weight": ("kernel", _window_first)},
     Embed: {"weight": ("embedding", None)},
@@ -198,6 +199,7 @@ class _Goals:
         except ValueError:
             return None
         *layer, name = path
+        # Along the bases, so that a user's subclass of `Linear` has the layout of `Linear`.
         for cls in self._classes.get(tuple(layer), object).__mro__:
             field, permute = self._layouts.get(cls, {}).get(str(name), (None, None))
             if field is not None and (*layer, field) in self.places:
@@ -230,6 +232,8 @@ class _Filling:
         array = array if permute is None else permute(array)
         places = [self.goals.places[path] for path, _ in targets]
         shape = places[0].shape
+        # A fused array, such as torch's `c_attn`, is divided along its last axis, which is that of output features
+        # here.
         if len(places) > 1:
             shape = (*shape[:-1], sum(place.shape[-1] for place in places))
         if array.shape != shape or any(place.shape[:-1] != shape[:-1] for place in places if place.shape):
@@ -240,6 +244,7 @@ class _Filling:
         for (path, _), place, piece in zip(
             targets, places, np.split(array, ends, -1) if ends else [array], strict=True
         ):
+            # Two names may be renamed to one place; the second would silently replace the first.
             if path in self.pieces:
                 self.wrong.append(f"{format_path(path)}: given by {self._names[path]} and by {name}")
             elif piece.dtype != place.dtype and not (_is_float(piece.dtype) and _is_float(place.dtype)):
@@ -263,6 +268,7 @@ class _Filling:
             place = self.goals.places[path]
             old = like[place.leaf]
             if place.leaf not in whole:
+                # A stack's array may get some layers only, and the other layers keep their numbers.
                 keeps_old = place.copy and not _is_abstract(old)
                 whole[place.leaf] = np.array(old) if keeps_old else np.empty(old.shape, old.dtype)
             whole[place.leaf][place.copy] = piece
@@ -285,7 +291,7 @@ def _on_host(value: Any) -> np.ndarray[Any, Any]:
     """An array of NumPy, JAX or torch in host memory."""
     if hasattr(value, "detach"):
         value = value.detach().cpu()
-        # NumPy has no bfloat16 of its own, and torch does not know of the one that JAX has. float32 holds all of it.
+        # torch's `numpy()` refuses bfloat16, because NumPy itself has none. float32 holds every bfloat16 exactly.
         value = (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()
     return np.asarray(value)
 
@@ -327,6 +333,7 @@ def _renamed(rename: Any, names: Iterable[str]) -> tuple[dict[str, Sequence[str]
     for name in names:
         fits = [(match, start, to) for pattern, start, to in patterns if (match := pattern.fullmatch(name))]
         if not fits:
+            # A name that no rule matches may already be the path.
             paths[name] = (name,)
             continue
         # The longest: the one that leaves least of the name, and of those the one that spells most of it out.

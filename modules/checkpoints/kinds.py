@@ -8,7 +8,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-# What a kind may look like that is given to NumPy to read: NumPy evaluates some texts as Python.
+# Kinds come from files and are passed to `np.dtype`, which evaluates some texts as Python literals and parses others to
+# structures. Only plain names get there.
 _PLAIN = re.compile(r"[<>|]?[A-Za-z]\w{0,20}(\[\w{1,8}\])?", re.ASCII)
 PYTHON = "Python "
 # The dtype that holds a Python number.
@@ -16,7 +17,7 @@ NUMBER_DTYPES: dict[str, Any] = {"bool": np.bool_, "int": np.int64, "float": np.
 
 
 def dtype_of(kind: str) -> np.dtype[Any] | None:
-    """The dtype that the items of a kind have; None for keys, and for what is no kind."""
+    """Returns the dtype of a kind's items; None for random keys and for texts that are no kind."""
     name = kind.removeprefix(PYTHON)
     if not _PLAIN.fullmatch(name):
         return None

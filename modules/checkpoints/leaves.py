@@ -1,7 +1,7 @@
-"""Leaves in checkpoints: what is stored for an array, a random key or a number, and how it comes back.
+"""Converts leaves to stored arrays and back: arrays, random keys and Python numbers.
 
-What comes back is what the leaf of `like` is: a NumPy array for a NumPy array, a Python number for a Python number, and
-for arrays and keys of JAX one that lies where the leaf was put on purpose.
+A restored leaf has the type of the leaf in `like`: a NumPy array, a Python number, or a JAX array or key with the
+sharding on which the user put the leaf of `like`.
 """
 
 from __future__ import annotations
@@ -74,11 +74,13 @@ def content_of(value: Any, name: str, *, whole: bool = True) -> Content:  # weft
     if is_key(value):
         data = data_type(value)
         stored = (np.dtype(data.dtype), data.shape)
+        # NumPy has no random keys, so a key's data is stored, and its kind tells the implementation.
         return Content(kind_of(value), value.shape, stored, lambda: in_host_memory(jax.random.key_data(value)))
     return Content(kind_of(value), value.shape, (value.dtype, value.shape), lambda: in_host_memory(value), weak)
 
 
 def _number_as_array(value: complex) -> np.ndarray[Any, Any]:
+    # A Python integer has any size: one that does not fit int64 is stored as its bytes.
     if type(value) is int and not -(2**63) <= value < 2**63:
         size = value.bit_length() // 8 + 1
         return np.frombuffer(value.to_bytes(size, "little", signed=True), np.uint8)
@@ -117,10 +119,11 @@ def in_host_memory(value: Any) -> np.ndarray[Any, Any]:
     value = as_leaf(value)
     if not isinstance(value, jax.Array):
         return np.asarray(value)
-    # An array of JAX keeps the copy that NumPy was given for as long as it lives, and a model would have two copies
-    # of each array after a save. So a second handle of the same buffer is asked, which nobody keeps.
+    # A JAX array caches the host copy that `np.asarray` makes, so after a save a model would take its size in host
+    # memory, too. A second handle of the same buffer caches the copy instead, and is dropped.
     if value.is_fully_replicated:
         return np.asarray(value.addressable_data(0))
+    # Shard by shard, for the same reason: as a whole, the array would cache its copy.
     whole = np.empty(value.shape, value.dtype)
     for shard in value.addressable_shards:
         if shard.replica_id == 0:
@@ -171,6 +174,7 @@ def target_of(  # weft: skip(of any leaf)
     if entry.shape != tuple(like.shape):
         return None
     dtype = np.dtype(like.dtype)
+    # Casts stay within a category: floats that become integers would lose their fractions silently.
     if source is not None and cast == "like" and _category(source) == _category(dtype):
         pass
     elif isinstance(cast, np.dtype) and _category(source) == _category(dtype) == jnp.floating:
@@ -217,6 +221,7 @@ def restored(array: Any, target: Target, like: Any) -> Any:  # weft: skip(it rea
     where = placement(like)
     if is_key(like):
         wrap = functools.partial(jax.random.wrap_key_data, impl=key_impl_of(like.dtype))
+        # `wrap_key_data` works on a local array, which is then moved; other processes' devices cannot be reached so.
         if where is None or where.is_fully_addressable:
             key = wrap(jax.device_put(array))
             return key if where is None else jax.device_put(key, where)
@@ -234,6 +239,8 @@ def _restored_number(data: bytes, entry: Entry) -> Any:
 
 def placement(like: Any) -> Any:
     """Where an array was put on purpose, or None."""
+    # An uncommitted array lies on the default device by chance. Restored there on purpose, it could not be combined
+    # with arrays of other devices.
     if isinstance(like, Tracer) or (isinstance(like, jax.Array) and not like.committed):
         return None
     sharding = getattr(like, "sharding", None)

@@ -1,6 +1,6 @@
-"""What a folder's checkpoint holds beside its arrays: the manifest, and which array of Orbax's is which of the tree's.
+"""Writes and reads the manifest of a folder's checkpoint, which maps the arrays in Orbax's files to paths of the tree.
 
-What has no manifest was written by another program, such as flax: its arrays go by their names.
+A checkpoint without a manifest was written by another program, such as flax: its arrays are matched by name.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ARRAYS, MANIFEST = "arrays", "manifest"
 
 # Orbax walks trees recursively, which Python 3.11 does not do much deeper.
 _DEEPEST = 100
-# What is copied sooner than Orbax makes up its mind about it, in bytes.
+# Bytes below which an array is copied to the host at once: that takes less time than Orbax's handling of a JAX array.
 _SMALL = 1 << 16
 # What means something in the names that Orbax gives to files, or cannot be in them; and what texts would be taken for.
 _SPECIAL = re.compile(r"[%./\[\x00-\x1f\ud800-\udfff]|^\d(?=\d*$)|^-(?=\d+$)")
@@ -72,6 +72,7 @@ def content(tree: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     nested: dict[str, Any] = {}
     for name, leaf in leaves.items():
         if type(leaf.value) in NUMBERS:
+            # As text, because JSON has neither complex numbers nor infinities.
             numbers[name] = _number(leaf.value)
             continue
         stored = content_of(leaf.value, name, whole=False)
@@ -86,7 +87,7 @@ def content(tree: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _number(value: complex) -> list[str]:
-    # Python refuses to write an integer of thousands of digits, but for powers of two.
+    # Python refuses to print an integer of more than 4300 digits in decimal, but not in hexadecimal.
     if isinstance(value, int) and value.bit_length() > 10_000:
         return [type(value).__name__, hex(value)]
     return [type(value).__name__, repr(value)]
@@ -99,7 +100,7 @@ def _keys_of(path: PathInTree) -> Keys:
 
 
 def _key_of(part: Any) -> str:
-    """A part of a path in Orbax's names: no two parts are one, and no name is another with a part more."""
+    """Encodes a part of a path for Orbax's names, so that different paths never give one name."""
     if not isinstance(part, str):
         return str(part) if type(part) is int else "[" + _escaped(repr(part))
     return _escaped(part) or "%-"
@@ -129,6 +130,7 @@ def _written(value: Any, name: str, raw: bool) -> Any:
     """What Orbax is given for an array: one of JAX as it lies, or one of NumPy, of which it makes a copy at once."""
     if is_key(value):
         value = jax.random.key_data(value)
+    # Raw bytes are made on the host, which needs the whole array in this process.
     if isinstance(value, jax.Array) and raw and not (value.is_fully_addressable or value.is_fully_replicated):
         raise CheckpointError(
             f"Orbax has no {value.dtype}, and other processes have a part of this array",
@@ -157,6 +159,7 @@ def read_manifest(folder: Path) -> tuple[list[Held], dict[str, Description]] | N
     try:
         with ocp.Checkpointer(ocp.JsonCheckpointHandler()) as reader:
             manifest = reader.restore(folder / MANIFEST)
+        # Checked before anything else is read: a newer format may have given the other entries another meaning.
         if manifest["format"] > FORMAT:
             raise CheckpointError("this checkpoint is of a newer format", at=str(folder), fix="update weft")
         if not all(map(is_description, manifest["configuration"].values())):
@@ -200,6 +203,7 @@ def entries_in(source: Path) -> list[Held]:
         ) from error
     nodes = ((tuple(str(key_part(key)) for key in keys), node) for keys, node in trees.flatten_with_path(tree)[0])
     arrays = [(keys, node) for keys, node in nodes if hasattr(node, "shape") and hasattr(node, "dtype")]
+    # flax.nnx stores each array under `value`. That part of the names is left out only if all names end with it.
     of_variables = bool(arrays) and all(keys[-1] == "value" for keys, _ in arrays)
     entries: list[Held] = []
     for keys, value in arrays:
@@ -222,6 +226,7 @@ def read_arrays(source: Path, targets: Mapping[str, Target], wanted: Mapping[str
         if item:
             ocp = orbax()
             with ocp.PyTreeCheckpointer() as reader:
+                # A partial restore reads only the arrays in `item`, and the others need not fit into memory.
                 args = ocp.args.PyTreeRestore(item=item, restore_args=how, partial_restore=True)
                 restored = reader.restore(source, args=args)
         return {name: _leaf(restored, target, wanted[name]) for name, target in targets.items()}

@@ -9,7 +9,7 @@ from weft.modules.checkpoints.format import CheckpointError
 
 Rename = Mapping[str, str | None] | Callable[[str], str | None]
 
-# What `format_path` calls the tree itself; in a mapping it is the empty text.
+# The name that `format_path` gives the tree itself; a mapping may write the empty text for it.
 ROOT = "<root>"
 
 
@@ -31,6 +31,7 @@ def renamed(rename: Rename | None, names: Iterable[str], file: str) -> dict[str,
         return {name: name for name in names}
     if not isinstance(rename, Mapping):
         return {name: _checked(rename(name), name) for name in names}
+    # The most specific rule wins: `encoder.old` before `encoder`, whatever their order in the mapping.
     longest_first = sorted(rename, key=len, reverse=True)
     used: set[str] = set()
     paths: dict[str, str | None] = {}
@@ -42,6 +43,7 @@ def renamed(rename: Rename | None, names: Iterable[str], file: str) -> dict[str,
             used.add(start)
             paths[name] = _moved(name, start, _checked(rename[start], start))
     unused = sorted(rename.keys() - used)
+    # A rule that matches no name is a slip, after which arrays would be missing under names that look right.
     if unused:
         raise CheckpointError(
             f"rename speaks of names that {file} does not hold",
@@ -71,6 +73,7 @@ def _moved(name: str, start: str, to: str | None) -> str | None:
         return None
     rest = "" if name == ROOT else name.removeprefix("" if start == ROOT else start)
     to = "" if to == ROOT else to
+    # `{"": "model"}` puts a prefix before names, which needs a dot that the rest of the name does not have.
     dot = "." if to and rest and rest[0] not in ".[" else ""
     moved = f"{to}{dot}{rest}"
     return (moved if to else moved.removeprefix(".")) or ROOT

@@ -1,7 +1,7 @@
-"""Who writes to a run's folder: one process, or one set of processes, at a time.
+"""The writer of a run's folder: one process, or one set of processes, at a time.
 
-Orbax writes each step beside its place and moves it there. What a killed writer has left beside it goes when the next
-one begins; who only reads removes nothing. A lock on a file in the folder tells whether there is a writer: the kernel
+Orbax writes each step under a temporary name and moves it. The next writer removes what a killed writer has left;
+readers remove nothing. A lock on a file in the folder tells whether there is a writer: the kernel
 takes it away from the dead. Steps that are no longer kept are first moved out of sight, to `.deleted`, so that none is
 listed of which a part is gone.
 """
@@ -40,6 +40,7 @@ class Writer:
     def __init__(self, folder: Path, keep: int | None):
         self._path = folder / LOCK
         self._deleted = folder / DELETED
+        # One process holds the lock for all: the others share the folder, and would lock each other out.
         self._lock, holder = _locked(self._path) if jax.process_index() == 0 else (None, None)
         if _any_process(holder is not None):
             raise CheckpointError(
@@ -61,6 +62,7 @@ class Writer:
         args = {MANIFEST: ocp.args.JsonSave(manifest)}
         if arrays:  # Orbax writes no tree without arrays
             args[ARRAYS] = ocp.args.PyTreeSave(arrays)
+        # The manager caches its list of steps, and somebody may have removed this one by hand.
         if step in self.manager.all_steps():  # somebody has removed it since
             self.manager.reload()
         self.manager.save(step, args=ocp.args.Composite(**args), force=True)
@@ -68,6 +70,7 @@ class Writer:
     def sweep(self) -> None:
         """Begins to delete what was moved out of sight."""
         if jax.process_index() == 0:
+            # In a thread, because the deletion of a large step may take long, and training need not wait for it.
             self._sweeper.submit(_empty, self._deleted)
 
     def close(self) -> None:
@@ -97,6 +100,7 @@ def _manager(folder: Path, keep: int | None) -> Any:
     ):
         registry.add(item, save, handler)
         registry.add(item, restore, handler)
+    # `todelete_subdir` moves a step before deleting it: a listing must not show a step that is half deleted.
     options = ocp.CheckpointManagerOptions(max_to_keep=keep, cleanup_tmp_directories=True, todelete_subdir=DELETED)
     return ocp.CheckpointManager(folder, options=options, handler_registry=registry)
 
@@ -104,7 +108,7 @@ def _manager(folder: Path, keep: int | None) -> Any:
 def _locked(path: Path) -> tuple[int | None, str | None]:
     """A descriptor that holds the lock of a folder, as far as the file system has locks; or who has it."""
     while True:
-        # Not emptied as it is opened, for it may say who has the lock.
+        # Opened without truncating: the file may contain the name of the process that has the lock.
         descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o666)
         if lock(descriptor, wait=False) is False:
             holder = os.read(descriptor, 300).decode(errors="replace") or "a process that does not say who it is"
@@ -114,7 +118,7 @@ def _locked(path: Path) -> tuple[int | None, str | None]:
             os.truncate(descriptor, 0)
             os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
             return descriptor, None
-        # The last owner has removed it, as he closed, between the two steps.
+        # The last owner removed the file between the two steps, so this lock is on a file without a name.
         os.close(descriptor)
 
 
@@ -126,6 +130,6 @@ def _any_process(holds: bool) -> bool:
 
 
 def _empty(folder: Path) -> None:
-    # The folder itself stays, as another step may be moved into it at any moment.
+    # The folder itself stays, because Orbax may move another step into it at any moment.
     for child in folder.iterdir() if folder.is_dir() else ():
         shutil.rmtree(child, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Ensemble: copies of one layer beside each other, as a single vmap."""
+"""Ensemble: copies of one layer that run in parallel, as a single vmap."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from weft.transforms.mapping import vmap
 
 
 class Ensemble(Combinator[L_co]):
-    """`n` copies of a layer beside each other: `ys = ensemble(x)`, or `ys, ensemble = ensemble(x)` if it is stateful.
+    """`n` parallel copies of a layer: `ys = ensemble(x)`, or `ys, ensemble = ensemble(x)` if the layer is stateful.
 
     Each member has parameters and, in a call, a key of its own. Outputs have a leading axis of members.
 
@@ -27,11 +27,11 @@ class Ensemble(Combinator[L_co]):
         make: makes one member from a key: `lambda key: Net(64, key=key)`. It is called once, for all of them.
         n: how many.
         key: a typed key, split among them.
-        axes: which arrays the members share, by filter: `{BatchStat: None}` for one set of statistics for all; what
-            it does not name is each member's own (0). What is shared is that of the first member at the start. A
-            shared statistic must come out the same of every member, so it is averaged over them:
+        axes: which arrays the members share, by filter: `{BatchStat: None}` for one set of statistics for all. Other
+            arrays are each member's own (0). A shared array is the first member's at the start. Every member must
+            return the same value of a shared statistic, so the layer averages over members:
             `BatchNorm(..., axis_name="members")` in an ensemble of that `axis_name`.
-        in_axes: where members find their part of the arguments: None gives all of them the same; an axis, or a tuple
+        in_axes: the batch axis of the arguments: with None all members get the same; an axis, or a tuple
             with one prefix for each positional argument, as in `weft.vmap`. Arguments by name go to all.
         out_axes: where the axis of members is in the outputs.
         axis_name: a name for the axis, for collectives.
@@ -70,6 +70,7 @@ class Ensemble(Combinator[L_co]):
         self.n, self.in_axes, self.out_axes, self.axis_name = n, in_axes, out_axes, axis_name
         self.axes = _by_kind(axes)
         copies = make_copies(make, n, key, "Ensemble")
+        # Shared arrays lose their axis here, because `vmap` takes them with None in its axes.
         self.members = _where_own(self.axes, lambda own, leaf: leaf if own else leaf[0], copies)
 
     def _run(self, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> tuple[Any, Self | None]:
@@ -81,6 +82,7 @@ class Ensemble(Combinator[L_co]):
                 at=f"Ensemble.in_axes={self.in_axes!r}",
                 fix="give one for each positional argument, or one for all; arguments by name go to all members",
             )
+        # Members need keys of their own: with one key, all of them would drop the same activations.
         keys = None if key is None or not takes_key(cast(Any, self.members)) else jax.random.split(key, self.n)
         over_members = vmap(
             _one_member,
@@ -92,6 +94,7 @@ class Ensemble(Combinator[L_co]):
         y, successor = over_members(self.members, keys, Beside((), kwargs), *arguments)
         if successor is None:
             return y, None
+        # A call that changed nothing returns the ensemble itself, so that shared records stay shared.
         return y, self.replace(members=successor) if jax.tree.leaves(changes(self.members, successor)) else self
 
     def __len__(self) -> int:
@@ -101,7 +104,7 @@ class Ensemble(Combinator[L_co]):
         return (self[index] for index in range(self.n))
 
     def __getitem__(self, index: int) -> L_co:
-        """One member by its number, from the end if it is negative."""
+        """Returns one member by its number; negative numbers count from the end."""
         place = range(self.n)[index]
         return _where_own(self.axes, lambda own, leaf: leaf[place] if own else leaf, self.members)
 
@@ -124,7 +127,7 @@ def _by_kind(by_kind: Mapping[Filter, int | None] | None) -> RidesByKind | int:
 
 
 def _where_own(axes: RidesByKind | int, function: Callable[[bool, Any], Any], members: Any) -> Any:
-    """The members with a function applied to each array and whether it is each member's own."""
+    """Applies a function to each array of the members and to whether the array is each member's own."""
     structure, leaves = take_apart(members)
     rides = resolve(axes, members, leaves, read_axis, option="axes", statics=structure.static_positions)
     return structure.build([function(axis_of(ride) == 0, leaf.value) for leaf, ride in zip(leaves, rides, strict=True)])

@@ -1,8 +1,8 @@
-"""MoE: a mixture of experts, of which each token goes through a few.
+"""MoE: a mixture of experts, in which each token goes through a few experts.
 
-The experts lie in one record whose arrays have a leading axis, and run as one vmap. A token is sent by one-hot
-products, which keep all shapes static: each expert has room for as many tokens as its *capacity* says, and what finds
-none left is passed over.
+The experts are one record whose arrays have a leading axis, and run as one vmap. One-hot products send tokens to
+experts, which keeps all shapes static: each expert has room for as many tokens as its *capacity*, and tokens beyond
+that are skipped.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ default_router_init = initializers.lecun_normal()
 def send(
     logits: Float[Array, "tokens experts"], *, top_k: int, capacity: int
 ) -> tuple[Bool[Array, "tokens experts {capacity}"], Float[Array, "tokens experts {capacity}"], Float[Array, ""]]:
-    """Which token takes which place of which expert.
+    """Assigns tokens to the places of experts.
 
     First choices of all tokens come before second ones, and earlier tokens before later ones.
 
@@ -45,8 +45,8 @@ def send(
         capacity: how many tokens an expert has room for.
 
     Returns:
-        Who takes which place; with what weight (those of one token add up to one, before any is passed over); and the
-        load-balancing loss, `experts * sum(fraction of tokens * mean probability)`, which is one where all is even.
+        The assignment as booleans; the weights, which add up to one for each token before any is skipped; and the
+        load-balancing loss, `experts * sum(fraction of tokens * mean probability)`, which is one for an even load.
 
     >>> sent, weights, loss = send(jnp.array([[9.0, 0.0], [9.0, 0.0]]), top_k=1, capacity=1)
     >>> sent[:, 0, 0].tolist(), sent[:, 1, 0].tolist()
@@ -57,6 +57,7 @@ def send(
     experts = logits.shape[-1]
     probabilities = jax.nn.softmax(logits, axis=-1)
     gates, chosen = jax.lax.top_k(probabilities, top_k)
+    # Normalised before the capacity is applied: a token that one expert skips keeps the weights of its other experts.
     gates = gates / jnp.sum(gates, axis=-1, keepdims=True)
     choices = jax.nn.one_hot(chosen.T, experts, dtype=jnp.int32)  # (top_k, tokens, experts)
     places = _places(choices)
@@ -68,7 +69,8 @@ def send(
 
 
 def _places(choices: Int[Array, "top_k tokens experts"]) -> Int[Array, "top_k tokens experts"]:
-    """How many came to an expert before."""
+    """Returns how many earlier choices went to the same expert."""
+    # The axis of choices comes first, so that no second choice takes the room of another token's first choice.
     flat = choices.reshape(-1, choices.shape[-1])
     return (jnp.cumsum(flat, axis=0) - flat).reshape(choices.shape)
 
@@ -131,7 +133,7 @@ class MoE(Module, Generic[L_co]):  # weft: skip(of any experts)
         self.n, self.top_k, self.capacity_factor = n, top_k, capacity_factor
 
     def __call__(self, x: Float[Array, "*batch features"]) -> Float[Array, "*batch out"]:
-        """What the experts make of each token; the loss is sown.
+        """Returns the weighted outputs of the experts for each token, and sows the loss.
 
         Raises:
             AxisError: if the last axis is not of size `features`.
@@ -142,24 +144,27 @@ class MoE(Module, Generic[L_co]):  # weft: skip(of any experts)
         return y
 
     def with_loss(self, x: Float[Array, "*batch features"]) -> tuple[Float[Array, "*batch out"], Float[Array, ""]]:
-        """The same, with the load-balancing loss."""
+        """Returns the outputs, as a call does, with the load-balancing loss."""
         check_features(self, x, self.router.shape[0])
         tokens = jnp.reshape(x, (-1, x.shape[-1]))
+        # The router computes in float32 at least: rounded logits tie, and ties all go to the first expert.
         work = jnp.promote_types(x.dtype, self.router.dtype)
         logits = matmul(tokens.astype(work), self.router.astype(work))
         choose: Callable[[Any], Any] = functools.partial(send, top_k=self.top_k, capacity=self.capacity(len(tokens)))
         if is_divided(logits):
-            # Who came before is asked of all tokens, wherever they lie; what comes of it lies where they do.
+            # The count of earlier choices runs over the tokens of all devices, which JAX cannot express with explicit
+            # axes. The compiler chooses inside, and the results are divided as the tokens are.
             with_token, everywhere = (on_mesh_of(entries, logits) for entries in (spec_of(tokens)[:1], ()))
             choose = cast(Any, jax.sharding).auto_axes(choose, out_sharding=(with_token, with_token, everywhere))
         sent, weights, loss = choose(logits)
         each = einsum("tec,tf->ecf", sent.astype(x.dtype), tokens)
+        # One vmap over all experts: a loop would trace and compile each expert for itself.
         ys = vmap(_expert)(self.experts, _beside_experts(each, self.experts))
         y = einsum("tec,ecf->tf", weights.astype(ys.dtype), ys)
         return jnp.reshape(y, (*x.shape[:-1], y.shape[-1])), loss
 
     def capacity(self, tokens: int) -> int:
-        """How many tokens an expert has room for, of so many.
+        """Returns for how many of `tokens` tokens an expert has room.
 
         >>> import jax
         >>> from weft import Linear, MoE
@@ -173,7 +178,7 @@ class MoE(Module, Generic[L_co]):  # weft: skip(of any experts)
 
 
 def _beside_experts(each: Array, experts: Any) -> Array:
-    """What each expert is given, where the expert lies: a vmap asks that all it maps is divided alike."""
+    """Reshards the inputs of experts to the experts' devices: `vmap` wants all mapped arrays divided alike."""
     entries = next((spec_of(leaf)[:1] for leaf in jax.tree.leaves(experts) if is_divided(leaf)), ())
     if not any(entries):
         return each

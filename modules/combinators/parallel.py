@@ -1,4 +1,4 @@
-"""Parallel: several layers that are given the same.
+"""Parallel: several layers with the same input.
 
 | class | layers | a call returns |
 |---|---|---|
@@ -25,6 +25,7 @@ class _Branches(Layers, Generic[M_co]):
     def _branches(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> Iterator[tuple[Any, Any]]:
         check_call_key(key, type(self).__qualname__)
         for index, (layer, options) in enumerate(zip(self.layers, split_among(self.layers, key), strict=True)):
+            # A generator, so that `Parallel` stops at the first stateful layer.
             yield call_layer(layer, f"layers[{index}]", *args, **kwargs, **options)
 
     def _merged(self, outputs: tuple[Any, ...]) -> Any:
@@ -32,11 +33,11 @@ class _Branches(Layers, Generic[M_co]):
 
 
 class Parallel(_Branches[M_co]):
-    """Pure layers and functions that are given the same: `ys = parallel(x)`.
+    """Calls pure layers and functions with the same input: `ys = parallel(x)`.
 
     Args:
         layers: records or plain functions.
-        merge: what to make of the tuple of their outputs: `sum`, `jnp.stack`, `lambda ys: jnp.concatenate(ys, -1)`; by
+        merge: a function of the tuple of their outputs: `sum`, `jnp.stack`, `lambda ys: jnp.concatenate(ys, -1)`; by
             default the tuple itself is returned.
 
     Raises:
@@ -73,6 +74,7 @@ class Parallel(_Branches[M_co]):
         """
         outputs: list[Any] = []
         for index, (value, successor) in enumerate(self._branches((x, *args), kwargs, key)):
+            # A layer without annotations shows its state only now; without this error its successor would be lost.
             if successor is not None:
                 raise self._stateful_inside(index, "Parallel", "(ys, successor)")
             outputs.append(value)
@@ -80,7 +82,7 @@ class Parallel(_Branches[M_co]):
 
 
 class StatefulParallel(_Branches[M_co]):
-    """Layers of any sort that are given the same: `ys, parallel = parallel(x)`.
+    """Calls pure or stateful layers with the same input: `ys, parallel = parallel(x)`.
 
     Args:
         layers: records, pure or stateful, or plain functions.
@@ -115,6 +117,7 @@ class StatefulParallel(_Branches[M_co]):
         Raises:
             SuccessorError: if a layer's successor is of another structure.
         """
+        # A list, because outputs and successors are both read from the one pass over the layers.
         branches = list(self._branches((x, *args), kwargs, key))
         outputs, successors = tuple(value for value, _ in branches), [successor for _, successor in branches]
         return self._merged(outputs), self._with_successors(successors)

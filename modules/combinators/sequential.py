@@ -21,11 +21,13 @@ class _Chain(Layers):
     def _steps(self, x: Any, key: Any) -> Iterator[tuple[int, Any, Any]]:
         check_call_key(key, type(self).__qualname__)
         for index, (layer, options) in enumerate(zip(self.layers, split_among(self.layers, key), strict=True)):
+            # `call_layer` takes the successor off, so that the next layer gets the value alone, and not the pair.
             x, successor = call_layer(layer, f"layers[{index}]", x, **options)
             yield index, x, successor
 
 
-# Each of the two writes its constructor out: a class that inherits one has, for checkers, that of a dataclass.
+# Both classes write their constructors out. Static checkers give a class that inherits its constructor the constructor
+# of a dataclass, `Sequential(layers=...)`.
 class Sequential(_Chain):
     """Pure layers and functions, one after another: `y = chain(x)`.
 
@@ -45,6 +47,7 @@ class Sequential(_Chain):
 
     def __init__(self, *layers: Layer | Sequence[Layer]):
         self.layers = as_layers(layers)
+        # At construction where annotations tell: the call may be in a compiled step, far from here.
         self._refuse_stateful("Sequential", "(y, successor)")
 
     def __call__(self, x: PyTree, *, key: Key[Array, ""] | None = None) -> PureOutput:
@@ -59,6 +62,7 @@ class Sequential(_Chain):
         """
         for index, value, successor in self._steps(x, key):
             if successor is not None:
+                # A layer without annotations shows its state only when it is called.
                 raise self._stateful_inside(index, "Sequential", "(y, successor)")
             x = value
         return x

@@ -1,9 +1,8 @@
 """Shared: one record, or one array, in several places of a model.
 
-A record is a tree, and a tree has no two ways to one leaf: an array that is in two places is two leaves, which an
-update takes apart. `Shared` holds the model with each shared thing in *one* place, the source; at the other places
-nothing is held (`None`, as in any sparse record), and the ties say what belongs there. It puts it there when the model
-is used:
+A record is a tree, and no leaf of a tree has two paths: an array in two places is two leaves, which an optimizer moves
+apart. `Shared` stores the model with each shared array in *one* place, the source. The other places are `None`, as in
+any sparse record, and ties say which source belongs there. When the model is called, `Shared` fills these places:
 
     model = Shared(GPT(...), {"head.kernel": ("embed.embedding", jnp.transpose)})
     logits = model(tokens)         # as the GPT, whose head has the transposed embedding for a kernel
@@ -39,27 +38,27 @@ Source = Where | tuple[Where, Callable[[Any], Any]]
 
 @dataclass(frozen=True)
 class Tie:
-    """What belongs in a place: the array at `source`, or what `function` makes of it."""
+    """A place and its source: the place gets the array at `source`, or `function` of that array."""
 
     place: Path
     source: Path
     function: Callable[[Any], Any] | None = None
 
     def value(self, source: Any) -> Any:
-        """What belongs in the place, for what is at the source."""
+        """Returns the value of the place, from the value of the source."""
         return source if self.function is None or source is None else self.function(source)
 
 
 class Shared(Module, Generic[M]):
-    """A model in which one thing is in several places: `Shared(model, {"head.kernel": "embed.embedding"})`.
+    """A model with one array or record in several places: `Shared(model, {"head.kernel": "embed.embedding"})`.
 
-    It is called like the model, and has its attributes and methods; a stateful one gives `(y, successor)`, with a
-    `Shared` for a successor.
+    It is called like the model, and has the model's attributes and methods. For a stateful model the call returns
+    `(y, successor)`, and the successor is a `Shared`.
 
     Args:
         model: the record.
-        ties: from each further place to where the thing is held, or to a pair of that and a function, such as
-            `jnp.transpose`, for an array that is to be seen otherwise. Places are paths: `"blocks[0].attn"`, or a tuple
+        ties: from each further place to the source, or to a pair of the source and a function of it, such as
+            `jnp.transpose`. Places are paths: `"blocks[0].attn"`, or a tuple
             of their parts; of arrays, or of whole records of one structure. Without ties, whatever is the very same
             array in several places is held in the first.
 
@@ -90,7 +89,7 @@ class Shared(Module, Generic[M]):
 
     @property
     def value(self) -> M:
-        """The model with everything in its place."""
+        """The model with all places filled."""
         sources = {tie.source: part_at(self.model, tie.source) for tie in self.ties}
         return with_parts(self.model, {tie.place: tie.value(sources[tie.source]) for tie in self.ties})
 
@@ -103,7 +102,8 @@ class Shared(Module, Generic[M]):
         return self._call("__call__", *args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        # Reached for what this class does not have. Its own fields are missing while it is being made.
+        # Called for attributes that this class lacks, which are the model's. Its own fields are missing too while
+        # `__init__` runs: to look them up in the model would recurse without end.
         if name in ("model", "ties", "value") or (name.startswith("__") and name.endswith("__")):
             raise AttributeError(name)
         value = getattr(self.value, name)
@@ -120,7 +120,8 @@ class Shared(Module, Generic[M]):
         return result
 
     def _successor(self, before: M, after: M) -> Self:
-        """The successor of this record, for that of the model."""
+        """Returns the successor of this record, from the successor of the model."""
+        # Compared by identity, because arrays under a trace cannot be compared by value.
         if after is before:
             return self
         changes: dict[Path, dict[Path, Any]] = {}
@@ -129,6 +130,8 @@ class Shared(Module, Generic[M]):
                 now = part_at(after, path)
                 if now is not part_at(before, path):
                     changes.setdefault(tie.source, {})[path] = now
+        # A change at any one place is a change of the shared array. Changes at two places would be two arrays for one
+        # leaf.
         for source, changed in changes.items():
             if len(changed) > 1:
                 raise SuccessorError(
@@ -155,6 +158,7 @@ def _without(model: Any, ties: tuple[Tie, ...]) -> Any:
 def _aliases(model: Any) -> tuple[Tie, ...]:
     first: dict[int, Path] = {}
     ties: list[Tie] = []
+    # By identity: equal arrays, such as two biases of zeros, are not shared for that.
     for leaf in iter_leaves(model):
         if is_array(leaf.value):
             source = first.setdefault(id(leaf.value), leaf.path)

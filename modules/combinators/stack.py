@@ -1,7 +1,7 @@
 """Stack: copies of one layer, one after another, as a single scan.
 
-The copies lie in one record whose arrays have a leading axis of layers. They are made by one vmapped construction and
-run by one scan, so that twelve layers are traced and compiled as one.
+The copies are one record whose arrays have a leading axis of layers. One vmapped call constructs them and one scan runs
+them, so that twelve layers are traced and compiled as one.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from weft.transforms.tracing import remat as remat_of
 class Stack(Combinator[L_co]):
     """`n` copies of a layer, one after another: `y = stack(x)`, or `y, stack = stack(x)` if the layer is stateful.
 
-    Each copy has parameters, state and, in a call, a key of its own. What else a call is given goes to every copy. A
-    layer returns what it takes, in shape and dtype.
+    Each copy has its own parameters, its own state and, in a call, its own key. The other arguments of a call go to
+    every copy. The output of a layer has the shape and dtype of its input.
 
     Args:
         make: makes one layer from a key: `lambda key: Block(64, key=key)`. It is called once, for all of them, so they
             are all configured alike.
         n: how many.
         key: a typed key, split among them.
-        remat: whether the backward pass computes what is inside a layer again instead of keeping it; or a policy, one
-            of `jax.checkpoint_policies`, for what to keep after all.
+        remat: whether the backward pass computes the inside of each layer again instead of storing it; or a policy of
+            `jax.checkpoint_policies`, which says what to store.
         unroll: how many layers to lay out in one iteration of the compiled loop; True for all.
 
     Raises:
@@ -89,29 +89,33 @@ class Stack(Combinator[L_co]):
     @overload
     def __getitem__(self, index: slice) -> Self: ...
     def __getitem__(self, index: Any) -> Any:
-        """One layer by its number, from the end if it is negative, or a stack of some of them."""
+        """Returns one layer by its number, or a stack of some layers by a slice."""
         places = range(self.n)[index]
+        # Configuration has no axis of layers, so only arrays are indexed.
         layers = map_arrays(lambda leaf: leaf[index], self.layers)
         return layers if isinstance(places, int) else self.replace(layers=layers, n=len(places))
 
 
 class Beside(Module):
-    """What each copy is given beside its input: a record, so that the numbers and flags in it are configuration."""
+    """The further arguments of each copy: a record, so that numbers and flags in it stay static."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
 
-@cached_by("option", most=64, typed=True)  # 1 and True are two things
+# Typed, because `unroll=True` means all layers and `unroll=1` one, although `1 == True`.
+@cached_by("option", most=64, typed=True)
 def _scan(unroll: int | bool) -> Any:
-    # One function for all stacks: called eagerly, a scan over a new one would be compiled again.
+    # One function for all stacks: JAX caches compiled scans by the identity of their body, so a new closure for each
+    # call would be compiled at each eager call.
     return scan(_advance, in_axes=(Carry, 0, 0, None, None), out_axes=(Carry, 0), unroll=unroll)
 
 
 def _advance(x: Any, layer: Any, key: Any, rest: Beside, remat: Any) -> tuple[Any, Any]:
     run = _one_layer
     if remat is not False:
-        # Inside of a scan nothing can undo it.
+        # `prevent_cse` keeps XLA from merging the recomputation with the forward pass. A scan separates the two anyway,
+        # and the barriers would cost time.
         run = remat_of(run, policy=None if remat is True else remat, prevent_cse=False)
     y, changed = run(x, layer, key, rest)
     _check_kept(x, y, layer)
@@ -121,7 +125,8 @@ def _advance(x: Any, layer: Any, key: Any, rest: Beside, remat: Any) -> tuple[An
 def _one_layer(x: Any, layer: Any, key: Any, rest: Beside) -> tuple[Any, Any]:
     options = {} if key is None else {"key": key}
     y, successor = call_layer(layer, "Stack.layers", x, *rest.args, **rest.kwargs, **options)
-    # Only what changed leaves the loop: parameters would be stacked again, each a copy.
+    # Only changed leaves are outputs of the loop. A whole successor would have its parameters stacked again, and each
+    # call would copy the model.
     return y, None if successor is None else changes(layer, successor)
 
 
@@ -144,13 +149,14 @@ def _check_kept(x: Any, y: Any, layer: Any) -> None:
 
 
 def make_copies(make: Callable[[Any], Any], n: int, key: Any, owner: str) -> Any:
-    """One record for `n` copies of a layer, each array with a leading axis of copies.
+    """Makes one record of `n` copies of a layer, each array with a leading axis of copies.
 
     Raises:
         ConfigError: if `n` is not positive, or `make` makes something else than a record.
         SeedError: without a typed key.
     """
     check_positive(owner, n=n)
+    # One trace of the constructor for all layers: a loop would trace and draw each layer for itself.
     copies = vmap(make)(keys_of_copies(key, n, owner))
     if not isinstance(copies, eqx.Module):
         raise ConfigError(
@@ -162,6 +168,6 @@ def make_copies(make: Callable[[Any], Any], n: int, key: Any, owner: str) -> Any
 
 
 def map_arrays(function: Callable[[Any], Any], tree: Any) -> Any:
-    """The same tree with a function applied to each of its arrays; configuration stays as it is."""
+    """Applies a function to each array of a tree; configuration stays as it is."""
     structure, leaves = take_apart(tree)
     return structure.build([function(leaf.value) for leaf in leaves])

@@ -1,6 +1,7 @@
-"""Residual, Frozen and Lambda: small things to build layers from.
+"""Residual, Frozen and Lambda: wrappers around one layer or one function.
 
-`Residual` and `Frozen` hold one layer and are called like it (see `calling`); `Lambda` makes a layer of a function.
+`Residual` and `Frozen` hold a layer and are called like the layer (see `calling`); `Lambda` makes a layer of a
+function.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Y_co = TypeVar("Y_co", covariant=True)
 
 
 class Residual(Combinator[L_co]):
-    """A layer, and a way around it: `x + layer(x)`.
+    """A layer with a residual connection: `x + layer(x)`.
 
     It is called like its layer: of a stateful one the call returns `(y, successor)`.
 
@@ -57,6 +58,7 @@ class Residual(Combinator[L_co]):
 def _sum(x: Any, y: Any) -> Any:
     mine, theirs = jax.tree.leaves_with_path(x), jax.tree.leaves_with_path(y)
     pairs = list(zip(mine, theirs, strict=False))
+    # `+` would broadcast: a branch that returns (batch, 1) would be added to every feature without a word.
     differing = [(path, a, b) for (path, a), (_, b) in pairs if jnp.shape(a) != jnp.shape(b)]
     if jax.tree.structure(x) != jax.tree.structure(y):
         differing = [((), x, y)]
@@ -74,11 +76,11 @@ def _shown(value: Any) -> str:
 
 
 class Frozen(Combinator[L_co]):
-    """A layer that is not learned: its parameters are of kind `FrozenParam`, which is no `Param`.
+    """A layer that is not trained: its parameters are of kind `FrozenParam`, which is no `Param`.
 
-    `weft.grad`, optimizers, `select(model, Param)` and whatever else goes by `Param` leave them alone. Gradients still
-    flow through the layer to what comes before it. State keeps its kind: statistics in a frozen `BatchNorm` still move
-    while it trains; `inference_mode(Frozen(...))` stops that too.
+    `weft.grad`, optimizers, `select(model, Param)` and all other functions with the filter `Param` skip them. Gradients
+    still flow through the layer to what comes before it. State keeps its kind: statistics in a frozen `BatchNorm` still
+    move while it trains; `inference_mode(Frozen(...))` stops that too.
 
     It is called like its layer.
 
@@ -114,6 +116,7 @@ def _call(
     value, successor = call_layer(layer, where, x, *args, **kwargs, **key_option(layer, key))
     if successor is None:
         return value, None
+    # If the layer returned itself, so does its owner, and nothing is copied.
     return value, owner if successor is layer else owner.replace(layer=successor)
 
 
@@ -144,6 +147,7 @@ class Lambda(Module, Generic[Y_co]):
                 f"Lambda takes a function, and a {type(function).__qualname__} is a layer already",
                 fix="use it as it is",
             )
+        # A jitted step compiles such arrays as constants, and training never changes them.
         hidden = _arrays_closed_over(function)
         if hidden:
             raise ConfigError(

@@ -1,8 +1,7 @@
 """Convolution over 1 to 3 (or more) spatial axes, channels last.
 
-The pure op `conv` goes by the kernel's rank. The record `Conv` goes by how many numbers `kernel_size` has; `Conv1d`,
-`Conv2d` and `Conv3d` are the same with the number of spatial axes in their names, so that one number does for a square
-window.
+The kernel's rank tells the pure op `conv` how many spatial axes there are, and the length of `kernel_size` tells the
+record `Conv`. `Conv1d`, `Conv2d` and `Conv3d` have the number in their names, so that one number gives a square window.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ def conv(
     out_sharding: Any = None,
     promote: Any = promote,
 ) -> Float[Array, "*batch_out_space out"]:
-    """Convolves the spatial axes, of which the kernel has as many as its rank less two.
+    """Convolves the spatial axes; there are as many as the kernel's rank minus two.
 
     Args:
         x: any leading batch axes (or none), spatial axes, features.
@@ -98,6 +97,7 @@ def conv(
     """
     x, kernel, bias = promote(x, kernel, bias, dtype=dtype)
     rank = kernel.ndim - 2
+    # `lax.conv_general_dilated` takes exactly one batch axis.
     x, batch = one_batch_axis(x, rank)
     kernel_dilation = per_axis(kernel_dilation, rank, "kernel_dilation")
     x, pads = padded(x, padding, dilated(kernel.shape[:rank], kernel_dilation))
@@ -127,7 +127,7 @@ class Conv(SharedConstructor):
         strides, padding, input_dilation, kernel_dilation, feature_group_count: as in `conv`.
         key: a typed key, for the parameters.
         use_bias: whether to add a bias.
-        mask: of the kernel's shape; multiplies it at each call, so that what it hides is never seen.
+        mask: of the kernel's shape; multiplies the kernel at each call, so that masked weights have no effect.
         kernel_init: initialiser from `jax.nn.initializers`.
         bias_init: likewise.
         dtype: the dtype to compute in; by default what input and parameters promote to.
@@ -183,6 +183,7 @@ class Conv(SharedConstructor):
         rank, groups = len(window), feature_group_count
         _check_groups(layer, in_features, out_features, groups)
         check_positive(layer, kernel_size=min(window, default=1))
+        # Stored as tuples, so that `strides=2` and `strides=(2, 2)` give layers with equal treedefs.
         self.strides = per_axis(strides, rank, "strides")
         self.input_dilation = per_axis(input_dilation, rank, "input_dilation")
         self.kernel_dilation = per_axis(kernel_dilation, rank, "kernel_dilation")
@@ -202,6 +203,7 @@ class Conv(SharedConstructor):
         Raises:
             AxisError: if the last axis is not of size `in_features`, or there are too few axes; or if this is a stack.
         """
+        # `*window` in the annotation takes any number of axes, so a stack's axis of layers would pass for one of space.
         check_single(self, self.kernel, len(self.strides) + 2)
         check_features(self, x, self.kernel.shape[-2] * self.feature_group_count)
         return conv(x, masked(self.kernel, self.mask), self.bias, **kept_options(self, conv))
@@ -214,10 +216,11 @@ def _check_groups(layer: str, in_features: int, out_features: int, groups: int) 
 
 
 def _kept_padding(padding: Padding, extent: Sequence[int], input_dilation: Sequence[int]) -> Any:
-    """A padding as a layer keeps it: a name that needs the input's size, or pairs."""
+    """Returns a padding as a static field: pairs, or a name whose amounts depend on the size of the input."""
     pads = lax_padding(padding, extent)
     if not isinstance(pads, str):
         return tuple(pads)
+    # JAX refuses a padding by name together with input dilation, but only when the layer is called.
     if pads not in PAD_MODES and set(input_dilation) != {1}:
         raise ConfigError(f"padding {pads!r} and input_dilation do not go together", fix="give pairs (low, high)")
     return pads
@@ -231,7 +234,7 @@ class ConvOptions(WindowOptions, total=False):
 
 
 class ConvOfRank(Conv):
-    """What `Conv1d`, `Conv2d` and `Conv3d` share: the class says how many spatial axes there are."""
+    """Base of `Conv1d`, `Conv2d` and `Conv3d`; the class attribute `rank` is the number of spatial axes."""
 
     rank: ClassVar[int] = 1
 

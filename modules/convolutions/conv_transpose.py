@@ -1,4 +1,4 @@
-"""Transposed convolution: the pure op `conv_transpose`, and the records `ConvTranspose` and its kin."""
+"""Transposed convolution: the pure op `conv_transpose`, and the records `ConvTranspose`, `ConvTranspose1d` to `3d`."""
 
 from __future__ import annotations
 
@@ -78,6 +78,8 @@ def conv_transpose(
     rank = kernel.ndim - 2
     x, batch = one_batch_axis(x, rank)
     steps = per_axis(strides, rank, "strides")
+    # XLA has no circular padding for a transposed convolution. So the full output is computed, and its ends are added
+    # to the other side.
     circular = padding == "CIRCULAR"
     y = lax.conv_transpose(
         x,
@@ -95,9 +97,10 @@ def conv_transpose(
 
 
 def _wrapped(y: Array, periods: Sequence[int], transpose_kernel: bool) -> Array:
-    """Adds up what lies a period apart on each spatial axis, so that the middle of `y` stays where it is."""
+    """Sums values that are a period apart on each spatial axis, which makes the output periodic."""
     missing = [-(size - period) % (2 * period) for size, period in zip(y.shape[1:-1], periods, strict=True)]
-    # An odd rest goes to the right for a transposed kernel, as in `conv`, and to the left otherwise.
+    # An odd amount of padding goes to the right for a transposed kernel, as circular padding does in `conv`, and to the
+    # left otherwise.
     before = [rest // 2 if transpose_kernel else (rest + 1) // 2 for rest in missing]
     y = jnp.pad(y, [(0, 0), *((low, rest - low) for low, rest in zip(before, missing, strict=True)), (0, 0)])
     for axis, period in enumerate(periods, 1):
@@ -135,7 +138,7 @@ class ConvTranspose(SharedConstructor):
     ((5, 16, 16, 4), (16, 16, 4))
     """
 
-    # Which of the last two is which goes by `transpose_kernel`.
+    # With `transpose_kernel` the order of the last two axes is output features, input features.
     kernel: Float[Array, "*window features other_features"]
     bias: Float[Array, "{self.out_features}"] | None
     mask: Annotated[Shaped[Array, "*window features other_features"] | None, Buffer]
@@ -214,7 +217,7 @@ class ConvTransposeOptions(WindowOptions, total=False):
 
 
 class ConvTransposeOfRank(ConvTranspose):
-    """What `ConvTranspose1d` to `ConvTranspose3d` share: the class says how many spatial axes there are."""
+    """Base of `ConvTranspose1d` to `ConvTranspose3d`; the class attribute `rank` is the number of spatial axes."""
 
     rank: ClassVar[int] = 1
 

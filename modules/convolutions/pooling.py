@@ -26,7 +26,7 @@ def pool(
     strides: int | Sequence[int] | None = None,
     padding: Any = "VALID",
 ) -> Float[Array, "*batch_out_space features"]:
-    """Reduces windows of the spatial axes, of which the window has one number each.
+    """Reduces windows over the spatial axes; `window` has one size for each of them.
 
     Args:
         x: any leading batch axes (or none), spatial axes, features.
@@ -50,6 +50,8 @@ def pool(
     steps = per_axis(1 if strides is None else strides, rank, "strides")
     return lax.reduce_window(
         x,
+        # JAX recognises max and sum with their neutral elements, and has derivatives for these only: the element is a
+        # constant of the array's dtype, and no traced value.
         np.asarray(init, x.dtype),
         reduce,
         (1,) * batch + window + (1,),
@@ -73,7 +75,7 @@ def max_pool(
     strides: int | Sequence[int] | None = None,
     padding: Any = "VALID",
 ) -> Float[Array, "*batch_out_space features"]:
-    """The largest value of each window; arguments as in `pool`.
+    """Returns the largest value of each window; arguments as in `pool`.
 
     Raises:
         AxisError: if there are fewer axes than the window's and one of features.
@@ -91,7 +93,7 @@ def min_pool(
     strides: int | Sequence[int] | None = None,
     padding: Any = "VALID",
 ) -> Float[Array, "*batch_out_space features"]:
-    """The smallest value of each window; arguments as in `pool`.
+    """Returns the smallest value of each window; arguments as in `pool`.
 
     Raises:
         AxisError: if there are fewer axes than the window's and one of features.
@@ -110,7 +112,7 @@ def avg_pool(
     padding: Any = "VALID",
     count_include_pad: bool = True,
 ) -> Float[Array, "*batch_out_space features"]:
-    """The mean of each window; arguments as in `pool`.
+    """Returns the mean of each window; arguments as in `pool`.
 
     Args:
         count_include_pad: whether padding counts as zeros, or not at all.
@@ -125,6 +127,7 @@ def avg_pool(
     total = pool(x, 0, lax.add, window, strides, padding)
     if count_include_pad:
         return total / math.prod(window)
+    # One example with one feature is enough to count the elements of each window.
     ones = jnp.ones((*(1,) * (x.ndim - len(window) - 1), *x.shape[-len(window) - 1 : -1], 1), total.dtype)
     return total / pool(ones, 0, lax.add, window, strides, padding)
 
@@ -138,7 +141,7 @@ def _pool_to(x: Any, sizes: Sequence[int], reduce: Callable[..., Any], name: str
             raise ConfigError(f"{name}: sizes must be positive, not {tuple(sizes)}")
         if extent < 1:
             raise AxisError(f"{name} has nothing to pool on an axis of size 0", at=f"x: {jax.typeof(x)}")
-        # Bins share an element where the sizes do not divide, so that none is empty.
+        # As in PyTorch: if the sizes do not divide, neighbouring bins overlap, and no bin is empty.
         bounds = [(index * extent // size, -(-(index + 1) * extent // size)) for index in range(size)]
         bins = [lax.slice_in_dim(x, low, high, axis=axis) for low, high in bounds]
         x = jnp.concatenate([reduce(values, axis, keepdims=True) for values in bins], axis)
@@ -149,7 +152,7 @@ def _pool_to(x: Any, sizes: Sequence[int], reduce: Callable[..., Any], name: str
 def adaptive_avg_pool(
     x: Float[Array, "*batch_space features"], sizes: Sequence[int]
 ) -> Float[Array, "*batch_out_space features"]:
-    """The means of as many bins as are asked for, whatever the size of the input.
+    """Returns the means of a fixed number of bins, for inputs of any size.
 
     Bin `i` of `m` goes from `floor(i n / m)` to `ceil((i + 1) n / m)` on an axis of size `n`, as in PyTorch.
 
@@ -171,7 +174,7 @@ def adaptive_avg_pool(
 def adaptive_max_pool(
     x: Float[Array, "*batch_space features"], sizes: Sequence[int]
 ) -> Float[Array, "*batch_out_space features"]:
-    """The largest values of as many bins as are asked for; bins, arguments and errors as in `adaptive_avg_pool`.
+    """Returns the largest values of a fixed number of bins; arguments and errors as in `adaptive_avg_pool`.
 
     Raises:
         AxisError: if there are fewer axes than the sizes' and one of features, or nothing to pool on one.

@@ -1,4 +1,4 @@
-"""Pooling as records: what a chain of layers holds where a function would need its options bound."""
+"""Pooling layers: records that hold the options of a pooling function, for use in chains of layers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from weft.modules.op import kept_options
 
 
 class _Pooling(SharedConstructor):
-    """Layers that hand an op of pooling the options that they keep."""
+    """Base of pooling layers, which call a pooling op with the options that they store."""
 
     _pool: ClassVar[Callable[..., Any]]
 
@@ -23,7 +23,7 @@ class _Pooling(SharedConstructor):
 
 
 class Pool(_Pooling):
-    """Base of the layers that reduce a window; a subclass says how.
+    """Base of layers that reduce a window; a subclass chooses the reduction.
 
     Args:
         window: size of the window on each spatial axis.
@@ -41,6 +41,7 @@ class Pool(_Pooling):
     def __init__(self, window: Sequence[int], *, strides: int | Sequence[int] | None = None, padding: Any = "VALID"):
         layer = type(self).__name__
         self.window = sizes_of(layer, "window", window)
+        # Without overlap by default, as in PyTorch; the functions keep flax's default, a step of one.
         self.strides = per_axis(self.window if strides is None else strides, len(self.window), "strides")
         check_positive(layer, strides=min(self.strides))
         self.padding = padding if isinstance(padding, str | int) else tuple(map(_pair, padding))
@@ -148,7 +149,7 @@ class AdaptiveMaxPool(_AdaptivePool, init=False):
 
 
 def sizes_of(layer: str, name: str, sizes: Sequence[int]) -> tuple[int, ...]:
-    """Sizes of spatial axes, checked.
+    """Checks sizes of spatial axes, and returns them as a tuple.
 
     Raises:
         ConfigError: for one number, which does not say how many axes there are, for none, or one that is not positive.

@@ -1,4 +1,4 @@
-"""Larger images: the pure ops `upsample` and `pixel_shuffle`, and the records `Upsample` and `PixelShuffle`."""
+"""Upsampling: the pure ops `upsample` and `pixel_shuffle`, and the records `Upsample` and `PixelShuffle`."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ def upsample(
     """
     check_space(x, len(factors))
     first = x.ndim - 1 - len(factors)
+    # `jax.image.resize` computes nearest values by a gather; to repeat them is simpler and has a simpler gradient.
     if method == "nearest":
         for axis, factor in enumerate(factors, first):
             x = jnp.repeat(x, factor, axis)
@@ -102,7 +103,7 @@ def pixel_shuffle(  # weft: skip(squares of a number have to divide the channels
     """
     check_space(x, 2)
     *batch, height, width, channels = x.shape
-    # A symbolic size stands for those that divide.
+    # Nobody knows whether a symbolic size divides; an exported program is meant for sizes that do.
     if isinstance(channels, int) and channels % factor**2:
         raise AxisError(
             f"{channels} channels do not divide into squares of {factor} by {factor} pixels",

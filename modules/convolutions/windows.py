@@ -1,4 +1,4 @@
-"""What all convolutions share: batch axes, windows, paddings in all their spellings, and masks of kernels."""
+"""Helpers that all convolutions share: batch axes, windows, the spellings of padding, and masks of kernels."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class PaddingError(ConfigError, RuntimeError):
 def one_batch_axis(  # weft: skip(the rank says which axes are space)
     x: Float[Array, "*batch_space features"], rank: int
 ) -> tuple[Float[Array, "..."], tuple[int, ...]]:
-    """What is convolved, with one batch axis for all of them; and their sizes.
+    """Joins the batch axes of an input to one, and returns the input with the sizes of the batch axes.
 
     Raises:
         AxisError: if there are fewer axes than `rank` of space and one of features.
@@ -55,13 +55,13 @@ def one_batch_axis(  # weft: skip(the rank says which axes are space)
 def biased(  # weft: skip(the batch axes are given as numbers)
     y: Float[Array, "n *space out"], bias: Float[Array, "out"] | None, batch: tuple[int, ...]
 ) -> Float[Array, "*batch_space out"]:
-    """What was convolved, with its bias and its batch axes."""
+    """Adds the bias to the output of a convolution, and splits its batch axis again."""
     y = y if bias is None else add_bias(y, bias)
     return y if len(batch) == 1 else jnp.reshape(y, (*batch, *y.shape[1:]))
 
 
 def dilated(window: Sequence[int], dilation: Sequence[int]) -> list[int]:
-    """How far a window reaches on each axis.
+    """Returns the extent of a dilated window on each axis.
 
     >>> dilated((3, 2), (1, 4))
     [3, 5]
@@ -72,10 +72,11 @@ def dilated(window: Sequence[int], dilation: Sequence[int]) -> list[int]:
 def padded(
     x: Float[Array, "n *space features"], padding: Padding, extent: Sequence[int]
 ) -> tuple[Float[Array, "n *padded features"], str | list[tuple[int, int]]]:
-    """The input and the padding that is left for XLA: by what lies at the other end, or by a mirror, it cannot pad."""
+    """Pads an input by wrapping or reflection, which XLA cannot; returns it with the padding left for XLA."""
     pads = lax_padding(padding, extent)
     if not isinstance(pads, str) or pads not in PAD_MODES:
         return x, pads
+    # As SAME divides an odd amount: the extra element is on the right.
     around = [(0, 0), *(((size - 1) // 2, size // 2) for size in extent), (0, 0)]
     return jnp.pad(x, around, mode=PAD_MODES[pads]), "VALID"
 
@@ -91,7 +92,7 @@ def channels_last(rank: int) -> lax.ConvDimensionNumbers:
 
 
 def lax_padding(padding: Padding, extent: Sequence[int]) -> str | list[tuple[int, int]]:
-    """A padding as pairs (low, high), or as a name that needs the input's size.
+    """Returns a padding as pairs (low, high), or as a name whose amounts depend on the input's size.
 
     Args:
         padding: as in `conv`.
@@ -127,7 +128,7 @@ def lax_padding(padding: Padding, extent: Sequence[int]) -> str | list[tuple[int
 def kernel_mask(  # weft: skip(it refuses)
     layer: str, mask: ArrayLike | None, kernel: Float[Array, "*window group_in out"]
 ) -> Shaped[Array, "*window group_in out"] | None:
-    """A mask of a kernel as an array.
+    """Converts the mask of a kernel to an array.
 
     Raises:
         ConfigError: if its shape is not the kernel's.
@@ -147,12 +148,12 @@ def kernel_mask(  # weft: skip(it refuses)
 def masked(
     kernel: Float[Array, "*window group_in out"], mask: Shaped[Array, "*window group_in out"] | None
 ) -> Float[Array, "*window group_in out"]:
-    """The kernel where the mask is 1, and nothing where it is 0."""
+    """Multiplies a kernel by its mask."""
     return kernel if mask is None else kernel * mask.astype(kernel.dtype)
 
 
 def window_of(layer: str, kernel_size: Sequence[int]) -> tuple[int, ...]:
-    """The window of a layer that goes by how many numbers there are.
+    """Returns the window of a layer whose number of spatial axes is the length of `kernel_size`.
 
     Raises:
         ConfigError: for one number.
@@ -169,5 +170,5 @@ def window_of(layer: str, kernel_size: Sequence[int]) -> tuple[int, ...]:
 
 
 def as_sizes(kernel_size: int | Sequence[int]) -> int | tuple[int, ...]:
-    """The sizes of a window as Python's integers; NumPy's are numbers too."""
+    """Converts the sizes of a window, which may be NumPy integers, to Python integers."""
     return int(kernel_size) if isinstance(kernel_size, int | np.integer) else tuple(map(int, kernel_size))

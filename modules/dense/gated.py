@@ -61,4 +61,5 @@ class GatedMLP(Module):
 
     def __call__(self, x: Float[Array, "*batch features"]) -> Float[Array, "*batch out_features"]:
         """Applies it to the last axis."""
+        # Two maps and not one split in two: rename tables and adapters then find each kernel under its own name.
         return self.down(self.activation(self.gate(x)) * self.up(x))

@@ -57,6 +57,7 @@ def linear_general(  # weft: skip(the axes decide the shapes)
     batch = tuple(sorted(range(x.ndim)[axis] for axis in batch_axes))
     features = len(batch) + len(contracted)
     dimensions = ((contracted, tuple(range(len(batch), features))), (batch, tuple(range(len(batch)))))
+    # A product of the user's own may know no `out_sharding`, so the rule for meshes applies to JAX's only.
     if out_sharding is None and dot_general is lax.dot_general:
         out_sharding = product_sharding(x, kernel, dimensions)
     y = dot_general(x, kernel, dimensions, precision=precision, **product_options(out_dtype, out_sharding))
@@ -85,7 +86,7 @@ def einsum(  # weft: skip(the equation decides the shapes)
     out_sharding: Any = None,
     promote: Any = promote,
 ) -> Float[Array, "..."]:
-    """An input and a kernel by an Einstein summation.
+    """Multiplies an input with a kernel by an Einstein summation.
 
     Args:
         x: inputs, the equation's first operand.
@@ -106,7 +107,7 @@ def einsum(  # weft: skip(the equation decides the shapes)
 
 
 def check_equation(equation: str) -> str:
-    """An equation of `einsum` without its spaces.
+    """Checks an equation of `einsum`, and returns it without spaces.
 
     Raises:
         ConfigError: if it has no explicit output, or not two operands.
@@ -129,7 +130,7 @@ def check_equation(equation: str) -> str:
 
 
 def bias_shape(equation: str, x_rank: int, kernel_shape: Sequence[int]) -> tuple[int, ...]:
-    """The shape that a bias broadcasts in: the kernel's size along the output's axes that it has, else one.
+    """Returns the shape to broadcast a bias: the kernel's size on output axes that come from the kernel, else one.
 
     >>> bias_shape("...i,ij->...j", 3, (4, 5))
     (1, 1, 5)
@@ -139,7 +140,7 @@ def bias_shape(equation: str, x_rank: int, kernel_shape: Sequence[int]) -> tuple
 
 
 def _kernel_sizes(equation: str, hidden: int, kernel_shape: Sequence[int]) -> list[int | None]:
-    """The kernel's size along each axis of the output, None where the kernel has no such axis.
+    """Returns the kernel's size for each axis of the output, None for axes that the kernel lacks.
 
     Args:
         equation: of `einsum`.
@@ -149,6 +150,7 @@ def _kernel_sizes(equation: str, hidden: int, kernel_shape: Sequence[int]) -> li
     operands, output = equation.split("->")
     second = operands.split(",")[1]
     own = _hidden(second, len(kernel_shape))
+    # Axes of an ellipsis get letters that the equation does not use, aligned at the end, as einsum broadcasts them.
     free = [letter for letter in string.printable if letter not in equation][: max(own, hidden)]
     sizes = dict(zip(_spelled(second, free, own), kernel_shape, strict=True))
     return [sizes.get(label) for label in _spelled(output, free, max(own, hidden))]
@@ -227,6 +229,7 @@ class LinearGeneral(Module):  # weft: skip(the axes decide the shapes)
                 f"LinearGeneral maps {len(axes)} axes, but was given {len(inputs)} sizes of them",
                 at=f"in_features={inputs}, axes={axes}",
             )
+        # Initialisers compute fan-in and fan-out from two axes. The kernel's own axes would give a wrong variance.
         matrix = (math.prod(batch) * math.prod(inputs), math.prod(outputs))
         vector = (bias_init, (math.prod(batch) * math.prod(outputs),), param_dtype) if use_bias else None
         kernel, bias = draw(key, "LinearGeneral", (kernel_init, matrix, param_dtype), vector)
@@ -242,6 +245,7 @@ class LinearGeneral(Module):  # weft: skip(the axes decide the shapes)
             AxisError: if one of them, or of the batch, is not there or of another size.
         """
         shape = jnp.shape(x)
+        # Checked by axis, because XLA's error about a product names neither the layer nor the axis of the input.
         wanted = [*zip(self.axes, self.in_features, strict=True), *enumerate(self.batch)]
         wrong = [axis for axis, size in wanted if not -len(shape) <= axis < len(shape) or shape[axis] != size]
         if wrong:

@@ -23,7 +23,8 @@ from weft.modules.dtypes import as_array, cast, promote
 from weft.modules.explicit import is_divided, laid_like, on_mesh_of, once, product_sharding, spec_of
 from weft.modules.op import kept_options, op
 
-# As in flax: LeCun's normal for kernels, and for embeddings its fan-in over the features.
+# The same initialisers as in flax: LeCun's normal for kernels. In a table of embeddings the fan-in is the number of
+# features, because a lookup reads one row and does not sum over rows.
 default_kernel_init = initializers.lecun_normal()
 default_embedding_init = initializers.variance_scaling(1.0, "fan_in", "normal", out_axis=0)
 
@@ -66,7 +67,7 @@ def linear(
 
 
 def product_options(out_dtype: Any, out_sharding: Any) -> dict[str, Any]:
-    """Options for a product, only those that are set: a product of the user's own may know neither."""
+    """Returns the options that are set: a product function of the user's own may know neither of them."""
     options = {"preferred_element_type": out_dtype, "out_sharding": out_sharding}
     return {name: value for name, value in options.items() if value is not None}
 
@@ -78,6 +79,7 @@ def add_bias(y: Float[Array, "*batch out"], bias: Float[Array, "out"]) -> Float[
     [[2.0, 3.0], [2.0, 3.0]]
     """
     wide = jnp.reshape(bias, (1,) * (y.ndim - 1) + bias.shape)
+    # `lax.add` refuses two dtypes; `jnp.add` promotes, but takes longer to trace in each layer.
     if y.dtype != wide.dtype:
         dtype = jnp.promote_types(y.dtype, wide.dtype)
         y, wide = cast(y, dtype), cast(wide, dtype)
@@ -93,12 +95,12 @@ def embed(
     promote: Any = promote,
     exact: bool = False,
 ) -> Float[Array, "*batch features"]:
-    """The rows of an embedding table.
+    """Looks up rows of an embedding table.
 
     Args:
-        ids: of the rows.
+        ids: the numbers of the rows.
         embedding: the table.
-        dtype: of what is looked up; by default the table's.
+        dtype: the dtype of the result; by default the table's.
         promote: as in `linear`.
         exact: whether every id below 0 or beyond the table is NaN. Otherwise it is as in flax: a negative id counts
             from the end, one beyond the table is NaN, and a table of one row gives that row for every id.
@@ -109,12 +111,14 @@ def embed(
     """
     (embedding,) = promote(embedding, dtype=dtype, inexact=False)
     if exact and jnp.issubdtype(ids.dtype, jnp.signedinteger):
-        # Beyond the table, from where nothing counts from the end.
+        # JAX counts a negative id from the end, so -1 for padding would look up the last row. The largest integer is
+        # out of range, which `take` turns into NaN.
         ids = lax.select(lax.lt(ids, lax.full_like(ids, 0)), lax.full_like(ids, np.iinfo(ids.dtype).max), ids)
+    # As in flax: a table of one row is a constant, for which no gather is needed.
     elif embedding.shape[0] == 1:
         return jnp.broadcast_to(embedding, (*ids.shape, embedding.shape[1]))
     if is_divided(ids, embedding):
-        # JAX asks where the rows shall be: where their ids are.
+        # On an explicit mesh JAX asks for the sharding of the rows. They lie where their ids do.
         spec = once((*spec_of(ids), spec_of(embedding)[1]))
         return embedding.at[ids].get(mode="fill", out_sharding=on_mesh_of(spec, ids, embedding))
     return jnp.take(embedding, ids, axis=0)
@@ -129,7 +133,7 @@ def attend(
     out_sharding: Any = None,
     promote: Any = promote,
 ) -> Float[Array, "*batch vocab"]:
-    """The inner product of queries with every row of an embedding table, as for tied output weights.
+    """Returns the inner products of queries with every row of an embedding table, as for tied output weights.
 
     >>> attend(jnp.array([1.0, 2.0]), jnp.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])).tolist()
     [1.0, 2.0, 3.0]
@@ -223,7 +227,7 @@ class Embed(Module):
         features: size of each.
         key: a typed key, for the parameters.
         embedding_init: initialiser from `jax.nn.initializers`.
-        dtype: the dtype of what is looked up, and of `attend`; by default the table's.
+        dtype: the dtype of looked-up rows and of `attend`; by default the table's.
         param_dtype: the dtype of the table.
 
     Raises:
@@ -252,6 +256,7 @@ class Embed(Module):
     ):
         check_positive("Embed", vocab=vocab, features=features)
         (self.embedding,) = draw(key, "Embed", (embedding_init, (vocab, features), param_dtype))
+        # Integers have no say in the dtype of the result, so the table's dtype is the default.
         self.dtype = option_dtype(dtype) or self.embedding.dtype
 
     def __call__(self, ids: Int[Array, "*batch"]) -> Float[Array, "*batch features"]:
@@ -268,7 +273,7 @@ class Embed(Module):
         return embed(ids, self.embedding, dtype=self.dtype, exact=True)
 
     def attend(self, query: Float[Array, "*batch features"]) -> Float[Array, "*batch vocab"]:
-        """The inner product with every row: logits of tied weights.
+        """Returns the inner products with every row: the logits of tied weights.
 
         Raises:
             AxisError: if the last axis is not of size `features`.

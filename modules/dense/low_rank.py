@@ -1,4 +1,4 @@
-"""LoRA: low-rank adapters beside linear layers, for fine-tuning a model whose own parameters stay as they are."""
+"""LoRA: low-rank adapters for linear layers, to fine-tune a model whose own parameters stay fixed."""
 
 from __future__ import annotations
 
@@ -49,6 +49,7 @@ def low_rank_product(
     (2, 4)
     """
     x, down, up = promote(x, down, up, dtype=dtype)
+    # In this order: `down @ up` first would be a product as large as the kernel.
     return matmul(matmul(x, down), up)
 
 
@@ -101,15 +102,17 @@ class LoRA(Module):
             )
         self.base = base
         self.down = down_init(key, (inputs, rank), dtype)
+        # With zeros here the adapted model starts as the original one. `down` may not be zero as well: no gradient
+        # would pass.
         self.up = jnp.zeros((rank, outputs), dtype)
 
     def __call__(self, x: Float[Array, "*batch in"]) -> Float[Array, "*batch out"]:
-        """Adds what the adapter gives to what the base gives, in the base's dtype."""
+        """Returns the output of the base plus the output of the adapter, in the dtype of the base's output."""
         y = self.base(x)
         return y + low_rank_product(x, self.down, self.up).astype(y.dtype)
 
     def merged(self) -> Linear:
-        """The base with the adapter in its kernel: one layer, as quick as it was; a quantised one in floats again."""
+        """Returns the base with the adapter added to its kernel; a quantised base is converted to floats."""
         base = self.base if isinstance(self.base, Linear) else self.base.dequantized()
         return base.replace(kernel=base.kernel + self.down @ self.up)
 
@@ -117,18 +120,18 @@ class LoRA(Module):
 def lora(  # weft: skip(of any model)
     model: M, rank: int, *, key: Key[Array, ""], where: Filter = ...
 ) -> M:
-    """A model with an adapter beside each of its linear layers, quantised ones too.
+    """Returns a model with an adapter for each of its linear layers, quantised ones too.
 
     Args:
         model: any record.
         rank: of the adapters.
         key: a typed key, split among the adapters.
-        where: which layers: those all of whose arrays match this filter, such as `InstanceOf(TransformerBlock)` or
+        where: selects the layers whose arrays all match this filter, such as `InstanceOf(TransformerBlock)` or
             `Any(PathContains("query"), PathContains("value"))`. Each layer of a `Stack` gets an adapter of its own.
 
     Raises:
-        FilterError: if no layer is meant.
-        ConfigError: if one of them has an adapter already, or is smaller than the rank.
+        FilterError: if no layer matches.
+        ConfigError: if one of the layers has an adapter already, or is smaller than the rank.
 
     >>> from weft.modules import MLP
     >>> model = lora(MLP(8, 16, 4, key=jax.random.key(0)), 2, key=jax.random.key(1))
@@ -138,6 +141,7 @@ def lora(  # weft: skip(of any model)
     (8, 16)
     """
     check_key(key, "lora")
+    # The `Linear` inside of an adapter would match as well, and get an adapter of its own.
     adapted = [leaf.path for leaf in iter_leaves(select(model, Maybe(All(InstanceOf(LoRA), where)))) if leaf.dynamic]
     if adapted:
         raise ConfigError(
@@ -147,6 +151,7 @@ def lora(  # weft: skip(of any model)
         )
     layers: list[Any] = []
     at(model, LINEARS, where).apply(lambda base: layers.append(base) or base)
+    # A first pass counts the layers, because a key has to be split into a known number.
     keys = iter(jax.random.split(key, len(layers)))
     return at(model, LINEARS, where).apply(lambda base: _adapted(base, rank, next(keys)))
 

@@ -48,4 +48,5 @@ class MLP(Sequential):  # weft: skip(its layers say their sizes; a chain takes a
         keys = parameter_keys(key, len(features) - 1, "MLP")
         sizes = zip(features[:-1], features[1:], keys, strict=True)
         linears = [Linear(inputs, outputs, key=key, **options) for inputs, outputs, key in sizes]
+        # No activation behind the last layer: its outputs may be any numbers, such as logits.
         super().__init__(*[layer for linear in linears[:-1] for layer in (linear, activation)], linears[-1])

@@ -1,4 +1,4 @@
-"""Weights in eight bits: `QuantizedLinear`, and `quantize`, which puts it in the place of a model's linear layers."""
+"""Weights in eight bits: `QuantizedLinear`, and `quantize`, which replaces the linear layers of a model by it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from weft.modules.op import op
 from weft.transforms.mapping import vmap
 
 M = TypeVar("M", bound=Module)
-_LARGEST = 127  # -128 is left out: the range is the same on both sides of zero
+# -128 is not used, so that the range is the same on both sides of zero.
+_LARGEST = 127
 
 
 @op()
 def quantized(kernel: Float[Array, "in out"]) -> tuple[Int8[Array, "in out"], Float[Array, "out"]]:
-    """A kernel in eight bits with one scale for each output feature, `kernel ≈ values * scale`.
+    """Rounds a kernel to eight bits with one scale for each output feature: `kernel ≈ values * scale`.
 
     The largest weight of a feature becomes 127; what is rounded away is half a scale at most.
 
@@ -33,7 +34,7 @@ def quantized(kernel: Float[Array, "in out"]) -> tuple[Int8[Array, "in out"], Fl
     ([50, -127], 0.02)
     """
     largest = jnp.max(jnp.abs(kernel), axis=0)
-    # A feature of zeros stays one.
+    # A feature whose weights are all zero would divide by zero; with the scale 1 it stays zero.
     scale = jnp.where(largest == 0, jnp.ones_like(largest), largest / _LARGEST)
     return jnp.round(kernel / scale[None, :]).astype(jnp.int8), scale
 
@@ -47,7 +48,7 @@ def quantized_linear(
     *,
     dtype: Any = None,
 ) -> Float[Array, "*batch out"]:
-    """`x @ (values * scale) + bias`, with the scale after the product: the kernel is eight bits wide up to there.
+    """`x @ (values * scale) + bias`; the scale is applied after the product, so the kernel is read in eight bits.
 
     Args:
         x: inputs.
@@ -102,7 +103,7 @@ class QuantizedLinear(Module):
         return y if self.out_dtype is None else y.astype(self.out_dtype)
 
     def dequantized(self) -> Linear:
-        """The layer that this one is near to, with its weights in floats again.
+        """Returns the approximated layer, with its weights in floats.
 
         >>> layer = Linear(2, 3, key=jax.random.key(0))
         >>> near = quantize(layer).dequantized()
@@ -123,17 +124,17 @@ class QuantizedLinear(Module):
 
 
 def quantize(model: M, where: Filter = ...) -> M:  # weft: skip(of any model)
-    """A model with the weights of its linear layers in eight bits: a quarter of the memory of float32.
+    """Returns a model with the weights of its linear layers in eight bits: a quarter of the memory of float32.
 
     Only weights are quantised; what flows through the model keeps its dtype. Give it a trained model: the weights are
     no parameters any more.
 
     Args:
         model: any record.
-        where: which layers: those all of whose arrays match this filter, such as `Not(PathContains("head"))`.
+        where: selects the layers whose arrays all match this filter, such as `Not(PathContains("head"))`.
 
     Raises:
-        FilterError: if no layer is meant.
+        FilterError: if no layer matches.
 
     >>> from weft.modules import MLP
     >>> model = quantize(MLP(8, 16, 4, key=jax.random.key(0)))

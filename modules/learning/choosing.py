@@ -1,4 +1,4 @@
-"""How the functions of `weft.tree` choose arrays by a filter, and find those of another tree at the same paths."""
+"""Selects arrays by a filter for `weft.tree`, and finds the arrays of another tree at the same paths."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ PARAMETERS = Maybe(Param)
 
 
 def chosen(tree: Any, filter: Filter) -> list[Leaf]:  # weft: skip(of any tree)
-    """The arrays of a tree that a filter matches."""
+    """Returns the arrays of a tree that a filter matches."""
     leaves = [leaf for leaf in iter_leaves(tree) if leaf.dynamic]
+    # A filter that matches nothing is an error in `sort_leaves`: a misspelt path would train or cast nothing, silently.
     places = sort_leaves(leaves, [filter], require_all=False)
     return [leaf for leaf, place in zip(leaves, places, strict=True) if place is not None]
 
@@ -27,8 +28,9 @@ def chosen(tree: Any, filter: Filter) -> list[Leaf]:  # weft: skip(of any tree)
 def arrays_at(  # weft: skip(of any tree)
     tree: Any, leaves: Sequence[Leaf], name: str
 ) -> dict[Path, Any]:
-    """The arrays of a tree, by path; refuses one that lacks an array, or has it of another shape."""
+    """Returns the arrays of a tree by path; refuses a tree that lacks one of `leaves`, or has another shape there."""
     arrays = {leaf.path: leaf.value for leaf in iter_leaves(tree) if leaf.dynamic}
+    # All misfits are listed: trees of two models differ in more than one place.
     wrong = [f"{format_path(leaf.path)}: nothing there" for leaf in leaves if leaf.path not in arrays]
     wrong += [
         f"{format_path(leaf.path)}: {np.shape(arrays[leaf.path])}, not {np.shape(leaf.value)}"

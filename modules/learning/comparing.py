@@ -1,4 +1,4 @@
-"""What `weft.tree` says of numbers: how large they are, and whether those of two trees are the same or nearly so."""
+"""`norm`, `equal` and `allclose` of `weft.tree`: the size of a tree's numbers, and comparisons of two trees."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from weft.modules.learning.choosing import PARAMETERS, arrays_at, chosen, is_of
 
 
 def norm(tree: Any, filter: Filter = PARAMETERS) -> Float[Array, ""]:  # weft: skip(of any tree)
-    """The length of all numbers as one vector, in float32 or wider: of gradients, updates or parameters.
+    """Returns the Euclidean norm of all numbers as one vector, in float32 or wider.
 
     Args:
         tree: a model, or any tree.
-        filter: for what counts. Of that, integers and keys do not.
+        filter: selects the arrays that count; integers and keys among them are ignored.
 
     Raises:
         FilterError: if the filter matches nothing.
@@ -31,6 +31,7 @@ def norm(tree: Any, filter: Filter = PARAMETERS) -> Float[Array, ""]:  # weft: s
     Source: `optax.global_norm`.
     """
     squares = [
+        # Squares are summed in float32 at least: in float16 they overflow at 256, and gradient clipping would see inf.
         jnp.sum(jnp.square(jnp.abs(jnp.asarray(leaf.value, jnp.promote_types(leaf.value.dtype, jnp.float32)))))
         for leaf in chosen(tree, filter)
         if is_of(jnp.inexact, leaf.value)
@@ -44,7 +45,7 @@ def equal(tree: Any, other: Any) -> Bool[Array, ""]:  # weft: skip(of any tree)
     Where arrays lie (devices, shardings) does not matter. NaN equals nothing, as everywhere.
 
     Returns:
-        One boolean, which may be traced; what is not alike in structure is `False`.
+        One boolean, which may be traced; it is `False` if the structures differ.
 
     >>> model = {"w": jnp.ones(2), "name": "scale"}
     >>> bool(equal(model, {"w": jnp.ones(2), "name": "scale"})), bool(equal(model, {"w": jnp.ones(2)}))
@@ -94,10 +95,12 @@ def allclose(  # weft: skip(of any tree)
 
 
 def _close(mine: Any, theirs: Any, rtol: float, atol: float, equal_nan: bool) -> Array:
+    # Keys have no distance: two keys are the same stream, or unrelated ones.
     if is_of(jax.dtypes.prng_key, mine) or is_of(jax.dtypes.prng_key, theirs):
         same = is_array(mine) and is_array(theirs) and mine.dtype == theirs.dtype
         return jnp.all(mine == theirs) if same else jnp.asarray(False)
     wide = jnp.promote_types(jnp.result_type(mine), jnp.result_type(theirs))
     if jnp.issubdtype(wide, jnp.floating):
-        wide = jnp.promote_types(wide, jnp.float32)  # a tolerance of 1e-5 is none in half precision
+        # Half precision cannot express a tolerance of 1e-5, so nothing but equal numbers would pass.
+        wide = jnp.promote_types(wide, jnp.float32)
     return jnp.allclose(jnp.asarray(mine, wide), jnp.asarray(theirs, wide), rtol, atol, equal_nan)

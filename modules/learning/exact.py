@@ -1,4 +1,4 @@
-"""Sums and counts that lose nothing, for metrics that add up for days.
+"""Exact sums and counts, for metrics that accumulate for days.
 
 A float32 has 24 bits. A plain float32 sum stands still once it is 2**24 times as large as what is added, a count of
 ones at 16,777,216; an int32 count wraps at 2**31. So a sum is kept as a *pair*, an array `[high, low]` of two floats
@@ -6,7 +6,7 @@ whose exact sum it is: 48 bits, in which sums of integers are exact up to 2**46 
 kept as two words of 32 bits, `[high, low]`. (JAX has no 64-bit numbers unless the whole process is told to; if it is,
 pairs are of float64.)
 
-Everything here builds on *error-free sums*: `a + b` is `s + e` exactly, with `s` rounded and `e` what rounding took. No
+All functions build on *error-free sums*: `a + b` is `s + e` exactly, with `s` rounded and `e` what rounding took. No
 rounded product is ever subtracted again, since a compiler may contract it with the subtraction (fused multiply-add) and
 take the error away; products are of halves short enough to be exact.
 
@@ -27,12 +27,12 @@ Words = tuple[Array, Array]  # a pair while it is computed with: (high, low), ar
 
 
 def zero_sum() -> Float[Array, "2"]:
-    """The pair of an empty sum, of the widest floats that there are."""
+    """Returns the pair of an empty sum, in the widest float dtype that JAX is set to."""
     return jnp.zeros(2, jnp.result_type(float))
 
 
 def exact_sum(values: Array, dtype: Any = jnp.float32) -> Float[Array, "2"]:
-    """The sum of all values, as a pair.
+    """Sums all values to a pair.
 
     Args:
         values: floats, integers or bools of any shape.
@@ -43,7 +43,8 @@ def exact_sum(values: Array, dtype: Any = jnp.float32) -> Float[Array, "2"]:
     """
     high, low = words_of(values, jnp.dtype(dtype))
     zero = np.zeros((), dtype)
-    # The leading axis last: where a batch is sharded, each device adds up its own rows.
+    # The leading axis is reduced last. If the batch is divided, each device first sums its own rows, and only the sums
+    # cross devices.
     for dims in (tuple(range(1, high.ndim)), (0,)) if high.ndim else ():
         if dims:
             high, low = lax.reduce((high, low), (zero, zero), _add, dims)
@@ -51,20 +52,21 @@ def exact_sum(values: Array, dtype: Any = jnp.float32) -> Float[Array, "2"]:
 
 
 def add_sums(a: Float[Array, "2"], b: Float[Array, "2"]) -> Float[Array, "2"]:
-    """The sum of two pairs."""
+    """Adds two pairs."""
     return jnp.stack(_add((a[0], a[1]), (b[0], b[1])))
 
 
 def rounded(pair: Float[Array, "2"]) -> Float[Array, ""]:
-    """The float next to a pair."""
+    """Returns the float nearest to a pair."""
     return pair[0] + pair[1]
 
 
 def ratio(pair: Float[Array, "2"], count: UInt32[Array, "2"]) -> Float[Array, ""]:
-    """A sum divided by a count, rounded once; NaN for nothing."""
+    """Divides a sum by a count, with one rounding; NaN for a count of zero."""
     divisor = count_as_sum(count, pair.dtype)
     quotient = pair[0] / divisor[0]
-    # What is left of the sum, by products of halves, which are exact.
+    # The remainder of the division. Each product is of two halves and so exact: a rounded product would lose the digits
+    # that the remainder consists of.
     (q, q_rest), (d, d_rest) = _halves(quotient), _halves(divisor[0])
     remainder = (((pair[0] - q * d) - q * d_rest) - q_rest * d) - q_rest * d_rest
     remainder = remainder + (pair[1] - quotient * divisor[1])
@@ -91,15 +93,16 @@ def _ordered_sum(a: Array, b: Array) -> Words:
 
 
 def _finite(total: Array, error: Array) -> Array:
-    # The error of an infinite sum would be NaN, and make a NaN of it.
+    # inf - inf is NaN: the error of an infinite sum would turn the infinity, which says what happened, into NaN.
     return jnp.where(jnp.isfinite(total), error, jnp.zeros_like(error))
 
 
 def words_of(values: Array, dtype: np.dtype) -> Words:
-    """Values as pairs, element by element: `(high, low)`, without rounding."""
+    """Converts values to pairs `(high, low)`, element by element, without rounding."""
     source, wide = values.dtype, np.dtype(dtype).itemsize
     if jnp.issubdtype(source, jnp.integer) and source.itemsize >= wide:
         bits = 4 * source.itemsize
+        # An int32 has more digits than a float32, so it is converted in two halves, each of which is exact.
         upper, lower = values >> bits, values & ((1 << bits) - 1)
         return _two_sum(upper.astype(dtype) * np.asarray(2**bits, dtype), lower.astype(dtype))
     high = values.astype(dtype)
@@ -109,7 +112,11 @@ def words_of(values: Array, dtype: np.dtype) -> Words:
 
 
 def _halves(value: Array) -> Words:
-    """A float as a sum of two of half its bits. By its bits: the usual way multiplies, and could be contracted."""
+    """Splits a float into two floats with half of its bits each.
+
+    The usual way multiplies and subtracts, which a compiler may contract to one operation with another rounding.
+    Masking bits is exact.
+    """
     words, keep = (np.uint32, 12) if value.dtype.itemsize == 4 else (np.uint64, 27)
     mask = np.asarray(~((1 << keep) - 1) & np.iinfo(words).max, words)
     upper = lax.bitcast_convert_type(lax.bitcast_convert_type(value, words) & mask, value.dtype)
@@ -120,7 +127,7 @@ def _halves(value: Array) -> Words:
 
 
 def count_of(number: int | UInt32[Array, ""]) -> UInt32[Array, "2"]:
-    """A number as a count.
+    """Converts a number to a count.
 
     Args:
         number: a Python integer below 2**64, or an array of uint32.
@@ -134,18 +141,19 @@ def count_of(number: int | UInt32[Array, ""]) -> UInt32[Array, "2"]:
 
 
 def add_counts(a: UInt32[Array, "2"], b: UInt32[Array, "2"]) -> UInt32[Array, "2"]:
-    """The sum of two counts.
+    """Adds two counts.
 
     >>> add_counts(count_of(2**32 - 1), count_of(3)).tolist()
     [1, 2]
     """
     low = a[1] + b[1]
+    # uint32 addition wraps, so the low word overflowed exactly if it is smaller than a summand.
     carry = (low < b[1]).astype(jnp.uint32)
     return jnp.stack([a[0] + b[0] + carry, low])
 
 
 def count_as_sum(count: UInt32[Array, "2"], dtype: Any = jnp.float32) -> Float[Array, "2"]:
-    """A count as a pair."""
+    """Converts a count to a pair."""
     scale = np.asarray(2.0**32, dtype)
     high, low = words_of(count, np.dtype(dtype))
     return jnp.stack(_add((high[0] * scale, low[0] * scale), (high[1], low[1])))

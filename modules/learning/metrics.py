@@ -1,12 +1,13 @@
-"""Metrics as records: what is known of all batches so far, and how two of them are one.
+"""Metrics as records: sums over all batches so far, which can be merged.
 
     metric = weft.metrics.Average()
     metric = metric.update(values=losses)       # the successor
-    metric.compute()                            # of everything since the start
+    metric.compute()                            # the value over everything since the start
 
-A metric is what `merge` makes of two: of two batches (`update` merges the metric of one batch), of two devices
-(`all_reduce`), of two runs. A new one says what it is of one batch (`of_batch`), what of two of its make (`of_both`),
-and what comes of it (`compute`). Its fields are of kind `MetricState`, so nothing takes them for parameters.
+All of a metric follows from `merge`: `update` merges the metric of one batch, `all_reduce` merges those of several
+devices, and two runs can be merged as well. A new metric defines its value for one batch (`of_batch`), the merge of two
+metrics (`of_both`) and the result (`compute`). Its fields are of kind `MetricState`, so no filter takes them for
+parameters.
 
 Sums and counts are exact far beyond what one float holds (see `exact`): a loss averaged over 2**30 tokens still moves.
 The names are those of `flax.nnx.metrics`, as far as they go.
@@ -78,18 +79,18 @@ class Metric(Module):
 
     @abc.abstractmethod
     def of_batch(self, arguments: Mapping[str, Any], mask: Array | None) -> Self:
-        """A metric of this make that knows of one batch only."""
+        """Returns a metric of this kind that has counted one batch only."""
 
     @abc.abstractmethod
     def of_both(self, other: Any) -> Self:
-        """The metric of what this one and another of the same make have counted."""
+        """Returns the metric of everything that this metric and another have counted."""
 
     @abc.abstractmethod
     def compute(self) -> Any:
-        """What comes of everything that was counted."""
+        """Returns the value over everything that was counted."""
 
     def update(self, *, mask: Array | None = None, axis_name: Any = None, **arguments: Any) -> Self:
-        """The successor, which has counted one batch more: `metric = metric.update(values=losses)`.
+        """Returns the successor, which has counted one more batch: `metric = metric.update(values=losses)`.
 
         Args:
             mask: bools, or integers of which 0 leaves a value out; it broadcasts against the values.
@@ -101,15 +102,16 @@ class Metric(Module):
             MetricError: for an argument that is missing, that the metric does not read, or that does not fit.
         """
         _check_names(type(self).__qualname__, self.reads, arguments)
-        # A metric watches: what it is shown is not differentiated through it.
+        # A metric only observes. Inside of a loss, its sums would otherwise be differentiated, and keep activations
+        # alive.
         batch = self.of_batch(lax.stop_gradient(arguments), mask)
         return self.merge(batch if axis_name is None else batch.all_reduce(axis_name))
 
     def merge(self, other: Self) -> Self:
-        """The metric of what both have counted.
+        """Returns the metric of everything that both metrics have counted.
 
         Raises:
-            MetricError: if the other is of another make.
+            MetricError: if the other metric has another class or other options.
         """
         if type(self) is not type(other) or jax.tree.structure(self) != jax.tree.structure(other):
             mine, others = type(self).__qualname__, type(other).__qualname__
@@ -121,14 +123,14 @@ class Metric(Module):
         return self.of_both(other)
 
     def reset(self) -> Self:
-        """The same metric, which has counted nothing."""
+        """Returns the same metric with nothing counted."""
         return jax.tree.map(jnp.zeros_like, self)
 
     def all_reduce(self, axis_name: Any) -> Self:
-        """One metric of those that the indices of a named axis hold, for metrics that each of them *started anew*.
+        """Merges the metrics of all indices of a named axis, for metrics that *started empty* inside of the axis.
 
-        What was counted before the axis was entered would be counted once for each index; `update(axis_name=)` is for
-        a metric that goes on.
+        Anything counted before the axis was entered would count once for each index: use `update(axis_name=)` for a
+        metric that goes on.
 
         Args:
             axis_name: a name, or a tuple of names.
@@ -136,7 +138,8 @@ class Metric(Module):
         index, size = lax.axis_index(axis_name), lax.axis_size(axis_name)
 
         def gather(leaf: Array) -> Array:
-            # By a sum in which each index has a row of its own: exact, and known to be the same everywhere.
+            # A `psum` in which each index fills its own row, and not `all_gather`: `shard_map` knows that the result of
+            # `psum` is the same on all devices, and sums with zeros are exact.
             rows = jnp.zeros((size, *leaf.shape), leaf.dtype).at[index].set(leaf)
             return lax.psum(rows, axis_name)
 
@@ -144,13 +147,14 @@ class Metric(Module):
 
 
 def merge_stack(stack: Any) -> Any:
-    """One metric of many, which lie in one record along a leading axis, as `vmap` and `scan` give them.
+    """Merges many metrics, stacked in one record along a leading axis as `vmap` and `scan` return them.
 
     >>> stack = jax.vmap(lambda values: Average().update(values=values))(jnp.arange(6.0).reshape(3, 2))
     >>> float(merge_stack(stack).compute())
     2.5
     """
     first, rest = jax.tree.map(lambda leaf: leaf[0], stack), jax.tree.map(lambda leaf: leaf[1:], stack)
+    # In a fixed order, so that all devices get the same bits.
     return lax.scan(lambda merged, one: (merged.merge(one), None), first, rest)[0]
 
 
@@ -241,6 +245,7 @@ class Accuracy(Average):  # weft: skip(the names of arguments are given at run t
         if self.threshold is not None:
             right = (logits >= self.threshold) == (labels > 0)
         else:
+            # Compared in int32 at least: in uint8, class 256 would equal class 0.
             dtype = jnp.promote_types(labels.dtype, jnp.int32)
             right = jnp.argmax(logits, axis=-1).astype(dtype) == labels.astype(dtype)
         return super().of_batch({self.argname: right}, mask)
@@ -289,7 +294,8 @@ class Welford(Metric):  # weft: skip(the names of arguments are given at run tim
         """Mean and sum of squared deviations of one batch."""
         values, mask, count = _counted(arguments[self.argname], mask, self.argname)
         dtype = self.mean.dtype
-        # Two passes, from a point near the mean: the deviations are small, and their own mean mends the point.
+        # Two passes: deviations from a point near the mean are small, so their squares lose no digits. The mean of the
+        # deviations then corrects the point.
         offset = _or_zero(ratio(_masked_sum(values, mask, dtype), count), count)
         high, low = words_of(values, dtype)
         deviations = (high - offset) + low
@@ -305,12 +311,13 @@ class Welford(Metric):  # weft: skip(the names of arguments are given at run tim
         dtype, count = self.mean.dtype, add_counts(self.count, other.count)
         mine, theirs, both = (rounded(count_as_sum(one, dtype)) for one in (self.count, other.count, count))
         none = jnp.zeros((), dtype)
+        # Two empty metrics would divide 0 by 0, and NaN would stay in the mean for ever.
         share = jnp.where(both > 0, theirs / both, none)
         difference = rounded(add_sums(other.mean, -self.mean))
-        # What is added is small beside what there is: its own rounding does not matter.
+        # The correction is small compared with the mean, so one float is exact enough for it.
         mean = add_sums(self.mean, jnp.stack([difference * share, none]))
         m2 = add_sums(add_sums(self.m2, other.m2), jnp.stack([difference * difference * mine * share, none]))
-        # From nothing, the other as it is: its mean is a pair, and `apart` one float.
+        # An empty metric takes the other's mean, which is a pair: the correction would round it to one float.
         return self.replace(count=count, mean=jnp.where(mine > 0, mean, other.mean), m2=m2)
 
     def compute(self) -> Statistics:
@@ -349,7 +356,8 @@ class MultiMetric(Metric):  # weft: skip(the names of arguments are given at run
         self.metrics = metrics
 
     def __getattr__(self, name: str) -> Metric:
-        # Only names that are no fields get here; while a record is being made, there is no dict yet.
+        # Called for names that are no fields. While `__init__` runs, the field `metrics` does not exist yet, and
+        # reading it would call this method again.
         metrics = {} if name.startswith("__") else fields_of(self).get("metrics", {})
         if name in metrics:
             return self.metrics[name]
@@ -384,6 +392,7 @@ def _check_names(owner: str, reads: tuple[str, ...], arguments: Mapping[str, Any
         raise MetricError(
             f"{owner}.update needs {', '.join(missing)}", fix=f"update({', '.join(f'{n}=' for n in reads)})"
         )
+    # A misspelt `mask` would be ignored, and padding would count for a whole run.
     if unread:
         raise MetricError(
             f"nothing in this {owner} reads {', '.join(unread)}",
@@ -399,6 +408,7 @@ def _counted(values: Any, mask: Any, name: str) -> tuple[Array, Array | None, UI
     if mask is None:
         return values, None, count_of(values.size)
     mask = jnp.asarray(mask)
+    # A float mask may be meant as weights, which a count of values would silently ignore.
     if not (mask.dtype == bool or jnp.issubdtype(mask.dtype, jnp.integer)):
         raise MetricError(
             f"a mask says which values count, and this one holds {mask.dtype}",
@@ -417,7 +427,7 @@ def _counted(values: Any, mask: Any, name: str) -> tuple[Array, Array | None, UI
 
 
 def _masked_sum(values: Array, mask: Array | None, dtype: Any) -> Float[Array, "2"]:
-    # Chosen, not multiplied: 0 * NaN is NaN.
+    # A `where` and not a product with the mask: padding may be NaN, and 0 * NaN is NaN.
     return exact_sum(values if mask is None else jnp.where(mask, values, jnp.zeros_like(values)), dtype)
 
 

@@ -1,4 +1,4 @@
-"""What optax's transformations are offered beside the gradient, and what of it they take, alone or inside of others."""
+"""Chooses which extra arguments (`value`, `grad`, ...) an optax transformation accepts, also in nested ones."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from typing import Any
 import jax
 from weft.core.makeup import closed_over
 
-# What `minimize` gives to transformations that take it.
+# The extra arguments that `minimize` can pass to a transformation.
 OFFERED = frozenset({"value", "grad", "value_fn", "grad_fn"})
 
 
 def accepted(update: Callable[..., Any], extra: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Those of the extra arguments that a transformation takes, by its signature and those of what is inside of it."""
+    """Returns the extra arguments that a transformation and those inside of it accept, by their signatures."""
     named, refused = _asked(update)
-    # What takes any name hands them on, and optax's line searches refuse a `grad_fn`, which the loss does not take.
+    # `**extra_args` passes all names on, in a line search even to the loss, which knows no `grad_fn`. So `grad_fn` goes
+    # only to transformations that name it.
     dropped = refused | ({"grad_fn"} - named)
     return {name: value for name, value in extra.items() if name not in dropped}
 
 
 def _asked(update: Callable[..., Any]) -> tuple[set[str], set[str]]:
-    """Which of the offered arguments a transformation's update names, and which it, or one inside of it, refuses."""
+    """Returns the offered arguments that an update names, and those that it or a nested update refuses."""
     import optax
 
     try:
@@ -31,6 +32,7 @@ def _asked(update: Callable[..., Any]) -> tuple[set[str], set[str]]:
     except (TypeError, ValueError):  # a built-in function may have none
         return set(OFFERED), set()
     named = OFFERED & parameters.keys()
+    # Without `**extra_args`, an argument that is not named would be a TypeError.
     if not any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
         return {*named}, {*(OFFERED - named)}
     plain: Any = inspect.unwrap(update)
@@ -41,7 +43,8 @@ def _asked(update: Callable[..., Any]) -> tuple[set[str], set[str]]:
     )
     found = [(set(named), set[str]())]
     for name, value in inner.items():
-        # A chain keeps the functions alone. What is given without its extra arguments (`tx`) takes none.
+        # `optax.chain` closes over a tuple of update functions. Other wrappers close over whole transformations; a
+        # plain `GradientTransformation` among them is called without extra arguments.
         for one in jax.tree.leaves(value, is_leaf=lambda node: isinstance(node, optax.GradientTransformation)):
             if isinstance(one, optax.GradientTransformationExtraArgs):
                 found.append(_asked(one.update))

@@ -1,4 +1,4 @@
-"""Optimizer: an optax transformation, its state, and which leaves of a model it moves, as one record.
+"""Optimizer: an optax transformation, its state and the filter of the leaves that it moves, as one record.
 
 A training step returns two things: a gradient, and the successor of the model that computed it. The successor holds
 what changed beside the parameters (statistics, caches, random streams), and parameters only as the loss saw them: cast,
@@ -9,8 +9,8 @@ perturbed, merged with an adapter. So the two have different sources here, and n
 
 Parameters (what `wrt` selects) are those of `model`, moved by the optimizer; everything else is that of `new`.
 
-optax sees sparse records, the model with `None` in place of what is no parameter, so labels and masks may be records.
-The state is kept in another form: its arrays by path, in plain dicts, and its definition beside them. A record in it
+optax sees sparse records, the model with `None` in the place of every other leaf, so labels and masks may be records.
+The state is stored in another form: its arrays by path in plain dicts, and its treedef as configuration. A record in it
 would bring the model's configuration and its fields' kinds along, so that a switch to inference mode or a filter for
 `Param` would reach into the moments.
 """
@@ -53,17 +53,17 @@ M = TypeVar("M")
 
 
 class Layout:
-    """What an optimizer's arrays are laid out like.
+    """The treedefs by which an optimizer's arrays are rebuilt to what optax expects.
 
     Attributes:
-        leaves: the parameters, in order, with shapes in place of arrays: what kind they are and how their axes are
-            called. It follows from the rest, so it is not compared.
-        paths: of the parameters.
-        parameters: the definition of the sparse model that optax sees.
-        state: the definition of optax's state.
+        leaves: the parameters, in order, with shapes in place of arrays: their kinds and the names of their axes. It
+            follows from the other attributes, so it is not compared.
+        paths: the paths of the parameters.
+        parameters: the treedef of the sparse model that optax sees.
+        state: the treedef of optax's state.
     """
 
-    # Not a dataclass, of which a printed Optimizer would show all definitions.
+    # Not a dataclass: the repr of an Optimizer would print both treedefs, which are as long as the model's.
     def __init__(self, leaves: Sequence[Leaf], parameters: TreeDef, state: TreeDef):
         self.leaves = {leaf.path: replace(leaf, value=_abstract(leaf.value)) for leaf in leaves}
         self.paths, self.parameters, self.state = tuple(self.leaves), parameters, state
@@ -76,6 +76,7 @@ class Layout:
             path: in the optimizer.
             shape: of the array; axes in front, of a mapped constructor, do not count.
         """
+        # The path of a moment ends with the path of its parameter: `mu.layers[0].kernel`. Longer ends are tried first.
         for start in range(1, len(path) + 1):
             leaf = self.leaves.get(path[start:])
             if leaf is not None:
@@ -99,11 +100,11 @@ class Layout:
 
 @dataclass(frozen=True)
 class PerFilter:
-    """Several transformations as one: each parameter belongs to one of them.
+    """Several transformations as one; each parameter belongs to one of the transformations.
 
     Attributes:
         transformations: of optax.
-        groups: for each parameter, in order, which one moves it.
+        groups: for each parameter, in order, the number of the transformation that moves it.
     """
 
     transformations: tuple[Any, ...]
@@ -122,14 +123,16 @@ class PerFilter:
         ]
         treedef = trees.structure(params)
         rows = [treedef.flatten_up_to(moved) for moved, _ in done]
+        # Each parameter takes its update from its own transformation; the others have None there.
         merged = [rows[group][i] for i, group in enumerate(self.groups)]
         return treedef.unflatten(merged), tuple(state for _, state in done)
 
     def _extra(self, extra: Mapping[str, Any], params: Any, group: int) -> dict[str, Any]:
-        """What a transformation is given besides, in terms of its own parameters."""
+        """Converts extra arguments from all parameters to those of one transformation."""
         leaves, treedef = trees.flatten(params)
 
         def whole(part: Any) -> Any:
+            # Parameters of the other transformations keep their current values while this one evaluates the loss.
             rows = zip(leaves, treedef.flatten_up_to(part), self.groups, strict=True)
             return treedef.unflatten([moved if of == group else kept for kept, moved, of in rows])
 
@@ -195,8 +198,10 @@ class Optimizer(Module):  # weft: skip(of any model)
     ):
         _check_transformation(transformation)
         predicate(wrt)  # refuses what is no filter
+        # Filters are static fields, which JAX hashes; a list among them would fail at the first jitted step.
         self.wrt = hashable(wrt)
         leaves = _parameters(model, self.wrt)
+        # One array in two places is two leaves here. They would get two different updates, and be shared no more.
         refuse_aliases(model, leaves, ("model",), "an optimizer")
         if isinstance(transformation, Mapping):
             groups = cast("list[int]", sort_leaves(leaves, tuple(transformation)))
@@ -207,6 +212,7 @@ class Optimizer(Module):  # weft: skip(of any model)
         state = self.transformation.init(parameters)
         self.layout = Layout(leaves, trees.structure(parameters), trees.structure(state))
         self.state = _by_path(_owned(state, model))
+        # An array and no Python number: as configuration it would compile the step anew at every update.
         self.step = jnp.zeros((), jnp.int32)
 
     @property
@@ -252,6 +258,7 @@ class Optimizer(Module):  # weft: skip(of any model)
             lambda gradient: self._read_gradient(gradient, parameters),
         )
         updates, state = _update(self.transformation, gradient, self.optax_state, tree, extra)
+        # A state of another treedef would be stored under wrong paths, and fail only at the next update.
         if trees.structure(state) != layout.state:
             raise StructureError(
                 "the transformation's state is of another structure after the update than before",
@@ -260,8 +267,12 @@ class Optimizer(Module):  # weft: skip(of any model)
             )
         new = model
         if state_of is not None:
+            # The successor's parameters may be casts or perturbations of the loss, so the model's own replace them
+            # first.
             new = self._with_parameters(state_of, tree)
             check_successor(model, new, "state_of")
+            # A teacher's successor may have the same treedef as the student's: the student would get the teacher's
+            # statistics.
             check_origin(cast(Any, model), cast(Any, state_of), rivals_of(model), "state_of")
         successor = self._with_parameters(new, optax.apply_updates(tree, updates))
         return successor, self.replace(state=_by_path(state), step=self.step + 1)
@@ -312,6 +323,7 @@ class Optimizer(Module):  # weft: skip(of any model)
             return drop_successor(value_and_grad(evaluate, wrt=self.wrt, has_aux=True)(model, *args, **kwargs))[1]
 
         seen = {"value": number, "grad": gradient, "grad_fn": grad_fn}
+        # A line search evaluates the loss at points that it may reject, so the statistics of these calls are dropped.
         seen["value_fn"] = lambda model: drop_successor(evaluate(model, *args, **kwargs))[0]
         return value, *self.update(model, gradient, state_of=new, **seen)
 
@@ -332,6 +344,7 @@ class Optimizer(Module):  # weft: skip(of any model)
         """A gradient as optax sees it."""
         gradients = {leaf.path: leaf.value for leaf in iter_leaves(grad) if leaf.dynamic}
         known = dict(zip(self.layout.paths, parameters, strict=True))
+        # Compared by path, because a gradient with another `wrt` may have the same number of leaves.
         wrong = _unlike(tuple(known), tuple(gradients), "grad", "is missing", "is the gradient of no parameter")
         wrong += [
             f"{format_path(path, 'grad')} is of shape {jnp.shape(gradients[path])}, the parameter of {jnp.shape(value)}"
@@ -379,7 +392,7 @@ def _unlike(known: Sequence[Path], paths: Sequence[Path], root: str, missing: st
 def _update(transformation: Any, updates: Any, state: Any, params: Any, extra: Mapping[str, Any]) -> tuple[Any, Any]:
     import optax
 
-    # What is no `GradientTransformation` (MultiSteps, PerFilter) takes extra arguments, and hands them on.
+    # `MultiSteps` and `PerFilter` are no `GradientTransformation`s, and pass extra arguments on themselves.
     if isinstance(transformation, optax.GradientTransformation):
         transformation = optax.with_extra_args_support(transformation)
     arguments = extra if isinstance(transformation, PerFilter) else accepted(transformation.update, extra)
@@ -387,12 +400,12 @@ def _update(transformation: Any, updates: Any, state: Any, params: Any, extra: M
 
 
 def _in_terms(extra: Mapping[str, Any], whole: Callable[[Any], Any], own: Callable[[Any], Any]) -> dict[str, Any]:
-    """What a transformation is given besides, in terms of the parameters that it sees.
+    """Converts extra arguments from a whole tree to the parameters that a transformation sees.
 
     Args:
-        extra: the same, in terms of more than these.
-        whole: makes of the parameters what `extra` is in terms of.
-        own: makes of a gradient of that one of the parameters.
+        extra: the extra arguments for the whole tree.
+        whole: completes the parameters to the whole tree.
+        own: reduces a gradient of the whole tree to one of the parameters.
     """
     seen = dict(extra)
     if "grad" in extra:
@@ -405,7 +418,7 @@ def _in_terms(extra: Mapping[str, Any], whole: Callable[[Any], Any], own: Callab
 
 
 def _owned(state: Any, model: Any) -> Any:
-    """A state that shares no buffer with the model, or within itself: both may be donated to one compiled step."""
+    """Copies arrays that a state shares with the model or holds twice: XLA refuses to donate one buffer twice."""
     seen = {id(leaf) for leaf in jax.tree.leaves(model)}
 
     def own(leaf: Any) -> Any:
@@ -419,13 +432,13 @@ def _owned(state: Any, model: Any) -> Any:
 
 def _paths(treedef: TreeDef) -> list[Path]:
     """The path of each leaf of a tree with this definition."""
-    # Numbers, as any tree holds them; the leaves themselves do not matter.
+    # The tree is rebuilt with numbers as leaves, because only paths are wanted.
     rows = trees.flatten_with_path(treedef.unflatten(range(treedef.num_leaves)))[0]
     return [tuple(map(key_part, keys)) for keys, _ in rows]
 
 
 def _by_path(tree: Any) -> Any:
-    """The leaves of a tree in dicts, nested by the parts of their paths; one that is a leaf comes back as it is."""
+    """Stores the leaves of a tree in dicts, nested by the parts of their paths; a single leaf comes back as it is."""
     nested: dict[Hashable, Any] = {}
     for path, (_, leaf) in zip(_paths(trees.structure(tree)), trees.flatten_with_path(tree)[0], strict=True):
         if not path:

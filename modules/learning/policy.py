@@ -1,12 +1,11 @@
-"""Policy: mixed precision, the dtypes of parameters, of computation and of results, said once.
+"""Policy: mixed precision; one record with the dtypes of parameters, computation and results.
 
     policy = weft.Policy(param=jnp.float32, compute=jnp.bfloat16, output=jnp.float32)
     (value, new), grad = weft.value_and_grad(policy(loss), has_aux=True)(model, x, y)
 
 The cast is part of the function: parameters stay as they are outside of it (the *masters*), and gradients are theirs.
-What a function returns of a record that it was given is a successor, and keeps the dtypes of the record: parameters
-that did not change are the masters themselves, and statistics, caches and keys were never cast, so nothing is rounded
-away.
+A record that a function returns, built like one of its arguments, is a successor and gets the dtypes of that argument.
+Unchanged parameters are the masters themselves, and statistics, caches and keys were never cast, so nothing is rounded.
 """
 
 from __future__ import annotations
@@ -32,7 +31,8 @@ R = TypeVar("R", bound=eqx.Module)
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
-# What is computed with; what is inside no record is a parameter, or an input, by its dtype.
+# The arrays that are cast: parameters, frozen ones too, and arrays outside of records. Statistics and caches keep their
+# dtype: the running mean of a bfloat16 statistic would stand still.
 CAST = Maybe((Param, FrozenParam))
 
 
@@ -82,6 +82,7 @@ class Policy(Module):
             The function, computing in the policy's dtypes; of a record a layer that is called like it, and holds it
             with its parameters in the dtype `param`.
         """
+        # Records are callable too, so they are told apart before functions.
         if isinstance(target, eqx.Module):
             return UnderPolicy(self.cast_params(target), self)
 
@@ -135,7 +136,7 @@ class UnderPolicy(Combinator[L_co]):
 
 
 class _Return:
-    """What comes back from a function whose arguments were cast: with successors in the dtypes of what they follow.
+    """Restores dtypes in the result of a function whose arguments were cast.
 
     Args:
         arguments: the arguments.
@@ -145,7 +146,8 @@ class _Return:
 
     def __init__(self, arguments: Any, low: Any, output: Any):
         self.output = output
-        # By identity: what comes out as it went in is what was given.
+        # From each cast array to its original, by identity: a parameter that comes out unchanged is the master, and not
+        # a cast of its cast.
         self.given = {id(b): a for a, b in zip(jax.tree.leaves(arguments), jax.tree.leaves(low), strict=True)}
         self.records: dict[Any, list[tuple[list[Any], list[Any]]]] = {}
         for before, after in zip(_records(arguments), _records(low), strict=True):
@@ -153,7 +155,7 @@ class _Return:
             self.records.setdefault(trees.structure(before), []).append(rows)
 
     def of(self, out: Any) -> Any:
-        """A result in the dtypes that it leaves in."""
+        """Returns the result with all dtypes restored."""
         leaves = iter_leaves(out)
         values: list[Any] = []
         for node in trees.flatten(out, self._is_successor)[0]:
@@ -168,7 +170,7 @@ class _Return:
         return isinstance(node, eqx.Module) and trees.structure(node) in self.records
 
     def _followed(self, record: Any, leaves: list[Any]) -> list[Any]:
-        """The leaves of the record that this one follows: of those made alike, the one that it shares most with."""
+        """Returns the leaves of the argument that a record succeeds: the one with which it shares most arrays."""
         alike = self.records[trees.structure(record)]
         return max(alike, key=lambda rows: sum(now is was for now, was in zip(leaves, rows[1], strict=True)))[0]
 
@@ -179,6 +181,7 @@ class _Return:
 
     def _result(self, leaf: Leaf) -> Any:
         value = self.given.get(id(leaf.value), leaf.value)
+        # A statistic returned by itself is state, and `output` would round it.
         is_state = bool(leaf.owners) and not issubclass(leaf.kind, (Param, FrozenParam))
         return value if is_state else _cast(value, self.output)
 
@@ -193,6 +196,7 @@ def _records(tree: Any) -> Iterator[eqx.Module]:
 
 
 def _cast(value: Any, dtype: Any) -> Any:
+    # Integers, booleans and keys have no precision to choose.
     both_floating = (
         is_array(value) and jnp.issubdtype(value.dtype, jnp.floating) and jnp.issubdtype(dtype, jnp.floating)
     )

@@ -1,4 +1,4 @@
-"""LossScale: what keeps small gradients from vanishing where a model computes in float16."""
+"""LossScale: scales the loss so that small gradients do not vanish in float16."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class LossScale(Module):
-    """A factor for the loss that adapts: it grows while gradients are finite, and shrinks where they are not.
+    """A factor for the loss that adapts: it grows while gradients are finite, and shrinks when they are not.
 
     Float16 has no numbers below 6e-8, and gradients of a loss that was multiplied stay above them. bfloat16 has the
     exponents of float32, and needs none of this. The record is carried beside the optimizer:
@@ -54,6 +54,7 @@ class LossScale(Module):
 
     def __init__(
         self,
+        # Not 2**16: the first cotangent of a loss in float16 would overflow, whose largest number is 65504.
         scale: float = 2.0**15,
         *,
         interval: int = 2000,
@@ -71,11 +72,11 @@ class LossScale(Module):
         self.interval, self.growth, self.backoff, self.minimum = interval, growth, backoff, minimum
 
     def scaled(self, loss: Float[Array, ""]) -> Float[Array, ""]:
-        """The loss times the factor, in float32 or wider: what is differentiated."""
+        """Returns the loss times the factor, in float32 or wider; differentiate this value."""
         return jnp.asarray(loss, jnp.promote_types(jnp.result_type(loss), jnp.float32)) * self.scale
 
     def unscaled(self, gradient: T) -> tuple[T, Bool[Array, ""], Self]:  # weft: skip(of any tree)
-        """The gradient of the loss itself, from that of the scaled one.
+        """Returns the gradient of the loss, from the gradient of the scaled loss.
 
         Args:
             gradient: any tree; its dtypes are kept, so parameters should be float32, as those of a `Policy` are.
@@ -95,7 +96,8 @@ class LossScale(Module):
         steps = jnp.where(finite, self.finite_steps + 1, 0)
         grows = steps >= self.interval
         grown = jnp.where(grows, self.scale * self.growth, self.scale)
-        # Without end it would grow where a model never overflows, and a factor of infinity has no way back.
+        # A model that never overflows would let the factor grow to infinity, and infinity times `backoff` stays
+        # infinity.
         grown = jnp.where(jnp.isfinite(grown), grown, self.scale)
         shrunk = jnp.maximum(self.scale * self.backoff, self.minimum)
         return self.replace(scale=jnp.where(finite, grown, shrunk), finite_steps=jnp.where(grows, 0, steps))

@@ -7,10 +7,10 @@
     weft.tree.stack([make(key) for key in keys])           # layers as one record with a leading axis
     structure, params, rest = weft.tree.split(model, Param, ...)    # and back: weft.tree.merge(structure, params, rest)
 
-A filter chooses the arrays (see `help(weft.filters.Filter)`): `Param` where one makes sense, every array where a model
-is taken as a whole (`copy`, `stack`, `unstack`, `index`, `allclose`). What it does not choose stays as it is;
-configuration is never touched. All of them work on any tree, on sparse ones too, and under any transform. A filter of
-yours that matches nothing is an error; the default one may match nothing.
+A filter selects the arrays (see `help(weft.filters.Filter)`). The default is `Param`, or every array in functions on
+whole models (`copy`, `stack`, `unstack`, `index`, `allclose`). Other arrays and configuration stay as they are. All
+functions work on any tree, also on sparse ones, and under any transform. A filter of yours that matches nothing is an
+error; the default filter may match nothing.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ T = TypeVar("T")
 
 
 def map(f: Callable[..., Any], tree: T, *rest: Any, filter: Filter = PARAMETERS) -> T:
-    """The tree with `f(array)` in place of each array that a filter matches.
+    """Returns the tree with `f(array)` in the place of each array that a filter matches.
 
     Args:
         f: of one array, or of as many as there are trees.
@@ -102,7 +102,7 @@ def map(f: Callable[..., Any], tree: T, *rest: Any, filter: Filter = PARAMETERS)
 
 
 def cast(tree: T, dtype: DTypeLike, filter: Filter = PARAMETERS) -> T:
-    """The tree with its floating-point arrays in another dtype; integers, keys and complex numbers stay.
+    """Returns the tree with its floating-point arrays in another dtype; integers, keys and complex numbers stay.
 
     Args:
         tree: a model, or any tree.
@@ -122,7 +122,7 @@ def cast(tree: T, dtype: DTypeLike, filter: Filter = PARAMETERS) -> T:
 
 
 def copy(tree: T, filter: Filter = ...) -> T:
-    """The tree with new buffers: what is done to one, donation too, leaves the other as it is.
+    """Returns the tree with new buffers, so that donating or deleting one tree leaves the other as it is.
 
     >>> w = jnp.ones(2)
     >>> twin = copy({"w": w, "name": "scale"})
@@ -133,6 +133,7 @@ def copy(tree: T, filter: Filter = ...) -> T:
     def twin(leaf: Any) -> Any:
         if not is_array(leaf):  # a Python number
             return leaf
+        # A NumPy array stays one: it may be larger than the memory of the device.
         return np.copy(leaf) if isinstance(leaf, np.ndarray) else jnp.copy(leaf)
 
     return map(twin, tree, filter=filter)
@@ -167,7 +168,7 @@ def stack(models: Sequence[T], axis: int = 0) -> T:
 
 
 def unstack(tree: T, axis: int = 0) -> list[T]:
-    """The models that a stack was made of.
+    """Splits a stack into its models.
 
     Raises:
         AxisError: if arrays lack the axis, or differ in its size, naming their paths.
@@ -179,7 +180,7 @@ def unstack(tree: T, axis: int = 0) -> list[T]:
 
 
 def index(tree: T, i: int | Int[Array, ""], axis: int = 0) -> T:  # weft: skip(of any tree)
-    """One model of a stack.
+    """Returns one model of a stack.
 
     Args:
         tree: the stack.
@@ -196,6 +197,7 @@ def index(tree: T, i: int | Int[Array, ""], axis: int = 0) -> T:  # weft: skip(o
     length = _length(tree, axis)
     if not isinstance(i, jax.Array):
         i = operator.index(i)
+        # JAX clamps an index out of range, so layer 12 of 12 would silently be layer 11.
         if not -length <= i < length:
             raise IndexError(f"index {i} of a stack of {length}")
 
@@ -206,7 +208,7 @@ def index(tree: T, i: int | Int[Array, ""], axis: int = 0) -> T:  # weft: skip(o
 
 
 def size(tree: Any, filter: Filter = PARAMETERS) -> int:
-    """How many numbers there are.
+    """Counts the numbers in the arrays that a filter matches.
 
     >>> size({"w": jnp.ones((2, 3)), "steps": jnp.array(3)}), size({"w": jnp.ones((2, 3)), "steps": jnp.array(3)}, ...)
     (6, 7)
@@ -215,7 +217,7 @@ def size(tree: Any, filter: Filter = PARAMETERS) -> int:
 
 
 def bytes(tree: Any, filter: Filter = PARAMETERS) -> int:
-    """How many bytes they take.
+    """Counts the bytes of the arrays that a filter matches.
 
     >>> bytes({"w": jnp.ones((2, 3), jnp.bfloat16)})
     12
@@ -224,7 +226,7 @@ def bytes(tree: Any, filter: Filter = PARAMETERS) -> int:
 
 
 def zeros_like(tree: T, filter: Filter = PARAMETERS) -> T:
-    """The tree with zeros in place of the arrays that a filter matches.
+    """Returns the tree with zeros in the place of the arrays that a filter matches.
 
     >>> zeros_like({"w": jnp.ones(2), "steps": jnp.arange(2)})
     {'steps': Array([0, 1], dtype=int32), 'w': Array([0., 0.], dtype=float32)}
@@ -233,7 +235,7 @@ def zeros_like(tree: T, filter: Filter = PARAMETERS) -> T:
 
 
 def mask(tree: T, filter: Filter, *, wrt: Filter = Param) -> T:
-    """Which parameters a filter matches, as a tree for optax: `optax.adamw(1e-3, mask=weft.tree.mask(model, ...))`.
+    """Marks the parameters that a filter matches, for optax: `optax.adamw(1e-3, mask=weft.tree.mask(model, ...))`.
 
     Args:
         tree: the model.
@@ -253,7 +255,7 @@ def mask(tree: T, filter: Filter, *, wrt: Filter = Param) -> T:
 
 
 def labels(tree: T, by_filter: Mapping[Any, Any], *, wrt: Filter = Param) -> T:
-    """A label for each parameter, as a tree for `optax.multi_transform`.
+    """Returns a label for each parameter, as a tree for `optax.multi_transform`.
 
     Args:
         tree: the model.
@@ -275,7 +277,7 @@ def labels(tree: T, by_filter: Mapping[Any, Any], *, wrt: Filter = Param) -> T:
 def ema(  # weft: skip(of any tree)
     average: T, model: T, decay: float | Float[Array, ""], filter: Filter = PARAMETERS
 ) -> T:
-    """The next exponential moving average: `decay * average + (1 - decay) * model`, parameter by parameter.
+    """Returns the next exponential moving average: `decay * average + (1 - decay) * model`, parameter by parameter.
 
     Args:
         average: the average so far; a `copy` of the model at first. Its dtypes are kept.
@@ -299,11 +301,12 @@ def ema(  # weft: skip(of any tree)
     leaves, before = (
         [leaf for leaf in chosen(one, filter) if is_of(jnp.inexact, leaf.value)] for one in (model, average)
     )
+    # Both directions: a parameter that only one of the trees has would stay out of the average without a word.
     arrays_at(model, before, "the model")
     old = arrays_at(average, leaves, "the average")
 
     def blend(path: Path, new: Any) -> Any:
-        # In half precision a step of a thousandth would be rounded away.
+        # In bfloat16, which has 8 bits, a step of a thousandth rounds to no step, and the average would stand still.
         wide = jnp.promote_types(old[path].dtype, jnp.float32)
         start = _as(old[path], wide)
         return _as(start + (1 - decay) * (_as(new, wide) - start), old[path].dtype)
@@ -312,7 +315,7 @@ def ema(  # weft: skip(of any tree)
 
 
 def apply_updates(tree: T, updates: Any) -> T:
-    """The tree with optax's updates added to its parameters: for those who use optax without `Optimizer`.
+    """Adds optax's updates to the parameters of a tree, for programs that use optax without `Optimizer`.
 
     Args:
         tree: the model.
@@ -344,5 +347,6 @@ def _as(value: Any, dtype: Any) -> Any:
     return value if value.dtype == dtype else value.astype(dtype)
 
 
-# All of them are called by users, who have no use for the frames of this file; those of `partition` see to it there.
+# Users call these functions, and an error's traceback should end in their code: the frames of this file are cut. The
+# functions of `partition` are wrapped there already.
 globals().update({name: cutting(thing) for name in __all__ if (thing := globals()[name]).__module__ == __name__})

@@ -46,7 +46,7 @@ def group_norm(
         scale, bias, epsilon, dtype, use_fast_variance, axis_name, axis_index_groups, promote: as in `norm`.
         mask: which values count; of size one or like `x` on each axis, and always like it on the last.
         groups: how many groups the features are in.
-        axes: what to reduce, the features among it; by default all but the first.
+        axes: the axes to reduce, the features included; by default all but the first.
 
     Raises:
         AxisError: if the groups do not divide the features, or scale, bias or mask do not fit the input.
@@ -64,6 +64,7 @@ def group_norm(
     axes = range(1, x.ndim) if axes is None else axes
     others = sorted({range(x.ndim)[axis] for axis in axes} - {x.ndim - 1})
     if mask is not None:
+        # The mask gets the axis of groups, too, and so has to be whole along the features.
         mask = lax.reshape(mask, (*mask.shape[:-1], groups, features // groups))
     mean, variance = moments(
         lax.reshape(x, (*x.shape[:-1], groups, features // groups)),
@@ -74,6 +75,7 @@ def group_norm(
         use_fast_variance=use_fast_variance,
         mask=mask,
     )
+    # Repeated for each feature, so that scale and bias, which are by feature, can be applied in the same pass.
     mean, variance = (jnp.repeat(value, features // groups, axis=-1) for value in (mean, variance))
     return normalize(x, mean, variance, scale, bias, axes=others, epsilon=epsilon, dtype=dtype)
 
@@ -137,7 +139,7 @@ class GroupNorm(FeatureNorm):
 
 
 class InstanceNorm(FeatureNorm):
-    """Normalises each example over its space, each feature apart.
+    """Normalises each example over its space, separately for each feature.
 
     The input is `(batch, *space, features)`. In a model that is written for one example, `batch_axes=0` makes it
     `(*space, features)`.
@@ -172,6 +174,7 @@ class InstanceNorm(FeatureNorm):
             AxisError: if the last axis is not of size `features`, or there is no space to normalise over.
         """
         check_features(self, x, self.features)
+        # The features are not reduced: each has moments of its own, which is what tells this norm from `GroupNorm`.
         axes = _reduced(self, x, self.batch_axes, jnp.ndim(x) - 1)
         return norm(x, self.scale, self.bias, mask, axes=axes, **kept_options(self, norm))
 
@@ -183,7 +186,7 @@ def _batch_axes(layer: str, batch_axes: int) -> int:
 
 
 def _reduced(layer: object, x: Any, start: int, stop: int) -> tuple[int, ...]:
-    """The axes to reduce. One value alone would be its own mean, and all outputs the bias."""
+    """Returns the axes to reduce; refuses none, because a single value is its own mean and would become zero."""
     if start >= stop:
         raise AxisError(
             f"{type(layer).__qualname__} finds no axis to normalise over behind {start} of the batch",

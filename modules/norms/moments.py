@@ -1,8 +1,8 @@
 """Moments, and normalising by them: the pure ops `norm` and `batch_norm`.
 
-Statistics are computed in float32 at least, whatever the input is. `moments` and `normalize` are the parts, for norms
-of other axes; `norm` and `batch_norm` are the ops that records call. All are written in `jax.lax` with axes kept at
-size one: that broadcasts where `jax.numpy` would, and costs a third of the time to trace.
+Statistics are computed in float32 at least, whatever the dtype of the input. `moments` and `normalize` are the parts,
+for norms over other axes; `norm` and `batch_norm` are the ops that records call. All of them use `jax.lax` on arrays
+whose reduced axes have size one: this traces in a third of the time of `jax.numpy`'s broadcasting.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Axes = int | Sequence[int]
 
 
 class UnboundAxisError(AxisError, NameError):
-    """A named axis to average over, where no transform around has one of that name; JAX raises `NameError`."""
+    """Raised for a named axis that no transform around the call binds; it is a `NameError`, as JAX raises."""
 
 
 def check_bound(axis_name: Any, layer: str) -> None:
-    """Refuses the name of an axis that nothing binds here.
+    """Refuses an axis name that no transform around the call binds.
 
     Raises:
-        UnboundAxisError: naming the layer and the axis.
+        UnboundAxisError: names the layer and the axis.
     """
     for name in axis_name if isinstance(axis_name, tuple) else (axis_name,):
         try:
@@ -50,16 +50,16 @@ def check_several(x: Any, axes: Sequence[int], axis_name: Any, axis_index_groups
 
     Args:
         x: the input.
-        axes: what the statistics are taken over.
+        axes: the axes over which statistics are taken.
         axis_name, axis_index_groups: as in `moments`.
-        layer: what normalises.
+        layer: the name of the layer.
         fix: the ways out.
 
     Raises:
         AxisError: if there is one value for each mean, as far as sizes are known.
     """
     count = math.prod(x.shape[axis] for axis in axes)
-    # A symbolic size stands for large ones.
+    # A symbolic size is not known to be 1, and an exported program is meant for larger ones.
     if not isinstance(count, int) or count != 1:
         return
     if axis_name is not None:
@@ -115,6 +115,7 @@ def moments(
     if axis_name is not None:
         check_bound(axis_name, "moments")
     x = as_array(x)
+    # float16 squares overflow at 256, and bfloat16 sums of many values stand still.
     x = cast(x, jnp.promote_types(dtype if dtype is not None else x.dtype, jnp.float32))
     axes = canonical_axes(axes, x.ndim)
     check_mask(mask, x.shape)
@@ -125,18 +126,20 @@ def moments(
             return means
         if len(means) == 1:
             return [lax.pmean(means[0], axis_name, axis_index_groups=axis_index_groups)]
-        # One collective for both.
+        # One collective for both: its latency counts for more than the bytes of a second statistic.
         return list(lax.pmean(jnp.stack(means), axis_name, axis_index_groups=axis_index_groups))
 
     if not use_mean:
         (variance,) = mean_of(squared(x))
         return lax.full_like(variance, 0), variance
     if not use_fast_variance:
+        # Two passes: E[x²] - E[x]² cancels where the mean is large beside the deviation.
         (mean,) = mean_of(x)
         (variance,) = mean_of(squared(lax.sub(x, lax.expand_dims(mean, axes))))
         return mean, variance
     mean, mean_of_squares = mean_of(x, squared(x))
-    # Rounding may make the difference negative.
+    # For values far from zero the two terms are nearly equal. Rounding may make their difference negative, and `rsqrt`
+    # of it NaN.
     variance = lax.sub(mean_of_squares, squared(mean))
     return mean, lax.max(np.zeros((), variance.dtype), variance)
 
@@ -167,13 +170,13 @@ def _mean(x: Any, axes: tuple[int, ...], mask: Any) -> Any:
     if not axes:
         return x
     count = math.prod(x.shape[axis] for axis in axes)
-    # A size may be symbolic, and then is no number yet.
+    # NumPy cannot convert a symbolic size, which is a number only when the program runs.
     count = np.asarray(count, x.dtype) if isinstance(count, int) else cast(jnp.asarray(count), x.dtype)
     return lax.div(lax.reduce_sum(x, axes), count)
 
 
 def squared(x: Any) -> Any:
-    """The square of the absolute value of each element: real, of complex numbers too."""
+    """Returns the squared absolute value of each element, which is real for complex numbers, too."""
 
     if jnp.issubdtype(x.dtype, jnp.complexfloating):
         return lax.add(lax.square(lax.real(x)), lax.square(lax.imag(x)))
@@ -215,9 +218,10 @@ def normalize(  # weft: skip(the axes decide the shapes)
     reduced = canonical_axes(axes, x.ndim)
     kept_shape = [1 if axis in reduced else size for axis, size in enumerate(x.shape)]
     feature_shape = [size if axis in features else 1 for axis, size in enumerate(x.shape)]
+    # The result is cast at the end only: bfloat16 differences `x - mean` have three digits.
     work = jnp.promote_types(jnp.promote_types(x.dtype, result_dtype), variance.dtype)
 
-    # In flax's order: who walks through equations meets the same ones.
+    # The equations have flax's order, so that programs which walk a jaxpr find the same sequence in both.
     mean, variance = None if mean is None else _over(kept_shape, mean, x), _over(kept_shape, variance, x)
     y = cast(x, work)
     if mean is not None:
@@ -232,8 +236,8 @@ def normalize(  # weft: skip(the axes decide the shapes)
 
 
 def _over(shape: Sequence[int], value: Any, x: Any) -> Any:
-    """A statistic or parameter with axes of size one where it has none, so that it broadcasts."""
-    # JAX itself looks only when it lowers the program, far from here.
+    """Reshapes a statistic or parameter to axes of size one where it has none, so that it broadcasts."""
+    # JAX checks this only when it lowers the program, where the traceback does not lead to the layer any more.
     if value.size != math.prod(shape):
         raise AxisError(
             f"values of shape {value.shape} do not fit an input's axes of sizes {tuple(shape)}",
@@ -243,11 +247,12 @@ def _over(shape: Sequence[int], value: Any, x: Any) -> Any:
 
 
 def running(old: Float[Array, "*shape"], new: Float[Array, "*shape"], momentum: float) -> Float[Array, "*shape"]:
-    """A running statistic's next value, in its own dtype.
+    """Returns the next value of a running statistic, in the statistic's dtype.
 
     >>> running(jnp.array(1.0), jnp.array(2.0), 0.75).item()
     1.25
     """
+    # NumPy scalars of the statistic's dtype: a float64 momentum would promote the statistic under x64.
     keep, take = np.asarray(momentum, old.dtype), np.asarray(1 - momentum, old.dtype)
     return lax.add(lax.mul(keep, old), lax.mul(take, cast(laid_as(new, old), old.dtype)))
 
@@ -332,7 +337,7 @@ def batch_norm(  # weft: skip(the axes decide the shapes)
         x: the batch.
         mean, var: the running statistics.
         scale, bias, mask, axes, feature_axes, epsilon, dtype: as in `moments` and `normalize`.
-        momentum: how much of the running statistics is kept; `None` normalises by them and leaves them as they are.
+        momentum: the share of the running statistics that is kept; `None` normalises by them and does not change them.
         use_fast_variance, axis_name, axis_index_groups: as in `moments`.
         promote: as in `norm`.
 
@@ -348,6 +353,8 @@ def batch_norm(  # weft: skip(the axes decide the shapes)
     >>> y.tolist(), mean.tolist(), var.tolist()
     ([[-1.0], [1.0]], [1.0], [1.0])
     """
+    # `promote` may cast statistics to bfloat16 for this call. The running ones are updated from the originals, or their
+    # small steps would be rounded away.
     old_mean, old_var = mean, var
     x, mean, var, scale, bias = promote(x, mean, var, scale, bias, dtype=dtype)
     if momentum is not None:

@@ -25,8 +25,9 @@ from weft.modules.op import hashable, kept_options
 def affine_parameters(
     layer: str, features: int, use_scale: bool, use_bias: bool, inits: tuple[Any, Any], param_dtype: Any, key: Any
 ) -> tuple[Any, Any]:
-    """A norm's scale and bias; a key is needed only where their initialisers use one."""
+    """Makes the scale and bias of a norm; initialisers that draw nothing need no key."""
     check_positive(layer, features=features)
+    # `draw` takes None for a parameter that the norm does not have.
     used = zip((use_scale, use_bias), inits, strict=True)
     wanted = ((init, (features,), param_dtype) if use else None for use, init in used)
     scale, bias = draw(key, layer, *wanted, keyless=True)
@@ -42,22 +43,22 @@ _ONE_EXAMPLE = (
 class BatchNorm(Module):
     """Normalises each feature over the batch, and keeps running statistics: `y, bn = bn(x)`.
 
-    It always returns its successor. While training that holds the updated running statistics (kind `BatchStat`); in
-    inference mode, where it normalises by them, it is the record itself.
+    Each call returns a successor. In training mode the successor has the updated running statistics (kind `BatchStat`).
+    In inference mode the layer normalises by them, and the successor is the record itself.
 
     The batch is every axis but the last. For a model written for one example, name the axis that `vmap` maps:
     `BatchNorm(8, axis_name="batch")`.
 
     Args:
         features: size of the last axis.
-        momentum: how much of the running statistics is kept at each step.
+        momentum: the share of the running statistics that is kept at each step.
         epsilon: added to the variance.
         use_scale, use_bias: whether to learn them.
         scale_init, bias_init: initialisers from `jax.nn.initializers`.
         dtype: the dtype of the result; by default what input and parameters promote to.
         param_dtype: the dtype of scale and bias. The statistics are float32.
         axis_name: a named axis to average over as well.
-        axis_index_groups: groups of its indices that are averaged apart.
+        axis_index_groups: groups of the axis's indices that are averaged separately.
         use_fast_variance: see `moments`.
         inference: the mode; `weft.inference_mode(model)` sets it in a whole model.
         key: only for initialisers that draw.
@@ -105,6 +106,7 @@ class BatchNorm(Module):
     ):
         inits = (scale_init, bias_init)
         self.scale, self.bias = affine_parameters("BatchNorm", features, use_scale, use_bias, inits, param_dtype, key)
+        # float32 whatever `param_dtype` says: a step of 1% of a bfloat16 statistic may round to no step at all.
         self.mean, self.var = jnp.zeros(features, jnp.float32), jnp.ones(features, jnp.float32)
         self.momentum, self.epsilon, self.dtype = momentum, epsilon, option_dtype(dtype)
         self.axis_name, self.axis_index_groups = axis_name, hashable(axis_index_groups)
@@ -117,7 +119,7 @@ class BatchNorm(Module):
         inference: bool | None = None,
         mask: Bool[Array, ...] | None = None,
     ) -> tuple[Float[Array, "*batch features"], Self]:
-        """Normalises, and gives the successor.
+        """Normalises a batch, and returns the result with the successor.
 
         Args:
             x: the batch.
@@ -130,18 +132,22 @@ class BatchNorm(Module):
         """
         check_features(self, x, self.mean.shape[-1])
         training = not (self.inference if inference is None else inference)
+        # All axes but the features: time and space count as more examples of the batch.
         axes = tuple(range(jnp.ndim(x) - 1))
         if training:
+            # Checked here and not in the op, whose error could not name the layer. Inference averages over nothing.
             if self.axis_name is not None:
                 check_bound(self.axis_name, "BatchNorm")
             check_several(x, axes, self.axis_name, self.axis_index_groups, "BatchNorm", fix=_ONE_EXAMPLE)
         options: dict[str, Any] = kept_options(self, batch_norm) | ({} if training else {"momentum": None})
         y, mean, var = batch_norm(x, self.mean, self.var, self.scale, self.bias, mask, axes=axes, **options)
+        # A pair in both modes: if inference returned `y` alone, a switch of modes would change what each caller has to
+        # unpack.
         return y, self.replace(mean=mean, var=var) if training else self
 
 
 class NormOptions(TypedDict, total=False):
-    """The options that norms of each example's own moments share."""
+    """The options that the norms over single examples share."""
 
     epsilon: float
     use_scale: bool
@@ -155,7 +161,7 @@ class NormOptions(TypedDict, total=False):
 
 
 class FeatureNorm(SharedConstructor):
-    """What `LayerNorm`, `GroupNorm` and `InstanceNorm` share: a scale and a bias for each feature, and options."""
+    """Base of `LayerNorm`, `GroupNorm` and `InstanceNorm`: a scale and a bias for each feature, and options."""
 
     scale: Float[Array, "features"] | None
     bias: Float[Array, "features"] | None

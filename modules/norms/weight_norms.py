@@ -1,7 +1,7 @@
-"""Norms of weights: kernels divided by their lengths, or by their largest singular value.
+"""Norms of weights: divide kernels by their lengths, or by their largest singular value.
 
-The ops make a kernel of a kernel, so that a layer of any kind can be given what they return. The records `WeightNorm`
-and `SpectralNorm` hold a layer and do so at each call.
+The ops return a normalised kernel, which any layer can use. The records `WeightNorm` and `SpectralNorm` hold a layer
+and normalise its kernel at each call.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from weft.modules.construct import ConfigError, Initializer, check_key, check_po
 from weft.modules.op import op
 
 
-# Not compiled as one: a sum of squares in one loop is rounded otherwise than squares that are then summed, on some
-# processors, and op by op is what these functions are compared with.
+# Not an `op`: on some processors a fused sum of squares rounds differently from squares that are summed afterwards, and
+# these functions are compared with code that runs operation by operation.
 def unit_length(
     x: Float[Array, "*shape"], *, axes: Sequence[int] | None = None, epsilon: float = 1e-12
 ) -> Float[Array, "*shape"]:
-    """Vectors of length one.
+    """Scales vectors to length one.
 
     Args:
         x: any array.
@@ -45,7 +45,7 @@ def weight_norm(  # weft: skip(the feature axes decide the shape of the scale)
     feature_axes: Sequence[int] = (-1,),
     epsilon: float = 1e-12,
 ) -> Float[Array, "*shape"]:
-    """A kernel whose weights have length one for each feature, times a scale.
+    """Scales the weights of each feature of a kernel to length one, and multiplies by a scale.
 
     Args:
         kernel: weights.
@@ -72,16 +72,16 @@ def weight_norm(  # weft: skip(the feature axes decide the shape of the scale)
 def spectral_norm(
     kernel: Float[Array, "*window features"], u: Float[Array, "1 features"], *, steps: int = 1, epsilon: float = 1e-12
 ) -> tuple[Float[Array, "*window features"], Float[Array, "1 features"], Float[Array, ""]]:
-    """A kernel divided by its largest singular value, as a matrix of its features by everything else.
+    """Divides a kernel by the largest singular value of the matrix of its features by all other axes.
 
     Args:
         kernel: weights.
-        u: what is known of the singular vector, from the call before or drawn at first.
-        steps: of power iteration.
+        u: the estimate of the singular vector, from the previous call; random before the first.
+        steps: how many steps of power iteration to make.
         epsilon: added to the squares of lengths.
 
     Returns:
-        The kernel, what is known of the vector now, and the singular value; the vector is not differentiated.
+        The kernel, the new estimate of the vector, and the singular value. The vector is not differentiated.
 
     >>> kernel, u, sigma = spectral_norm(jnp.diag(jnp.array([1.0, 4.0])), jnp.ones((1, 2)), steps=8)
     >>> round(float(sigma), 4), round(float(kernel[1, 1]), 4)
@@ -90,12 +90,16 @@ def spectral_norm(
     Source: Miyato et al., "Spectral Normalization for Generative Adversarial Networks", 2018.
     """
     matrix = jnp.reshape(kernel, (-1, kernel.shape[-1]))
-    v = u if steps else jnp.zeros((1, matrix.shape[0]), matrix.dtype)  # steps begin with u
+    # Without steps there is no left vector, and the singular value is 0. Each step computes `v` from `u` first.
+    v = u if steps else jnp.zeros((1, matrix.shape[0]), matrix.dtype)
     for _ in range(steps):
         v = unit_length(u @ matrix.T, epsilon=epsilon)
         u = unit_length(v @ matrix, epsilon=epsilon)
+    # As in the paper: the gradient treats the singular vectors as constants. Through the iterations it would be that of
+    # the estimate, and cost as much as they do.
     u, v = lax.stop_gradient((u, v))
     sigma = (v @ matrix @ u.T)[0, 0]
+    # A kernel of zeros has the singular value 0, and would become NaN.
     return (matrix / jnp.where(sigma != 0, sigma, 1)).reshape(kernel.shape), u, sigma
 
 
@@ -145,7 +149,7 @@ class WeightNorm(Combinator[L_co]):
     ):
         kernel = _kernel_of("WeightNorm", layer, name)
         axes = (feature_axes,) if isinstance(feature_axes, int) else tuple(feature_axes)
-        # From the end: in a stack the kernel has axes before its own.
+        # Counted from the end, because in a `Stack` the kernel has axes of layers in front.
         self.feature_axes = tuple(sorted(range(kernel.ndim)[axis] - kernel.ndim for axis in axes))
         if scale_init is None:
             others = [axis for axis in range(-kernel.ndim, 0) if axis not in self.feature_axes]
@@ -155,7 +159,7 @@ class WeightNorm(Combinator[L_co]):
         self.layer, self.name, self.epsilon = layer, name, epsilon
 
     def normed(self) -> L_co:
-        """The layer with the kernel that it is called with: as quick as it was, and no `WeightNorm`."""
+        """Returns the layer with its normalised kernel, without `WeightNorm`: inference then costs no norm."""
         kernel = getattr(self.layer, self.name)
         kernel = weight_norm(kernel, self.scale, feature_axes=self.feature_axes, epsilon=self.epsilon)
         return _with_kernel(self.layer, self.name, kernel)
@@ -164,15 +168,16 @@ class WeightNorm(Combinator[L_co]):
         y, successor = _call(self.normed(), x, args, kwargs, key)
         if successor is None:
             return y, None
+        # The successor has the normalised kernel of this call. The trained one goes back into its place, or each call
+        # would normalise the kernel once more.
         return y, self.replace(layer=_with_kernel(successor, self.name, getattr(self.layer, self.name)))
 
 
 class SpectralNorm(Module):  # weft: skip(of any layer)
     """A layer whose kernel is divided by its largest singular value, which power iteration finds: `y, norm = norm(x)`.
 
-    It always returns its successor. While training that holds what is known of the singular vector (kind `BatchStat`),
-    so that it becomes better from call to call; in inference mode it is the record itself, but for what its layer hands
-    back.
+    Each call returns a successor. In training mode the successor has a better estimate of the singular vector (kind
+    `BatchStat`). In inference mode the estimate stays, and only a successor of the layer itself is taken over.
 
     Args:
         layer: a record with a kernel.
@@ -224,7 +229,7 @@ class SpectralNorm(Module):  # weft: skip(of any layer)
         self.layer, self.name, self.steps, self.epsilon, self.inference = layer, name, steps, epsilon, inference
 
     def normed(self) -> Any:
-        """The layer with the kernel that it is called with: as quick as it was, and no `SpectralNorm`."""
+        """Returns the layer with its normalised kernel, without `SpectralNorm`: inference then costs no norm."""
         return self._normed()[0]
 
     def __call__(
@@ -249,6 +254,7 @@ class SpectralNorm(Module):  # weft: skip(of any layer)
 
     def _normed(self) -> tuple[Any, Any, Any]:
         kernel = getattr(self.layer, self.name)
+        # In the wider of the two dtypes: the division by a half-precision singular value would round every weight.
         work = jnp.promote_types(kernel.dtype, self.u.dtype)
         normed, u, sigma = spectral_norm(
             kernel.astype(work), self.u.astype(work), steps=self.steps, epsilon=self.epsilon

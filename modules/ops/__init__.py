@@ -1,4 +1,4 @@
-"""The pure ops: layers' maths, without records. The layers here and in `weft.nnx` are two shells over them."""
+"""The pure ops: functions of arrays that do the maths of layers. Layers here and in `weft.nnx` both call them."""
 
 from typing import Any as _Any
 

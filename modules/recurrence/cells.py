@@ -31,12 +31,12 @@ _orthogonal = initializers.orthogonal()
 
 
 def default_recurrent_init(key: Any, shape: Any, dtype: Any) -> Any:
-    """An orthogonal kernel, made in float32: there is no QR decomposition in half precision."""
+    """Draws an orthogonal kernel in float32, because JAX has no QR decomposition in half precision."""
     return _orthogonal(key, shape, jnp.float32).astype(dtype)
 
 
 class RecurrentCell(Module, Generic[Carry]):
-    """Base of recurrent cells; a cell of your own says how it begins and what a step is.
+    """Base of recurrent cells; a cell of your own defines its initial carry and one step.
 
     >>> class Sum(RecurrentCell):
     ...     def __call__(self, carry, x):
@@ -50,19 +50,19 @@ class RecurrentCell(Module, Generic[Carry]):
 
     @abc.abstractmethod
     def __call__(self, carry: Carry, x: Any) -> tuple[Carry, Any]:
-        """One step.
+        """Computes one step.
 
         Args:
-            carry: what the step before gave, or `initial_carry`.
+            carry: the carry of the step before, or `initial_carry`.
             x: the input of this step.
 
         Returns:
-            What goes on to the next step, and the output of this one.
+            The carry for the next step, and the output of this step.
         """
 
     @abc.abstractmethod
     def initial_carry(self, x: Any) -> Carry:
-        """What the first step is given.
+        """Returns the carry for the first step.
 
         Args:
             x: the input of one step, of which only shape and dtype count.
@@ -120,6 +120,7 @@ class SimpleCell(RecurrentCell[Any]):
         options: dict[str, Any] = {"bias_init": bias_init, "dtype": dtype, "param_dtype": param_dtype}
         sizes = in_features, hidden_features
         self.dense_i = Linear(*sizes, use_bias=use_bias, kernel_init=kernel_init, key=keys[0], **options)
+        # One bias is enough for a sum of two maps; a second one would have the same gradient.
         recurrent = {"use_bias": False, "kernel_init": recurrent_init, **options}
         self.dense_h = Linear(hidden_features, hidden_features, key=keys[1], **recurrent)
         self.in_features, self.hidden_features = sizes
@@ -137,7 +138,7 @@ class SimpleCell(RecurrentCell[Any]):
 
 
 class GatedCell(SharedConstructor, RecurrentCell[Carry]):
-    """What `GRUCell`, `LSTMCell` and `OptimizedLSTMCell` share: their options; each says which maps it makes."""
+    """Base of `GRUCell`, `LSTMCell` and `OptimizedLSTMCell`: their options; each subclass makes its own maps."""
 
     in_features: int = static()
     hidden_features: int = static()
@@ -170,11 +171,11 @@ class GatedCell(SharedConstructor, RecurrentCell[Carry]):
 
     @abc.abstractmethod
     def _make_maps(self, of_input: Any, of_carry: Any, key: Any, use_bias: bool) -> None:
-        """Makes the maps of the input and of the carry, given what makes one of each from its output features."""
+        """Makes the maps of the input and of the carry; `of_input` and `of_carry` make one map from its size."""
 
 
 class FusedCell(GatedCell[Carry], init=False):
-    """A cell with one map of the input and one of the carry for all gates, one of which has the bias."""
+    """A cell with one map of the input and one of the carry for all gates; one of the two maps has the bias."""
 
     dense_i: Linear
     dense_h: Linear
@@ -183,6 +184,7 @@ class FusedCell(GatedCell[Carry], init=False):
 
     def _make_maps(self, of_input: Any, of_carry: Any, key: Any, use_bias: bool) -> None:
         keys, size = parameter_keys(key, 2, type(self).__name__), self._gates * self.hidden_features
+        # As in flax: with the bias in the same map, its checkpoints load unchanged.
         self.dense_i = of_input(size, key=keys[0], use_bias=use_bias and not self._carry_has_bias)
         self.dense_h = of_carry(size, key=keys[1], use_bias=use_bias and self._carry_has_bias)
 
@@ -312,6 +314,7 @@ class OptimizedLSTMCell(FusedCell[Any], init=False):
     def __call__(self, carry: Memory, x: Input) -> tuple[Memory, Hidden]:
         """One step: the next `(memory, output)`, and the output."""
         memory, h = carry
+        # One product of four times the size keeps a device busier than four products.
         gates = jnp.split(self.dense_i(x) + self.dense_h(h), 4, axis=-1)
         memory, y = lstm_step(memory, *gates, gate=self.gate, activation=self.activation)
         return (memory, y), y
@@ -322,6 +325,6 @@ class OptimizedLSTMCell(FusedCell[Any], init=False):
 
 
 def _zeros(x: Any, of_input: Any, hidden: int) -> Any:
-    # In the dtype that a step computes in, or it would not be the dtype of what it gives.
+    # In the dtype in which a step computes: a scan refuses a carry whose dtype changes after the first step.
     dtype = compute_dtype(x, of_input.kernel, dtype=of_input.dtype)
     return jnp.zeros((*x.shape[:-1], hidden), dtype)

@@ -1,7 +1,7 @@
 """Recurrent steps: the pure ops that take a cell's carry from one step of a sequence to the next.
 
-They begin where the linear maps end: an op is given what the maps made of the input and of the carry, so that a layer
-chooses its own maps, and how they are promoted. Gates are in the order of flax and cuDNN: `i, f, g, o` and `r, z, n`.
+An op takes the outputs of the linear maps of the input and of the carry, so that a layer chooses its own maps and their
+dtypes. Gates are in the order of flax and cuDNN: `i, f, g, o` and `r, z, n`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def simple_step(
     """A step of a plain recurrent cell: `activation(from_input + from_carry)`.
 
     Args:
-        carry: what the cell gave before.
-        from_input, from_carry: what its maps made of the input and of the carry.
+        carry: the carry of the step before.
+        from_input, from_carry: the outputs of the maps of the input and of the carry.
         activation: a function of an array.
         residual: whether the carry is added inside of the activation.
 
@@ -47,9 +47,9 @@ def gru_step(
     """A step of a gated recurrent unit.
 
     Args:
-        carry: what the cell gave before.
-        from_input, from_carry: what its maps made of the input and of the carry, for the gates `r, z, n`: what of the
-            carry is seen, what of it is kept, and what is new.
+        carry: the carry of the step before.
+        from_input, from_carry: the outputs of the maps of the input and of the carry, for the gates `r` (reset), `z`
+            (update) and `n` (new).
         gate, activation: functions of an array.
 
     >>> gru_step(jnp.ones(1), jnp.zeros(3), jnp.zeros(3)).tolist()
@@ -60,6 +60,7 @@ def gru_step(
     input_r, input_z, input_n = jnp.split(from_input, 3, axis=-1)
     carry_r, carry_z, carry_n = jnp.split(from_carry, 3, axis=-1)
     seen, update = gate(input_r + carry_r), gate(input_z + carry_z)
+    # The reset gate scales the map's output, as in cuDNN and flax, and not the carry before the map, as in the paper.
     new = activation(input_n + seen * carry_n)
     return (1.0 - update) * new + update * carry
 
@@ -78,13 +79,13 @@ def lstm_step(
     """A step of a long short-term memory.
 
     Args:
-        memory: of the cell, so far.
-        i, f, g, o: what its maps made of input and carry, summed: for what is written, what is kept, what is new, and
-            what is shown.
+        memory: the memory of the step before.
+        i, f, g, o: the sums of the maps of input and carry, for the input gate, the forget gate, the new values and
+            the output gate.
         gate, activation: functions of an array.
 
     Returns:
-        The memory, and what is shown of it.
+        The new memory, and the output.
 
     >>> [part.tolist() for part in lstm_step(jnp.ones(1), *[jnp.zeros(1)] * 4)]
     [[0.5], [0.23105858266353607]]
@@ -100,7 +101,7 @@ def lstm_step(
 def flip_sequences(  # weft: skip(the time axis may be any)
     x: Shaped[Array, "..."], lengths: Int[Array, "*batch"] | None = None, *, time_axis: int = -2
 ) -> Shaped[Array, "..."]:
-    """Padded sequences from their last step to their first; the padding stays at the end, turned around as well.
+    """Reverses padded sequences; the padding stays at the end, reversed as well.
 
     Args:
         x: batch axes with the time axis among them, then features.
@@ -117,6 +118,7 @@ def flip_sequences(  # weft: skip(the time axis may be any)
     backwards = jnp.reshape(
         jnp.arange(steps - 1, -1, -1), [steps if axis == time_axis else 1 for axis in range(ends.ndim)]
     )
+    # For a sequence of length n in T steps, output step i < n reads input step n - 1 - i, and the padding wraps around.
     sources = (backwards + ends) % steps
     return jnp.take_along_axis(x, jnp.reshape(sources, (*sources.shape, *[1] * (x.ndim - sources.ndim))), time_axis)
 
@@ -124,7 +126,7 @@ def flip_sequences(  # weft: skip(the time axis may be any)
 def last_step(  # weft: skip(batch and features may be any)
     carries: Shaped[Array, "time ..."], lengths: Int[Array, "*batch"]
 ) -> Shaped[Array, "..."]:
-    """Of carries stacked along time, the one behind the last step of each sequence.
+    """Returns for each sequence the carry after its last step, from carries stacked along time.
 
     Args:
         carries: time first, then the batch axes.
@@ -133,4 +135,5 @@ def last_step(  # weft: skip(batch and features may be any)
     >>> last_step(jnp.array([[1, 2], [3, 4]]), jnp.array([1, 2])).tolist()
     [1, 4]
     """
+    # Sparse indices broadcast against each other, so that no index array of the whole batch is made.
     return carries[(lengths - 1, *jnp.indices(lengths.shape, sparse=True))]

@@ -1,8 +1,8 @@
 """RNN and Bidirectional: a recurrent cell run over sequences, padded ones too.
 
-Where a mask says that there is no step, the carry stays as it is and the output is zero. So of padded sequences each
-ends with the carry of its own last step, and one that is run in reverse begins with it: no sequence has to be turned
-around, and outputs always lie where their inputs do.
+At masked steps the carry stays as it is and the output is zero. So each padded sequence ends with the carry of its own
+last step, and a reversed run effectively starts there: no sequence has to be flipped, and each output has the position
+of its input.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Carry = TypeVar("Carry")
 
 
 class SequenceOptions(TypedDict, total=False):
-    """What a call over sequences takes by name."""
+    """The keyword arguments of a call over sequences."""
 
     initial_carry: Any
     lengths: Array | None
@@ -40,7 +40,7 @@ class RNN(Module, Generic[Carry]):  # weft: skip(of any cell)
 
     Args:
         cell: such as `GRUCell`: a record with `carry, y = cell(carry, x)` and `initial_carry(x)`.
-        reverse: whether to go from the last step to the first. Outputs lie where their inputs do all the same.
+        reverse: whether to go from the last step to the first. Each output still has the position of its input.
         time_axis: the axis of steps; by default the last but one. 0 for time-major sequences.
         unroll: how many steps to lay out in one iteration of the compiled loop; True for all.
 
@@ -114,11 +114,14 @@ class RNN(Module, Generic[Carry]):  # weft: skip(of any cell)
         check_call_key(key, "RNN")
         refuse_pair(x, "RNN")
         axis = _axis(x, self.time_axis)
+        # Lengths become a mask, so that one rule holds for both directions and any padding.
         mask = _mask(x, axis, lengths, mask)
         cell: Any = self.cell
         if initial_carry is None:
             initial_carry = cell.initial_carry(jax.lax.index_in_dim(x, 0, axis, keepdims=False))
+        # One key a step: with one key for all, a cell with dropout would drop the same features at each step.
         keys = jax.random.split(key, x.shape[axis]) if key is not None and takes_key(cell) else None
+        # On an explicit mesh the sharding is part of the carry's type, and a scan refuses a carry whose type changes.
         if is_divided(*jax.tree.leaves((cell, initial_carry, x))):
             step_mask = None if mask is None else jax.lax.index_in_dim(mask, 0, axis, keepdims=False)
             first = jax.lax.index_in_dim(x, 0, axis, keepdims=False), step_mask, None if keys is None else keys[0]
@@ -128,16 +131,19 @@ class RNN(Module, Generic[Carry]):  # weft: skip(of any cell)
         return (carry, y) if return_carry else y
 
 
-@cached_by("options", most=64, typed=True)  # 1 and True are two things
+# Typed, because `unroll=True` means all steps and `unroll=1` one, although `1 == True`.
+@cached_by("options", most=64, typed=True)
 def _scan(axis: int, reverse: bool, unroll: int | bool) -> Any:
-    # One function for all cells: called eagerly, a scan over a new one would be compiled again.
+    # One function for all cells: JAX caches compiled scans by the identity of their body, so a new closure for each
+    # call would be compiled at each eager call.
     axes = {"in_axes": (None, CARRY, axis, axis, 0), "out_axes": (CARRY, axis)}
     return scan(_step, reverse=reverse, unroll=unroll, **axes)
 
 
 def _step(cell: Any, carry: Any, x: Any, mask: Any, key: Any) -> tuple[Any, Any]:
     if mask is not None:
-        x = _where(mask, x, jnp.zeros_like(x))  # padding may be NaN, and would be in gradients
+        # Padding may be NaN. The output is selected away below, but the gradient of a select multiplies NaN by zero.
+        x = _where(mask, x, jnp.zeros_like(x))
     options = {} if key is None else {"key": key}
     value, successor = call_layer(cell, "RNN.cell", carry, x, **options)
     if successor is not None:
@@ -195,10 +201,10 @@ class Bidirectional(Module):  # weft: skip(of any cells)
     Args:
         forward: an `RNN`, which is run from the first step.
         backward: another, with parameters of its own, which is run from the last.
-        merge: what makes one output of two; by default they are put side by side.
+        merge: combines the two outputs; by default it concatenates them.
 
     Raises:
-        ConfigError: if the two are one.
+        ConfigError: if the two networks are one record.
 
     >>> from weft.modules import GRUCell
     >>> first, second = jax.random.split(jax.random.key(0))
@@ -214,6 +220,7 @@ class Bidirectional(Module):  # weft: skip(of any cells)
     merge: Callable[[Any, Any], Any] = static()
 
     def __init__(self, forward: RNN[Any], backward: RNN[Any], *, merge: Callable[[Any, Any], Any] = _concatenated):
+        # The two directions would train one set of parameters, which is hardly ever meant.
         if forward is backward:
             raise ConfigError("Bidirectional has two networks, and this is one twice", fix="make them from two keys")
         self.forward, self.backward, self.merge = forward, backward, merge

@@ -1,4 +1,4 @@
-"""DiagonalSSM: a linear recurrence with a diagonal matrix, over all of a sequence at once by an associative scan."""
+"""DiagonalSSM: a linear recurrence with a diagonal matrix, computed in parallel over time by an associative scan."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ def linear_recurrence(
     Source: Blelloch, "Prefix Sums and Their Applications", 1990.
     """
     if initial is not None:
+        # The initial state enters as an addition to the first input, so that one scan serves both cases.
         inputs = inputs.at[..., 0, :].add(jnp.expand_dims(decay, range(initial.ndim - 1)) * initial)
 
     def join(earlier: Any, later: Any) -> Any:
@@ -45,7 +46,7 @@ def linear_recurrence(
 class DiagonalSSM(Module):
     """A state-space layer with a diagonal, complex matrix: `h = decay * h + B x`, `y = Re(C h) + D * x`.
 
-    Every size of decay is below one, whatever is learned. Parameters are real: complex ones are pairs of arrays.
+    Training cannot bring the modulus of a decay to one. Complex parameters are stored as pairs of real arrays.
 
     Args:
         features: size of the last axis, of input and output.
@@ -86,8 +87,10 @@ class DiagonalSSM(Module):
         rate_key, phase_key, in_key, out_key, skip_key = parameter_keys(key, 5, "DiagonalSSM")
         # Uniform on the ring between the two radii.
         square = jax.random.uniform(rate_key, (state,)) * (high**2 - low**2) + low**2
+        # The parameter is log(-log(modulus)): exp(-exp(p)) is below one for every p, so the recurrence cannot blow up.
         self.log_rate = jnp.log(-0.5 * jnp.log(square))
         self.phase = phase * jax.random.uniform(phase_key, (state,))
+        # The first axis has the real and the imaginary parts; each has half of the variance.
         self.inward = jax.random.normal(in_key, (2, features, state)) / math.sqrt(2 * features)
         self.outward = jax.random.normal(out_key, (2, state, features)) / math.sqrt(state)
         self.skip = jax.random.normal(skip_key, (features,))

@@ -1,8 +1,9 @@
-"""The logical names of weft's own layers, where the field has settled on them.
+"""The logical names of the axes of weft's own layers, as common in the field.
 
-A `Linear` cannot name its axes: whether its output is an MLP's hidden axis or a model's features is known to what holds
-it. So the names stand here in one table, by who holds a layer in which place. They are those of T5X and MaxText, and
-every array that the table does not know has none: its axes are divided only if a field, or `names=`, names them.
+A `Linear` cannot name its axes: only the record around it knows whether its output is an MLP's hidden axis or a model's
+features. So one table here has the names, by the record that holds a layer and the place in it. They are those of T5X
+and MaxText, and every array that the table does not know has none: its axes are divided only if a field, or `names=`,
+names them.
 
 | name | axis |
 | --- | --- |
@@ -45,7 +46,8 @@ def _of_attention(part: Path) -> Names:
 
 
 def _of_mlp(part: Path) -> Names:
-    # Linear layers and activations take turns, and so do the layers that widen and those that come back.
+    # Layers and activations alternate, and so do layers that widen and layers that narrow: layers 0, 4, 8 widen. Tensor
+    # parallelism then needs one collective for each pair.
     index = part[-1]
     return _UP if isinstance(index, int) and index % 4 == 0 else _DOWN
 
@@ -77,9 +79,9 @@ def conventional_names(leaf: Leaf) -> Names | None:  # weft: skip(of any leaf)
 
 
 def names_of_adapter(leaf: Leaf, names: Names) -> Names:  # weft: skip(of any leaf)
-    """What the axes of an adapter are called, by the names of its layer's kernel: the one in the middle has none.
+    """Returns the names of an adapter's axes, from those of its layer's kernel; the axis of the rank has none.
 
-    Names of anything else are given back.
+    Names of other arrays are returned unchanged.
     """
     if len(names) != 2 or not (leaf.owners and issubclass(leaf.owners[-1], LoRA)):
         return names
@@ -87,7 +89,8 @@ def names_of_adapter(leaf: Leaf, names: Names) -> Names:  # weft: skip(of any le
 
 
 def _names_of(owners: tuple[type, ...], path: Path) -> Names | None:
-    # From the inside out: a wrapper right around the layer, and the field of it that holds the layer.
+    # Wrappers such as `Frozen` are skipped, from the inside out: with its class and its field gone, the layer has the
+    # names that it would have without the wrapper.
     while len(owners) > 1 and len(path) > 1 and getattr(owners[-2], "__stands_for__", None) == path[-2]:
         owners, path = (*owners[:-2], owners[-1]), (*path[:-2], path[-1])
     for classes, length, names in _TABLE:

@@ -1,11 +1,11 @@
-"""shard: a model laid over the devices of a mesh, by the names of its axes and rules for them.
+"""shard: divides a model over the devices of a mesh, by names of its axes and rules for these names.
 
     mesh = jax.make_mesh((2, 4), ("data", "model"))
     rules = {"embed": "data", "mlp": "model", "heads": "model", "vocab": "model", ...: None}
     model = weft.shard(model, mesh, rules)
 
-The model says what its axes are (`Sharded` on a field), the rules what that means on this mesh; so another way to
-train is another table. The arrays of an optimizer lie as the parameters that they are for.
+The model names its axes (`Sharded` on a field), and the rules map names to axes of a mesh, so another way to train is
+another table. The arrays of an optimizer are divided as their parameters are.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ NamesByFilter = Mapping[Any, Any]
 
 
 def shard(tree: T, mesh: AnyMesh, rules: Rules, *, names: NamesByFilter | None = None, unnamed: MeshAxes = None) -> T:
-    """Places the arrays of a tree on a mesh, each axis where its logical name says.
+    """Places the arrays of a tree on a mesh, each axis by the rule for its logical name.
 
-    Inside a compiled function it says where values are to be, as `jax.lax.with_sharding_constraint` does (on an
-    explicit mesh `jax.sharding.reshard`); `jax.ShapeDtypeStruct`s get the sharding.
+    Inside of a compiled function it constrains the shardings of values, as `jax.lax.with_sharding_constraint` does (on
+    an explicit mesh `jax.sharding.reshard`); `jax.ShapeDtypeStruct`s get the sharding.
 
     Args:
         tree: a model, an `Optimizer`, a tuple of both, any tree. Axes without names are on every device: of arrays that
@@ -76,7 +76,7 @@ def shard(tree: T, mesh: AnyMesh, rules: Rules, *, names: NamesByFilter | None =
     """
     places = _places(tree, mesh, rules, names, unnamed)
     placed: dict[Path, Any] = {}
-    # One array in two places stays one.
+    # By identity: an array in two places is transferred once and stays shared.
     shards: dict[tuple[int, NamedSharding], Any] = {}
     for leaf, sharding in places:
         key = id(leaf.value), sharding
@@ -89,9 +89,9 @@ def shard(tree: T, mesh: AnyMesh, rules: Rules, *, names: NamesByFilter | None =
 def named_shardings(
     tree: T, mesh: AnyMesh, rules: Rules, *, names: NamesByFilter | None = None, unnamed: MeshAxes = None
 ) -> T:
-    """Where `shard` would put each array: the tree with a `jax.sharding.NamedSharding` in place of each.
+    """Returns the tree with the `jax.sharding.NamedSharding` that `shard` would use in the place of each array.
 
-    It goes wherever shardings are asked for, such as `out_shardings` of `weft.jit` or `shardings` of `weft.init`.
+    Pass the result wherever JAX takes shardings, such as `out_shardings` of `weft.jit` or `shardings` of `weft.init`.
 
     Args:
         tree: as for `shard`; `jax.ShapeDtypeStruct`s will do.
@@ -121,6 +121,8 @@ def _put(value: Any, sharding: NamedSharding) -> Any:
         return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=sharding)
     if not isinstance(value, Tracer):
         return jax.device_put(value, sharding)
+    # A constraint is a hint to the compiler. On explicit axes the sharding is part of the type, which only `reshard`
+    # changes.
     if AxisType.Explicit in sharding.mesh.axis_types:
         return jax.sharding.reshard(value, sharding)
     return jax.lax.with_sharding_constraint(value, sharding)
@@ -131,7 +133,7 @@ def _put(value: Any, sharding: NamedSharding) -> Any:
 
 @dataclass(frozen=True)
 class _Named:
-    """An array with what its axes are called."""
+    """An array with the names of its axes."""
 
     leaf: Leaf
     axes: tuple[Name, ...] | None
@@ -158,6 +160,7 @@ def _named_arrays(tree: Any, names: NamesByFilter | None) -> Iterator[_Named]:
     for leaf, model, place in zip(leaves, models, wanted, strict=True):
         axes = model.role.axes
         if axes.names is None and (usual := conventional_names(model)) is not None:
+            # A name on a field comes first: the table only fills what nobody has named.
             axes = replace(axes, names=usual, inherited=True)
         if axes.names is not None and axes.inherited:
             axes = replace(axes, names=names_of_adapter(model, axes.names))
@@ -174,7 +177,7 @@ def _axes_of_names(value: Any) -> AxisNames:
 
 
 def _as_in_the_model(tree: Any, leaves: list[Leaf]) -> Iterator[Leaf]:
-    """The leaves, with the arrays of optimizers as the parameters that they are for: by path, kind and names."""
+    """Yields the leaves, with each moment of an optimizer replaced by its parameter's path, kind and names."""
     optimizers: dict[Path, Optimizer | None] = {}
     for leaf in leaves:
         if not any(issubclass(owner, Optimizer) for owner in leaf.owners):
@@ -202,6 +205,7 @@ def _places(
     arrays, table = list(_named_arrays(tree, names)), read_rules(rules)
     _check_rules(mesh, table | {"unnamed": unnamed})
     specs = [on_mesh(one.axes or (), _complete(one.axes or (), table)) for one in arrays]
+    # All problems are collected: one error for each run would cost a user as many runs as there are arrays.
     problems: dict[str, list[str]] = {}
     for one, spec in zip(arrays, specs, strict=True):
         problem = _problem(one, spec, mesh)
@@ -215,7 +219,7 @@ def _places(
             fix="; ".join(problems),
         )
     names_of_axes = {name for one in arrays for name in one.axes or () if name is not None}
-    # A name may be there for another model that the table serves, if that is said.
+    # `Maybe(name)` says that the name may belong to another model, which the same table serves.
     needed = {name: entry for name, entry in table.items() if name not in optional_names(rules)}
     check_used(needed, names_of_axes, any(any(spec) for spec in specs))
     nameless = [one.declared.names is None for one in arrays]
@@ -234,7 +238,8 @@ def _places(
 
 
 def _spelled(spec: PartitionSpec, mesh: AnyMesh) -> PartitionSpec:
-    # As compiled functions return it: another spelling of one place could compile them a second time.
+    # Without Nones at the end, as compiled functions return specs: JAX's cache keys compare spellings, so a step would
+    # be compiled again at its second call.
     if AxisType.Explicit in mesh.axis_types:
         return spec
     length = max((i for i, entry in enumerate(spec, 1) if axes_of(entry)), default=0)
@@ -262,7 +267,7 @@ def _check_rules(mesh: AnyMesh, table: Table) -> None:
 
 
 def _problem(array: _Named, spec: Any, mesh: AnyMesh) -> tuple[str, str] | None:
-    """A way out and a line about what does not fit, if something does not."""
+    """Returns a fix and a line for the error if a spec does not fit an array, else None."""
     if array.axes is None:
         return "name as many axes as the array has", f"{array}: more names than axes"
     used: list[Any] = []

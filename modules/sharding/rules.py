@@ -1,4 +1,4 @@
-"""Rules: which axis of a mesh each logical axis lies on.
+"""Rules: a table from logical names of axes to axes of a mesh.
 
 Rules are a mapping from names to axes of the mesh, or the same as pairs. An axis of the mesh is a name, a tuple of
 names (the array's axis is divided by all of them), or None, which divides nothing. `weft.nnx` reads the same form.
@@ -19,7 +19,7 @@ Table = dict[str | EllipsisType, Any]
 
 
 def read_rules(rules: Rules | None) -> Table:
-    """Rules as a table; of several for one name the last holds. `Maybe(name)` is the rule for that name.
+    """Returns rules as a table. The last of several rules for a name holds; `Maybe(name)` is a rule for `name`.
 
     >>> read_rules([("embed", "data"), ("mlp", None)])
     {'embed': 'data', 'mlp': None}
@@ -39,7 +39,7 @@ def optional_names(rules: Rules | None) -> set[Any]:
 
 
 def on_mesh(names: Iterable[Any], table: Mapping[Any, Any]) -> PartitionSpec:
-    """The spec of an array whose axes have these names. A name without a rule stands for itself.
+    """Returns the spec of an array whose axes have these names. A name without a rule stands for itself.
 
     >>> on_mesh(("embed", None, "model"), {"embed": ("data", "model")})
     P(('data', 'model'), None, 'model')
@@ -48,5 +48,5 @@ def on_mesh(names: Iterable[Any], table: Mapping[Any, Any]) -> PartitionSpec:
 
 
 def axes_of(entry: Any) -> tuple[Any, ...]:
-    """The axes of the mesh that an entry of a spec names."""
+    """Returns the mesh axes in an entry of a spec."""
     return () if entry is None else tuple(entry) if isinstance(entry, (tuple, list)) else (entry,)

@@ -1,7 +1,7 @@
-"""Arrays without names, and rules without arrays: what a model on many devices silently loses by.
+"""Detects arrays without names and rules without arrays, which would leave parameters undivided, silently.
 
-A layer of the user's own holds Linears of whose axes nobody has said what they mean, so that no rule divides them; a
-misspelt rule divides nothing. Either way each device holds the whole.
+No rule divides the `Linear`s in a layer of the user's own unless somebody names their axes, and a misspelt rule divides
+nothing. In both cases each device holds the whole array, which shows only in memory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from weft.core.records.leaves import Leaf
 from weft.modules.sharding.conventions import CONVENTIONAL
 from weft.modules.sharding.rules import MeshAxes, Table, axes_of
 
-# Bytes from which on an array is told that is whole on every device.
+# Undivided arrays of at least so many bytes are reported. Small ones, such as biases, are whole in right programs too.
 LARGE = 2**20
 
 
@@ -50,6 +50,7 @@ def check_used(table: Table, names: Collection[str], divides: bool) -> None:
     if wrong:
         known = sorted(names)
         others = [*known, *CONVENTIONAL]
+        # A rule for a name that no array has is mostly a slip of the pen, so the nearest names are told.
         close = {name: difflib.get_close_matches(str(name), [o for o in others if o != name], n=1) for name in wrong}
         raise FilterError(
             "a rule is for a name that no axis has"
@@ -62,7 +63,7 @@ def check_used(table: Table, names: Collection[str], divides: bool) -> None:
 
 
 def divided(leaf: Leaf, names: Sequence[str | None], spec: PartitionSpec, axes: MeshAxes, mesh: Any) -> PartitionSpec:
-    """The spec of an array without names: its largest axis that axes of the mesh divide lies on them.
+    """Returns the spec of an array without names, with its largest divisible axis divided over `axes`.
 
     Args:
         leaf: the array. Random keys stay whole.
@@ -74,6 +75,7 @@ def divided(leaf: Leaf, names: Sequence[str | None], spec: PartitionSpec, axes: 
     shape, used = np.shape(leaf.value), {axis for entry in spec for axis in axes_of(entry)}
     parts = math.prod(mesh.shape[axis] for axis in axes_of(axes))
     fitting = [i for i, name in enumerate(names) if name is None and shape[i] and shape[i] % parts == 0]
+    # A mesh axis divides an array once at most; a stream of random numbers is needed whole on each device.
     if not fitting or used & set(axes_of(axes)) or issubclass(leaf.kind, RngState):
         return spec
     largest = max(fitting, key=lambda i: shape[i])
@@ -104,6 +106,6 @@ def tell_whole(leaves: Sequence[Leaf], divides: bool, mesh: Any) -> None:
 
 
 def bytes_of(value: Any) -> int:
-    """How many bytes an array has as a whole; a typed key as much as its numbers."""
+    """Returns the bytes of a whole array; a typed key has those of its data."""
     dtype = jnp.result_type(value) if not hasattr(value, "dtype") else value.dtype
     return math.prod(np.shape(value)) * dtype.itemsize

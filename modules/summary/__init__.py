@@ -1,4 +1,4 @@
-"""tabulate: what a model's records get and give, what they hold, and what they cost."""
+"""tabulate: a table of the calls of a model's records, with inputs, outputs, parameters and costs."""
 
 from __future__ import annotations
 

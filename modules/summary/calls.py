@@ -1,7 +1,8 @@
 """Calls of the public methods of a model's records, recorded while the model is traced once.
 
-A record knows nothing of where it is, and transforms build it anew: a call is of the record in the nearest running call
-that it *is*, or else of the first one there of its make that has had no call yet. Two of one make differ in no row.
+A record does not know its path, and transforms rebuild records. A call is attributed to the record in the nearest
+running call that is the same object, or else to the first record there with an equal treedef that had no call yet.
+Records with equal treedefs have equal rows, so a mistake among them does not show.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ _numbers = itertools.count(1)
 
 
 def record_calls(model: Module, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], costs: bool) -> list[Call]:
-    """The calls that a method of a model makes, its own first, in the order in which they begin.
+    """Returns the calls that a method of a model makes, its own first, in the order in which they begin.
 
     Args:
         model: the record; nothing is computed.
@@ -107,6 +108,7 @@ def record_calls(model: Module, method: str, args: tuple[Any, ...], kwargs: dict
 def _watch(record: Any, method: Callable[..., Any], arguments: Given, proceed: Callable[[], Any]) -> Any:
     __tracebackhide__ = True
     recording = _recording.get()
+    # Draws of keys are no layers, and would be most of the rows.
     if recording is None or isinstance(record, Keys):
         return proceed()
     return _recorded(recording, record, method, method.__name__, arguments, proceed)
@@ -125,6 +127,7 @@ def _recorded(
     inputs = described(arguments[0], {name: value for name, value in arguments[1].items() if value is not None})
     running = Running(record, path, place)
     call = Call(path, place if name == "__call__" else f"{place}.{name}()", 0, type(record), inputs)
+    # A layer that is called many times with the same shapes would fill the table with equal rows.
     is_new = (call.place, inputs) not in recording.seen
     if is_new:
         recording.seen.add((call.place, inputs))
@@ -144,7 +147,7 @@ def _recorded(
 
 
 def place_of(running: list[Running], record: Any) -> tuple[Path | None, str]:
-    """A record's path in the model, None for one that was made on the way, and the path as text."""
+    """Returns the path of a record in the model, or None if the call created the record, and the path as text."""
     for matches in (_is_it, _is_alike):
         for owner in reversed(running):
             if owner.path is None:
@@ -168,10 +171,11 @@ def _is_alike(part: Any, record: Any) -> bool:
 def _costs(recording: Recording, record: Any, method: Callable[..., Any], arguments: Given) -> tuple[Cost, Cost | None]:
     arrays, skeleton = take_arrays((record, *arguments))
     avals = list(map(abstract, arrays))
+    # Equal layers have one cost: without the cache, each layer of a deep model would be traced and lowered for itself.
     key = (method, skeleton, tuple((aval.shape, aval.dtype) for aval in avals))
     try:
         known = recording.known.get(key)
-    except TypeError:  # an argument that cannot be hashed
+    except TypeError:  # an argument that cannot be hashed: its cost is estimated at each call
         key, known = object(), None
     if known is None:
         program = _traced(method, skeleton, avals)

@@ -1,7 +1,7 @@
-"""What a program costs, as XLA estimates it before it optimises: operations, and bytes read and written.
+"""Estimates the cost of a program by XLA's analysis before optimisation: operations, and bytes read and written.
 
-XLA counts the body of a loop once. The number of turns of a scan is in the program, so its body is added for each turn;
-a `while` loop's is known to nobody, and stays counted once.
+XLA counts the body of a loop once. The length of a scan is in the jaxpr, so its body is added for each iteration;
+nobody knows the length of a `while` loop, whose body stays counted once.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def forward_cost(program: ClosedJaxpr) -> Cost:
 
 
 def backward_cost(program: ClosedJaxpr) -> Cost | None:
-    """The cost of a program's derivative by all that it takes, beside what it costs itself; None if it has none."""
+    """Returns the cost of a program's backward pass by all inputs, without its forward pass; None if it has none."""
     takes, gives = ([_is_inexact(aval) for aval in avals] for avals in (program.in_avals, program.out_avals))
     if not any(takes) or not any(gives):
         return None
@@ -70,8 +70,8 @@ def _is_inexact(aval: Any) -> bool:
 
 
 def estimate_program(program: ClosedJaxpr) -> Cost:
-    """What XLA estimates for a program, with each loop's body counted once."""
-    # Constants may be tracers, of what is being traced around; lowered they are arguments like all others.
+    """Returns XLA's estimate for a program, with each loop's body counted once."""
+    # Constants may be tracers of the outer trace, which cannot be lowered, so they become arguments.
     avals = [*map(jax.typeof, program.consts), *program.in_avals]
     if not avals:
         return Cost()
@@ -80,7 +80,7 @@ def estimate_program(program: ClosedJaxpr) -> Cost:
         consts, inputs = arrays[: len(program.consts)], arrays[len(program.consts) :]
         return _jax.run(ClosedJaxpr(program.jaxpr, consts), inputs)
 
-    # Axes that a transform around names are unknown to a program of its own.
+    # Collectives over an axis that an outer transform binds fail in a program of their own, so each axis is bound here.
     names = sorted({str(name) for effect in program.effects if (name := getattr(effect, "name", None)) is not None})
     for name in names:
         run = jax.vmap(run, in_axes=None, axis_name=name, axis_size=1)
@@ -94,6 +94,7 @@ def _further_turns(jaxpr: Jaxpr) -> Cost:
         turns = 1
         if equation.primitive.name == "scan":
             turns = equation.params["length"]
+            # XLA's estimate has one iteration already.
             total += estimate_program(equation.params["jaxpr"]) * (turns - 1)
         total = functools.reduce(lambda cost, inner: cost + _further_turns(inner) * turns, _inner(equation), total)
     return total

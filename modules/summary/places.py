@@ -1,4 +1,4 @@
-"""What lies where: the rows of a table of a tree's arrays over devices."""
+"""The rows of the table of shardings: each array of a tree with its place on the mesh and its bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PLACE_HEADS = ["path", "array", "lies", "bytes", "bytes a device"]
 
 
 def rows_of_places(tree: Any) -> tuple[list[list[str]], list[str]]:
-    """A row for each array of a tree, and the row of their totals."""
+    """Returns a row for each array of a tree, and the row of totals."""
     leaves = [leaf for leaf in iter_leaves(tree, ("model",)) if leaf.dynamic and type(leaf.value) not in NUMBERS]
     sizes = [(_bytes(leaf.value), _bytes_on_a_device(leaf.value)) for leaf in leaves]
     rows = [
@@ -49,6 +49,7 @@ def _where(value: Any) -> str:
         return "nowhere: a shape" if isinstance(value, jax.ShapeDtypeStruct) else "one device"
     if len(sharding.device_set) == 1 if not isinstance(value, Tracer) else False:
         return "one device"
+    # Told apart from one device: a replicated array takes its bytes on each of them.
     if sharding.is_fully_replicated:
         return "every device, whole"
     if isinstance(sharding, NamedSharding):

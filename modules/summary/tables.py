@@ -1,4 +1,4 @@
-"""tabulate: the table of what a model's records do, hold and cost."""
+"""tabulate: draws the table of the calls, arrays and costs of a model's records."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def tabulate(  # weft: skip(of any model)
     width: int | None = None,
     **kwargs: Any,
 ) -> str:
-    """A table of the calls that a model makes: what goes in and out, what each record holds, and what the call costs.
+    """Returns a table of the calls that a model makes, with inputs, outputs, parameters and costs.
 
     Nothing is computed and nothing changes: the method is traced once. A call has a row of its own if it is of a public
     method of a record of the model; the same call again has none. What a function does that JAX has traced for another
@@ -84,6 +84,7 @@ def tabulate(  # weft: skip(of any model)
         )
     _check_format(format)
     rich = rich_modules()
+    # Calls below `depth` are recorded all the same, because a record is found by way of the calls around it.
     calls = [call for call in record_calls(model, method, args, kwargs, costs) if depth is None or call.depth <= depth]
     leaves = [leaf for leaf in iter_leaves(model) if hasattr(leaf.value, "shape")]
     kinds = sorted({leaf.kind.__name__ for leaf in leaves})
@@ -115,12 +116,12 @@ def _of_places(rich: Any, model: Any, arguments: Any, format: str, width: int | 
 
 
 def _inside(leaves: list[Leaf], path: Path | None) -> list[Leaf]:
-    """Those of a model's leaves that lie in one of its records; none in one that was made on the way."""
+    """Returns the leaves of a model inside of one of its records; none for a record that the call created."""
     return [] if path is None else [leaf for leaf in leaves if leaf.path[: len(path)] == path]
 
 
 def _counts_by_kind(leaves: list[Leaf], kinds: list[str]) -> list[str]:
-    """By kind, how many numbers some leaves are, and how many bytes."""
+    """Returns for each kind the count of numbers and of bytes in some leaves."""
     cells: list[str] = []
     for kind in kinds:
         arrays = [leaf.value for leaf in leaves if leaf.kind.__name__ == kind]
@@ -154,7 +155,7 @@ def _text(rich: Any, title: str, heads: list[str], rows: Rows, total: list[str],
         table.add_column(head, footer=footer, justify=justify, overflow="fold")
     for row in rows:
         table.add_row(*row, end_section=several_lines)
-    # Wide enough for any table: rich would cut it to 80 characters where there is no terminal.
+    # Wide enough for any table: without a terminal rich assumes 80 characters, and would fold the paths.
     plain = {"force_terminal": False, "no_color": True, "width": width or 10_000}
     return "\n".join(map(str.rstrip, drawn(rich, table, plain).rstrip().splitlines()))
 

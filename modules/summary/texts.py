@@ -16,17 +16,17 @@ def is_record(value: Any) -> bool:
 
 
 def described(args: tuple[Any, ...], kwargs: Mapping[str, Any], is_object: Callable[[Any], bool] = is_record) -> str:
-    """Arguments as text: one as it is, several as a list, named ones below."""
+    """Formats arguments: a single one as it is, several as a list, and named ones below."""
     parts = ([args[0]] if len(args) == 1 else [list(args)] if args else []) + ([dict(kwargs)] if kwargs else [])
     return "\n".join(as_text(part, is_object) for part in parts)
 
 
 def as_text(value: Any, is_object: Callable[[Any], bool] = is_record) -> str:
-    """A value as text, in rich's markup.
+    """Formats a value in rich's markup.
 
     Args:
         value: anything.
-        is_object: what is shown by the name of its type alone.
+        is_object: whether a value is shown by the name of its type alone.
 
     >>> import jax.numpy as jnp
     >>> print(as_text({"x": jnp.zeros((2, 3)), "rest": [1, None]}).replace("[dim]", "").replace("[/dim]", ""))
@@ -63,12 +63,12 @@ def _leaf(value: Any, is_object: Callable[[Any], bool]) -> str:
         return type(value).__name__
     if isinstance(value, type):
         return rf"type\[{value.__name__}]"
-    # What could be an opening tag of rich's markup.
+    # `[relu]` in a repr would be taken for a tag of rich's markup, and vanish.
     return re.sub(r"\[(?=[a-zA-Z/@#])", r"\[", value if isinstance(value, str) else repr(value))
 
 
 def size_and_bytes(size: int, bytes: int) -> str:
-    """How many numbers, and in how many bytes.
+    """Formats a count of numbers with its bytes.
 
     >>> size_and_bytes(1_200, 4_800)
     '1,200 (4.8 KB)'
@@ -80,7 +80,7 @@ def size_and_bytes(size: int, bytes: int) -> str:
 
 
 def rich_modules() -> Any:
-    """rich, with the modules that a table needs; loaded on first use.
+    """Imports rich with the modules that a table needs.
 
     Raises:
         ModuleNotFoundError: without it.
@@ -98,7 +98,7 @@ def rich_modules() -> Any:
 
 
 def drawn(rich: Any, table: Any, options: Mapping[str, Any]) -> str:
-    """A table as text, by a console with these options."""
+    """Renders a table as text, by a console with these options."""
     console = rich.console.Console(**{"force_jupyter": False, **options})
     with console.capture() as capture:
         console.print(table)
