@@ -105,7 +105,7 @@ def _nearest_path(var: Any, made: dict[Any, tuple[JaxprEqn, int]]) -> str:
 
     Functions between modules, such as a relu, belong to no module.
     """
-    # A bound for chains of functions without a module; what is further away says nothing about the value.
+    # A bound for chains of functions without a module; a module further away says nothing about the value.
     for _ in range(8):
         if path := _path_of(*made[var]):
             return path

@@ -26,7 +26,7 @@ class TransformerBlock(Module, Generic[C]):
     `Stack` for many blocks: `Stack(lambda key: TransformerBlock(64, 4, causal=True, key=key), 12, key=key)`.
 
     Args:
-        features: size of the last axis of what is given and returned.
+        features: size of the last axis of input and output.
         num_heads: how many heads the attention has.
         key: a typed key, for the parameters.
         hidden_features: size inside of the MLP; by default four times `features`.

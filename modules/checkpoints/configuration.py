@@ -48,7 +48,7 @@ from weft.core.records.statics import Static
 Description = str | dict[str, Any]
 
 _ATOMS = (type(None), bool, int, float, complex, str, bytes, type(...))
-# Objects may refer to each other in circles; what is nested deeper is described as `...`.
+# Objects may refer to each other in circles; deeper parts are described as `...`.
 _DEEPEST = 40
 
 

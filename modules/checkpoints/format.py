@@ -177,7 +177,7 @@ def _header(contents: Mapping[str, Content], metadata: Mapping[str, str]) -> byt
 
 
 def _told_by(dtype: np.dtype[Any]) -> str | None:
-    """The kind of what is stored with this dtype, if the format's own name of it says as much."""
+    """Returns the kind that the format's own name of a dtype tells; None if the format has no such dtype."""
     return dtype.name if dtype in _NAMES else None
 
 
@@ -233,7 +233,7 @@ class Source:
         return int(told)
 
     def told(self, name: str, otherwise: Any) -> Any:
-        """What was stored beside the arrays under a name, as JSON."""
+        """Returns the JSON value that the metadata has under a name."""
         if not self.version or name not in self.metadata:
             return otherwise
         try:

@@ -150,7 +150,7 @@ def _refuse_misfits(wrong: list[str], rest: list[str]) -> None:
         raise CheckpointError(
             "these weights do not fit the model",
             at=map(brief, wrong + rest),
-            # That would report only what is left over and missing.
+            # `strict=False` reports names and arrays without a partner, and no other misfit.
             fix=fix if wrong else f"{fix}; or strict=False reports what is left over and missing",
         )
 
@@ -324,7 +324,7 @@ def _weight(entry: Entry) -> Target:
 
 
 def _renamed(rename: Any, names: Iterable[str]) -> tuple[dict[str, Sequence[str] | None], list[str]]:
-    """The paths of each name, None for those that are left out; and the patterns that fit none."""
+    """Returns the paths for each name, None for names that are left out, and the patterns that match no name."""
     if rename is None or not isinstance(rename, Mapping):
         return {name: _several(name if rename is None else rename(name)) for name in names}, []
     patterns = [(_pattern(start), start, to) for start, to in rename.items()]

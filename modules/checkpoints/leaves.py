@@ -115,7 +115,7 @@ def _refuse_unstorable(value: Any, name: str, whole: bool) -> None:
 
 
 def in_host_memory(value: Any) -> np.ndarray[Any, Any]:
-    """An array's values, or one that JAX makes of what is none."""
+    """Returns a leaf's values as a NumPy array."""
     value = as_leaf(value)
     if not isinstance(value, jax.Array):
         return np.asarray(value)
@@ -206,7 +206,7 @@ def _category(dtype: Any) -> Any:
 
 
 def needs_x64(target: Target, like: Any) -> bool:  # weft: skip(of any leaf)
-    """Whether JAX would narrow what is read, as it is set."""
+    """Whether JAX, without `jax_enable_x64`, would narrow the array that is read."""
     of_jax = not isinstance(like, (np.ndarray, np.generic)) and not _is_number(target.entry)
     return of_jax and type(like) not in NUMBERS and jax.dtypes.canonicalize_dtype(target.dtype) != target.dtype
 

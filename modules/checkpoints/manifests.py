@@ -45,7 +45,7 @@ class Held(Entry):
 
     Attributes:
         keys: where Orbax has the array.
-        raw: whether its bytes are what is stored, for Orbax does not know its dtype.
+        raw: whether its bytes are stored, because Orbax does not know its dtype.
         number: the Python number that it is, if any.
     """
 
@@ -233,7 +233,7 @@ def read_arrays(source: Path, targets: Mapping[str, Target], wanted: Mapping[str
     except CheckpointError:
         raise
     except (ValueError, KeyError, TypeError, OSError) as error:
-        # TensorStore says all that it was given behind what is wrong.
+        # TensorStore appends its whole specification to the message.
         problem, _, _ = str(error).partition(" [tensorstore_spec")
         raise CheckpointError(
             "the arrays of this checkpoint cannot be read: files of it are missing or damaged",

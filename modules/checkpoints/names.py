@@ -14,7 +14,7 @@ ROOT = "<root>"
 
 
 def renamed(rename: Rename | None, names: Iterable[str], file: str) -> dict[str, str | None]:
-    """The path that each name gets, None for those that are left out.
+    """Returns the path for each name; None for names that are left out.
 
     Args:
         rename: as `load_checkpoint` takes it.

@@ -74,7 +74,7 @@ class Writer:
             self._sweeper.submit(_empty, self._deleted)
 
     def close(self) -> None:
-        """Waits for what is being written and deleted, and lets others write."""
+        """Waits for writing and deleting to end, and releases the folder for other writers."""
         try:
             self.manager.close()
         finally:

@@ -97,7 +97,7 @@ class Shared(Module, Generic[M]):
         """Calls the model.
 
         Raises:
-            SuccessorError: if what is shared has two different successors.
+            SuccessorError: if a shared array has two different successors.
         """
         return self._call("__call__", *args, **kwargs)
 

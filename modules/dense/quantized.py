@@ -27,7 +27,7 @@ _LARGEST = 127
 def quantized(kernel: Float[Array, "in out"]) -> tuple[Int8[Array, "in out"], Float[Array, "out"]]:
     """Rounds a kernel to eight bits with one scale for each output feature: `kernel ≈ values * scale`.
 
-    The largest weight of a feature becomes 127; what is rounded away is half a scale at most.
+    The largest weight of a feature becomes 127; rounding changes a weight by half a scale at most.
 
     >>> values, scale = quantized(jnp.array([[1.0], [-2.54]]))
     >>> values.ravel().tolist(), round(float(scale[0]), 4)

@@ -162,7 +162,7 @@ class Optimizer(Module):  # weft: skip(of any model)
         model: a record, or any tree of arrays and records.
         transformation: of optax (`optax.adamw(1e-3)`, a chain, `optax.MultiSteps`), or a dict from filters to
             transformations, of which each parameter belongs to the first that matches it.
-        wrt: a filter for what is moved; `Param` by default. Give `grad` the same.
+        wrt: a filter for the leaves to move; `Param` by default. Give `grad` the same.
 
     Attributes:
         state: the arrays of optax's state, by path; `optax_state` is the state as optax has it.
@@ -197,7 +197,7 @@ class Optimizer(Module):  # weft: skip(of any model)
         wrt: Filter = Param,
     ):
         _check_transformation(transformation)
-        predicate(wrt)  # refuses what is no filter
+        predicate(wrt)  # raises if `wrt` is no filter
         # Filters are static fields, which JAX hashes; a list among them would fail at the first jitted step.
         self.wrt = hashable(wrt)
         leaves = _parameters(model, self.wrt)
@@ -230,8 +230,8 @@ class Optimizer(Module):  # weft: skip(of any model)
         """Moves the parameters.
 
         Args:
-            model: the model that was differentiated. Its parameters are what is moved.
-            grad: the gradient, of the model's structure, with `None` at what is no parameter.
+            model: the model that was differentiated. Its parameters are moved.
+            grad: the gradient, of the model's structure, with `None` at all leaves but parameters.
             state_of: the model's successor, as the loss returned it. Everything that is no parameter is taken from it,
                 and nothing that is one. Without it everything else stays as it is in `model`.
             extra: what optax's transformations with extra arguments take, such as `value=loss`. A `grad` is given, and
@@ -293,7 +293,7 @@ class Optimizer(Module):  # weft: skip(of any model)
             kwargs: the same by name.
 
         Returns:
-            What the loss returned beside the successor, the model's successor and the optimizer's.
+            The loss's result without the successor, the successor of the model and the successor of the optimizer.
 
         Raises:
             DifferentiationError: if what the loss returns first is no inexact scalar.

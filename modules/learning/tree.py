@@ -107,7 +107,7 @@ def cast(tree: T, dtype: DTypeLike, filter: Filter = PARAMETERS) -> T:
     Args:
         tree: a model, or any tree.
         dtype: such as `jnp.bfloat16`.
-        filter: for what is cast: `...` for statistics and caches too.
+        filter: selects the arrays to cast: `...` for statistics and caches too.
 
     Raises:
         StructureError: if this is no floating-point dtype.
@@ -239,7 +239,7 @@ def mask(tree: T, filter: Filter, *, wrt: Filter = Param) -> T:
 
     Args:
         tree: the model.
-        filter: for what is `True`; other parameters are `False`.
+        filter: selects the parameters that are `True`; other parameters are `False`.
         wrt: what the parameters are; there is `None` at everything else, as in gradients.
 
     Raises:
@@ -283,7 +283,7 @@ def ema(  # weft: skip(of any tree)
         average: the average so far; a `copy` of the model at first. Its dtypes are kept.
         model: the model as it is now. What the filter does not match (statistics, counts) is taken from it.
         decay: how much of the average is kept.
-        filter: for what is averaged.
+        filter: selects the arrays to average.
 
     Raises:
         StructureError: if the two are not alike, naming the paths.

@@ -133,7 +133,7 @@ def moments(
         (variance,) = mean_of(squared(x))
         return lax.full_like(variance, 0), variance
     if not use_fast_variance:
-        # Two passes: E[x²] - E[x]² cancels where the mean is large beside the deviation.
+        # Two passes: E[x²] - E[x]² cancels where the mean is much larger than the deviation.
         (mean,) = mean_of(x)
         (variance,) = mean_of(squared(lax.sub(x, lax.expand_dims(mean, axes))))
         return mean, variance

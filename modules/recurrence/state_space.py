@@ -24,7 +24,7 @@ def linear_recurrence(
 
     Args:
         decay: the diagonal of the matrix.
-        inputs: what is added at each time.
+        inputs: the values to add at each time.
         initial: the state before; by default zero.
 
     >>> linear_recurrence(jnp.array([0.5]), jnp.ones((3, 1))).ravel().tolist()
