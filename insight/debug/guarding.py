@@ -228,9 +228,9 @@ class Guarded:
         )
         if origins and not is_blamed:
             first: Origin = min(origins, key=lambda origin: origin.order)
-            differentiates = any("jvp" in _transforms(eqn) for eqn in iter_equations(closed))
+            transforms = {name for eqn in iter_equations(closed) for name in _transforms(eqn)}
             loss = next((path for path, i in zip(paths, wrong, strict=True) if outputs[i] == _loss_of(closed)), None)
-            raise error_of(first, axes, reaching(paths, loss, _kinds_of(outcome.value)), differentiates)
+            raise error_of(first, axes, reaching(paths, loss, _kinds_of(outcome.value)), transforms)
         if inputs:
             self._came_in([names[i] for i in inputs], paths)
         if self._literal(run, [outputs[i] for i in wrong]):

@@ -35,7 +35,8 @@ Order = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Context:
-    """What is around a run: transforms and modules by name, the frames of loops, and how functions are called there."""
+    """What is around a run: transforms and modules by name, the frames of loops, how functions are called there, and the
+    step that runs it."""
 
     transforms: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
@@ -44,18 +45,20 @@ class Context:
     call: Callable[..., Any] = lambda function, values, literal: function(*values)
     # How equations that hold jaxprs are run, by primitive.
     rules: Mapping[str, Callable[[Run, Step, Sequence[Any]], Sequence[Any]]] = field(default_factory=dict[str, Any])
+    outer: Step | None = None
 
-    def inside(self, eqn: JaxprEqn, index: int, *frames: str, call: Any = None) -> Context:
-        """What is around a jaxpr of an equation."""
-        transforms, modules, branches = scopes(eqn)
+    def inside(self, step: Step, *frames: str, call: Any = None) -> Context:
+        """What is around a jaxpr of a step's equation."""
+        transforms, modules, branches = scopes(step.eqn)
         mapped = [] if "vmap" not in transforms else ["vmap"]
         return Context(
             (*self.transforms, *transforms),
             (*self.modules, *modules),
             (*self.frames, *mapped, *branches, *frames),
-            (*self.order, index),
+            (*self.order, step.index),
             self.call if call is None else call,
             self.rules,
+            step,
         )
 
 
@@ -278,6 +281,32 @@ def _within(mask: np.ndarray, reach: Any) -> np.ndarray:
     if reach is None or np.shape(reach) != mask.shape or not (mask & reach).any():
         return mask
     return mask & reach
+
+
+def prepares_backward(run: Run, index: int, outs: Sequence[Any] = ()) -> bool:
+    """Whether all that reads these outputs of an equation, directly or not, is the backward pass.
+
+    The names of a program do not tell a value from the coefficient of its derivative: JAX traces both under `jvp`. But a
+    value ends in an output of the forward pass, even if it is dropped there, and a coefficient does not.
+
+    Args:
+        run: of the jaxpr that the equation is in.
+        index: of the equation.
+        outs: those of its outputs that are meant; all, if not given.
+    """
+    known = set(outs or run.jaxpr.eqns[index].outvars)
+    unread = set(known)
+    for eqn in run.jaxpr.eqns[index + 1 :]:
+        if read := known.intersection(atom for atom in eqn.invars if not _jax.is_literal(atom)):
+            made = set[Any]() if "transpose" in scopes(eqn)[0] else set(eqn.outvars)
+            known, unread = known | made, (unread - read) | made
+    places = [i for i, atom in enumerate(run.jaxpr.outvars) if not _jax.is_literal(atom) and atom in known]
+    if unread - {run.jaxpr.outvars[i] for i in places}:
+        return False
+    if not places:
+        return True
+    outer = run.context.outer
+    return outer is not None and prepares_backward(outer.run, outer.index, [outer.eqn.outvars[i] for i in places])
 
 
 def described(value: Any) -> dict[str, Any]:

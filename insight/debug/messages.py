@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from weft.core.edge import _jax
 from weft.core.errors import NonFiniteError
-from weft.insight.debug.interpreting import Origin, Step, described
+from weft.insight.debug.interpreting import Origin, Step, described, prepares_backward
 from weft.insight.debug.places import Place, argument_names, place_of, scopes
 
 # What helps: by the primitive (or the one whose derivative it is) and by whether it is in a derivative.
@@ -28,12 +29,15 @@ _HINTS = {
 }
 
 
+_CASTS = ("convert_element_type", "broadcast_in_dim")
+
+
 def words_of(origin: Origin, place: Place) -> str:
     """What the equation did: `log of 0.0 gives -inf`."""
     step, name = origin.step, origin.step.eqn.primitive.name
     values, out = _values(step)
     items = [_item(x, origin.index if np.ndim(x) else ()) for x in values] if step.pointwise else []
-    result = "nan" if max(step.states) == 2 else str(_item(out, origin.index))
+    result = _item(out, origin.index)
     of = (" by " if name == "div" else " and ").join(
         f"{float(x):.6g}" if np.ndim(x) == 0 and np.isrealobj(x) else str(x) for x in items
     )
@@ -43,7 +47,7 @@ def words_of(origin: Origin, place: Place) -> str:
     is_pole = name in ("log", "rsqrt", "log1p", "atanh") or (
         name in ("div", "pow", "integer_pow") and bool(at) and not np.any(at[-1 if name == "div" else 0])
     )
-    if max(step.states) == 1 and finite and not is_pole and step.generates:
+    if np.isinf(result) and finite and not is_pole and step.generates:
         text += f": an overflow, the largest {out.dtype} is {float(jnp.finfo(out.dtype).max):.6g}"
     return text + (f" (the derivative of {place.derived})" if place.derived else "")
 
@@ -57,12 +61,14 @@ def _item(value: Any, index: tuple[int, ...]) -> Any:
     return np.asarray(value)[index] if len(index) == np.ndim(value) else None
 
 
-def _pass(transforms: Sequence[str], place: Place, differentiates: bool) -> str:
+def _pass(transforms: Sequence[str], place: Place, program: Container[str]) -> str:
     if "transpose" in transforms:
         return "in the backward pass"
-    if place.derived:
+    if "jvp" in transforms and "transpose" not in program:  # nothing tells a value from its tangent
+        return "in forward-mode differentiation"
+    if place.derived or place.is_backward:
         return "in the forward pass, which prepares the backward one"
-    outside = differentiates and "jvp" not in transforms
+    outside = "jvp" in program and "jvp" not in transforms
     return "outside of the gradient (an update, a metric)" if outside else "in the forward pass"
 
 
@@ -77,6 +83,20 @@ def _example(
         sizes = {size for several in axes.values() for size, _ in several}
         known = [(shape[int(stacked)], 0)] if shape[int(stacked)] in sizes else []
     return frames + [f"vmap(example {origin.index[axis + stacked]} of {size})" for size, axis in known or ()]
+
+
+def _place(step: Step, transforms: Sequence[str]) -> Place:
+    """Where the equation of a step was written, or, if JAX has compiled it apart, where it was called."""
+    place, outer = place_of(step.eqn, "jvp" in transforms), step.run.context.outer
+    while not place.where and outer is not None:
+        place, outer = replace(place_of(outer.eqn), derived=place.derived), outer.run.context.outer
+    if "jvp" not in transforms or "transpose" in transforms or not prepares_backward(step.run, step.index):
+        return place
+    # A coefficient has the traceback of the value that it is of. Where several values have it, none is named.
+    lines, before = _jax.lines_of(step.eqn), enumerate(step.run.jaxpr.eqns[: step.index])
+    alike = [(i, eqn.primitive.name) for i, eqn in before if _jax.lines_of(eqn) == lines]
+    values = {name for i, name in alike if name not in _CASTS and not prepares_backward(step.run, i)}
+    return replace(place, derived=place.derived or (values.pop() if len(values) == 1 else ""), is_backward=True)
 
 
 def _inputs(step: Step, place: Place) -> list[str]:
@@ -97,17 +117,17 @@ def _inputs(step: Step, place: Place) -> list[str]:
 
 
 def error_of(
-    origin: Origin, axes: Mapping[Any, list[tuple[int, int]]], reached: str, differentiates: bool
+    origin: Origin, axes: Mapping[Any, list[tuple[int, int]]], reached: str, program: Container[str]
 ) -> NonFiniteError:
-    """The error about a step that gave something that is not finite."""
+    """The error about a step that gave something that is not finite, in a program with these transforms."""
     step, context = origin.step, origin.step.run.context
     transforms, modules, branches = scopes(step.eqn)
     every, path = [*context.transforms, *transforms], [*context.modules, *modules]
-    place = place_of(step.eqn, "jvp" in every)
+    place = _place(step, every)
     frames = [frame for frame in context.frames if frame != "vmap"]
     inside = ["jit", *frames, *_example(origin, every, axes, "shard_map" in frames), *branches]
     name = place.derived or step.eqn.primitive.name
-    derivative = bool(place.derived) or "transpose" in every
+    derivative = bool(place.derived) or place.is_backward or "transpose" in every
     hint = _HINTS.get((name, derivative))
     words = words_of(origin, place)
     if hint is None and "overflow" in words:
@@ -116,7 +136,7 @@ def error_of(
         hint = "infinities that are meant met here: a row that is masked as a whole has no softmax; mask its result"
     at = f"{path[-1]}, {place.where}" if path else place.where
     return DetailedError(
-        f"{words}, first seen {_pass(every, place, differentiates)}",
+        f"{words}, first seen {_pass(every, place, program)}",
         at=at,
         lines=(("inside", " > ".join(inside)), *(("inputs", line) for line in _inputs(step, place)),
                ("reaches", reached), *((("hint", hint),) if hint else ())),

@@ -24,11 +24,13 @@ class Place:
         where: file, line and source text.
         text: the innermost expression of the user's that it was traced for.
         derived: the primitive whose derivative rule made the equation, or nothing.
+        is_backward: whether only the backward pass reads what the equation gives.
     """
 
     where: str
     text: str
     derived: str
+    is_backward: bool = False
 
 
 def place_of(eqn: JaxprEqn, is_differentiated: bool = False) -> Place:
@@ -135,7 +137,9 @@ def argument_names(text: str, count: int) -> list[str]:
         operands = [node.left, node.right]
     elif isinstance(node, ast.UnaryOp):
         operands = [node.operand]
-    return [ast.unparse(operand) for operand in operands] if len(operands) == count else []
+    # A number is written into an equation: an input in its place is another one, such as the exponent less 1.
+    names = [ast.unparse(operand) for operand in operands if not isinstance(operand, ast.Constant)]
+    return names if len(names) == count else []
 
 
 def scopes(eqn: JaxprEqn) -> tuple[list[str], list[str], list[str]]:
