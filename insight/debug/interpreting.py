@@ -197,7 +197,9 @@ class Run:
             inner = [x for x in eqn.invars if not _jax.is_literal(x)]
             if len(inner) == 1:
                 return self.name_of(inner[0], within)
-        if "transpose" in (*self.context.transforms, *scopes(eqn)[0]):
+        # What `remat` computes again in the backward pass is a value.
+        is_value = (False, "rematted_computation") in _jax.scopes_of(eqn)
+        if not is_value and "transpose" in (*self.context.transforms, *scopes(eqn)[0]):
             return f"the cotangent of {text}"
         return text if text and text != within else f"{name} in it"
 
