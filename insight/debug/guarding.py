@@ -32,6 +32,7 @@ from weft.insight.debug.inside import RULES
 from weft.insight.debug.interpreting import Context, Origin, Run, is_inexact, iter_equations, state_of
 from weft.insight.debug.messages import error_of, reaching
 from weft.insight.debug.places import MODULE
+from weft.insight.progress import progress_bar
 from weft.modules.op import op_by_op
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -222,7 +223,8 @@ class Guarded:
         values = [x if is_array(x) else jnp.asarray(x) for x in jax.tree.leaves(arguments)]
         order = [i for lane in self.crossing.group(list(range(len(self.crossing.rides)))) for i in lane]
         names = [format_path(self.crossing.structure.path_of(i)) for i in order]
-        run = Run(closed, values, Context(rules=RULES), expected_p, names.__getitem__)
+        with progress_bar("looking for what is not finite", len(closed.jaxpr.eqns)) as advance:
+            run = Run(closed, values, Context(rules=RULES, advance=advance), expected_p, names.__getitem__)
         outputs = [i for i, var in enumerate(closed.jaxpr.outvars[:-1]) if is_inexact(var.aval)]
         found = [run.origins(run.jaxpr.outvars[outputs[i]]) for i in wrong]
         origins = [origin for several, _ in found for origin in several]

@@ -26,7 +26,7 @@ import numpy as np
 from jax.extend.core import JaxprEqn, Var
 from weft.core.edge import _jax
 from weft.core.edge.names import ELEMENTWISE, UNARY
-from weft.insight.debug.places import place_of, scopes
+from weft.insight.debug.places import RECOMPUTED, place_of, scopes
 
 FINITE, INFINITE, NAN = 0, 1, 2
 # Where a value of the run is read, while an equation's place in the program orders them.
@@ -46,6 +46,8 @@ class Context:
     # How equations that hold jaxprs are run, by primitive.
     rules: Mapping[str, Callable[[Run, Step, Sequence[Any]], Sequence[Any]]] = field(default_factory=dict[str, Any])
     outer: Step | None = None
+    # Called with the primitive of each equation of the whole program before it runs.
+    advance: Callable[[str], None] = lambda line: None
 
     def inside(self, step: Step, *frames: str, call: Any = None) -> Context:
         """What is around a jaxpr of a step's equation."""
@@ -154,6 +156,7 @@ class Run:
         if not eqn.outvars:  # a print, which has printed
             return []
         step = Step(eqn, self._index, self)
+        self.context.advance(eqn.primitive.name)
         rule = self.context.rules.get(eqn.primitive.name)
         if rule is None:
             outs = self._bound(eqn, values)
@@ -197,9 +200,8 @@ class Run:
             inner = [x for x in eqn.invars if not _jax.is_literal(x)]
             if len(inner) == 1:
                 return self.name_of(inner[0], within)
-        # What `remat` computes again in the backward pass is a value.
-        is_value = (False, "rematted_computation") in _jax.scopes_of(eqn)
-        if not is_value and "transpose" in (*self.context.transforms, *scopes(eqn)[0]):
+        transforms = (*self.context.transforms, *scopes(eqn)[0])
+        if "transpose" in transforms and RECOMPUTED not in transforms:
             return f"the cotangent of {text}"
         return text if text and text != within else f"{name} in it"
 

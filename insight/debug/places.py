@@ -13,6 +13,8 @@ from weft.core.edge._tracers import BRANCH
 
 # How the scope of a module's call begins in the names of a program.
 MODULE = "weft:"
+# JAX's name for what `remat` computes again in the backward pass: values, and no cotangents.
+RECOMPUTED = "rematted_computation"
 _TOOLS = frozenset(("machinery", "contracts", "jax", "equinox", "frozen"))
 
 
@@ -147,7 +149,7 @@ def scopes(eqn: JaxprEqn) -> tuple[list[str], list[str], list[str]]:
     parts = _jax.scopes_of(eqn)
     names = [name for is_transform, name in parts if not is_transform]
     return (
-        [name for is_transform, name in parts if is_transform],
+        [name for is_transform, name in parts if is_transform or name == RECOMPUTED],
         [name.removeprefix(MODULE) for name in names if name.startswith(MODULE)],
         [f"cond(branch {name.removeprefix(BRANCH)})" for name in names if name.startswith(BRANCH)],
     )

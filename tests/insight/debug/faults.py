@@ -240,13 +240,22 @@ FAULTS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "gradient_sqrt": (gradient_sqrt, ("derivative of sqrt",)),
     "gradient_norm": (gradient_norm, ("derivative of sqrt",)),
     "gradient_div": (gradient_div, ("derivative of div",)),
-    "gradient_power": (gradient_power, ("pow of 0 and -0.5 gives inf", "derivative of pow", "which prepares the backward one")),
-    "gradient_of_norm": (gradient_of_norm, ("div of 0.5 by 0", "derivative of sqrt", "which prepares the backward one")),
+    "gradient_power": (
+        gradient_power,
+        ("pow of 0 and -0.5 gives inf", "derivative of pow", "which prepares the backward one"),
+    ),
+    "gradient_of_norm": (
+        gradient_of_norm,
+        ("div of 0.5 by 0", "derivative of sqrt", "which prepares the backward one"),
+    ),
     "gradient_of_powers_in_scan": (
         gradient_of_powers_in_scan,
         ("derivative of pow", "which prepares the backward one", "scan(iteration 4 of 6)"),
     ),
-    "value_of_power_in_gradient": (value_of_power_in_gradient, ("pow of -1 and 0.5 gives nan, first seen in the forward pass\n",)),
+    "value_of_power_in_gradient": (
+        value_of_power_in_gradient,
+        ("pow of -1 and 0.5 gives nan, first seen in the forward pass\n",),
+    ),
     "value_of_power_in_gradient_of_scan": (
         value_of_power_in_gradient_of_scan,
         ("pow of 0 and -0.5 gives inf, first seen in the forward pass\n", "scan(iteration 4 of 6)"),
