@@ -35,8 +35,7 @@ Order = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Context:
-    """What is around a run: transforms and modules by name, the frames of loops, how functions are called there, and the
-    step that runs it."""
+    """What is around a run: its step, transforms, modules and frames of loops by name, and how functions are called."""
 
     transforms: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
@@ -290,8 +289,8 @@ def _within(mask: np.ndarray, reach: Any) -> np.ndarray:
 def prepares_backward(run: Run, index: int, outs: Sequence[Any] = ()) -> bool:
     """Whether all that reads these outputs of an equation, directly or not, is the backward pass.
 
-    The names of a program do not tell a value from the coefficient of its derivative: JAX traces both under `jvp`. But a
-    value ends in an output of the forward pass, even if it is dropped there, and a coefficient does not.
+    The names of a program do not tell a value from the coefficient of its derivative: JAX traces both under `jvp`. But
+    a value ends in an output of the forward pass, even if it is dropped there, and a coefficient does not.
 
     Args:
         run: of the jaxpr that the equation is in.

@@ -1,4 +1,4 @@
-"""What surrounds a fault: how a call is looked at again, in blocks around loops and in whole processes of both layers."""
+"""The second run of a call: what it compiles and shows, and how it begins in loops and processes of both layers."""
 
 from __future__ import annotations
 
@@ -111,15 +111,20 @@ def record_step():
 @pytest.mark.parametrize("make", [object_step, record_step])
 def test_a_block_around_a_training_loop_tells_the_first_step_that_went_wrong(make):
     call, at, reaches = make()
-    count = 0
+    calls: list[None] = []
+
+    def train():
+        with weft.debug.nonfinite():
+            for _ in range(20):
+                call()
+                calls.append(None)
+
     # By steps of the root's gradient, w is 2, 1.6, 1.2, 0.7, 0.2 and -1.
-    with pytest.raises(weft.errors.NonFiniteError, match="sqrt of -") as caught, weft.debug.nonfinite():
-        while count < 20:
-            call()
-            count += 1
+    with pytest.raises(weft.errors.NonFiniteError, match="sqrt of -") as caught:
+        train()
     assert f"at: {at}" in str(caught.value)
     assert f"reaches: {reaches}" in str(caught.value)
-    assert 5 <= count <= 8  # at most two calls are on their way while their outputs are looked at
+    assert 5 <= len(calls) <= 8  # at most two calls are on their way while their outputs are looked at
 
 
 def test_a_block_around_a_loop_that_is_right_says_nothing_and_changes_nothing():
