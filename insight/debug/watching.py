@@ -105,7 +105,7 @@ class _Watching(JitFunction[..., Any]):
 
     def __init__(self, compiled: JitFunction[..., Any], filter: Any):
         # JAX keeps what it traces for this program apart: what is sown in it depends on the filter.
-        function, purpose = compiled._interpreted.held[0], f"watch {next(_numbers)}"
+        function, purpose = compiled._interpreted.user_functions[0], f"watch {next(_numbers)}"
 
         @functools.wraps(cast(Any, function))
         def observed(*args: Any, **kwargs: Any) -> Any:
