@@ -31,7 +31,7 @@ from weft.insight.debug.calls import Replaced, around_calls, see_records
 from weft.insight.debug.inside import RULES
 from weft.insight.debug.interpreting import Context, Origin, Run, is_inexact, iter_equations, state_of
 from weft.insight.debug.messages import error_of, reaching
-from weft.insight.debug.places import MODULE
+from weft.insight.debug.places import MODULE, scopes
 from weft.insight.progress import progress_bar
 from weft.modules.op import op_by_op
 
@@ -236,7 +236,7 @@ class Guarded:
         )
         if origins and not is_blamed:
             first: Origin = min(origins, key=lambda origin: origin.order)
-            transforms = {name for eqn in iter_equations(closed) for name in _transforms(eqn)}
+            transforms = {name for eqn in iter_equations(closed.jaxpr.eqns) for name in scopes(eqn)[0]}
             loss = next((path for path, i in zip(paths, wrong, strict=True) if outputs[i] == _loss_of(closed)), None)
             raise error_of(first, axes, reaching(paths, loss, _kinds_of(outcome.value)), transforms)
         if inputs:
@@ -268,7 +268,7 @@ class Guarded:
                 continue
             seen.add(step)
             bad = [atom for atom in ([atom for atom, _ in step.causes] or step.eqn.invars) if run.state(atom)]
-            if not bad and not any(eqn.primitive is expected_p for eqn in iter_equations_of(step.eqn)):
+            if not bad and not any(eqn.primitive is expected_p for eqn in iter_equations([step.eqn])):
                 return True
             pending += bad
         return False
@@ -295,12 +295,12 @@ def _is_mask(value: Any) -> bool:
 
 def _loss_of(closed: Any) -> int | None:
     """Which output a gradient is taken of: the scalar of differentiated equations, unless there are several."""
-    if not any("transpose" in _transforms(eqn) for eqn in iter_equations(closed)):
+    if not any("transpose" in scopes(eqn)[0] for eqn in iter_equations(closed.jaxpr.eqns)):
         return None
     forward = {
         var
         for eqn in closed.jaxpr.eqns
-        if "jvp" in (names := _transforms(eqn)) and "transpose" not in names
+        if "jvp" in (names := scopes(eqn)[0]) and "transpose" not in names
         for var in eqn.outvars
         if is_inexact(var.aval) and not var.aval.shape
     }
@@ -316,17 +316,6 @@ def _kinds_of(outcome: Any) -> dict[str, str]:
     places = len(structure.paths) - len(structure.statics)
     tree = structure.build([jax.ShapeDtypeStruct((), jnp.float32)] * places)
     return {format_path(leaf.path): leaf.kind.__name__ for leaf in iter_leaves(tree, ("output",)) if leaf.owners}
-
-
-def iter_equations_of(eqn: Any) -> Any:
-    """The equations inside of one."""
-    from weft.core.edge.equations import inner_jaxprs
-
-    return (inner for jaxpr in inner_jaxprs(eqn.params) for inner in iter_equations(jaxpr))
-
-
-def _transforms(eqn: Any) -> list[str]:
-    return [name for is_transform, name in _jax.scopes_of(eqn) if is_transform]
 
 
 def _abstract(arguments: Any) -> Any:

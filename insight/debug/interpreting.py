@@ -16,7 +16,7 @@ inside of a `shard_map` runs one equation at a time on all devices (`Sharded`).
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -25,6 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import JaxprEqn, Var
 from weft.core.edge import _jax
+from weft.core.edge.equations import inner_jaxprs, opened
 from weft.core.edge.names import ELEMENTWISE, UNARY
 from weft.insight.debug.places import RECOMPUTED, place_of, scopes
 
@@ -89,7 +90,7 @@ class Step:
     wrong: Any = None
     generates: bool = False
     makes_nan: bool = False
-    values: tuple[Sequence[Any], Any] | None = None
+    values: tuple[Sequence[Any], Any] = ((), None)
     pointwise: bool = False
     descend: Callable[[int], tuple[list[Origin], list[int]]] | None = None
 
@@ -312,29 +313,9 @@ def prepares_backward(run: Run, index: int, outs: Sequence[Any] = ()) -> bool:
     return outer is not None and prepares_backward(outer.run, outer.index, [outer.eqn.outvars[i] for i in places])
 
 
-def described(value: Any) -> dict[str, Any]:
-    """What an error tells of an input: its type, and of inexact ones the least, the largest, and how many are 0."""
-    kind = jax.typeof(value).str_short(short_dtypes=True)
-    if not is_inexact(value) or jnp.issubdtype(value.dtype, jnp.complexfloating) or not value.size:
-        return {"type": kind}
-    array = np.asarray(jnp.asarray(value).astype(jnp.float32) if value.dtype.itemsize < 4 else value)
-    finite = array[np.isfinite(array)]
-    return {
-        "type": kind,
-        "size": array.size,
-        "min": finite.min() if finite.size else None,
-        "max": finite.max() if finite.size else None,
-        "zeros": int((array == 0).sum()),
-        "nan": int(np.isnan(array).sum()),
-        "inf": int(np.isinf(array).sum()),
-    }
-
-
-def iter_equations(jaxpr: Any) -> Iterator[JaxprEqn]:
-    """The equations of a jaxpr, at any depth."""
-    from weft.core.edge.equations import inner_jaxprs, opened
-
-    for eqn in opened(jaxpr).eqns:
+def iter_equations(eqns: Iterable[JaxprEqn]) -> Iterator[JaxprEqn]:
+    """Equations, and those inside of them at any depth."""
+    for eqn in eqns:
         yield eqn
         for inner in inner_jaxprs(eqn.params):
-            yield from iter_equations(inner)
+            yield from iter_equations(opened(inner).eqns)

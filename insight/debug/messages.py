@@ -8,11 +8,12 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from weft.core.edge import _jax
 from weft.core.errors import NonFiniteError
-from weft.insight.debug.interpreting import Origin, Step, described, prepares_backward
+from weft.insight.debug.interpreting import Origin, Step, is_inexact, prepares_backward
 from weft.insight.debug.places import Place, argument_names, place_of, scopes
 
 # What helps: by the primitive (or the one whose derivative it is) and by whether it is in a derivative.
@@ -35,7 +36,7 @@ _CASTS = ("convert_element_type", "broadcast_in_dim")
 def words_of(origin: Origin, place: Place) -> str:
     """What the equation did: `log of 0.0 gives -inf`."""
     step, name = origin.step, origin.step.eqn.primitive.name
-    values, out = _values(step)
+    values, out = step.values
     items = [_item(x, origin.index if np.ndim(x) else ()) for x in values] if step.pointwise else []
     result = _item(out, origin.index)
     of = (" by " if name == "div" else " and ").join(
@@ -50,11 +51,6 @@ def words_of(origin: Origin, place: Place) -> str:
     if np.isinf(result) and finite and not is_pole and step.generates:
         text += f": an overflow, the largest {out.dtype} is {float(jnp.finfo(out.dtype).max):.6g}"
     return text + (f" (the derivative of {place.derived})" if place.derived else "")
-
-
-def _values(step: Step) -> tuple[Sequence[Any], Any]:
-    assert step.values is not None  # an origin's are kept
-    return step.values
 
 
 def _item(value: Any, index: tuple[int, ...]) -> Any:
@@ -104,16 +100,19 @@ def _inputs(step: Step, place: Place) -> list[str]:
     names = argument_names("" if place.derived else place.text, len(read)) or [
         step.run.name_of(step.eqn.invars[i], place.text) for i in read
     ]
-    lines: list[str] = []
-    for name, i in zip(names, read, strict=True):
-        known = described(_values(step)[0][i])
-        text = f"{name} {known['type']}"
-        if known.get("min") is not None:
-            text += f" min {known['min']:.6g} max {known['max']:.6g}"
-            counts = ((known["zeros"], "are 0"), (known["nan"], "are nan"), (known["inf"], "are inf"))
-            text += "".join(f", {count} of {known['size']} {what}" for count, what in counts if count)
-        lines.append(text)
-    return lines
+    return [f"{name} {_described(step.values[0][i])}" for name, i in zip(names, read, strict=True)]
+
+
+def _described(value: Any) -> str:
+    """The type of an input, and of an inexact one the least, the largest, and how many are 0."""
+    text = jax.typeof(value).str_short(short_dtypes=True)
+    if not is_inexact(value) or jnp.issubdtype(value.dtype, jnp.complexfloating) or not value.size:
+        return text
+    array = np.asarray(jnp.asarray(value).astype(jnp.float32) if value.dtype.itemsize < 4 else value)
+    if (finite := array[np.isfinite(array)]).size:
+        text += f" min {finite.min():.6g} max {finite.max():.6g}"
+    masks = (array == 0, "are 0"), (np.isnan(array), "are nan"), (np.isinf(array), "are inf")
+    return text + "".join(f", {mask.sum()} of {array.size} {what}" for mask, what in masks if mask.any())
 
 
 def error_of(
@@ -131,7 +130,7 @@ def error_of(
     hint = _HINTS.get((name, derivative))
     words = words_of(origin, place)
     if hint is None and "overflow" in words:
-        hint = f"scale it down, or compute it in a wider dtype than {_values(step)[1].dtype}"
+        hint = f"scale it down, or compute it in a wider dtype than {step.values[1].dtype}"
     if hint is None and step.makes_nan and step.causes:
         hint = "infinities that are meant met here: a row that is masked as a whole has no softmax; mask its result"
     at = f"{path[-1]}, {place.where}" if path else place.where
