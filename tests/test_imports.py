@@ -99,7 +99,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "bridge": {*GRAPHS, "modules", "streams", "nn", "crossing", "transforms"},
     },
     # Who looks for a wrong number and who looks for its cost do not know each other.
-    "insight": {"debug": set(), "plan": set()},
+    "insight": {"": set(), "debug": {""}, "plan": {""}},
 }
 # The files that may reach into JAX's private modules.
 PRIVATE_JAX = ("core/edge/_jax.py", "core/edge/_tracers.py", "core/edge/_nodes.py")

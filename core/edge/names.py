@@ -7,12 +7,13 @@ for each name, and provokes an error for each text.
 # Primitives of several operands that work element by element.
 ELEMENTWISE = frozenset((
     "add", "sub", "mul", "div", "max", "min", "pow", "rem", "atan2", "nextafter", "and", "or", "xor", "eq", "ne",
-    "lt", "le", "gt", "ge", "select_n", "add_any", "clamp",
+    "lt", "le", "gt", "ge", "igamma", "igammac", "polygamma", "zeta", "select_n", "add_any", "clamp",
 ))  # fmt: skip
 # Primitives of one operand that work element by element.
 UNARY = frozenset((
     "neg", "exp", "exp2", "log", "log1p", "expm1", "sin", "cos", "tan", "tanh", "logistic", "sqrt", "rsqrt", "cbrt",
     "abs", "sign", "floor", "ceil", "round", "is_finite", "not", "erf", "erfc", "erf_inv", "integer_pow", "square",
+    "acos", "acosh", "asin", "asinh", "atan", "atanh", "cosh", "sinh", "digamma", "lgamma", "bessel_i0e", "bessel_i1e",
     "convert_element_type", "stop_gradient", "real", "imag", "copy", "reduce_precision",
 ))  # fmt: skip
 # Functions through which a reduction keeps an axis of size 1.

@@ -22,8 +22,8 @@ Found = tuple[list[Origin], list[int]]
 
 
 def _inline(run: Run, step: Step, jaxpr: Any, values: Sequence[Any], first: int, *frames: str) -> list[Any]:
-    """Interprets a jaxpr in the place of its equation; its inputs are the equation's inputs from `first` on."""
-    context = run.context.inside(step.eqn, step.index, *frames)
+    """Runs a jaxpr in the place of its equation, whose inputs it takes from the given one on."""
+    context = run.context.inside(step, *frames)
     inner = Run(jaxpr, values, context, run.expected, lambda i: run.name_of(step.eqn.invars[first + i]))
 
     def descend(which: int) -> Found:
@@ -142,7 +142,7 @@ class Loop:
         if i not in self._runs:
             values = [*self.consts, *self._carry_at(i), *self._slices(i)]
             frame = f"{self.name}(iteration {i} of {len(self._flags or ())})"
-            context = self.run.context.inside(self.step.eqn, self.step.index, frame)
+            context = self.run.context.inside(self.step, frame)
             context = replace(context, order=(*context.order, i))
             self._runs[i] = Run(self.body, values, context, self.run.expected, self._name_of)
         return self._runs[i]
@@ -260,7 +260,7 @@ def _shard_map(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
         # Interpreted only when an output is followed, and once for all outputs.
         if not known:
             lifted = mapped(lambda *xs: [_of_each(x, axes) for x in xs], params["in_specs"])(*values)
-            context = run.context.inside(step.eqn, step.index, "shard_map", call=call)
+            context = run.context.inside(step, "shard_map", call=call)
             known.append(Run(params["jaxpr"], lifted, context, run.expected, lambda i: run.name_of(step.eqn.invars[i])))
         inner = known[0]
         return inner.origins(inner.jaxpr.outvars[which])

@@ -17,7 +17,7 @@ bad value came through (`inside.Loop`). The body of a `shard_map` runs one equat
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -26,8 +26,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import JaxprEqn, Var
 from weft.core.edge import _jax
+from weft.core.edge.equations import inner_jaxprs, opened
 from weft.core.edge.names import ELEMENTWISE, UNARY
-from weft.insight.debug.places import place_of, scopes
+from weft.insight.debug.places import RECOMPUTED, place_of, scopes
 
 FINITE, INFINITE, NAN = 0, 1, 2
 # The place of an equation in the program: its index in each jaxpr around it, outermost first, so that origins in
@@ -37,7 +38,7 @@ Order = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Context:
-    """The surroundings of a run: names of transforms and modules, frames of loops, and how to call functions there."""
+    """What is around a run: its step, transforms, modules and frames of loops by name, and how functions are called."""
 
     transforms: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
@@ -46,18 +47,22 @@ class Context:
     call: Callable[..., Any] = lambda function, values, literal: function(*values)
     # How equations that hold jaxprs are run, by primitive.
     rules: Mapping[str, Callable[[Run, Step, Sequence[Any]], Sequence[Any]]] = field(default_factory=dict[str, Any])
+    outer: Step | None = None
+    # Called with the primitive of each equation of the whole program before it runs.
+    advance: Callable[[str], None] = lambda line: None
 
-    def inside(self, eqn: JaxprEqn, index: int, *frames: str, call: Any = None) -> Context:
-        """Returns the context for a jaxpr inside of an equation."""
-        transforms, modules, branches = scopes(eqn)
+    def inside(self, step: Step, *frames: str, call: Any = None) -> Context:
+        """What is around a jaxpr of a step's equation."""
+        transforms, modules, branches = scopes(step.eqn)
         mapped = [] if "vmap" not in transforms else ["vmap"]
         return Context(
             (*self.transforms, *transforms),
             (*self.modules, *modules),
             (*self.frames, *mapped, *branches, *frames),
-            (*self.order, index),
+            (*self.order, step.index),
             self.call if call is None else call,
             self.rules,
+            step,
         )
 
 
@@ -87,7 +92,7 @@ class Step:
     wrong: Any = None
     generates: bool = False
     makes_nan: bool = False
-    values: tuple[Sequence[Any], Any] | None = None
+    values: tuple[Sequence[Any], Any] = ((), None)
     pointwise: bool = False
     descend: Callable[[int], tuple[list[Origin], list[int]]] | None = None
 
@@ -156,6 +161,7 @@ class Run:
         if not eqn.outvars:
             return []
         step = Step(eqn, self._index, self)
+        self.context.advance(eqn.primitive.name)
         rule = self.context.rules.get(eqn.primitive.name)
         if rule is None:
             outs = self._bound(eqn, values)
@@ -202,8 +208,8 @@ class Run:
             inner = [x for x in eqn.invars if not _jax.is_literal(x)]
             if len(inner) == 1:
                 return self.name_of(inner[0], within)
-        # A cotangent has the traceback of the forward expression, and would be called by its name.
-        if "transpose" in (*self.context.transforms, *scopes(eqn)[0]):
+        transforms = (*self.context.transforms, *scopes(eqn)[0])
+        if "transpose" in transforms and RECOMPUTED not in transforms:
             return f"the cotangent of {text}"
         return text if text and text != within else f"{name} in it"
 
@@ -301,30 +307,35 @@ def _within(mask: np.ndarray, reach: Any) -> np.ndarray:
     return mask & reach
 
 
-def described(value: Any) -> dict[str, Any]:
-    """Returns what an error shows of an input: its type and, for inexact dtypes, its range and its count of zeros."""
-    kind = jax.typeof(value).str_short(short_dtypes=True)
-    if not is_inexact(value) or jnp.issubdtype(value.dtype, jnp.complexfloating) or not value.size:
-        return {"type": kind}
-    # float32 holds each value of a smaller dtype exactly, and NumPy can format it.
-    array = np.asarray(jnp.asarray(value).astype(jnp.float32) if value.dtype.itemsize < 4 else value)
-    finite = array[np.isfinite(array)]
-    return {
-        "type": kind,
-        "size": array.size,
-        "min": finite.min() if finite.size else None,
-        "max": finite.max() if finite.size else None,
-        "zeros": int((array == 0).sum()),
-        "nan": int(np.isnan(array).sum()),
-        "inf": int(np.isinf(array).sum()),
-    }
+def prepares_backward(run: Run, index: int, outs: Sequence[Any] = ()) -> bool:
+    """Whether all that reads these outputs of an equation, directly or not, is the backward pass.
+
+    The names of a program do not tell a value from the coefficient of its derivative: JAX traces both under `jvp`. But
+    a value ends in an output of the forward pass, even if it is dropped there, and a coefficient does not.
+
+    Args:
+        run: of the jaxpr that the equation is in.
+        index: of the equation.
+        outs: those of its outputs that are meant; all, if not given.
+    """
+    known = set(outs or run.jaxpr.eqns[index].outvars)
+    unread = set(known)
+    for eqn in run.jaxpr.eqns[index + 1 :]:
+        if read := known.intersection(atom for atom in eqn.invars if not _jax.is_literal(atom)):
+            made = set[Any]() if "transpose" in scopes(eqn)[0] else set(eqn.outvars)
+            known, unread = known | made, (unread - read) | made
+    places = [i for i, atom in enumerate(run.jaxpr.outvars) if not _jax.is_literal(atom) and atom in known]
+    if unread - {run.jaxpr.outvars[i] for i in places}:
+        return False
+    if not places:
+        return True
+    outer = run.context.outer
+    return outer is not None and prepares_backward(outer.run, outer.index, [outer.eqn.outvars[i] for i in places])
 
 
-def iter_equations(jaxpr: Any) -> Iterator[JaxprEqn]:
-    """Yields the equations of a jaxpr, at any depth."""
-    from weft.core.edge.equations import inner_jaxprs, opened
-
-    for eqn in opened(jaxpr).eqns:
+def iter_equations(eqns: Iterable[JaxprEqn]) -> Iterator[JaxprEqn]:
+    """Equations, and those inside of them at any depth."""
+    for eqn in eqns:
         yield eqn
         for inner in inner_jaxprs(eqn.params):
-            yield from iter_equations(inner)
+            yield from iter_equations(opened(inner).eqns)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from weft.core.edge import _jax
 from weft.core.errors import NonFiniteError
-from weft.insight.debug.interpreting import Origin, Step, described
+from weft.insight.debug.interpreting import Origin, Step, is_inexact, prepares_backward
 from weft.insight.debug.places import Place, argument_names, place_of, scopes
 
 # Remedies, by the primitive (for a derivative, the primitive that was differentiated) and whether it is a derivative.
@@ -29,12 +31,15 @@ _HINTS = {
 }
 
 
+_CASTS = ("convert_element_type", "broadcast_in_dim")
+
+
 def words_of(origin: Origin, place: Place) -> str:
     """Describes what the equation computed: `log of 0.0 gives -inf`."""
     step, name = origin.step, origin.step.eqn.primitive.name
-    values, out = _values(step)
+    values, out = step.values
     items = [_item(x, origin.index if np.ndim(x) else ()) for x in values] if step.pointwise else []
-    result = "nan" if max(step.states) == 2 else str(_item(out, origin.index))
+    result = _item(out, origin.index)
     of = (" by " if name == "div" else " and ").join(
         f"{float(x):.6g}" if np.ndim(x) == 0 and np.isrealobj(x) else str(x) for x in items
     )
@@ -45,27 +50,23 @@ def words_of(origin: Origin, place: Place) -> str:
     is_pole = name in ("log", "rsqrt", "log1p", "atanh") or (
         name in ("div", "pow", "integer_pow") and bool(at) and not np.any(at[-1 if name == "div" else 0])
     )
-    if max(step.states) == 1 and finite and not is_pole and step.generates:
+    if np.isinf(result) and finite and not is_pole and step.generates:
         text += f": an overflow, the largest {out.dtype} is {float(jnp.finfo(out.dtype).max):.6g}"
     return text + (f" (the derivative of {place.derived})" if place.derived else "")
-
-
-def _values(step: Step) -> tuple[Sequence[Any], Any]:
-    assert step.values is not None  # `Run._look` stores the values of every step that may be an origin
-    return step.values
 
 
 def _item(value: Any, index: tuple[int, ...]) -> Any:
     return np.asarray(value)[index] if len(index) == np.ndim(value) else None
 
 
-def _pass(transforms: Sequence[str], place: Place, differentiates: bool) -> str:
+def _pass(transforms: Sequence[str], place: Place, program: Container[str]) -> str:
     if "transpose" in transforms:
         return "in the backward pass"
-    if place.derived:
-        # JAX's linearisation computes parts of the derivative rule before the backward pass.
+    if "jvp" in transforms and "transpose" not in program:  # nothing tells a value from its tangent
+        return "in forward-mode differentiation"
+    if place.derived or place.is_backward:
         return "in the forward pass, which prepares the backward one"
-    outside = differentiates and "jvp" not in transforms
+    outside = "jvp" in program and "jvp" not in transforms
     return "outside of the gradient (an update, a metric)" if outside else "in the forward pass"
 
 
@@ -84,46 +85,62 @@ def _example(
     return frames + [f"vmap(example {origin.index[axis + stacked]} of {size})" for size, axis in known or ()]
 
 
+def _place(step: Step, transforms: Sequence[str]) -> Place:
+    """Where the equation of a step was written, or, if JAX has compiled it apart, where it was called."""
+    place, outer = place_of(step.eqn, "jvp" in transforms), step.run.context.outer
+    while not place.where and outer is not None:
+        place, outer = replace(place_of(outer.eqn), derived=place.derived), outer.run.context.outer
+    if "jvp" not in transforms or "transpose" in transforms or not prepares_backward(step.run, step.index):
+        return place
+    # A coefficient has the traceback of the value that it is of. Where several values have it, none is named.
+    lines, before = _jax.lines_of(step.eqn), enumerate(step.run.jaxpr.eqns[: step.index])
+    alike = [(i, eqn.primitive.name) for i, eqn in before if _jax.lines_of(eqn) == lines]
+    values = {name for i, name in alike if name not in _CASTS and not prepares_backward(step.run, i)}
+    return replace(place, derived=place.derived or (values.pop() if len(values) == 1 else ""), is_backward=True)
+
+
 def _inputs(step: Step, place: Place) -> list[str]:
     read = [i for i, atom in enumerate(step.eqn.invars) if not _jax.is_literal(atom)]
     # Inputs of a derivative rule are not the operands of the user's expression.
     names = argument_names("" if place.derived else place.text, len(read)) or [
         step.run.name_of(step.eqn.invars[i], place.text) for i in read
     ]
-    lines: list[str] = []
-    for name, i in zip(names, read, strict=True):
-        known = described(_values(step)[0][i])
-        text = f"{name} {known['type']}"
-        if known.get("min") is not None:
-            text += f" min {known['min']:.6g} max {known['max']:.6g}"
-            counts = ((known["zeros"], "are 0"), (known["nan"], "are nan"), (known["inf"], "are inf"))
-            text += "".join(f", {count} of {known['size']} {what}" for count, what in counts if count)
-        lines.append(text)
-    return lines
+    return [f"{name} {_described(step.values[0][i])}" for name, i in zip(names, read, strict=True)]
+
+
+def _described(value: Any) -> str:
+    """The type of an input, and of an inexact one the least, the largest, and how many are 0."""
+    text = jax.typeof(value).str_short(short_dtypes=True)
+    if not is_inexact(value) or jnp.issubdtype(value.dtype, jnp.complexfloating) or not value.size:
+        return text
+    array = np.asarray(jnp.asarray(value).astype(jnp.float32) if value.dtype.itemsize < 4 else value)
+    if (finite := array[np.isfinite(array)]).size:
+        text += f" min {finite.min():.6g} max {finite.max():.6g}"
+    masks = (array == 0, "are 0"), (np.isnan(array), "are nan"), (np.isinf(array), "are inf")
+    return text + "".join(f", {mask.sum()} of {array.size} {what}" for mask, what in masks if mask.any())
 
 
 def error_of(
-    origin: Origin, axes: Mapping[Any, list[tuple[int, int]]], reached: str, differentiates: bool
+    origin: Origin, axes: Mapping[Any, list[tuple[int, int]]], reached: str, program: Container[str]
 ) -> NonFiniteError:
-    """Makes the error about the step at which a value stopped being finite."""
+    """The error about a step that gave something that is not finite, in a program with these transforms."""
     step, context = origin.step, origin.step.run.context
     transforms, modules, branches = scopes(step.eqn)
     every, path = [*context.transforms, *transforms], [*context.modules, *modules]
-    place = place_of(step.eqn, "jvp" in every)
-    # `_example` adds a frame for a `vmap` that says which example failed.
+    place = _place(step, every)
     frames = [frame for frame in context.frames if frame != "vmap"]
     inside = ["jit", *frames, *_example(origin, every, axes, "shard_map" in frames), *branches]
     name = place.derived or step.eqn.primitive.name
-    derivative = bool(place.derived) or "transpose" in every
+    derivative = bool(place.derived) or place.is_backward or "transpose" in every
     hint = _HINTS.get((name, derivative))
     words = words_of(origin, place)
     if hint is None and "overflow" in words:
-        hint = f"scale it down, or compute it in a wider dtype than {_values(step)[1].dtype}"
+        hint = f"scale it down, or compute it in a wider dtype than {step.values[1].dtype}"
     if hint is None and step.makes_nan and step.causes:
         hint = "infinities that are meant met here: a row that is masked as a whole has no softmax; mask its result"
     at = f"{path[-1]}, {place.where}" if path else place.where
     return DetailedError(
-        f"{words}, first seen {_pass(every, place, differentiates)}",
+        f"{words}, first seen {_pass(every, place, program)}",
         at=at,
         lines=(("inside", " > ".join(inside)), *(("inputs", line) for line in _inputs(step, place)),
                ("reaches", reached), *((("hint", hint),) if hint else ())),

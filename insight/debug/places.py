@@ -13,6 +13,8 @@ from weft.core.edge._tracers import BRANCH
 
 # How the scope of a module's call begins in the names of a program.
 MODULE = "weft:"
+# JAX's name for what `remat` computes again in the backward pass: values, and no cotangents.
+RECOMPUTED = "rematted_computation"
 _TOOLS = frozenset(("machinery", "contracts", "jax", "equinox", "frozen"))
 
 
@@ -22,13 +24,15 @@ class Place:
 
     Attributes:
         where: file, line and source text.
-        text: the innermost expression outside of JAX that the equation was traced for.
-        derived: the primitive whose derivative rule created the equation; empty if no rule did.
+        text: the innermost expression of the user's that it was traced for.
+        derived: the primitive whose derivative rule made the equation, or nothing.
+        is_backward: whether only the backward pass reads what the equation gives.
     """
 
     where: str
     text: str
     derived: str
+    is_backward: bool = False
 
 
 def place_of(eqn: JaxprEqn, is_differentiated: bool = False) -> Place:
@@ -142,7 +146,9 @@ def argument_names(text: str, count: int) -> list[str]:
         operands = [node.left, node.right]
     elif isinstance(node, ast.UnaryOp):
         operands = [node.operand]
-    return [ast.unparse(operand) for operand in operands] if len(operands) == count else []
+    # A number is written into an equation: an input in its place is another one, such as the exponent less 1.
+    names = [ast.unparse(operand) for operand in operands if not isinstance(operand, ast.Constant)]
+    return names if len(names) == count else []
 
 
 def scopes(eqn: JaxprEqn) -> tuple[list[str], list[str], list[str]]:
@@ -150,7 +156,7 @@ def scopes(eqn: JaxprEqn) -> tuple[list[str], list[str], list[str]]:
     parts = _jax.scopes_of(eqn)
     names = [name for is_transform, name in parts if not is_transform]
     return (
-        [name for is_transform, name in parts if is_transform],
+        [name for is_transform, name in parts if is_transform or name == RECOMPUTED],
         [name.removeprefix(MODULE) for name in names if name.startswith(MODULE)],
         [f"cond(branch {name.removeprefix(BRANCH)})" for name in names if name.startswith(BRANCH)],
     )

@@ -105,8 +105,7 @@ class _Watching(JitFunction[..., Any]):
     """The compiled function for watched calls, with the `jit` options of the step."""
 
     def __init__(self, compiled: JitFunction[..., Any], filter: Any):
-        # The purpose is part of JAX's cache keys. Statistics depend on the filter, so two watched versions of one step
-        # must not share traces.
+        # JAX keeps what it traces for this program apart: what is sown in it depends on the filter.
         function, purpose = compiled._interpreted.user_functions[0], f"watch {next(_numbers)}"
 
         @functools.wraps(cast(Any, function))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from jax.sharding import AbstractMesh, AxisType, Mesh
@@ -17,6 +16,7 @@ from weft.insight.plan.hardware import hardware_of
 from weft.insight.plan.report import Plan
 from weft.insight.plan.simulated import compiled
 from weft.insight.plan.tracing import Program, traced
+from weft.insight.progress import progress_bar
 
 FSDP = {"embed": "data", ...: None}
 TENSOR = {"mlp": "model", "heads": "model", "vocab": "model", ...: None}
@@ -75,7 +75,7 @@ class Planning:
         """
         device, on = hardware_of(hardware), as_mesh(mesh)
         axes = next(iter(on.shape)) if batch is _FIRST else batch
-        with _bar(3, progress) as stage:
+        with progress_bar("planning", 3, progress) as stage:
             stage("tracing")
             program = traced(step, args, on, rules, axes, names=names, unnamed=unnamed)
             return _planned(program, on, device, stage)
@@ -114,7 +114,7 @@ class Planning:
             for name, rules in tables.items()
             for n in (parts if "model" in rules.values() else [1])
         ]
-        with _bar(len(shapes), progress) as stage:
+        with progress_bar("planning", len(shapes), progress) as stage:
             for name, shape in shapes:
                 stage(f"tracing {name}")
                 # A mesh that does not divide the model or the batch is no candidate.
@@ -127,7 +127,7 @@ class Planning:
             raise MeshError(f"no mesh of {devices} {device.name} divides this step and holds its arguments")
         # Compiling takes seconds a candidate, tracing much less: the least memory is the cheapest good guess.
         chosen = sorted(candidates)[:most]
-        with _bar(2 * len(chosen), progress) as stage:
+        with progress_bar("planning", 2 * len(chosen), progress) as stage:
             plans = [
                 (name, shape, _planned(program, as_mesh(shape), device, stage)) for *_, name, shape, program in chosen
             ]
@@ -155,21 +155,6 @@ def _planned(program: Program, mesh: Any, device: _Hardware, stage: Callable[[st
     # One child for both programs: each start of a child imports JAX again.
     step, *keeping = compiled(lowered, mesh.size)
     return analysed(program, activations, step, keeping[0] if keeping else None, mesh.shape, device)
-
-
-@contextlib.contextmanager
-def _bar(stages: int, wanted: bool) -> Iterator[Callable[[str], None]]:
-    """A progress bar on standard error, if it is a terminal; yields a function to call when a stage begins."""
-    try:
-        from rich.console import Console
-        from rich.progress import Progress
-    except ModuleNotFoundError:
-        yield lambda description: None
-        return
-    console, begun = Console(stderr=True), itertools.count()
-    with Progress(console=console, transient=True, disable=not (wanted and console.is_terminal)) as bar:
-        task = bar.add_task("planning", total=stages)
-        yield lambda description: bar.update(task, description=description, completed=next(begun))
 
 
 plan = Planning()

@@ -69,6 +69,18 @@ def test_killed_and_resumed_it_has_the_same_losses_and_the_same_text(text, tmp_p
     assert np.mean(values[-5:]) < np.mean(values[:5]) - 1
 
 
+@pytest.mark.slow
+def test_a_poisoned_step_is_told_at_the_module_where_it_overflows(text, tmp_path):
+    result = run(*TINY, "--steps", 20, "--poison", 8, "--text", text, "--out", tmp_path / "out")
+    assert result.returncode == 1
+    what, at, inside, *rest = result.stderr.strip().splitlines()
+    assert re.match(r"char_lm: .* gives -?(inf|nan).*, first seen in the (forward|backward) pass", what)
+    assert re.match(r"  at: GPT\.\w+.* \(\w+\.__call__\), .*\.py:\d+: .*called at .*char_lm\.py:\d+", at)
+    assert inside.startswith("  inside: jit")
+    assert any(re.match(r"  reaches: .*output\[1\]\.model\.", line) for line in rest)
+    assert "5/20" in result.stdout  # what was right before is shown, and the fault is the next thing
+
+
 @pytest.fixture(scope="module")
 def example():
     spec = importlib.util.spec_from_file_location("char_lm", SCRIPT)

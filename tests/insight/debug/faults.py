@@ -64,6 +64,32 @@ def gradient_power(x=X):
     return jax.grad(lambda x: (x**0.5).sum())(x)  # here
 
 
+def gradient_of_norm(x=X):
+    return jax.grad(lambda x: jnp.linalg.norm(x))(x * 0)  # here
+
+
+def gradient_of_powers_in_scan(xs=XS):
+    def loss(w):
+        return jax.lax.scan(lambda total, x: (total + ((w * x) ** 0.5).sum(), None), 0.0, xs)[0]  # here
+
+    return jax.value_and_grad(loss)(1.0)
+
+
+def value_of_power_in_gradient(x=X):
+    return jax.value_and_grad(lambda x: ((x - 2) ** 0.5).sum())(x)  # here
+
+
+def value_of_power_in_gradient_of_scan(xs=XS):
+    def loss(w):
+        return jax.lax.scan(lambda total, x: (total + ((x - w) ** -0.5).sum(), None), 0.0, xs)[0]  # here
+
+    return jax.value_and_grad(loss)(0.0)
+
+
+def tangent_of_power(x=X):
+    return jax.jvp(lambda x: x**0.5, (x,), (x + 1,))  # here
+
+
 def in_scan(xs=XS):
     def turn(total, x):
         return total + jnp.log(x).sum(), None  # here
@@ -214,7 +240,27 @@ FAULTS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "gradient_sqrt": (gradient_sqrt, ("derivative of sqrt",)),
     "gradient_norm": (gradient_norm, ("derivative of sqrt",)),
     "gradient_div": (gradient_div, ("derivative of div",)),
-    "gradient_power": (gradient_power, ("pow of 0 and -0.5 gives inf",)),
+    "gradient_power": (
+        gradient_power,
+        ("pow of 0 and -0.5 gives inf", "derivative of pow", "which prepares the backward one"),
+    ),
+    "gradient_of_norm": (
+        gradient_of_norm,
+        ("div of 0.5 by 0", "derivative of sqrt", "which prepares the backward one"),
+    ),
+    "gradient_of_powers_in_scan": (
+        gradient_of_powers_in_scan,
+        ("derivative of pow", "which prepares the backward one", "scan(iteration 4 of 6)"),
+    ),
+    "value_of_power_in_gradient": (
+        value_of_power_in_gradient,
+        ("pow of -1 and 0.5 gives nan, first seen in the forward pass\n",),
+    ),
+    "value_of_power_in_gradient_of_scan": (
+        value_of_power_in_gradient_of_scan,
+        ("pow of 0 and -0.5 gives inf, first seen in the forward pass\n", "scan(iteration 4 of 6)"),
+    ),
+    "tangent_of_power": (tangent_of_power, ("pow of 0 and -0.5 gives inf", "in forward-mode differentiation")),
     "in_scan": (in_scan, ("scan(iteration 4 of 6)",)),
     "in_weft_scan": (in_weft_scan, ("scan(iteration 4 of 6)",)),
     "in_reversed_scan": (in_reversed_scan, ("scan(iteration 1 of 6)",)),

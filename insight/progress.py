@@ -1,0 +1,32 @@
+"""A progress bar for what takes seconds."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator
+
+
+@contextlib.contextmanager
+def progress_bar(name: str, stages: int, wanted: bool = True) -> Iterator[Callable[[str], None]]:
+    """A progress bar on standard error, where that is a terminal; gives a function to call as a stage begins.
+
+    Args:
+        name: what the bar says before the first stage.
+        stages: the number of stages.
+        wanted: whether to show it; without `rich` there is none.
+
+    >>> with progress_bar("planning", 2) as stage:
+    ...     stage("lowering")
+    ...     stage("compiling")
+    """
+    try:
+        from rich.console import Console
+        from rich.progress import Progress
+    except ModuleNotFoundError:
+        yield lambda description: None
+        return
+    console, begun = Console(stderr=True), itertools.count()
+    with Progress(console=console, transient=True, disable=not (wanted and console.is_terminal)) as bar:
+        task = bar.add_task(name, total=stages)
+        yield lambda description: bar.update(task, description=description, completed=next(begun))
