@@ -111,6 +111,16 @@ class _Step:
         return self.best or self.joined or self.sideways or self.asked
 
 
+def _as_tried(candidate: Needs, needs: Needs, taken: frozenset[str]) -> Needs:
+    """Makes a size that was tried of an equation `n = 4` whose key's number the program took: `side * side = n`, where
+    `side` is computed from that number, says nothing of other sizes."""
+    new = [entry for entry in candidate.equal if entry not in needs.equal and entry[0] in taken]
+    if not new:
+        return candidate
+    tried = tuple((key, (number,)) for key, number in new)
+    return dataclasses.replace(candidate, equal=needs.equal, among=(*candidate.among, *tried))
+
+
 class Explainer:
     """Trials of one target within a budget; equal trials are run, and paid for, once.
 
@@ -262,10 +272,9 @@ class Explainer:
         trial, needs, constants = step.trial, step.needs, self.target.constants
         yield from of_no_size(trial, needs, constants)
         asked, is_known, taken = self.asked_last(trial)
-        # What was asked of a size whose number was taken says no more than that number.
-        asked = {one: answer for one, answer in asked.items() if one.is_order or not one.dims & taken}
         step.asked_last = tuple(asked.items())
-        for step.by_question in preconditions(asked, trial, needs, constants):
+        for candidate in preconditions(asked, trial, needs, constants):
+            step.by_question = _as_tried(candidate, needs, taken)
             yield step.by_question
         if not is_known and step.best is None:
             yield from candidates(trial, needs, constants, taken, self._is_of_whole_sizes(trial, needs))
@@ -345,6 +354,8 @@ class Explainer:
                     continue
                 if found.ok:
                     return self.weaken(trial, candidate, deal, first)
+                if candidate is step.by_question and not candidate.allows(found.assignment.sizes):
+                    continue  # another need asks for the opposite, so the trial shows nothing of this one
                 step.see(found, candidate)
                 if found.error is None and not found.joins_dims and candidate.of_many_sizes:
                     self.at_end = self.at_end or found

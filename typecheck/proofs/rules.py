@@ -179,16 +179,18 @@ def _round_sizes(trial: Trial, needs: Needs, near: Near, taken: frozenset[str]) 
     for number in _written_in(trial.guard) if trial.guard else ():
         yield from (needs.plus(among=(key, (number,))) for key in keys if near.sizes[key] != number)
     pairs = [pair for pair in itertools.permutations(about, 2) if {*pair} & {*keys}]
-    orders = itertools.chain(((key,) for key in keys), pairs[:_MOST_PAIRS])
-    for order, chain in itertools.product(orders, _CHAINS):
-        sizes = ((key, (size,)) for key, size in zip(order, chain, strict=False))
-        yield dataclasses.replace(needs, among=(*needs.among, *sizes))
+    # Grouped attention has three: key heads divide heads, and these the features.
+    triples = itertools.permutations(about) if len(about) == 3 else ()
+    for order, chain in itertools.product((*((key,) for key in keys), *pairs[:_MOST_PAIRS], *triples), _CHAINS):
+        sizes = tuple((key, (size,)) for key, size in zip(order, chain, strict=False))
+        if len(sizes) == len(order):
+            yield dataclasses.replace(needs, among=(*needs.among, *sizes))
 
 
 # Each number divides the next one, and the quotient is no number of the chain: with 4 heads of 16
 # features, of which each head has 4, a program that mixes up the two would hold. The first keeps what may be few small,
 # then come multiples of most numbers, of powers of two, squares, and odd ones.
-_CHAINS = ((2, 12), (12, 288), (64, 1536), (4, 144), (3, 15))
+_CHAINS = ((2, 12, 120), (12, 288), (64, 1536), (4, 144, 3600), (3, 15))
 # The most pairs of keys that are tried, with a trace for each pair and each chain.
 _MOST_PAIRS = 12
 

@@ -73,7 +73,7 @@ NOT_CHECKED = {
         "by_name",
         "cast",  # of NumPy's arrays, which are numbers
         "entries_in",
-        "held",
+        "entry_of",
         "in_host_memory",
         "loaded",
         "read_arrays",
@@ -82,7 +82,7 @@ NOT_CHECKED = {
     "modules/sharding": {"divided", "tell_whole"},
     "modules": {"batched_alike"},
     "modules/learning": {"Layout.parameter_of", "Metric.all_reduce", "Metric.of_batch", "Metric.of_both"},
-    "modules/summary": {"backward_cost", "estimate_program", "forward_cost", "record_calls"},
+    "modules/summary": {"backward_cost", "estimate_program", "forward_cost", "place_of", "record_calls"},
     "examples": {"State", "Windows.__getitem__", "place", "sources", "train_step"},
 }
 

@@ -278,7 +278,7 @@ class Scaled(nnx.Module):
 
 def test_a_reshape_that_only_compiling_would_refuse_is_found():
     (failure,) = verify(Scaled).failures
-    assert failure.message == "TypeError: cannot reshape array of shape (1,) into shape (1, 2)"
+    assert failure.message == "TypeError: cannot reshape array of shape (c,) into shape (1, d)"
     assert failure.line == Scaled.__call__.__code__.co_firstlineno + 1
 
 
