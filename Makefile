@@ -69,7 +69,7 @@ quick-floor: $(FLOOR)/stamp-test
 # What loses a successor or uses a key twice in these tests does so on purpose, and says it. Much of them is eager.
 test-debug: $(VENV)/stamp-test
 	WEFT_DEBUG_SUCCESSORS=1 WEFT_DEBUG_KEYS=1 $(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal \
-	    -W 'ignore:debug_successors does not look' tests/core tests/modules tests/transforms tests/examples $(ARGS)
+	    -W 'ignore:debug_successors cannot follow' tests/core tests/modules tests/transforms tests/examples $(ARGS)
 
 fuzz: $(VENV)/stamp-test
 	$(BIN)/python tests/nnx/fuzz.py $(N) $(ARGS)
