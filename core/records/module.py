@@ -13,13 +13,15 @@ on it, and equinox layers nest inside it and around it. It adds:
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import inspect
 import threading
 import types
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import equinox as eqx
@@ -40,6 +42,7 @@ from weft.core.records.statics import Static
 from weft.core.tracebacks import cut
 
 E = TypeVar("E", bound=eqx.Module)
+T = TypeVar("T")
 
 if TYPE_CHECKING:
     # The signature for type checkers, which understand the keywords of `dataclasses.field` but not equinox's untyped
@@ -82,6 +85,18 @@ def watch_methods(watcher: Watcher, change: int) -> None:
             method_watchers.append(watcher)
         elif active and not wanted:
             method_watchers.remove(watcher)
+
+
+@contextlib.contextmanager
+def watching_methods(watcher: Watcher, variable: ContextVar[T], value: T) -> Generator[None]:
+    """A `with` block in which a watcher sees the calls of methods; a context variable tells it what for."""
+    token = variable.set(value)
+    watch_methods(watcher, 1)
+    try:
+        yield
+    finally:
+        watch_methods(watcher, -1)
+        variable.reset(token)
 
 
 if TYPE_CHECKING:

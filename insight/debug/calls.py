@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from weft.core.contexts import insight_context
-from weft.core.records.module import watch_methods
+from weft.core.records.module import watching_methods
 from weft.core.threads.calls import calling
 
 
@@ -56,14 +56,9 @@ def around_calls(around: Around, name: str) -> Generator[None]:
     # An outer block has wrapped the methods already; wrapped twice, each call would be seen twice.
     if nnx is not None and outer is None:
         objects = nnx.modules.methods.wrapped_methods(set(_subclasses(nnx.Module)), _wrapped)
-    token = _around.set(both)
-    watch_methods(see_records, 1)
-    try:
-        with objects, insight_context(insight_context.value or name):
-            yield
-    finally:
-        watch_methods(see_records, -1)
-        _around.reset(token)
+    purpose = insight_context(insight_context.value or name)
+    with watching_methods(see_records, _around, both), objects, purpose:
+        yield
 
 
 def see_records(record: Any, method: Any, given: Any, proceed: Callable[[], Any]) -> Any:

@@ -25,7 +25,7 @@ from weft.core.interpreter.interpret import Interpreted, Plan, guards, guards_of
 from weft.core.interpreter.retraces import Traces
 from weft.core.paths import format_path
 from weft.core.records.leaves import is_array, iter_leaves
-from weft.core.records.module import watch_methods
+from weft.core.records.module import watch_methods, watching_methods
 from weft.core.records.partition import Structure
 from weft.insight.debug.calls import Replaced, around_calls, see_records
 from weft.insight.debug.inside import RULES
@@ -112,14 +112,9 @@ def nonfinite(function: Any = None, /, *, keep_donated: bool = False) -> Any:
 
 @contextlib.contextmanager
 def _guarding(session: Session) -> Generator[None]:
-    watch_methods(see_records, 1)
-    token = guards.set(session.guard)
-    try:
+    with watching_methods(see_records, guards, session.guard):
         yield
         session.finish()
-    finally:
-        guards.reset(token)
-        watch_methods(see_records, -1)
 
 
 def _name_module(path: str, module: Any, method: str, proceed: Callable[[], Any]) -> Any:

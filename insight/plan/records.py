@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any, cast
 
@@ -13,7 +13,7 @@ from weft.core.paths import format_path
 from weft.core.records.keys import Keys
 from weft.core.records.kinds import Param
 from weft.core.records.leaves import Leaf, iter_leaves
-from weft.core.records.module import watch_methods
+from weft.core.records.module import watching_methods
 from weft.core.records.partition import with_leaves
 from weft.insight.plan.arguments import MARK, Argument, Inputs, shape_on, whole_or_divided
 from weft.modules.learning.optimizer import Optimizer
@@ -63,15 +63,8 @@ def _role(leaf: Leaf, tree: Any) -> str:
     return "params" if isinstance(tree, dict) and is_inexact and len(leaf.path) > 2 else "batch"
 
 
-@contextlib.contextmanager
-def _scopes(models: list[Any]) -> Iterator[None]:
-    token = _running.set([Running(model, (), "") for model in models])
-    watch_methods(_scoped, 1)
-    try:
-        yield
-    finally:
-        watch_methods(_scoped, -1)
-        _running.reset(token)
+def _scopes(models: list[Any]) -> contextlib.AbstractContextManager[None]:
+    return watching_methods(_scoped, _running, [Running(model, (), "") for model in models])
 
 
 def _scoped(record: Any, method: Any, arguments: Any, proceed: Callable[[], Any]) -> Any:

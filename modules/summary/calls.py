@@ -19,7 +19,7 @@ from weft.core.edge import trees
 from weft.core.edge._jax import ClosedJaxpr
 from weft.core.paths import Path, format_path
 from weft.core.records.keys import Keys
-from weft.core.records.module import Given, Module, watch_methods
+from weft.core.records.module import Given, Module, watching_methods
 from weft.core.records.successors import records_in
 from weft.core.sowing.tags import take_arrays
 from weft.modules.summary.costs import Cost, abstract, backward_cost, forward_cost
@@ -95,13 +95,8 @@ def record_calls(model: Module, method: str, args: tuple[Any, ...], kwargs: dict
         recording.running.append(Running(record, (), "model"))  # nearest to it, the model itself is found
         return take_arrays(_recorded(recording, record, function, method, (args, kwargs)))[0]
 
-    watch_methods(_watch, 1)
-    token = _recording.set(recording)
-    try:
+    with watching_methods(_watch, _recording, recording):
         jax.make_jaxpr(run)(*map(abstract, arrays))
-    finally:
-        _recording.reset(token)
-        watch_methods(_watch, -1)
     return recording.calls
 
 
