@@ -345,7 +345,7 @@ def _missing(error: BaseException) -> str:
     top = ((chain and chain.name) or "").partition(".")[0]
     if not top or importlib.util.find_spec(top) is not None:
         return ""
-    return f"{top}, which is not installed" + (" (it is torch code: weft checks JAX's)" if top == "torch" else "")
+    return f"{top}, which is not installed" + (" (it is torch code: weft checks JAX code)" if top == "torch" else "")
 
 
 def _raised_at(error: BaseException, file: str) -> tuple[str, int]:

@@ -405,7 +405,9 @@ class Explainer:
         if all(len(base.scopes.get(key, ())) < 2 for key in spoken_of):
             return None
         needs = Needs(apart=True)
-        trial = self.attempt(Assignment(ranks=base.assignment.ranks, options=base.assignment.options, apart=True))
+        trial = self.attempt(
+            Assignment(ranks=base.assignment.ranks, options=base.assignment.options, separate_names=True)
+        )
         if trial.place == base.place and trial.complaint == base.complaint and len(trial.spoken_of) == 1:
             return None  # a failure about one size alone, such as an odd one, is not about names that records share
         return needs if trial.ok else self.explain(trial, needs, ascending)

@@ -45,7 +45,7 @@ class Watch:
 
     Args:
         own: files that count as the user's.
-        apart: whether every record keeps its names to itself, so that equal names of two records may differ in size.
+        separate_names: whether each record has names of its own, so that equal names of two records may differ in size.
         about: file and line of the function whose contract is proved.
 
     Attributes:
@@ -61,9 +61,11 @@ class Watch:
     # The matching policy under which records share their names with the function that takes them.
     _shared = PROOF
 
-    def __init__(self, own: frozenset[str] = frozenset(), *, apart: bool = False, about: tuple[str, int] = ("", 0)):
+    def __init__(
+        self, own: frozenset[str] = frozenset(), *, separate_names: bool = False, about: tuple[str, int] = ("", 0)
+    ):
         self.own = own
-        self.policy = APART if apart else self._shared
+        self.policy = APART if separate_names else self._shared
         self.about = about
         self.unreadable: AnnotationError | None = None
         self.violations: list[Violation] = []

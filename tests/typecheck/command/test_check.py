@@ -338,7 +338,7 @@ def test_a_file_whose_optional_library_is_not_installed_is_not_checked(write, te
 def test_torch_code_is_called_that(write, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     (line,) = check([write("of_torch.py", "import torch\n")]).lines
-    assert line.message == "not checked: it needs torch, which is not installed (it is torch code: weft checks JAX's)"
+    assert line.message == "not checked: it needs torch, which is not installed (it is torch code: weft checks JAX code)"
 
 
 def test_a_loss_that_broadcasts_a_dim_against_itself_is_an_error_in_ones_own_code_only(write):

@@ -30,7 +30,7 @@ def test_torch_code_is_called_that_where_torch_is_installed(tmp_path: Path, monk
     (tmp_path / "of_torch.py").write_text(TORCH)
     monkeypatch.chdir(tmp_path)
     found = check(["of_torch.py"])
-    assert [line.message for line in found.lines] == ["not checked: it is torch code: weft checks JAX's"]
+    assert [line.message for line in found.lines] == ["not checked: it is torch code: weft checks JAX code"]
     assert found.exit_code == 0
 
 

@@ -425,7 +425,7 @@ def test_a_dtype_without_brackets_is_an_annotation_that_accepts_nothing():
         return x * by
 
     with pytest.raises(
-        AnnotationError, match=r"by: Real without an array and a shape accepts nothing; write Real\[Array"
+        AnnotationError, match=r"by: jaxtyping accepts no array for Real without brackets; write Real\[Array"
     ):
         verify(scaled)
 
