@@ -14,7 +14,7 @@ from weft.typecheck.command.recorded import read_calls
 from weft.typecheck.command.units import Unit
 from weft.typecheck.proofs.budget import Budget
 from weft.typecheck.proofs.report import Contract, Verdict
-from weft.typecheck.recording.proving import called_as, others, prove_recorded
+from weft.typecheck.recording.proving import called_as, prove_recorded, recorded_only
 from weft.typecheck.recording.structures import Decoder
 
 
@@ -37,9 +37,9 @@ class Recorded:
             name.partition(":")[2]: calls for name, calls in self.calls.items() if name.startswith(f"{unit.module}:")
         }
 
-    def others(self) -> Iterator[tuple[str, Any, type | None]]:
+    def recorded_only(self) -> Iterator[tuple[str, Any, type | None]]:
         """Functions with recorded calls and no verdict: methods of abstract and of plain classes."""
-        return others(self.module, self._of_unit, self.judged)
+        return recorded_only(self.module, self._of_unit, self.judged)
 
     def contract(
         self, name: str, function: Any, owner: type | None, dims: Mapping[str, int], budget: Budget

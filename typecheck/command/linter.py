@@ -126,7 +126,7 @@ def judged(unit: Unit, settings: Settings, steps: Steps | None = None) -> Iterat
             if _is_asked(name, settings):
                 file, line = place_of(thing)
                 yield one_line("unbuilt", shown(file), line, name, f"not checked: {PRIVATE}", "private")
-        for name, function, owner in recorded.others():
+        for name, function, owner in recorded.recorded_only():
             if _is_asked(name, settings):
                 yield from _called(unit, name, function, owner, settings, steps, recorded)
 

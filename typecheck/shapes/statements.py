@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Assigned:
-    """A name or attribute that a statement assigns: `x`, `self.w`; `return` and `yield` for what leaves a function.
+    """A name or attribute that a statement assigns: `x`, `self.w`, or `return` and `yield` for results.
 
     Attributes:
         path: the name, followed by attributes.
@@ -75,8 +75,8 @@ class Statements:
 
     def function_at(self, line: int) -> Function | None:
         """The innermost function around a line, decorators included."""
-        around = [one for one in self.functions if one.first <= line <= one.last]
-        return max(around, key=lambda one: one.line, default=None)
+        around = [function for function in self.functions if function.first <= line <= function.last]
+        return max(around, key=lambda function: function.line, default=None)
 
     def _enter(self, node: ast.stmt, scope: str) -> None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -93,12 +93,12 @@ class Statements:
     def _note_function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: str) -> None:
         arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
         bare = tuple(
-            Assigned((one.arg,), one.end_lineno or one.lineno, one.end_col_offset or 0)
-            for one in arguments
-            if one.annotation is None and one.arg not in ("self", "cls")
+            Assigned((argument.arg,), argument.end_lineno or argument.lineno, argument.end_col_offset or 0)
+            for argument in arguments
+            if argument.annotation is None and argument.arg not in ("self", "cls")
         )
         last = node.end_lineno or node.lineno
-        first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+        first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
         self.functions.append(Function(scope + node.name, first, node.lineno, last, bare))
 
     def _note(self, node: ast.stmt) -> None:
