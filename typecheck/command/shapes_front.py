@@ -12,6 +12,7 @@ from typing import Any
 
 from ..shapes.notes import Shapes, from_json, joined
 from ..shapes.pages import FORMATS, Page
+from ..shapes.statements import definitions
 from .config import Config, ConfigError, Settings, read
 from .conversation import Conversation
 from .units import shown, unit_of
@@ -91,7 +92,7 @@ def _lines_of(file: str, tree: ast.Module, name: str) -> range:
     Raises:
         ConfigError: if there is none; the message has the nearest names.
     """
-    places = dict(_definitions(tree, ""))
+    places = {place.replace(".<locals>", ""): lines for place, lines in definitions(tree)}
     ends = [place for place in places if place == name or place.endswith(f".{name}")]
     if name not in places and len(ends) == 1:
         name = ends[0]
@@ -101,15 +102,6 @@ def _lines_of(file: str, tree: ast.Module, name: str) -> range:
         hint = f"; is it {' or '.join(dict.fromkeys(nearest))}?" if nearest else ""
         raise ConfigError(f"weft shapes: {shown(file)} defines no {name!r}{hint}")
     return places[name]
-
-
-def _definitions(node: ast.AST, scope: str) -> Iterator[tuple[str, range]]:
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield f"{scope}{child.name}", range(child.lineno, (child.end_lineno or child.lineno) + 1)
-            yield from _definitions(child, f"{scope}{child.name}.")
-        elif isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):
-            yield from _definitions(child, scope)
 
 
 def _traced(file: str, lines: range | None, config: Config) -> list[Shapes]:

@@ -37,7 +37,7 @@ class Document:
         uri: the editor's name for it.
         text, version: the text in the editor, and the number of the last edit.
         judged, judged_version: the text and number at the last judgement.
-        parts: the parts of the check, one for each contract.
+        parts: the outcome of each contract.
         shapes: the shapes in its functions.
         trouble: errors about the whole file: an unreadable configuration, or a failure of weft's.
     """
@@ -54,8 +54,8 @@ class Document:
 
     def lines(self) -> list[Line]:
         """The findings, ordered by line."""
-        found = (*self.trouble, *(line for part in self.parts for line in part.lines))
-        return sorted(dict.fromkeys(found), key=lambda line: line.line)
+        lines = (*self.trouble, *(line for part in self.parts for line in part.lines))
+        return sorted(dict.fromkeys(lines), key=lambda line: line.line)
 
     def notes(self) -> list[Note]:
         """The shapes on lines that did not change since the judgement; a function's own trace goes before others."""
@@ -71,7 +71,7 @@ class Document:
     def verdicts(self) -> dict[str, str]:
         """The verdict of each function, with its conditions; the methods of a class have entries of their own."""
         return {
-            part.name: "; ".join([*part.verdicts, *(what.partition(f"{part.name}: ")[2] for what in part.assumptions)])
+            part.name: "; ".join([*part.verdicts, *(text.partition(f"{part.name}: ")[2] for text in part.assumptions)])
             for part in self.parts
             if part.name
         }
@@ -81,7 +81,7 @@ class Judge(threading.Thread):
     """Judges open documents in the state in which they were last saved.
 
     Args:
-        told: called in this thread with a document that has new findings or shapes, and whether it is shapes.
+        told: called in this thread with a document, when it has new findings (False) or new shapes (True).
     """
 
     def __init__(self, told: Callable[[Document, bool], None]):
@@ -107,8 +107,8 @@ class Judge(threading.Thread):
         with self._changed:
             # The text of an importer contains the name; following imports exactly would mean to parse every open file
             # at each save.
-            others = [other.path for other in self.documents.values() if name.search(other.text)]
-            self._due |= dict.fromkeys([path, *others])
+            importers = [document.path for document in self.documents.values() if name.search(document.text)]
+            self._due |= dict.fromkeys([path, *importers])
             self._changed.notify()
 
     def close_document(self, path: str) -> None:
@@ -174,7 +174,7 @@ class Judge(threading.Thread):
 
     def _judge(self, document: Document) -> None:
         conversation = self._conversation(Path(document.path).parent)
-        # Kept now: the text may be edited while the worker judges the saved one.
+        # Copied now: the text may be edited while the worker judges the saved one.
         with self._changed:
             document.judged, document.judged_version = document.text, document.version
         if _is_weft(document.path):  # the running worker has imported the old text as part of the checker

@@ -54,6 +54,17 @@ class Function:
     bare: tuple[Assigned, ...]
 
 
+def definitions(node: ast.AST, scope: str = "") -> Iterator[tuple[str, range]]:
+    """The functions and classes in a syntax tree, outermost first: the qualified name and the lines of each."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield f"{scope}{child.name}", range(child.lineno, (child.end_lineno or child.lineno) + 1)
+            inner = "." if isinstance(child, ast.ClassDef) else ".<locals>."
+            yield from definitions(child, f"{scope}{child.name}{inner}")
+        elif isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):
+            yield from definitions(child, scope)
+
+
 class Statements:
     """The statements and functions of a source text.
 

@@ -338,4 +338,4 @@ def test_a_test_run_writes_what_its_processes_recorded(pytester: pytest.Pytester
     found = json.loads((pytester.path / ".weft" / "calls.json").read_text())
     assert set(found["calls"]) == {"recorded_here.parts:Kernel.total", "recorded_here.parts:same"}
     refused = pytester.runpytest_subprocess("--weft-record", "no-package", workers)
-    refused.stderr.fnmatch_lines(["*'no-package' is no package to record*"])
+    refused.stderr.fnmatch_lines(["*'no-package' is not a package to record*"])
