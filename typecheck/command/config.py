@@ -81,7 +81,7 @@ class Settings:
 
 
 def _are_strings(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
 def _is_number(value: Any) -> bool:
@@ -124,7 +124,7 @@ def read(start: Path) -> Config:
     """The configuration for a folder.
 
     Raises:
-        ConfigError: in one line, if the file is no TOML, has an unknown key, or a value of the wrong type.
+        ConfigError: in one line, if the file is not TOML, has an unknown key, or a value of the wrong type.
     """
     file = nearest(start)
     if file is None:
@@ -148,7 +148,7 @@ def read(start: Path) -> Config:
 def _table(value: Any, where: str, keys: Mapping[str, Any] | tuple[str, ...]) -> dict[str, Any]:
     """A table whose keys are all known; a misspelt key would otherwise be ignored in silence."""
     if not isinstance(value, dict):
-        raise ConfigError(f"{where} is no table")
+        raise ConfigError(f"{where} is not a table")
     for key in value:
         if key not in keys:
             raise ConfigError(f"{where} has no key {key!r}; it has {', '.join(keys)}")
@@ -156,17 +156,17 @@ def _table(value: Any, where: str, keys: Mapping[str, Any] | tuple[str, ...]) ->
 
 
 def checked(config: Config, where: str = "") -> Config:
-    """The configuration itself, if a run is possible with its numbers.
+    """Returns the configuration, if a run is possible with its numbers.
 
     Raises:
         ConfigError: in one line, if a run is not possible.
     """
     if config.jobs < 0:
-        raise ConfigError(f"{where}jobs: {config.jobs} processes cannot share the work; 0 is one a core")
+        raise ConfigError(f"{where}jobs: {config.jobs} is not a number of processes; 0 means one for each core")
     for name in ("trials", "seconds"):
         if not getattr(config, name) > 0:
             # Written with `not`, so that NaN is refused as well.
-            raise ConfigError(f"{where}a proof cannot be tried in {getattr(config, name)} {name}")
+            raise ConfigError(f"{where}{name}: {getattr(config, name)} leaves no proof any {name}")
     if not config.memory >= 256:
         raise ConfigError(f"{where}memory: {config.memory:g} MB are too little; a worker takes about 300 to start")
     return config

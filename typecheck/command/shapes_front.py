@@ -43,8 +43,7 @@ def show_shapes(options: argparse.Namespace) -> int:
     file, colon, name = options.target.rpartition(":")
     if not colon or Path(options.target).exists():  # `C:\net.py` has a colon, too
         file, name = options.target, ""
-    text = _text(file)
-    tree = _parsed(file, text)  # here, because a worker would only report that the import failed
+    text, tree = _source(file)  # here, because a worker would only report that the import failed
     lines = _lines_of(file, tree, name) if name else None
     source = text.splitlines() or [""]
     first, last = (lines[0], lines[-1]) if lines else (1, len(source))
@@ -66,21 +65,18 @@ def show_shapes(options: argparse.Namespace) -> int:
     return 2
 
 
-def _text(file: str) -> str:
-    try:
-        return Path(file).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"weft shapes: {file}: {getattr(error, 'strerror', None) or error}") from None
-
-
-def _parsed(file: str, text: str) -> ast.Module:
-    """The syntax tree of a source.
+def _source(file: str) -> tuple[str, ast.Module]:
+    """The text and the syntax tree of a file.
 
     Raises:
-        ConfigError: in one line, if the source is not valid Python.
+        ConfigError: in one line, if the file cannot be read or is not valid Python.
     """
     try:
-        return ast.parse(text)
+        text = Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"weft shapes: {file}: {getattr(error, 'strerror', None) or error}") from None
+    try:
+        return text, ast.parse(text)
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None) or 0
         raise ConfigError(f"{shown(file)}:{line}: {type(error).__name__}: {getattr(error, 'msg', error)}") from None
@@ -110,12 +106,11 @@ def _traced(file: str, lines: range | None, config: Config) -> list[Shapes]:
     conversation = Conversation(settings, config.memory)
     unit = unit_of(Path(file))
     try:
-        found = [*_heard(conversation.ask(unit, {"shapes": [[lines[0], lines[-1]]] if lines else None}))]
-        # A second question costs a trace of the whole file, so it is asked only if the first found nothing.
-        if lines is not None and not found:
-            # A function without annotations is not traced itself, but the traces of its callers pass through it.
-            found = [*_heard(conversation.ask(unit, {"shapes": None}))]
-        return joined(found)
+        shapes = [*_heard(conversation.ask(unit, {"shapes": lines and [[lines[0], lines[-1]]]}))]
+        # A function without annotations has no trace of its own, but the traces of its callers pass through it.
+        if lines and not shapes:
+            shapes = [*_heard(conversation.ask(unit, {"shapes": None}))]
+        return joined(shapes)
     finally:
         conversation.close()
 

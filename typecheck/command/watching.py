@@ -7,8 +7,8 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 
+from .cache import sources_of
 from .config import Config, nearest
-from .kept import files_beside
 from .units import units_of
 
 # Seconds between two looks at the files.
@@ -34,21 +34,21 @@ def watch(run: Callable[[], int], config: Config) -> int:
             print(f"watching {len(before)} files; ^C ends", file=sys.stderr, flush=True)
             while _state(config) == before:
                 time.sleep(_LOOK)
-            print(f"\n{time.strftime('%H:%M:%S')} something has changed", file=sys.stderr, flush=True)
+            print(f"\n{time.strftime('%H:%M:%S')} a file has changed", file=sys.stderr, flush=True)
     except KeyboardInterrupt:
         return 0
 
 
 def _state(config: Config) -> _State:
     units, _ = units_of(config.paths, config.exclude, config.root)
-    files = {path for unit in units for path in (unit.file, *files_beside(unit))}
+    files = {path for unit in units for path in (unit.file, *sources_of(unit))}
     files = {os.path.abspath(path) for path in files}
-    files |= {str(one) for one in (nearest(config.root), config.baseline) if one}
-    found: dict[str, tuple[int, int]] = {}
+    files |= {str(file) for file in (nearest(config.root), config.baseline) if file}
+    states: dict[str, tuple[int, int]] = {}
     for path in files:
         try:
             stat = os.stat(path)
-            found[path] = stat.st_mtime_ns, stat.st_size
+            states[path] = stat.st_mtime_ns, stat.st_size
         except OSError:  # an editor is replacing the file
-            found[path] = 0, 0
-    return found
+            states[path] = 0, 0
+    return states

@@ -66,9 +66,9 @@ def test_what_was_skipped_gets_its_verdict_from_recorded_calls(folder: Path, cap
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        ("{", "this is no file of recorded calls"),
-        ('{"format": 1, "calls": {"f": [3]}}', "this is no file of recorded calls"),
-        ('{"format": 99, "calls": {}}', "calls of format 99, and this weft reads format 1"),
+        ("{", "this is not a file of recorded calls"),
+        ('{"format": 1, "calls": {"f": [3]}}', "this is not a file of recorded calls"),
+        ('{"format": 99, "calls": {}}', "the calls have format 99, and this version of weft reads format 1"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_one_line(

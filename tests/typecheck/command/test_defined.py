@@ -131,8 +131,7 @@ def test_what_is_not_public_is_counted_with_the_reason(tmp_path: Path, monkeypat
     assert found.exit_code == 0
     assert main(["check", "hides.py"], judge=linter.judge_here) == 0
     assert capsys.readouterr().out == (
-        "2 contracts: 2 proved, 0 hold, 0 fail; 7 not checked: 7 it is not public, and so checked only where judged "
-        "code calls it (-v lists them)\n"
+        f"2 contracts: 2 proved, 0 hold, 0 fail; 7 not checked: 7 {linter.PRIVATE} (-v lists them)\n"
     )
 
 

@@ -120,7 +120,7 @@ def test_the_rest_is_judged_in_the_order_of_the_files(ran):
 def test_a_file_that_cannot_be_imported_is_one_line(ran):
     found = {one["file"]: one["message"] for one in ran[1]["findings"] if one["level"] == "unusable"}
     assert found == {
-        "c_import.py": "the process ended, with exit code 0, while it was imported",
+        "c_import.py": "the process ended, with exit code 0, while the file was imported",
         "d_import.py": "SystemExit: 3",
         "e_syntax.py": "SyntaxError: invalid syntax (e_syntax.py, line 3)",
     }
