@@ -14,7 +14,17 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 # The packages whose names hold to this; add a package when its names do.
-ROOMS = ["core", "transforms"]
+ROOMS = [
+    "core",
+    "transforms",
+    "typecheck/arguments",
+    "typecheck/shapes",
+    "typecheck/recording",
+    "typecheck/server",
+    "typecheck/pytest_plugin",
+    "typecheck/launcher",
+    "typecheck/command",
+]
 FILLERS = frozenset(
     [
         "one",

@@ -141,7 +141,7 @@ def _scope(builder: Builder, instance: Any, path: str, dims: Mapping[str, int], 
     for name, size in dims.items():
         # The size in the key keeps two layers of different sizes apart, and joins the layers whose sizes are equal.
         plain = f"{name}[{size}]" if name in clashing else name
-        key = path + name if builder.assignment.separate_names else plain
+        key = path + name if builder.assignment.names_per_record else plain
         scope.bound[name] = builder.keyed(key, name, scope, original=size)
     scope.values["self"] = instance
     return scope

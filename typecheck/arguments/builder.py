@@ -49,14 +49,14 @@ class Assignment:
         ranks: how many axes a `*name` has, by key.
         options: which option is taken, by the place that has several.
         merged: the key whose size a key takes, by the key that has no size of its own.
-        separate_names: whether each record has names of its own; else a name has one size throughout.
+        names_per_record: whether each record has names of its own; else a name has one size throughout.
     """
 
     sizes: Mapping[str, Any] = field(default_factory=dict)
     ranks: Mapping[str, int] = field(default_factory=dict)
     options: Mapping[str, int] = field(default_factory=dict)
     merged: Mapping[str, str] = field(default_factory=dict)
-    separate_names: bool = False
+    names_per_record: bool = False
 
 
 @dataclass
@@ -201,7 +201,7 @@ class Builder:
             self.used(scope.bound[name], scope, name)
             return scope.bound[name]
         # With separate names each record has sizes of its own: two `Linear` layers need not have the same `out`.
-        key = scope.path + name if self.assignment.separate_names else name
+        key = scope.path + name if self.assignment.names_per_record else name
         scope.bound[name] = self.keyed(key, name, scope)
         return scope.bound[name]
 
@@ -287,7 +287,7 @@ class Builder:
         anonymous = dim.name is None
         name = place if dim.name is None else (scope.leaf + dim.name if dim.per_leaf else dim.name)
         if name not in scope.variadics:
-            key = scope.path + name if self.assignment.separate_names else name
+            key = scope.path + name if self.assignment.names_per_record else name
             # One axis by default; noting the rank lets the search try others.
             rank = self.assignment.ranks.get(key, 1)
             self.ranks[key] = rank, anonymous
@@ -338,12 +338,12 @@ class Builder:
         if shape.dims == (VariadicDim(None),):
             key = f"{place}...".removeprefix(scope.path)
             self.vague.add(place)
-            rank = self.assignment.ranks.get(scope.path + key if self.assignment.separate_names else key, 2)
-            self.ranks[scope.path + key if self.assignment.separate_names else key] = rank, True
+            rank = self.assignment.ranks.get(scope.path + key if self.assignment.names_per_record else key, 2)
+            self.ranks[scope.path + key if self.assignment.names_per_record else key] = rank, True
             # Each open axis has a contract of its own, because it may turn out to be the same dim as any other.
             names = [f"{key}.{axis}" for axis in range(rank)]
             for name in names:
-                self.open_keys[scope.path + name if self.assignment.separate_names else name] = place
+                self.open_keys[scope.path + name if self.assignment.names_per_record else name] = place
             return scope.lead + tuple(self.size(name, self._alone(name, scope)) for name in names)
         self.has_shapes |= bool(shape.dims)
         axes = [self.dim(dim, f"{place}[{number}]", scope) for number, dim in enumerate(shape.dims)]

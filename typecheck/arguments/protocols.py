@@ -30,7 +30,7 @@ def protocol_object(builder: Builder, cls: type, place: str, scope: Scope) -> An
     if cls in builder.inside:
         raise Unbuildable(f"{place}: a {cls.__name__} has another {cls.__name__} as a member, without end")
     builder.inside = (*builder.inside, cls)
-    shares = not (builder.assignment.separate_names or scope.many)
+    shares = not (builder.assignment.names_per_record or scope.many)
     inner = Scope(f"{place}.", scope.contract if shares else f"{place}.", lead=scope.lead)
     members = _members(cls)
     try:

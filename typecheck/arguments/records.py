@@ -28,7 +28,7 @@ _BASES = (eqx.Module, Module)
 
 
 def record_of(builder: Builder, spec: RecordOf, place: str, scope: Scope) -> Any:
-    shares = spec.form.plain and not builder.assignment.separate_names and not scope.many
+    shares = spec.form.plain and not builder.assignment.names_per_record and not scope.many
     inner = Scope(f"{place}.", scope.contract if shares else f"{place}.", lead=scope.lead, loose=is_library(spec.cls))
     for child, dim in spec.dims.links if spec.dims else ():
         (inner.bound[child],) = builder.dim(dim, f"{place} {child}", scope)

@@ -62,8 +62,8 @@ class Cache:
             lambda files: _digest(f"{file}\0{self._digest_of_file(file)}" for file in files)
         )
         self._versions = _digest(_versions())
-        # The key of a unit's first look-up: if a file is edited during the run, the verdicts of its old text must not be
-        # stored under its new text.
+        # The key of a unit's first look-up: verdicts of the old text of a file that is edited during the run must not
+        # be stored under its new text.
         self._key = functools.cache(self._key_now)
         self._delete_oldest()
 

@@ -58,35 +58,26 @@ def parser() -> argparse.ArgumentParser:
     command = commands.add_parser(
         "check",
         help="verify the shape contracts of files and modules, for all sizes",
-        description="Options that are not given are those of [tool.weft.check] in the nearest pyproject.toml.",
-        epilog="Exit code: 0 if nothing fails, 1 if something does, 2 if something could not be used or weft failed.",
+        description="[tool.weft.check] in the nearest pyproject.toml has the values of options that are left out.",
+        epilog="Exit code: 0 if nothing fails, 1 if something fails, 2 if something cannot be used or weft fails.",
     )
-    command.add_argument("names", nargs="*", metavar="PATH|MODULE", help="files, folders, or modules by dotted name")
-    command.add_argument("--format", choices=FORMATS, default="text", help="how to print (default: text)")
-    command.add_argument(
-        "-v",
-        "--verbose",
-        action="store_true",
-        help="list warnings, conditions, unchecked contracts and programs",
-    )
-    command.add_argument("-q", "--quiet", action="store_true", help="print no warnings, even if something fails")
-    command.add_argument("--only", metavar="REGEX", help="check only functions and classes whose name matches")
-    command.add_argument("--exclude", action="append", metavar="PATTERN", help="leave out files that match (repeat)")
+    add = command.add_argument
+    add("names", nargs="*", metavar="PATH|MODULE", help="files, folders, or modules by dotted name")
+    add("--format", choices=FORMATS, default="text", help="how to print (default: text)")
+    add("-v", "--verbose", action="store_true", help="list warnings, conditions, unchecked contracts and programs")
+    add("-q", "--quiet", action="store_true", help="print no warnings, even if something fails")
+    add("--only", metavar="REGEX", help="check only functions and classes whose name matches")
+    add("--exclude", action="append", metavar="PATTERN", help="leave out files that match (repeat)")
     strict = "warnings and undecided contracts are failures"
-    command.add_argument("--strict", action=argparse.BooleanOptionalAction, default=None, help=strict)
-    command.add_argument("-j", "--jobs", type=int, help="number of processes (default: 0, one for each core)")
-    trials = f"traces for each proof (default: {_DEFAULTS.trials})"
-    command.add_argument("--trials", type=int, metavar="N", help=trials)
-    seconds = f"processor time for each proof (default: {_DEFAULTS.seconds:g})"
-    command.add_argument("--seconds", type=float, metavar="S", help=seconds)
-    memory = f"memory limit of a process (default: {_DEFAULTS.memory:g})"
-    command.add_argument("--memory", type=float, metavar="MB", help=memory)
-    command.add_argument("--baseline", metavar="FILE", help="file of accepted failures: only new ones fail")
-    command.add_argument(
-        "--write-baseline", action="store_true", help="write the failures of this run to the file of --baseline"
-    )
-    command.add_argument("--watch", action="store_true", help="check again whenever a file changes, until ^C")
-    command.add_argument("--no-cache", action="store_true", help="neither use nor store verdicts in .weft/cache")
+    add("--strict", action=argparse.BooleanOptionalAction, default=None, help=strict)
+    add("-j", "--jobs", type=int, help="number of processes (default: 0, one for each core)")
+    add("--trials", type=int, metavar="N", help=f"traces for each proof (default: {_DEFAULTS.trials})")
+    add("--seconds", type=float, metavar="S", help=f"processor time for each proof (default: {_DEFAULTS.seconds:g})")
+    add("--memory", type=float, metavar="MB", help=f"memory limit of a process (default: {_DEFAULTS.memory:g})")
+    add("--baseline", metavar="FILE", help="file of accepted failures: only new ones fail")
+    add("--write-baseline", action="store_true", help="write the failures of this run to the file of --baseline")
+    add("--watch", action="store_true", help="check again whenever a file changes, until ^C")
+    add("--no-cache", action="store_true", help="neither use nor store verdicts in .weft/cache")
     add_shapes(commands)
     server = commands.add_parser("lsp", help="a language server on standard input and output, for editors")
     server.add_argument("--stdio", action="store_true", help="the default, which some editors ask for")

@@ -406,7 +406,7 @@ class Explainer:
             return None
         needs = Needs(apart=True)
         trial = self.attempt(
-            Assignment(ranks=base.assignment.ranks, options=base.assignment.options, separate_names=True)
+            Assignment(ranks=base.assignment.ranks, options=base.assignment.options, names_per_record=True)
         )
         if trial.place == base.place and trial.complaint == base.complaint and len(trial.spoken_of) == 1:
             return None  # a failure about one size alone, such as an odd one, is not about names that records share

@@ -185,7 +185,7 @@ class Search(Explainer):
         """The failure to report, of those that no needs explain: preferably one that is left once needs are met."""
         further = self.furthest
         # But a trial with joined sizes, or with records that do not share dims, is no trial of what annotations say.
-        blamed = nearest if further is None or further.joins_dims or further.assignment.separate_names else further
+        blamed = nearest if further is None or further.joins_dims or further.assignment.names_per_record else further
         if blamed.error is not None and not blamed.guard and self.at_end is not None:
             return self.at_end  # the program ran to its end, and only its result is wrong
         return blamed

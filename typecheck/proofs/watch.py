@@ -33,7 +33,7 @@ from weft.typecheck.matching.records import check_instance, dims_of_instance, re
 from weft.typecheck.matching.scopes import bind_numbers
 from weft.typecheck.messages.fixes import likely_fix
 from weft.typecheck.proofs.endless import Depths, Endless
-from weft.typecheck.proofs.following import Left, following
+from weft.typecheck.proofs.following import Ending, following
 from weft.typecheck.proofs.violations import Violation, describe, inside_of, sizes_of, wants_subclass
 from weft.typecheck.proofs.watched import Watched, watched_of_code
 from weft.typecheck.proofs.whose import Whose, file_of, file_of_init, is_users, place_of
@@ -45,7 +45,7 @@ class Watch:
 
     Args:
         own: files that count as the user's.
-        separate_names: whether each record has names of its own, so that equal names of two records may differ in size.
+        names_per_record: whether each record has names of its own, so that equal names of two records may differ.
         about: file and line of the function whose contract is proved.
 
     Attributes:
@@ -62,10 +62,10 @@ class Watch:
     _shared = PROOF
 
     def __init__(
-        self, own: frozenset[str] = frozenset(), *, separate_names: bool = False, about: tuple[str, int] = ("", 0)
+        self, own: frozenset[str] = frozenset(), *, names_per_record: bool = False, about: tuple[str, int] = ("", 0)
     ):
         self.own = own
-        self.policy = APART if separate_names else self._shared
+        self.policy = APART if names_per_record else self._shared
         self.about = about
         self.unreadable: AnnotationError | None = None
         self.violations: list[Violation] = []
@@ -182,7 +182,7 @@ class Watch:
                 if not _is_wrapper(mismatch):
                     raise
 
-    def left(self, frame: FrameType, how: Left, value: Any) -> None:
+    def ended(self, frame: FrameType, how: Ending, value: Any) -> None:
         opened = self._open.pop(id(frame), None)
         if how == "raises":
             return

@@ -87,8 +87,8 @@ def _traced(
 ) -> _Trace:
     made: list[Reader] = []
 
-    def reading(own: frozenset[str], *, separate_names: bool, about: tuple[str, int]) -> Reader:
-        made.append(Reader(source, own, separate_names=separate_names, about=about))
+    def reading(own: frozenset[str], *, names_per_record: bool, about: tuple[str, int]) -> Reader:
+        made.append(Reader(source, own, names_per_record=names_per_record, about=about))
         return made[-1]
 
     # No instance of an earlier trial is reused: the lines of constructors must run to be read.
