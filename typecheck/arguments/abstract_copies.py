@@ -57,8 +57,8 @@ def abstract_copy(builder: Builder, instance: Any, place: str) -> Any:
 
     Args:
         builder: gives the sizes.
-          instance: a record or an object.
-          place: how messages refer to the instance.
+        instance: a record or an object.
+        place: how messages refer to the instance.
     """
     layer = layer_of(type(instance))
     if layer is None:
@@ -103,7 +103,7 @@ def _annotations(cls: type) -> dict[str, Annotation]:
 
 
 def _dims(instance: Any) -> dict[str, int]:
-    """The size that each dim in an instance's annotations has there, integers named like a dim included."""
+    """The size of each dim that the class of an instance names, as the arrays and integers of the instance have it."""
     form = form_of_value(instance)
     assert form is not None
     annotations, values = _annotations(type(instance)), form.values(instance)

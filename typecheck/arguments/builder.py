@@ -261,6 +261,7 @@ class Builder:
         )
 
     def _fresh(self) -> int:
+        """A prime that is no size yet."""
         used = {size for size in (*self.sizes.values(), *self.assignment.sizes.values()) if isinstance(size, int)}
         return next(prime for prime in _primes() if prime not in used)
 

@@ -153,7 +153,10 @@ def _of_subclass(builder: Builder, cls: type, place: str, scope: Scope, passed: 
             builder.standing_in = builder.standing_in[:-1]
         builder.chosen_classes[option] = number
         return made
-    raise Unbuildable(f"{place}: {cls.__qualname__} is abstract; for {classes[chosen].__name__}, {refused[0]}")
+    subclass = classes[chosen].__name__
+    raise Unbuildable(
+        f"{place}: {cls.__qualname__} is abstract, and its subclass {subclass} cannot be made: {refused[0]}"
+    )
 
 
 def _constructed(builder: Builder, cls: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -51,7 +51,7 @@ def value_of(builder: Builder, spec: Instance, place: str, scope: Scope) -> Any:
         raise Unbuildable(f"{place}: {cls.__name__} is a Module of the real flax.nnx, not of weft.nnx")
     if issubclass(cls, jaxtyping.AbstractDtype):
         return _of_bare_dtype(builder, cls, place, scope)
-    raise Unbuildable(f"{place}: no {cls.__name__} can be made from its annotation")
+    raise Unbuildable(f"{place}: weft has no rule that makes a {cls.__name__}")
 
 
 def _of_bare_dtype(builder: Builder, cls: Any, place: str, scope: Scope) -> Any:

@@ -166,7 +166,7 @@ def checked(config: Config, where: str = "") -> Config:
     for name in ("trials", "seconds"):
         if not getattr(config, name) > 0:
             # Written with `not`, so that NaN is refused as well.
-            raise ConfigError(f"{where}{name}: {getattr(config, name)} leaves no proof any {name}")
+            raise ConfigError(f"{where}{name}: {getattr(config, name)} is too small; each proof needs more than 0")
     if not config.memory >= 256:
         raise ConfigError(f"{where}memory: {config.memory:g} MB are too little; a worker takes about 300 to start")
     return config

@@ -83,15 +83,15 @@ class Text:
                 if line.fix is not None:
                     yield f"    # fix: {line.fix.text}"
                 yield from (f"    {row}" for row in line.program.splitlines() if line.level == "error")
-            elif line.level in _FAILURES and not self._is_known(line):
+            elif line.level in _FAILURES and not self._is_repeated(line):
                 yield text
             elif line.level in _WAITING:
                 self._waiting.append(text)
         if self.verbose:
             yield from part.assumptions
 
-    def _is_known(self, line: Line) -> bool:
-        """Whether a failure at this place was printed before, for another caller."""
+    def _is_repeated(self, line: Line) -> bool:
+        """Whether the same failure at the same place was printed before, for another caller."""
         if line.level != "error" or not line.line:
             return False
         # A helper with a wrong shape fails in each of its callers: a hundred lines would be about one mistake.

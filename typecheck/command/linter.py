@@ -217,7 +217,7 @@ def _value(written: Any) -> Any:
     try:
         return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise AnnotationError(f"the configuration's import = {written['import']!r}: {first_line(error)}") from None
+        raise AnnotationError(f"[tool.weft.check] import = {written['import']!r} fails: {first_line(error)}") from None
 
 
 def _verdict(steps: Steps, place: Place, settings: Settings, prove: Callable[[], Contract | None]) -> Iterator[Checked]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 
 from weft.core.caches import cached_by
-from weft.typecheck.command.units import WEFT, Unit, installed_roots, spec_of
+from weft.typecheck.command.units import Unit, installed_roots, is_of_weft, spec_of
 from weft.typecheck.language.siblings import Written, below, is_apart, modules_of, written
 from weft.typecheck.proofs.writing import LOADED
 
@@ -138,9 +138,8 @@ def _state(file: str) -> tuple[int, int] | None:
 @cached_by("file")
 def _lasts(file: str) -> bool:
     """Whether a file stays the same for the life of this process: a file of an installed package or of weft."""
-    path = Path(os.path.realpath(file))
-    of_weft = path.is_relative_to(WEFT) and path.relative_to(WEFT).parts[0] not in ("tests", "examples")
-    return of_weft or file.startswith(installed_roots()) or str(path).startswith(installed_roots())
+    path = os.path.realpath(file)
+    return is_of_weft(Path(path)) or file.startswith(installed_roots()) or path.startswith(installed_roots())
 
 
 def _is_elsewhere(name: str) -> bool:

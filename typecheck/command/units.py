@@ -191,6 +191,11 @@ def _once(units: Iterable[Unit]) -> tuple[list[Unit], list[Checked]]:
     return importable, list(told.values())
 
 
+def is_of_weft(path: Path) -> bool:
+    """Whether a file, given by its real path, is part of weft, which a worker imports before it judges a file."""
+    return path.is_relative_to(WEFT) and path.relative_to(WEFT).parts[0] not in ("tests", "examples")
+
+
 def shown(path: Path | str) -> str:
     """A path as printed: relative to the current folder if it is below."""
     path = Path(path)

@@ -62,7 +62,7 @@ class Recorder(ImportHook):
         )
 
     def checked(self, thing: Any) -> Any:
-        """The function with a recorder around it; classes, and functions that `weft check` does not judge, stay."""
+        """Puts a recorder around a function; returns classes, and functions that `weft check` leaves out, unchanged."""
         if isinstance(thing, type) or not _is_public(thing.__qualname__):
             return thing
         return self._recorded(thing)

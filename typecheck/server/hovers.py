@@ -50,6 +50,7 @@ def hover(document: Document, line: int, column: int) -> str | None:
 
 
 def _is_parameter(word: str, where: str) -> bool:
+    """Whether a dim was bound at the parameter or field that has the name `word`."""
     return re.match(rf"(argument|config|field) ([\w.]*\.)?{re.escape(word)}(\W|$)", where) is not None
 
 

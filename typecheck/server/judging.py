@@ -20,7 +20,7 @@ from ..command.conversation import Conversation
 from ..command.lines import Checked, Line
 from ..command.recorded import calls_in
 from ..command.running import judged
-from ..command.units import WEFT, unit_of
+from ..command.units import is_of_weft, unit_of
 from ..shapes.notes import Note, Shapes, joined
 from ..shapes.notes import from_json as shapes_from_json
 
@@ -132,6 +132,7 @@ class Judge(threading.Thread):
             conversation.close()
 
     def run(self) -> None:
+        """Judges documents one after the other, until the thread is stopped."""
         while (path := self._next()) is not None:
             document = self.documents.get(path)
             try:
@@ -146,6 +147,7 @@ class Judge(threading.Thread):
                 self._say(document, "crash", message, "internal")
 
     def _say(self, document: Document | None, level: str, message: str, rule: str) -> None:
+        """Shows an error about a whole document."""
         if document is not None and not self._stopped:
             document.trouble = (Line(level, document.path, 1, "weft", message, rule),)
             self.told(document, False)
@@ -177,7 +179,9 @@ class Judge(threading.Thread):
         # Copied now: the text may be edited while the worker judges the saved one.
         with self._changed:
             document.judged, document.judged_version = document.text, document.version
-        if _is_weft(document.path):  # the running worker has imported the old text as part of the checker
+        if is_of_weft(
+            Path(os.path.realpath(document.path))
+        ):  # the running worker has imported the old text as part of the checker
             conversation.restart()
         parts, _ = judged(conversation, unit_of(Path(document.path)))
         document.parts = tuple(parts)
@@ -186,9 +190,3 @@ class Judge(threading.Thread):
         answers = conversation.ask(unit_of(Path(document.path)), {"shapes": None})
         document.shapes = tuple(shapes_from_json(answer["shapes"]) for answer in answers if "shapes" in answer)
         self.told(document, True)
-
-
-def _is_weft(path: str) -> bool:
-    """Whether a file is part of weft itself, which a worker imports before it is asked about any file."""
-    whole = Path(os.path.realpath(path))
-    return whole.is_relative_to(WEFT) and whole.relative_to(WEFT).parts[0] not in ("tests", "examples")

@@ -24,7 +24,7 @@ Scoped = tuple[Value, tuple[Bindings, ...]]
 
 
 class _Call:
-    """A running call, with its current statement and the last `return` statement that it reached."""
+    """A running call: its frame, the dims bound in it and its callers, its statement, and its last `return`."""
 
     def __init__(self, frame: FrameType, known: tuple[Bindings, ...]):
         self.frame, self.known = frame, known

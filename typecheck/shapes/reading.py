@@ -85,6 +85,7 @@ def _failure(target: Target, trial: Trial) -> str:
 def _traced(
     target: Target, source: Statements, assignment: Assignment, dims: Mapping[str, Any], space: Space | None = None
 ) -> _Trace:
+    """A trace of the function at the sizes of an assignment, with the reader that followed it."""
     made: list[Reader] = []
 
     def reading(own: frozenset[str], *, names_per_record: bool, about: tuple[str, int]) -> Reader:
@@ -212,6 +213,7 @@ def _names(
 
 
 def _dims(reader: Reader) -> dict[str, dict[str, str]]:
+    """For each function that ran, the places at which its dims were bound."""
     return {
         function.name: {
             name: _bound_at(origin) if origin.slot.name or origin.axis is not None else f"argument {name}"

@@ -56,6 +56,7 @@ class Names:
         return self._integer(sizes)
 
     def _symbolic(self, size: Dim) -> str:
+        """A symbolic size: the name of an equal dim, or else its polynomial in the names of dims."""
         of_one_trace = [(name, dim) for name, (dim,) in self.sizes if type(dim) is Dim]
         # An exact name comes first: `width` reads better than `heads*head_dim`, although both are right.
         exact = next((name for name, dim in of_one_trace if is_same(dim, size)), None)
@@ -67,6 +68,7 @@ class Names:
         return _Writer(known, self.orders).write(size.terms)
 
     def _integer(self, sizes: tuple[Any, ...]) -> str:
+        """A size that is an integer in each trace: a name or an expression with these values, a number, or `?`."""
         if not sizes or not all(isinstance(size, int) for size in sizes):
             return UNKNOWN
         known = [(name, each) for name, each in self.sizes if all(isinstance(size, int) for size in each)]
@@ -161,6 +163,7 @@ class _Writer:
         return "+".join(positive) + "".join(f"-{text}" for text in negative)
 
     def _term(self, monomial: Monomial, number: int) -> str:
+        """One term of a polynomial: its coefficient and free dims, times its divisions and remainders."""
         symbols = Counter(part for part in monomial if isinstance(part, str))
         words = [self._atom(part) for part in monomial if isinstance(part, Atom)]
         if not words or symbols or number != 1:
@@ -176,6 +179,7 @@ class _Writer:
         return text if text.replace("_", "a").isalnum() else f"({text})"
 
     def _named(self, number: int, symbols: Counter[str]) -> str:
+        """A product of a number and free dims, written in the names of dims."""
         unnamed, words = Counter(symbols), list[str]()
         for dim in self.dims:
             while dim.symbols and number % dim.number == 0 and dim.symbols <= unnamed:

@@ -137,6 +137,7 @@ def _inner_statements(node: ast.stmt) -> Iterator[ast.stmt]:
 
 
 def _assigned(node: ast.stmt) -> Iterator[Assigned]:
+    """The names that a simple statement, or the head of a compound one, assigns."""
     heads: list[ast.expr | None] = []
     match node:
         case ast.Assign(targets=targets, value=value):

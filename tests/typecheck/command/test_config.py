@@ -88,7 +88,7 @@ def test_a_name_that_is_not_there_is_said(project, capsys: pytest.CaptureFixture
         ("strict = 1", "strict = 1 is not true or false"),
         ("jobs = -1", "jobs: -1 is not a number of processes"),
         ("dims = { f = { n = 8 } }", 'is not a table of tables by "module:name", of sizes'),
-        ("seconds = 0", "seconds: 0 leaves no proof any seconds"),
+        ("seconds = 0", "seconds: 0 is too small"),
         ("strict = [", "pyproject.toml: "),
     ],
 )
@@ -121,7 +121,7 @@ def test_a_table_of_another_name_is_one_line(project, content: str, said: str, c
     [
         (["-j", "-2", "."], "jobs: -2 is not a number of processes; 0 means one for each core\n"),
         (["--memory", "10", "."], "memory: 10 MB are too little"),
-        (["--seconds", "0", "."], "seconds: 0.0 leaves no proof any seconds"),
+        (["--seconds", "0", "."], "seconds: 0.0 is too small"),
         (["--write-baseline", "."], "--write-baseline needs --baseline FILE"),
         ([], "nothing to check: name files, folders or modules"),
     ],
