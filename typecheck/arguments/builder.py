@@ -200,10 +200,15 @@ class Builder:
         if name in scope.bound:
             self.used(scope.bound[name], scope, name)
             return scope.bound[name]
-        # With separate names each record has sizes of its own: two `Linear` layers need not have the same `out`.
-        key = scope.path + name if self.assignment.names_per_record else name
-        scope.bound[name] = self.keyed(key, name, scope)
+        scope.bound[name] = self.keyed(self.key_of(name, scope), name, scope)
         return scope.bound[name]
+
+    def key_of(self, name: str, scope: Scope) -> str:
+        """The key of a name: after the path of its record, if each record has names of its own.
+
+        Then two `Linear` layers need not have the same `out`.
+        """
+        return scope.path + name if self.assignment.names_per_record else name
 
     def keyed(self, key: str, name: str, scope: Scope, original: int | None = None) -> Any:
         """The size of a key; `original` is the one it has in the instance that is being generalised."""
@@ -288,7 +293,7 @@ class Builder:
         anonymous = dim.name is None
         name = place if dim.name is None else (scope.leaf + dim.name if dim.per_leaf else dim.name)
         if name not in scope.variadics:
-            key = scope.path + name if self.assignment.names_per_record else name
+            key = self.key_of(name, scope)
             # One axis by default; noting the rank lets the search try others.
             rank = self.assignment.ranks.get(key, 1)
             self.ranks[key] = rank, anonymous
@@ -337,15 +342,14 @@ class Builder:
     def shape(self, shape: Shape, place: str, scope: Scope) -> tuple[Any, ...]:
         """The axes of an array."""
         if shape.dims == (VariadicDim(None),):
-            key = f"{place}...".removeprefix(scope.path)
+            open_name = f"{place}...".removeprefix(scope.path)
             self.vague.add(place)
-            rank = self.assignment.ranks.get(scope.path + key if self.assignment.names_per_record else key, 2)
-            self.ranks[scope.path + key if self.assignment.names_per_record else key] = rank, True
+            rank = self.assignment.ranks.get(self.key_of(open_name, scope), 2)
+            self.ranks[self.key_of(open_name, scope)] = rank, True
             # Each open axis has a contract of its own, because it may turn out to be the same dim as any other.
-            names = [f"{key}.{axis}" for axis in range(rank)]
-            for name in names:
-                self.open_keys[scope.path + name if self.assignment.names_per_record else name] = place
-            return scope.lead + tuple(self.size(name, self._alone(name, scope)) for name in names)
+            names = [f"{open_name}.{axis}" for axis in range(rank)]
+            self.open_keys |= {self.key_of(name, scope): place for name in names}
+            return scope.lead + tuple(self.size(name, Scope(scope.path, f"{scope.path}{name}")) for name in names)
         self.has_shapes |= bool(shape.dims)
         axes = [self.dim(dim, f"{place}[{number}]", scope) for number, dim in enumerate(shape.dims)]
         # Leading axes are noted because an integer that no shape names may be
@@ -353,9 +357,6 @@ class Builder:
         if scope.contract == "" and len(axes) > 1 and axes[0]:
             self.leading |= {key for key, size in self.sizes.items() if is_same(size, axes[0][0])}
         return scope.lead + tuple(size for part in axes for size in part)
-
-    def _alone(self, name: str, scope: Scope) -> Scope:
-        return Scope(scope.path, f"{scope.path}{name}")
 
     def build(self, annotation: Annotation, place: str, scope: Scope) -> Any:
         """A value of an annotation, built by the function that `BUILDERS` has for the annotation's class.

@@ -44,9 +44,7 @@ def _variadic(builder: Builder, dim: VariadicDim, axes: tuple[int, ...], scope: 
     if dim.name not in scope.variadics:
         names = [f"{dim.name}.{axis}" for axis in range(len(axes))]
         scope.variadics[dim.name] = tuple(
-            builder.keyed(
-                scope.path + name if builder.assignment.names_per_record else name, name, scope, original=size
-            )
+            builder.keyed(builder.key_of(name, scope), name, scope, original=size)
             for name, size in zip(names, axes, strict=True)
         )
     return scope.variadics[dim.name]

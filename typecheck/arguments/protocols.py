@@ -37,9 +37,7 @@ def protocol_object(builder: Builder, cls: type, place: str, scope: Scope) -> An
         for name, annotation in members.items():
             if isinstance(annotation, Anything) or _returns_anything(annotation):
                 # A member that says nothing could be anything, and each verdict would be about what was made up for it.
-                raise Unbuildable(
-                    f"{place}: the protocol {cls.__name__} gives its member {name} no type, or no return type"
-                )
+                raise Unbuildable(f"{place}: {cls.__name__}.{name} has no type, or no return type")
         values = {name: builder.build(one, f"{place}.{name}", inner) for name, one in members.items()}
     finally:
         builder.inside = builder.inside[:-1]

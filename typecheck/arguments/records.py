@@ -153,9 +153,8 @@ def _of_subclass(builder: Builder, cls: type, place: str, scope: Scope, passed: 
             builder.standing_in = builder.standing_in[:-1]
         builder.chosen_classes[option] = number
         return made
-    subclass = classes[chosen].__name__
     raise Unbuildable(
-        f"{place}: {cls.__qualname__} is abstract, and its subclass {subclass} cannot be made: {refused[0]}"
+        f"{place}: {cls.__qualname__} is abstract; {classes[chosen].__name__} cannot be made: {refused[0]}"
     )
 
 

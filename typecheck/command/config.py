@@ -31,38 +31,14 @@ class ConfigError(Exception):
 
 
 @dataclass(frozen=True)
-class Config:
-    """The configuration of a run; the defaults are the command's.
-
-    Attributes:
-        paths, exclude: the paths to check, and patterns of paths to leave out.
-        strict: whether warnings and undecided contracts are failures.
-        jobs: the number of processes; 0 means one for each core.
-        trials, seconds: the budget of each contract.
-        memory: the limit of a worker, in megabytes.
-        baseline: the file of accepted failures.
-        dims, args: sizes and arguments by `module:name`.
-        root: the folder of the file, to which paths are relative.
-    """
-
-    paths: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
-    strict: bool = False
-    jobs: int = 0
-    trials: int = 1000
-    seconds: float = 60.0
-    memory: float = 4096.0
-    baseline: str | None = None
-    dims: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    args: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    root: Path = field(default_factory=Path.cwd)
-
-
-@dataclass(frozen=True)
 class Settings:
-    """All that verdicts depend on besides the sources; workers receive it, and stored verdicts are found by it.
+    """The options that verdicts depend on; workers receive them, and stored verdicts are found by them.
 
     Attributes:
+        only: a regular expression for the names of functions and classes to check; None for all.
+        strict: whether warnings and undecided contracts are failures.
+        trials, seconds: the budget of each contract.
+        dims, args: sizes and arguments by `module:name`.
         calls: the file of recorded calls and its digest; both empty if there is none.
     """
 
@@ -74,10 +50,30 @@ class Settings:
     args: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     calls: tuple[str, str] = ("", "")
 
-    @classmethod
-    def of(cls, config: Config, only: str | None, calls: tuple[str, str]) -> Settings:
-        """The settings that follow from a configuration."""
-        return cls(only, config.strict, config.trials, config.seconds, config.dims, config.args, calls)
+
+@dataclass(frozen=True)
+class Config(Settings):
+    """The configuration of a run; the defaults are the command's.
+
+    Attributes:
+        paths, exclude: the paths to check, and patterns of paths to leave out.
+        jobs: the number of processes; 0 means one for each core.
+        memory: the limit of a worker, in megabytes.
+        baseline: the file of accepted failures.
+        root: the folder of the file, to which paths are relative.
+    """
+
+    paths: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    jobs: int = 0
+    memory: float = 4096.0
+    baseline: str | None = None
+    root: Path = field(default_factory=Path.cwd)
+
+    @property
+    def settings(self) -> Settings:
+        """The options among these that verdicts depend on."""
+        return Settings(**{option.name: getattr(self, option.name) for option in dataclasses.fields(Settings)})
 
 
 def _are_strings(value: Any) -> bool:

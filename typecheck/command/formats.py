@@ -13,17 +13,6 @@ from urllib.parse import quote
 
 from .lines import Checked, Line
 
-_GITHUB = {
-    "error": "error",
-    "unusable": "error",
-    "crash": "error",
-    "warning": "warning",
-    "undecided": "warning",
-    "unbuilt": "notice",
-    "skipped": "notice",
-    "ignored": "notice",
-}
-_SARIF = {"notice": "note"}
 _PREFIXED = ("warning", "skipped", "ignored")
 
 # A sentence for each rule, which GitHub's security tab shows for a SARIF log.
@@ -148,10 +137,15 @@ def _summed(heading: str, reasons: Iterable[str]) -> str:
     return f"{counts.total()} {heading}: {', '.join(named)}" if counts else ""
 
 
+def _severity(line: Line) -> str:
+    """The severity of a line, as GitHub calls it."""
+    return "error" if line.level in _FAILURES else "warning" if line.level in _WAITING else "notice"
+
+
 def github(part: Checked) -> list[str]:
     """Workflow commands, which GitHub shows as annotations in a pull request."""
     return [
-        f"::{_GITHUB[line.level]} file={_property(line.file)},line={line.line},title={_property(line.name)}::"
+        f"::{_severity(line)} file={_property(line.file)},line={line.line},title={_property(line.name)}::"
         f"{_escaped(line.message)}"
         for line in part.lines
         if line.level != "known" and line.rule != "private"  # there are many, and a reviewer need do nothing about them
@@ -200,7 +194,7 @@ def as_sarif(checked: Checked, code: int, root: Path) -> str:
 
 def _result(line: Line, index: int, root: Path) -> dict[str, Any]:
     # SARIF calls an accepted failure an error that is suppressed.
-    level = "error" if line.level == "known" else _GITHUB[line.level]
+    level = "error" if line.level == "known" else _severity(line).replace("notice", "note")
     path = Path(os.path.abspath(line.file))
     below = path.is_relative_to(root)
     place: dict[str, Any] = {"uri": quote(path.relative_to(root).as_posix()) if below else path.as_uri()}
@@ -212,7 +206,7 @@ def _result(line: Line, index: int, root: Path) -> dict[str, Any]:
     result: dict[str, Any] = {
         "ruleId": line.rule,
         "ruleIndex": index,
-        "level": _SARIF.get(level, level),
+        "level": level,
         "message": {"text": f"{line.name}: {line.message}"},
         "locations": [{"physicalLocation": location}],
     }

@@ -114,11 +114,9 @@ def main(
         if options.command == "shapes":
             return show_shapes(options)
         config = _configured(options)
-        # The file of recorded calls is read here as well, so that a broken one ends the command and not each worker.
-        settings = Settings.of(config, options.only, calls_in(config.root))
         if options.watch:
-            return watch(lambda: Run(options, config, settings).go(judge), config)
-        code = Run(options, config, settings).go(judge)
+            return watch(lambda: Run(options, config).go(judge), config)
+        code = Run(options, config).go(judge)
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
@@ -173,6 +171,9 @@ def _configured(options: argparse.Namespace) -> Config:
             paths=tuple(names),
             exclude=(*config.exclude, *(options.exclude or ())),
             baseline=baseline,
+            only=options.only,
+            # Read here as well, so that a broken file of recorded calls ends the command and not each worker.
+            calls=calls_in(config.root),
             **{name: value for name, value in values.items() if value is not None},
         )
     )
@@ -190,7 +191,6 @@ class Run:
 
     options: argparse.Namespace
     config: Config
-    settings: Settings
     parts: list[Checked] = field(default_factory=list)
     printed: set[Line] = field(default_factory=set)
 
@@ -211,7 +211,7 @@ class Run:
         if whole and config.exclude and not units and not troubles.lines:
             raise ConfigError(f"weft check: nothing to check: {', '.join(config.exclude)} leaves out every file")
         self._say(troubles)
-        results = self._results(units) if judge is None else judge(units, self.settings)
+        results = self._results(units) if judge is None else judge(units, self.config.settings)
         for parts in results:
             for part in parts:
                 self._say(baseline.apply(part) if baseline and not self.options.write_baseline else part)
@@ -223,10 +223,8 @@ class Run:
     def _results(self, units: Sequence[Unit]) -> Iterator[list[Checked]]:
         from .running import results  # here, because a test with a judge of its own needs no hashes and no processes
 
-        jobs = self.config.jobs or _cores()
-        return results(
-            units, self.settings, jobs, self.config.memory, None if self.options.no_cache else self.config.root
-        )
+        config, root = self.config, None if self.options.no_cache else self.config.root
+        return results(units, config.settings, config.jobs or _cores(), config.memory, root)
 
     def _say(self, part: Checked) -> None:
         """Adds a part, and prints its lines at once if the format allows; a line is printed once.

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 
 from weft.core.caches import cached_by
-from weft.typecheck.command.units import Unit, installed_roots, is_of_weft, spec_of
+from weft.typecheck.command.units import Unit, installed_roots, is_of_weft, spec_of, state_of
 from weft.typecheck.language.siblings import Written, below, is_apart, modules_of, written
 from weft.typecheck.proofs.writing import LOADED
 
@@ -113,7 +113,7 @@ def up_to_date() -> Iterator[None]:
     All of them, because an unchanged module may hold functions of a changed one.
     """
     # All files are compared: a module may have been imported by any other.
-    if any(_state(file) != state for file, state in _imported.items()):
+    if any(state_of(file) != state for file, state in _imported.items()):
         for name, module in [*sys.modules.items()]:
             if getattr(module, "__file__", None) in _imported:
                 del sys.modules[name]
@@ -124,15 +124,7 @@ def up_to_date() -> Iterator[None]:
     finally:
         files = {getattr(module, "__file__", None) for module in [*sys.modules.values()]}
         new = {file for file in files if file is not None and file not in _imported and not _lasts(file)}
-        _imported.update({file: _state(file) for file in new})
-
-
-def _state(file: str) -> tuple[int, int] | None:
-    try:
-        stat = os.stat(file)
-    except OSError:
-        return None
-    return stat.st_mtime_ns, stat.st_size
+        _imported.update({file: state_of(file) for file in new})
 
 
 @cached_by("file")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import dataclasses
 import difflib
 import sys
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from typing import Any
 from ..shapes.notes import Shapes, from_json, joined
 from ..shapes.pages import FORMATS, Page
 from ..shapes.statements import definitions
-from .config import Config, ConfigError, Settings, read
+from .config import Config, ConfigError, read
 from .conversation import Conversation
 from .units import shown, unit_of
 
@@ -102,7 +103,7 @@ def _lines_of(file: str, tree: ast.Module, name: str) -> range:
 
 def _traced(file: str, lines: range | None, config: Config) -> list[Shapes]:
     """The shapes in a file's functions, or in those on some of its lines."""
-    settings = Settings(None, False, min(config.trials, _TRIALS), config.seconds, config.dims, config.args)
+    settings = dataclasses.replace(config.settings, strict=False, trials=min(config.trials, _TRIALS))
     conversation = Conversation(settings, config.memory)
     unit = unit_of(Path(file))
     try:

@@ -196,6 +196,15 @@ def is_of_weft(path: Path) -> bool:
     return path.is_relative_to(WEFT) and path.relative_to(WEFT).parts[0] not in ("tests", "examples")
 
 
+def state_of(file: str) -> tuple[int, int] | None:
+    """The modification time and size of a file; None if there is no such file."""
+    try:
+        stat = os.stat(file)
+    except OSError:
+        return None
+    return stat.st_mtime_ns, stat.st_size
+
+
 def shown(path: Path | str) -> str:
     """A path as printed: relative to the current folder if it is below."""
     path = Path(path)

@@ -9,13 +9,10 @@ from collections.abc import Callable, Mapping
 
 from .cache import sources_of
 from .config import Config, nearest
-from .units import units_of
+from .units import state_of, units_of
 
 # Seconds between two looks at the files.
 _LOOK = 0.3
-
-# The modification time and size of each file.
-_State = Mapping[str, tuple[int, int]]
 
 
 def watch(run: Callable[[], int], config: Config) -> int:
@@ -39,16 +36,8 @@ def watch(run: Callable[[], int], config: Config) -> int:
         return 0
 
 
-def _state(config: Config) -> _State:
+def _state(config: Config) -> Mapping[str, tuple[int, int] | None]:
     units, _ = units_of(config.paths, config.exclude, config.root)
-    files = {path for unit in units for path in (unit.file, *sources_of(unit))}
-    files = {os.path.abspath(path) for path in files}
+    files = {os.path.abspath(path) for unit in units for path in (unit.file, *sources_of(unit))}
     files |= {str(file) for file in (nearest(config.root), config.baseline) if file}
-    states: dict[str, tuple[int, int]] = {}
-    for path in files:
-        try:
-            stat = os.stat(path)
-            states[path] = stat.st_mtime_ns, stat.st_size
-        except OSError:  # an editor is replacing the file
-            states[path] = 0, 0
-    return states
+    return {file: state_of(file) for file in files}

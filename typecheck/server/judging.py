@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..command.config import Config, ConfigError, Settings, read
+from ..command.config import Config, ConfigError, read
 from ..command.conversation import Conversation
 from ..command.lines import Checked, Line
 from ..command.recorded import calls_in
@@ -91,7 +91,7 @@ class Judge(threading.Thread):
         # The paths to judge, in order; a folder stands for a project whose worker is to be started.
         self._due: dict[str, None] = {}
         self._changed = threading.Condition()
-        self._conversations: dict[Path, tuple[Config, Settings, Conversation]] = {}
+        self._conversations: dict[Path, tuple[Config, Conversation]] = {}
         self._stopped = False
 
     def edit(self, path: str, text: str, version: int | None, uri: str = "") -> None:
@@ -128,7 +128,7 @@ class Judge(threading.Thread):
         with self._changed:
             self._stopped = True
             self._changed.notify()
-        for _, _, conversation in self._conversations.values():
+        for _, conversation in self._conversations.values():
             conversation.close()
 
     def run(self) -> None:
@@ -163,16 +163,16 @@ class Judge(threading.Thread):
 
     def _conversation(self, folder: Path) -> Conversation:
         config = read(folder)
-        usual = Settings.of(config, None, calls_in(config.root))
-        settings = dataclasses.replace(usual, seconds=min(config.seconds, _SECONDS), trials=min(config.trials, _TRIALS))
-        known = self._conversations.get(config.root)
+        budget = {"seconds": min(config.seconds, _SECONDS), "trials": min(config.trials, _TRIALS)}
+        config = dataclasses.replace(config, calls=calls_in(config.root), **budget)
+        known, conversation = self._conversations.get(config.root, (None, None))
         # The configuration or the recorded calls may have changed since the last save in this project.
-        if known is not None and known[:2] == (config, settings):
-            return known[2]
-        if known is not None:
-            known[2].close()
-        self._conversations[config.root] = config, settings, Conversation(settings, config.memory)
-        return self._conversations[config.root][2]
+        if conversation is None or known != config:
+            if conversation is not None:
+                conversation.close()
+            conversation = Conversation(config.settings, config.memory)
+            self._conversations[config.root] = config, conversation
+        return conversation
 
     def _judge(self, document: Document) -> None:
         conversation = self._conversation(Path(document.path).parent)

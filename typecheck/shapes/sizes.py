@@ -165,13 +165,11 @@ class _Writer:
     def _term(self, monomial: Monomial, number: int) -> str:
         """One term of a polynomial: its coefficient and free dims, times its divisions and remainders."""
         symbols = Counter(part for part in monomial if isinstance(part, str))
-        words = [self._atom(part) for part in monomial if isinstance(part, Atom)]
+        atoms = (part for part in monomial if isinstance(part, Atom))
+        words = [f"{self._closed(dict(atom.left))}{atom.op}{self._closed(dict(atom.right))}" for atom in atoms]
         if not words or symbols or number != 1:
             return "*".join([self._named(number, symbols), *(f"({word})" for word in words)])
         return words[0] if len(words) == 1 else "*".join(f"({word})" for word in words)
-
-    def _atom(self, atom: Atom) -> str:
-        return f"{self._closed(dict(atom.left))}{atom.op}{self._closed(dict(atom.right))}"
 
     def _closed(self, terms: Terms) -> str:
         text = self.write(terms)
