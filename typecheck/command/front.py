@@ -50,7 +50,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line; an option that is not used is None, and the configuration's value holds."""
+    """The command line; an option that is left out is None, and the configuration has its value."""
     top = _Parser("weft", description="Tools for weft programs.")
     commands = top.add_subparsers(dest="command", required=True)
     for name, (_, summary) in _OTHERS.items():
@@ -98,19 +98,16 @@ def main(
         serve: the language server, passed in because it is built on this package.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    # Decided before the parser: these commands have options of their own, which this parser does not know.
-    if arguments and arguments[0] in _OTHERS:
-        try:
+    try:
+        # Decided before the parser: these commands have options of their own, which this parser does not know.
+        if arguments and arguments[0] in _OTHERS:
             code = importlib.import_module(_OTHERS[arguments[0]][0]).main(arguments[1:])
             sys.stdout.flush()
-        except BrokenPipeError:
-            return _nobody_reads()
-        return code
-    options = parser().parse_args(arguments)
-    usable = _usable_mode()
-    if options.command == "lsp" and serve is not None:
-        return serve(options)
-    try:
+            return code
+        options = parser().parse_args(arguments)
+        usable = _usable_mode()
+        if options.command == "lsp" and serve is not None:
+            return serve(options)
         if options.command == "shapes":
             return show_shapes(options)
         config = _configured(options)
@@ -121,14 +118,10 @@ def main(
         print(error, file=sys.stderr)
         return 2
     except BrokenPipeError:
-        return _nobody_reads()
+        # The reader, such as `head`, has closed the pipe. Python flushes its buffer at exit, which would raise again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
     return code if usable else 2
-
-
-def _nobody_reads() -> int:
-    # The reader, such as `head`, has closed the pipe. Python flushes its buffer at exit, which would raise once more.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return BROKEN_PIPE
 
 
 def _usable_mode() -> bool:

@@ -90,14 +90,13 @@ class Server:
             # Without this the editor would go on showing the diagnostics of a file that is closed.
             self._publish(params.text_document.uri, None, [])
 
-        async def hints(params: Any) -> Any:
-            return self._hints(params)
+        def about(answer: Callable[[Any, Document], Any]) -> Callable[..., Any]:
+            async def asked(params: Any) -> Any:
+                document = self.judge.documents.get(self._path(params.text_document.uri) or "")
+                # None says that weft does not know the file; an empty list would say that it has no shapes.
+                return None if document is None else answer(params, document)
 
-        async def hovered(params: Any) -> Any:
-            return self._hover(params)
-
-        async def acted(params: Any) -> Any:
-            return self._actions(params)
+            return asked
 
         return {
             types.INITIALIZED: started,
@@ -105,9 +104,9 @@ class Server:
             types.TEXT_DOCUMENT_DID_CHANGE: changed,
             types.TEXT_DOCUMENT_DID_SAVE: saved,
             types.TEXT_DOCUMENT_DID_CLOSE: closed,
-            types.TEXT_DOCUMENT_INLAY_HINT: hints,
-            types.TEXT_DOCUMENT_HOVER: hovered,
-            types.TEXT_DOCUMENT_CODE_ACTION: acted,
+            types.TEXT_DOCUMENT_INLAY_HINT: about(self._hints),
+            types.TEXT_DOCUMENT_HOVER: about(self._hover),
+            types.TEXT_DOCUMENT_CODE_ACTION: about(self._actions),
         }
 
     def _path(self, uri: str) -> str | None:
@@ -181,12 +180,9 @@ class Server:
         """The length of a text in the units of the editor, which are often UTF-16 code units."""
         return self.pygls.workspace.position_codec.client_num_units(text)
 
-    def _hints(self, params: Any) -> list[Any] | None:
+    def _hints(self, params: Any, document: Document) -> list[Any]:
+        """The shapes on the lines of a range, as hints behind the names."""
         types = self.types
-        document = self.judge.documents.get(self._path(params.text_document.uri) or "")
-        if document is None:
-            # None says that weft does not know the file; an empty list would say that it has no shapes.
-            return None
         lines = document.judged.split("\n")
         hints: list[Any] = []
         for note in sorted(document.notes(), key=lambda note: (note.line, note.column)):
@@ -198,11 +194,8 @@ class Server:
                 hints.append(types.InlayHint(place, label, kind=types.InlayHintKind.Type, padding_left=True))
         return hints
 
-    def _actions(self, params: Any) -> list[Any] | None:
+    def _actions(self, params: Any, document: Document) -> list[Any]:
         """The fixes of findings in a range, where their source text is known, and comments that accept the findings."""
-        document = self.judge.documents.get(self._path(params.text_document.uri) or "")
-        if document is None:
-            return None
         lines, actions = document.text.split("\n"), list[Any]()
         for line in document.lines():
             row = line.line - 1
@@ -234,11 +227,8 @@ class Server:
                 edit=types.WorkspaceEdit(changes=edits),
             )
 
-    def _hover(self, params: Any) -> Any:
+    def _hover(self, params: Any, document: Document) -> Any:
         types = self.types
-        document = self.judge.documents.get(self._path(params.text_document.uri) or "")
-        if document is None:
-            return None
         lines = document.judged.split("\n")
         at = self.pygls.workspace.position_codec.position_from_client_units(lines, params.position)
         text = hover(document, at.line + 1, at.character)
