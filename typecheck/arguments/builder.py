@@ -211,7 +211,7 @@ class Builder:
         return scope.path + name if self.assignment.names_per_record else name
 
     def keyed(self, key: str, name: str, scope: Scope, original: int | None = None) -> Any:
-        """The size of a key; `original` is the one it has in the instance that is being generalised."""
+        """The size of a key; `original` is its size in the instance that is being generalised."""
         (self.names if scope.contract else self.names_outside).add(name)
         key = self.assignment.merged.get(key, key)
         self.scopes.setdefault(key, set()).add(scope.contract_of(name))

@@ -130,7 +130,7 @@ def _of_subclass(builder: Builder, cls: type, place: str, scope: Scope, passed: 
     # A sum of operators is an operator: a subclass that holds others of its base class would be built without end.
     classes = [] if cls in builder.standing_in else concrete_subclasses(cls)
     if not classes:
-        raise Unbuildable(f"{place}: {cls.__qualname__} is abstract")
+        raise Unbuildable(f"{place}: {cls.__qualname__} is abstract, and no subclass can stand for it")
     option = f"{place} class"
     builder.classes[option] = tuple(subclass.__name__ for subclass in classes)
     chosen = builder.choose(option, len(classes))
