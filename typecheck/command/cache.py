@@ -92,8 +92,8 @@ class Cache:
         if not all(part.lasting and not any(line.rule == "import" for line in part.lines) for part in parts):
             return
         read = self._digest_of_files(tuple(reads))
-        parts = [to_json(part) for part in parts]
-        entry = {"key": self._key(unit), "reads": list(reads), "read": read, "parts": parts}
+        outcomes = [to_json(part) for part in parts]
+        entry = {"key": self._key(unit), "reads": list(reads), "read": read, "parts": outcomes}
         # A project in a read-only folder is checked all the same.
         with contextlib.suppress(OSError):
             write_below_weft(self._file(unit), json.dumps(entry))

@@ -134,7 +134,7 @@ def joined(parts: Iterable[Checked]) -> Checked:
     """All parts as one; a line that several parts have counts once."""
     listed = list(parts)
     fields = ("lines", "verdicts", "assumptions", "targets", "marks")
-    items = {name: tuple(item for part in listed for item in getattr(part, name)) for name in fields}
+    items: dict[str, Any] = {name: tuple(item for part in listed for item in getattr(part, name)) for name in fields}
     items["lines"] = tuple(dict.fromkeys(items["lines"]))
     return Checked(**items, lasting=all(part.lasting for part in listed))
 
