@@ -49,11 +49,11 @@ def test_what_is_in_the_baseline_does_not_fail_and_what_is_new_does(write, capsy
 
 def test_a_failure_that_comes_twice_is_accepted_once(write, tmp_path: Path):
     run("--baseline", "base.json", "--write-baseline", write(WRONG))
-    found = json.loads((tmp_path / "base.json").read_text())
-    assert [(one["file"], one["name"], one["rule"]) for one in found["findings"]] == [
+    baseline = json.loads((tmp_path / "base.json").read_text())
+    assert [(one["file"], one["name"], one["rule"]) for one in baseline["findings"]] == [
         ("layers.py", "pooled", "contract")
     ]
-    assert "(at " not in found["findings"][0]["message"]
+    assert "(at " not in baseline["findings"][0]["message"]
     (tmp_path / "inner").mkdir()
     (tmp_path / "inner" / "layers.py").write_text((tmp_path / "layers.py").read_text())
     assert run("--baseline", "base.json", ".") == 1

@@ -94,9 +94,9 @@ def test_strict_makes_warnings_failures(write):
 
 def test_json_has_the_findings(write, capsys: pytest.CaptureFixture[str]):
     main(["check", "--format", "json", "--only", "pooled", write("wrong_three.py", WRONG)])
-    found = json.loads(capsys.readouterr().out)
-    assert found["exit_code"] == 1
-    assert [(one["file"], one["line"], one["name"]) for one in found["findings"]] == [("wrong_three.py", 5, "pooled")]
+    report = json.loads(capsys.readouterr().out)
+    assert report["exit_code"] == 1
+    assert [(one["file"], one["line"], one["name"]) for one in report["findings"]] == [("wrong_three.py", 5, "pooled")]
 
 
 def test_github_has_workflow_commands(write, capsys: pytest.CaptureFixture[str]):

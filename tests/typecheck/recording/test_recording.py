@@ -128,8 +128,8 @@ def proof(recorded: tuple[ModuleType, Recorder], name: str) -> Any:
     """The verdict of a name from what was recorded of it."""
     module, recorder = recorded
     calls = {name.partition(":")[2]: one for name, one in recorder.calls.items()}
-    for found, function, owner in recorded_only(module, calls, set()):
-        if found == name:
+    for qualname, function, owner in recorded_only(module, calls, set()):
+        if qualname == name:
             used = called_as(function, owner, recorder.calls, {})
             return prove_recorded(function, name, owner, used, Decoder(), {}, USUAL)
     return None
@@ -192,17 +192,17 @@ def test_a_record_that_stands_for_an_array_is_written_down_as_a_record():
     assert node["fields"] == {"held": {"array": "float32", "shape": [3]}}
 
 
-def itself() -> Any:
-    one = SimpleNamespace()
-    one.me = one
-    return one
+def cyclic_value() -> Any:
+    cyclic = SimpleNamespace()
+    cyclic.me = cyclic
+    return cyclic
 
 
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
         (lambda: 0, "imported by its name"),
-        (itself(), "it contains itself"),
+        (cyclic_value(), "it contains itself"),
         ([0] * MOST_NODES, "more than 1,500 parts"),
         ("x" * 999, "more than 200 characters"),
     ],
@@ -335,7 +335,7 @@ def test_a_test_run_writes_what_its_processes_recorded(pytester: pytest.Pytester
     result = pytester.runpytest_subprocess("--weft-record=recorded_here", "-p", "no:cacheprovider", workers)
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(["2 functions, 2 structures: .weft/calls.json"])
-    found = json.loads((pytester.path / ".weft" / "calls.json").read_text())
-    assert set(found["calls"]) == {"recorded_here.parts:Kernel.total", "recorded_here.parts:same"}
+    content = json.loads((pytester.path / ".weft" / "calls.json").read_text())
+    assert set(content["calls"]) == {"recorded_here.parts:Kernel.total", "recorded_here.parts:same"}
     refused = pytester.runpytest_subprocess("--weft-record", "no-package", workers)
     refused.stderr.fnmatch_lines(["*'no-package' is not a package to record*"])

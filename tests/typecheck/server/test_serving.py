@@ -112,8 +112,8 @@ def test_a_fix_is_a_code_action_and_so_is_a_marker_that_accepts_the_finding(clie
 @pytest.mark.slow
 def test_what_ends_the_worker_costs_one_answer(client: Client):
     ends = PROGRAM.replace("π = 1.0", "os._exit(3)")
-    found = told(client.open("ends.py", ends))
-    assert found == [(7, 3, "pooled: undecided: the process ended, with exit code 3")]
+    diagnostics = told(client.open("ends.py", ends))
+    assert diagnostics == [(7, 3, "pooled: undecided: the process ended, with exit code 3")]
     assert told(client.change("ends.py", PROGRAM.replace("axis=0", "axis=1"))) == []
 
 
