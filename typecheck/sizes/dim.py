@@ -97,14 +97,21 @@ class Dim:
 
     def __init__(self, space: Space, terms: Terms):
         self.space, self.terms = space, terms
-        self._number: int | None = None
+        self._number: tuple[int, int] | None = None
 
     @property
     def number(self) -> int:
         """The number that the size has in its trace: its witness."""
-        if self._number is None:
-            self._number = polynomials.value(self.terms, self.space.numbers)
-        return self._number
+        # The traces of a proof share a space, in which the dims have other numbers in each.
+        if self._number is None or self._number[0] != self.space.number:
+            self._number = self.space.number, polynomials.value(self.terms, self.space.numbers)
+        return self._number[1]
+
+    @property
+    def at_its_number(self) -> Any:
+        """A key for caches: equal in two traces of a proof if the size, its number, and its dims' bounds are."""
+        least = tuple((name, self.space.least.get(name)) for name in sorted(polynomials.dims_of(self.terms)))
+        return self.space, frozen(self.terms), self.number, least
 
     def _made(self, terms: Terms) -> Any:
         return Dim(self.space, terms) if terms.keys() - {()} else terms.get((), 0)
