@@ -33,7 +33,7 @@ from weft.typecheck.matching.arrays import settle
 from weft.typecheck.matching.bindings import Bindings, Mismatch, Slot
 from weft.typecheck.matching.policies import RUN_TIME
 from weft.typecheck.matching.record_plans import record_plan
-from weft.typecheck.matching.records import check_rebuilt, not_one
+from weft.typecheck.matching.records import check_rebuilt, mismatch_of
 from weft.typecheck.matching.scopes import bind_numbers, dims_of, number_for_array, scope_of
 from weft.typecheck.messages.explain import contract_error, place_of
 from weft.typecheck.messages.running import enter_record, leave_record, module_path
@@ -298,7 +298,7 @@ def _record_scope(method: FunctionPlan, record: Any, lenient: bool) -> Bindings:
         return scope_of(record, plan)
     except Mismatch:
         slot = Slot("argument", "self", method.signature.function, RecordOf(type(record)))
-        raise contract_error(not_one(record, plan, Bindings(slot)), module=module_path()) from None
+        raise contract_error(mismatch_of(record, plan, Bindings(slot)), module=module_path()) from None
 
 
 def _check_one(row: Row, value: Any, bindings: Bindings) -> None:

@@ -132,10 +132,10 @@ def attributes_of(value: Any) -> Mapping[str, Any]:
 
 
 def sizes_of_object(value: Any) -> dict[str, Any]:
-    """The integers that an object stores or was constructed from, by name: the sizes of the dims of these names."""
+    """The integers that an object stores or was constructed from, by name: each is the size of the dim of that name."""
     attributes = attributes_of(value)
-    kept = {name: one for name, one in attributes.items() if is_size(one)}
-    return {**kept, **dict(attributes.get(NOTED, ()))}
+    integers = {name: value for name, value in attributes.items() if is_size(value)}
+    return {**integers, **dict(attributes.get(NOTED, ()))}
 
 
 # The attribute that marks the class of a proof's symbolic sizes.
@@ -143,8 +143,8 @@ SIZE = "_weft_is_size"
 
 
 def is_size(value: Any) -> bool:
-    """Whether a value can be the size of a dim; a mark shows symbolic sizes, so their class is not imported."""
-    # `bool` is a subclass of `int`, and `True` is no size.
+    """Whether a value can be the size of a dim: a plain integer, or a symbolic size, which a mark shows."""
+    # `bool` is a subclass of `int`, and `True` is no size. The mark spares programs the import of the symbolic sizes.
     return type(value) is int or getattr(type(value), SIZE, False) is True
 
 

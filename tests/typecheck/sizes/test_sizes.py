@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from weft.typecheck.sizes.clauses import Clause, beside
+from weft.typecheck.sizes.clauses import Clause, with_clause
 from weft.typecheck.sizes.deciding import Question, decided, otherwise, question_of
 from weft.typecheck.sizes.dim import Dim, Real, is_same, known_to_python
 from weft.typecheck.sizes.polynomials import constant, frozen, plus, quotient, remainder, value
@@ -225,10 +225,10 @@ def test_sizes_of_two_traces_are_apart():
 
 def test_a_condition_that_another_makes_needless_goes():
     even, large = question_of(False, {("n",): 1, (): -2}), question_of(True, {("n",): 1, (): -9})
-    clauses = beside((), Clause(((even, True), (large, True))))
-    clauses = beside(clauses, Clause(((even, True), (large, False))))
+    clauses = with_clause((), Clause(((even, True), (large, True))))
+    clauses = with_clause(clauses, Clause(((even, True), (large, False))))
     assert clauses == (Clause(((even, True),)),)
-    assert beside(clauses, Clause(((even, True), (large, True)))) == clauses
+    assert with_clause(clauses, Clause(((even, True), (large, True)))) == clauses
     assert clauses[0].allows({"n": 2})
     assert not clauses[0].allows({"n": 3})
 
