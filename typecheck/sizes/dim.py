@@ -31,8 +31,8 @@ from weft.typecheck.sizes import polynomials
 from weft.typecheck.sizes.polynomials import Terms, constant, divided, frozen, plus
 from weft.typecheck.sizes.space import Place, Space
 
-_CHECKER = __file__.partition("sizes")[0]
 _ROOT = Path(__file__).parents[2]
+_CHECKER = f"{_ROOT / 'typecheck'}{os.sep}"
 _OWN = tuple(f"{_ROOT / room}{os.sep}" for room in ("core", "transforms", "modules", "nnx"))
 
 

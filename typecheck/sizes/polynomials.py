@@ -205,7 +205,7 @@ def period(terms: Terms) -> int | None:
     """The number of sizes after which all remainders in a polynomial repeat; None if a divisor is no plain number."""
     length = 1
     for atom in atoms_of(terms):
-        divisor = dict(atom.right)
+        divisor = dict(atom.divisor)
         if divisor.keys() != {()} or divisor[()] < 1:
             return None
         # A nested quotient repeats later: `(n // 2) % 3` does after 6 sizes, not after 3.
