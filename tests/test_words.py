@@ -14,7 +14,15 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 # The packages whose names hold to this; add a package when its names do.
-ROOMS = ["core", "transforms", "typecheck/sizes", "typecheck/matching"]
+ROOMS = [
+    "core",
+    "transforms",
+    "typecheck/sizes",
+    "typecheck/matching",
+    "typecheck/language",
+    "typecheck/calls",
+    "typecheck/messages",
+]
 FILLERS = frozenset(
     [
         "one",

@@ -80,8 +80,8 @@ def test_what_strict_refuses_is_an_error_of_wefts_own(transform):
     assert what.endswith("for add on shapes (2, 3) (3,): the mode 'strict' promotes no ranks implicitly")
     assert model == "  at: in Shifts.last (Shift)"
     assert re.fullmatch(r"  at: __call__ \(test_modes.py:\d+\): return x \+ self.by", line)
-    assert fix == "  fix: give both the axes that are meant, as x[None, :]"
-    with mode("strict"), pytest.raises(PromotionError, match=r"fix: cast one, as x\.astype"):
+    assert fix == "  fix: add the missing axes, as in x[None, :]"
+    with mode("strict"), pytest.raises(PromotionError, match=r"fix: cast one operand, as in x\.astype"):
         transform(shift)(jnp.ones(3), jnp.ones(()))
 
 

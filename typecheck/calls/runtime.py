@@ -46,12 +46,12 @@ class Contracts:
             _refuse_unless_stack(record, plan, sparse=False, shares=False)
 
     def initialised(self, record: Any) -> None:
-        """`constructed` for a dataclass after its `__init__`, which JAX also runs, with placeholders for arrays."""
+        """Checks a dataclass after its `__init__`, which JAX also runs, with placeholders for arrays."""
         __tracebackhide__ = True
         try:
             self.constructed(record)
         except ContractError:
-            # Walking the frames is slow, so it is asked last, about an instance that is a pytree node and does not fit.
+            # `is_rebuilding` walks the frames, which is slow, so it comes last, for pytree nodes that do not fit.
             if jax.tree_util.all_leaves([record]) or not is_rebuilding(sys._getframe(2)):
                 raise
 
@@ -111,7 +111,7 @@ def contract(function: Any = None, /, *, names: Mapping[str, Any] | None = None)
 
     Args:
         function: a function (plain, async, generator), a method, or a dataclass.
-        names: further names that string annotations may use, besides those visible at the definition.
+        names: further names that string annotations may use, in addition to those visible at the definition.
 
     Returns:
         A function with the same signature.
@@ -165,7 +165,7 @@ def _checked_dataclass(cls: type[T]) -> type[T]:
     if form_of(cls) is not DATACLASS:
         raise AnnotationError(
             f"contract is for functions and dataclasses, and {cls.__qualname__} is neither"
-            + ("; a Module is checked by itself" if form_of(cls) is MODULE else "")
+            + ("; a Module is checked without it" if form_of(cls) is MODULE else "")
         )
     original = cast(Any, cls).__init__
 
@@ -186,7 +186,7 @@ def check(value: T, annotation: Any, name: str = "value") -> T:
 
     Args:
         value: the value to check.
-        annotation: any hint that contracts understand.
+        annotation: a type hint, as for an argument or a field.
         name: how the error refers to the value.
 
     Returns:

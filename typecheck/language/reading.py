@@ -235,7 +235,7 @@ def _read_generic(hint: Any, origin: type, arguments: tuple[Any, ...], scope: Sc
 
 
 def _read_tuple(arguments: tuple[Any, ...], scope: Scope) -> Annotation:
-    """A tuple of fixed length; if a tuple of any length is unpacked in it, a tuple of any length with all their kinds."""
+    """A tuple of fixed length; with a tuple of any length unpacked in it, one of any length with all kinds of items."""
     items: list[Annotation] = []
     is_fixed = True
     for argument in arguments:

@@ -264,8 +264,11 @@ def _of_leaf(dim: Any, bindings: Bindings) -> str:
     """The key of a dim that differs from leaf to leaf, made of its name and the leaf that is being checked."""
     trees = bindings.leaf.count(":")
     if trees != 1:  # jaxtyping refuses these as well: with two trees, the name could mean the leaf of either
-        where = "two PyTrees with structures" if trees else 'no PyTree with a structure, as PyTree[..., "T"] is'
-        raise AnnotationError(f"the dim '{dim}' differs from leaf to leaf of a tree, and stands in {where}")
+        count = "two are" if trees else "none is"
+        raise AnnotationError(
+            f"the dim '{dim}' has a size for each leaf of a PyTree, so it must be inside of exactly one PyTree with a "
+            f'structure, as PyTree[..., "T"]; here {count} around it'
+        )
     return bindings.leaf + dim.name
 
 

@@ -54,25 +54,25 @@ def test_vmap_is_checked_against_one_example():
             (MANY, XS),
             "argument layer of apply should be one Single, and is a batched one: all its arrays have extra leading "
             "axes (4)",
-            "its leading axis is the mapped one (vmap, size 4), still there",
+            "its leading axis is as long as the axis that vmap maps over (4)",
         ),
         (
             (0, 0),
             (ONE, jnp.ones((3, 5))),
             "argument layer of apply should be a whole Single, and every array in it has an axis too few",
-            "it is a per-example Single that vmap took an axis off: pass it unmapped (in_axes None)",
+            "vmap removed an axis from a Single for a single example: pass it unmapped (in_axes None)",
         ),
         (
             (0, None),
             (MANY, XS),
             "argument x of apply should be f32[in], and is f32[4,5]",
-            "its leading axis is the mapped one (vmap, size 4), still there: drop it by mapping this argument",
+            "its leading axis is as long as the axis that vmap maps over (4): map this argument, too",
         ),
         (
             (0, 0),
             (MANY, jnp.ones(4)),
             "argument x of apply should be f32[in], and is f32[]",
-            "vmap took an axis of size 4 off, so this function sees one example: drop 'in' from its annotation",
+            "vmap removed an axis of size 4, so this function sees one example: drop 'in' from its annotation",
         ),
     ],
 )

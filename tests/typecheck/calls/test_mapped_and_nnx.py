@@ -60,19 +60,19 @@ def four_rows(x: Float[Array, "rows d"]) -> Float[Array, "rows"]:
         (
             lambda: weft.pmap(apply, in_axes=(0, None))(jnp.ones((4, 3, 5)), jnp.ones((4, 5))),
             "argument x of apply should be f32[in=5], and is f32[4,5]",
-            "its leading axis is the mapped one (pmap, size 4), still there: drop it by mapping this argument",
+            "its leading axis is as long as the axis that pmap maps over (4): map this argument, too",
             "pmap(size=4)",
         ),
         (
             lambda: weft.pmap(apply)(jnp.ones((4, 5)), jnp.ones((4, 5))),
             "argument weight of apply should be f32[out,in], and is f32[5]",
-            "pmap took an axis of size 4 off, so this function sees one example: drop 'out' from its annotation",
+            "pmap removed an axis of size 4, so this function sees one example: drop 'out' from its annotation",
             "pmap(size=4)",
         ),
         (
             lambda: sharded(apply_rows, WHOLE, WHOLE)(WEIGHT, XS),
             "argument x of apply_rows should be f32[2,in=5], and is f32[8,5]",
-            "axis 0 is whole here, and 4 shards long: split it over 'rows' in in_specs",
+            "axis 0 is not split here, and as long as 4 shards: split it over 'rows' in in_specs",
             "shard_map(mesh={'rows': 4})",
         ),
         (
@@ -84,7 +84,7 @@ def four_rows(x: Float[Array, "rows d"]) -> Float[Array, "rows"]:
         (
             lambda: sharded(apply_rows, PartitionSpec(None, "rows"), ROWS)(jnp.ones((3, 8)), jnp.ones((8, 8))),
             "argument x of apply_rows should be f32[2,in=2], and is f32[2,8]",
-            "axis 1 is whole here, and 4 shards long: split it over 'rows' in in_specs",
+            "axis 1 is not split here, and as long as 4 shards: split it over 'rows' in in_specs",
             "shard_map(mesh={'rows': 4})",
         ),
         (
@@ -185,7 +185,7 @@ def test_what_fits_runs_under_nnx(mode: dict[str, bool]):
         (
             lambda model: nnx.vmap(example, in_axes=(None, None), axis_size=8)(model, XS),
             "argument x of example should be f32[din], and is f32[8,5]",
-            "its leading axis is the mapped one (vmap, size 8), still there",
+            "its leading axis is as long as the axis that vmap maps over (8)",
         ),
         (lambda model: nnx.grad(losses)(model, XS), "return value of losses should be f32[], and is f32[8,3]", None),
         (lambda model: nnx.jit(batched)(XS, XS), "argument model of batched should be Affine, and is f32[8,5]", None),

@@ -301,5 +301,7 @@ def test_the_error_says_what_the_stack_is_known_by():
         broken = BLOCKS.norm.replace(mean=jnp.ones(4))
     with pytest.raises(ContractError) as caught:
         weft.jit(lambda m: m)(broken)
-    assert caught.value.bound[0].startswith("it is a stack, with the leading axes (5) of field BatchNorm.scale: ")
-    assert "those that its records share are told by their kind" in caught.value.fix
+    assert caught.value.bound[0].startswith(
+        "the record is a stack with the leading axes (5), as shown by field BatchNorm.scale: "
+    )
+    assert "an array that its records share needs a kind of its own" in caught.value.fix
