@@ -228,9 +228,8 @@ def test_a_test_run_checks_packages_and_says_what_it_could_not(pytester: pytest.
 def test_a_package_that_is_imported_already_is_a_usage_error(pytester: pytest.Pytester):
     result = pytester.runpytest_subprocess("--weft-contracts=pytest", "-p", "no:cacheprovider", "-n0")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(
-        ["ERROR: --weft-contracts: pytest: the hook adds contracts to a package while it is imported*"]
-    )
+    text = "ERROR: --weft-contracts: pytest: the hook adds contracts to a package while it is imported*"
+    result.stderr.fnmatch_lines([text])
 
 
 def test_the_switch_of_jaxtyping_switches_them_off(strange: Any, monkeypatch: pytest.MonkeyPatch):
