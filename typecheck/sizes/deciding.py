@@ -143,8 +143,8 @@ def decided(question: Question, least: Mapping[str, int]) -> bool | None:
     if question.is_order and abs(terms.get((), 0)) > _LARGEST_TRACED:
         return terms[()] < 0
     if step is None:
-        # Remainders are replaced by their least and greatest values, the *ends*. Only the sign is known between them,
-        # also for an equation: a polynomial that is negative at all ends is nowhere 0.
+        # A divisor is no number. The *ends* are the polynomial at the least and greatest values of its remainders. A
+        # sign that it has at all ends it has between them, too; if the ends differ in sign, it may be 0 between them.
         ends = [_beyond(end, least) for end in _without_atoms(terms)]
         below, above = (
             {_sign_of(Question(True, frozen(plus({}, end, times))), plus({}, end, times)) for end in ends}
@@ -178,7 +178,8 @@ def _beyond(terms: Terms, least: Mapping[str, int]) -> Terms:
 def _without_atoms(terms: Terms) -> Iterator[Terms]:
     """The polynomial at the least and the greatest value of each remainder, with a new variable for each quotient.
 
-    The polynomial is linear in each remainder, so a sign that it has at both ends it also has between them.
+    The polynomial is linear in each remainder, so a sign that it has at both ends it also has between them. Nothing is
+    yielded if a quotient may be negative, since the new variables are 0 or more.
     """
     atom = next((factor for monomial in terms for factor in monomial if isinstance(factor, Atom)), None)
     if atom is None:
@@ -235,7 +236,8 @@ def otherwise(
     (question, now), before = asked[-1], [(earlier, answer, earlier.dims) for earlier, answer in asked[:-1]]
     names, sizes_of_dims = sorted(question.dims), set(sizes.values())
 
-    def are_otherwise(changes: Iterable[dict[str, int]], *dims: str) -> Iterator[dict[str, int]]:
+    def with_other_answer(changes: Iterable[dict[str, int]], *dims: str) -> Iterator[dict[str, int]]:
+        """The changes of these dims at which the question has the other answer and earlier ones keep theirs."""
         # The sizes answered every earlier question, so only those of the dims that change are asked again: asking all
         # of them took a fifteenth of the time of a proof.
         touched = [(earlier, answer) for earlier, answer, about in before if not about.isdisjoint(dims)]
@@ -246,7 +248,7 @@ def otherwise(
 
     for name in names:
         changes = ({name: size} for size in _candidates(question, name, sizes) if size >= least.get(name, 1))
-        first = list(itertools.islice(are_otherwise(changes, name), _FEW if not question.is_order else None))
+        first = list(itertools.islice(with_other_answer(changes, name), _FEW if not question.is_order else None))
         # A size that another dim has, too, would be a coincidence that the question is not about. For an order,
         # the size nearest to its edge is preferred: further off, other questions may decide.
         first.sort(key=lambda change: question.is_order and abs(value(question.terms, {**sizes, **change})))
@@ -256,12 +258,12 @@ def otherwise(
     for pair in [*itertools.combinations(names, 2), *itertools.product(names, others)]:
         ranges = (range(least.get(name, 1), _LARGEST_OF_TWO) for name in pair)
         both = (dict(zip(pair, changed, strict=True)) for changed in itertools.product(*ranges))
-        yield from ({**sizes, **changed} for changed in itertools.islice(are_otherwise(both, *pair), 1))
+        yield from ({**sizes, **changed} for changed in itertools.islice(with_other_answer(both, *pair), 1))
     several = (*names, *others)[:_MOST_TOGETHER]
     if len(several) > 2:
         small = (range(least.get(name, 1), least.get(name, 1) + _LARGEST_OF_MANY) for name in several)
         changes = (dict(zip(several, changed, strict=True)) for changed in itertools.product(*small))
-        yield from ({**sizes, **changed} for changed in itertools.islice(are_otherwise(changes, *several), 1))
+        yield from ({**sizes, **changed} for changed in itertools.islice(with_other_answer(changes, *several), 1))
 
 
 def _candidates(question: Question, name: str, sizes: Mapping[str, int]) -> Iterator[int]:

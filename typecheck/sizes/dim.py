@@ -107,11 +107,13 @@ class Dim:
         return self._number
 
     def _made(self, terms: Terms) -> Any:
+        """The size of a polynomial; a plain integer if the polynomial has no dims."""
         return Dim(self.space, terms) if terms.keys() - {()} else terms.get((), 0)
 
     # ---- arithmetic ----------------------------------------------------------------------------------------------
 
     def _with(self, operand: Any, combine: Callable[[Terms, Terms], Terms], plain: Callable[[Any, Any], Any]) -> Any:
+        """An operator's result: `combine` of the polynomials if the operand is an integer or size, else `plain`."""
         if _is_number(operand):
             return self._made(combine(self.terms, _terms(operand)))
         if isinstance(operand, float):
@@ -294,7 +296,7 @@ class Dim:
         The dims are pinned, so the proof tries plain numbers as their sizes instead.
         """
         self.space.pin(self.terms, _at(2))
-        raise TypeError(f"the size {self!r} is computed with at once")
+        raise TypeError(f"JAX evaluates an operation at once, for which the size {self!r} must be a number")
 
     def __float__(self) -> float:
         return float(self.number if _is_silent(sys._getframe(1)) else self._pinned())
@@ -365,7 +367,7 @@ class Real(float):
         return real
 
     def _computed(self, number: Any, *others: Any) -> Any:
-        """The result of a function of this float and others, whose comparisons will pin: its formula is unknown."""
+        """A number computed from this float and others without an exact formula: comparing it pins all their dims."""
         if not isinstance(number, float):
             return number
         terms = {**self.terms, **{key: 1 for other in others for key in getattr(other, "terms", {})}}
@@ -390,7 +392,7 @@ class Real(float):
 
     def _pinned(self) -> float:
         self.space.pin(self.terms, _at(3))
-        return float.__add__(self, 0.0)
+        return _plain(self)
 
     def _whole(self, rounded: Callable[[float], int]) -> Any:
         # `int` and `math.trunc` round toward 0, a quotient rounds down: below 0 they differ, and the number has to be
@@ -411,12 +413,9 @@ class Real(float):
 
     def __ceil__(self) -> Any:
         if self.over:
-            # A quotient rounds down, so the ceiling of `x` is taken as minus the floor of `-x`.
-            return -Real(-_plain(self), self.space, _times(self.terms, -1), self.over)._rounded_down()
+            # A quotient rounds down, so the ceiling of `x` is minus the floor of `-x`.
+            return -Dim(self.space, polynomials.quotient(_times(self.terms, -1), constant(self.over)))
         return math.ceil(self._pinned())
-
-    def _rounded_down(self) -> Any:
-        return Dim(self.space, polynomials.quotient(self.terms, constant(self.over)))
 
     def __round__(self, digits: Any = None) -> Any:
         return round(self._pinned()) if digits is None else round(self._pinned(), digits)
@@ -474,6 +473,7 @@ def _plain(value: Any) -> Any:
 
 
 def _arithmetic(name: str, exactly: Callable[[Any, Any], tuple[Terms, int] | None]) -> Callable[[Real, Any], Any]:
+    """A method of `Real` whose result is an exact fraction if both operands are, and `exactly` finds one."""
     plain = getattr(float, name)
 
     def method(self: Real, *operands: Any) -> Any:
@@ -500,7 +500,8 @@ def _ratio(a: Any, b: Any) -> tuple[Terms, int] | None:
     return None if rest else (whole, a[1])
 
 
-def _nothing_known(*_: Any) -> None:
+def _inexact(*_: Any) -> None:
+    """The row of an operation whose result is not a polynomial over an integer."""
     return None
 
 
@@ -511,13 +512,14 @@ _EXACTLY: dict[str, Callable[..., Any]] = {
     "rmul": lambda a, b: (polynomials.product(a[0], b[0]), a[1] * b[1]),
     "truediv": _ratio, "rtruediv": lambda a, b: _ratio(b, a),
     "neg": lambda a: (_times(a[0], -1), a[1]), "pos": lambda a: a,
-    "pow": _nothing_known, "rpow": _nothing_known, "abs": _nothing_known,
+    "pow": _inexact, "rpow": _inexact, "abs": _inexact,
 }  # fmt: skip
 for _name, _exact in _EXACTLY.items():
     setattr(Real, f"__{_name}__", _arithmetic(f"__{_name}__", _exact))
 
 
 def _by_numbers(name: str) -> Callable[[Real, Any], Any]:
+    """A method of `Real` that computes as `float` does, and pins the dims of both operands."""
     plain = getattr(float, name)
 
     def method(self: Real, operand: Any) -> Any:
@@ -527,6 +529,7 @@ def _by_numbers(name: str) -> Callable[[Real, Any], Any]:
 
 
 def _comparison(name: str, is_order: bool, closed: bool, wanted: bool) -> Callable[[Real, Any], Any]:
+    """A comparison of `Real`: a question for exact fractions, true if its answer is `wanted`; else by the numbers."""
     by_numbers = _by_numbers(name)
 
     def method(self: Real, operand: Any) -> Any:
@@ -586,12 +589,15 @@ def known_to_python() -> Iterator[None]:
 
 
 def _length(of: Any, /, plain: Callable[[Any], int] = len) -> Any:
+    """`len`, but of a traced array the `Dim` of its first axis."""
     if isinstance(of, edge.Tracer) and of.shape and type(of.shape[0]) is Dim:
         return of.shape[0]
     return plain(of)
 
 
 def _of_floats(plain: Callable[..., float]) -> Callable[..., Any]:
+    """A function of floats that returns a `Real` if one of its arguments is a size or a `Real`."""
+
     @functools.wraps(plain)
     def function(*inputs: Any) -> Any:
         of_sizes = [x.real() if type(x) is Dim else x for x in inputs if type(x) in (Dim, Real)]
