@@ -78,8 +78,7 @@ def _class_test(array_type: Any) -> Callable[[Any], bool]:
         known: dict[type, bool] = {}
 
         def test(value: Any) -> bool:
-            # A class decides whether its instances are arrays, and `isinstance`
-            # on `jax.Array` runs Python code each time.
+            # The class decides whether a value is an array, and `isinstance` on `jax.Array` runs Python code each time.
             answer = known.get(type(value))
             if answer is None:
                 answer = known[type(value)] = isinstance(value, jax.Array | jax.ShapeDtypeStruct)
@@ -94,7 +93,7 @@ def _class_test(array_type: Any) -> Callable[[Any], bool]:
 
 
 def _is_converted(value: Any) -> bool:
-    """Whether a value is a NumPy array or scalar that JAX converts; it refuses strings, objects and dates."""
+    """Whether JAX would convert a value of NumPy: any array or scalar but strings, objects and dates."""
     return isinstance(value, np.ndarray | np.generic) and value.dtype.kind not in "OSUMm"
 
 

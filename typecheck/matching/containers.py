@@ -41,7 +41,7 @@ def _one_of(spec: OneOf, policy: Policy) -> Check | None:
             return checks[0](value, bindings)
         misses: list[Mismatch] = []
         for member in checks:
-            # A member that fails has bound names already: without the snapshot, they would bind in the next member.
+            # A member that fails has bound names already: without the snapshot, they would hold in the next member.
             snapshot = bindings.snapshot()
             try:
                 return member(value, bindings)

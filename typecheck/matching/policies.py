@@ -41,8 +41,8 @@ class Policy:
 
     @property
     def several(self) -> Policy:
-        """The policy for items of a list or tree: each record there keeps its names, even in a proof."""
-        # Two layers in a list have different sizes under one name; joined, every list of layers would fail.
+        """The policy for items of a list or tree: the names of each record there are its own, even in a proof."""
+        # Two layers in a list have different sizes under one name: with shared names, every list of layers would fail.
         return _SEVERAL.get(self, self)
 
     @property

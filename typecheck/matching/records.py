@@ -138,7 +138,7 @@ def refuse_stack(solution: Solution, value: Any, plan: RecordPlan, bindings: Bin
     Raises:
         Mismatch: if the solution has leading axes.
     """
-    # An NNX object may run over its own stack, with `nnx.scan` in a method.
+    # A method of an NNX object may scan over the stack that the object itself is (`nnx.scan`).
     if solution.axes and not plan.form.mutable:
         raise Mismatch("batched", RecordOf(type(value)), value, bindings, expected=solution.axes)
 

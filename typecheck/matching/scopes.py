@@ -199,7 +199,7 @@ def stack_of(
     sparse: bool = True,
     shares: bool = True,
 ) -> Solution:
-    """The stack that a record is, for a record whose fields do not fit as a single one or that is inside a stack.
+    """The stack that a record is. Asked if the fields do not fit a single record, and of records inside a stack.
 
     Args:
         record: the record.
@@ -248,6 +248,7 @@ def rows_of(
 
 
 def _role(plan: RecordPlan, name: str, value: Any) -> Role:
+    """The kind and tags of a field's arrays."""
     # The class of a Variable is its kind: `BatchStat` may be shared where `Param` is stacked.
     if is_box_class(type(value)):
         return Role(cast(Any, type(value)))
@@ -292,6 +293,6 @@ def missing_axes(record: Any, plan: RecordPlan) -> int:
 
 
 def overmapped(record: Any, plan: RecordPlan, bindings: Bindings) -> Mismatch | None:
-    """A mismatch that says that a record lacks axes; None if it does not lack the same number in every array."""
+    """The mismatch of a record whose arrays all lack the same number of axes; None for any other record."""
     missing = missing_axes(record, plan)
     return Mismatch("overmapped", RecordOf(type(record)), record, bindings, expected=missing) if missing else None

@@ -16,6 +16,7 @@ around it included.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -106,7 +107,7 @@ def solve(
         Mismatch: if no leading axes fit: the mismatch of the attempt in which the most fields fit.
     """
     attempts: list[_Attempt] = []
-    for stack, size in _without_variadic(outer or Stack((_NONE,)), rows):
+    for stack, bind in _without_variadic(outer or Stack((_NONE,)), rows):
         for extra in _extras(rows, stack):
             for leads in _leads(rows, stack, extra, shares):
                 attempt = _Attempt(stack, extra, leads, start())
@@ -115,8 +116,8 @@ def solve(
                     attempts.append(attempt)
                     attempt.forget()
                     continue
-                if size is not None:
-                    size(attempt.bindings)
+                if bind is not None:
+                    bind()
                 # Records inside must have the same leading axes by role, so that `scale` cannot be stacked where `bias`
                 # is not.
                 stack.known.update({role: base for role, (base, _) in leads.items()})
@@ -171,7 +172,14 @@ _Leads = dict[Role, tuple[Shape, tuple[Any, ...]]]
 
 
 class _Attempt:
-    """One choice of leading axes, and the fields that fit under it."""
+    """One choice of leading axes, and the fields that fit under it.
+
+    Attributes:
+        misses: the mismatches of the fields that do not fit.
+        fitted: the fields that fit.
+        snapshot: the names in the scope around the stack before the attempt.
+        below: the stack that the records inside are part of under this choice.
+    """
 
     def __init__(self, stack: Stack, extra: tuple[Any, ...], leads: _Leads, bindings: Bindings):
         self.stack, self.extra, self.leads, self.bindings = stack, extra, leads, bindings
@@ -280,11 +288,11 @@ def _leads(rows: Sequence[Row], stack: Stack, extra: tuple[Any, ...], shares: bo
             yield dict(zip(roles, chosen, strict=True))
 
 
-def _without_variadic(stack: Stack, rows: Sequence[Row]) -> Iterator[tuple[Stack, Callable[[Bindings], None] | None]]:
-    """The stacks that `Batched[..., "*stages"]` may mean, each with a function that binds the name if it fits."""
+def _without_variadic(stack: Stack, rows: Sequence[Row]) -> Iterator[tuple[Stack, Callable[[], None] | None]]:
+    """Stacks with single axes in place of the `*stages` of `Batched[..., "*stages"]`, and how to bind that name."""
     lead, scope = stack.leads[0], stack.scope
     shapes = [tuple(array.shape) for row in rows for array in row.arrays]
-    if lead.variadic is None or scope is None or not shapes:  # a record without arrays leaves it to its children
+    if lead.variadic is None or scope is None or not shapes:  # without arrays here, those of the children decide
         yield stack, None
         return
     at, dim = lead.variadic, lead.dims[lead.variadic]
@@ -292,8 +300,5 @@ def _without_variadic(stack: Stack, rows: Sequence[Row]) -> Iterator[tuple[Stack
     for count in range(max(map(len, shapes)) - lead.min_rank + 1):
         for axes, _ in Counter(shape[at : at + count] for shape in shapes).most_common():
             dims = (*lead.dims[:at], *map(FixedDim, axes), *lead.dims[at + 1 :])
-
-            def bind(bindings: Bindings, axes: tuple[Any, ...] = axes) -> None:
-                check_variadic(dim, axes, at, None, scope, lead)
-
+            bind = functools.partial(check_variadic, dim, axes, at, None, scope, lead)
             yield Stack((Shape(dims),), scope, True, stack.role), bind
