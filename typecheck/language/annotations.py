@@ -125,13 +125,12 @@ class TreeOf(Node):
 
 @dataclass(frozen=True)
 class OneOf(Node):
-    """A union; `members` are in the order of the hint."""
+    """A union; `members` are in the order of the hint, as of members that fit equally badly an error names the first."""
 
     _inside = ("members",)
 
     members: tuple[Annotation, ...]
 
-    # The order matters: a mismatch in all members is reported for the first of those that came closest.
     def __str__(self) -> str:
         return " | ".join(map(str, self.members))
 

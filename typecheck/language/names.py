@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
 from types import FunctionType
@@ -61,12 +62,13 @@ def names_of_signature(signature: Signature, of_records: bool = True) -> frozens
 
 
 def names_used_together(signature: Signature) -> tuple[frozenset[str], ...]:
-    """For each array in the annotations of a function and its class, the dims that it names, if more than one."""
-    arrays = (_names_of_arrays(annotation) for annotation in _annotations_of(signature))
-    return tuple(dict.fromkeys(names for annotation in arrays for names in annotation if len(names) > 1))
+    """The sets of dims that one array names: a set for each array with several, of a function and its class."""
+    of_arrays = map(_names_of_arrays, _annotations_of(signature))
+    return tuple(dict.fromkeys(names for names in itertools.chain.from_iterable(of_arrays) if len(names) > 1))
 
 
 def _annotations_of(signature: Signature) -> tuple[Annotation, ...]:
+    """The annotations of a function's result and parameters, and of the fields of its class."""
     owner = signature.owner
     fields = fields_of(owner) if owner is not None and form_of(owner) is not None else ()
     return (signature.returns, *(p.annotation for p in signature.parameters), *(f.annotation for f in fields))

@@ -67,7 +67,7 @@ class Layer:
 
 
 def refuse_foreign(thing: Any) -> None:
-    """Raises for an object, or a class of objects, of the real flax.nnx.
+    """Refuses an object, or a class of objects, of the real flax.nnx.
 
     Raises:
         TypeError: with the call that makes flax.nnx programs use weft.nnx.
@@ -75,7 +75,7 @@ def refuse_foreign(thing: Any) -> None:
     cls = thing if isinstance(thing, type) else type(thing)
     if is_foreign_class(cls):
         raise ForeignObjectError(
-            f"{cls.__qualname__} is a Module of the real flax.nnx, and proofs are for those of weft.nnx",
+            f"{cls.__qualname__} is a Module of the real flax.nnx, and only those of weft.nnx can be proved",
             fix="call weft.nnx.install() before flax.nnx is imported; `weft check` does so by itself",
         )
 

@@ -131,7 +131,7 @@ def _read_string(text: str, scope: Scope) -> Annotation:
         # `typing.get_type_hints` evaluates all hints together, so one unknown name would hide the others.
         hint = eval(text, dict(scope.globals), scope.locals)
     except (NameError, AttributeError, ImportError) as error:
-        hint = _by_its_whole_name(text)
+        hint = _class_by_dotted_name(text)
         if hint is None:
             return Unresolved(text, str(error))
     # An error about a shape inside the string names the dim already.
@@ -143,7 +143,7 @@ def _read_string(text: str, scope: Scope) -> Annotation:
     return read(hint, dataclasses.replace(scope, within=scope.within | {text}))
 
 
-def _by_its_whole_name(text: str) -> Any:
+def _class_by_dotted_name(text: str) -> Any:
     """The class that a dotted name such as `"package.module.Class"` means, if its module is imported.
 
     beartype reads such strings in the same way; programs write them so that two modules need not import each other.
@@ -215,7 +215,7 @@ def _read_generic(hint: Any, origin: type, arguments: tuple[Any, ...], scope: Sc
         if len(arguments) == 2 and arguments[1] is ...:
             return SequenceOf(tuple, read(arguments[0], scope))
         return _read_tuple(arguments, scope)
-    if origin is np.ndarray:  # `NDArray[np.float64]`: under `jit` the dtype becomes float32
+    if origin is np.ndarray:  # the dtype of `NDArray[np.float64]` is ignored: under `jit` it is float32
         return _read_class(origin, scope)
     if origin is abc.Callable:
         parameters, returns = arguments if len(arguments) == 2 else (..., Any)
@@ -235,7 +235,10 @@ def _read_generic(hint: Any, origin: type, arguments: tuple[Any, ...], scope: Sc
 
 
 def _read_tuple(arguments: tuple[Any, ...], scope: Scope) -> Annotation:
-    """A tuple of fixed length; with a tuple of any length unpacked in it, one of any length with all kinds of items."""
+    """The annotation of `tuple[...]`, which has a fixed length unless a tuple of any length is unpacked in it.
+
+    Of `tuple[int, *tuple[str, ...]]` the checks know that it has any length, and that each item is an int or a str.
+    """
     items: list[Annotation] = []
     is_fixed = True
     for argument in arguments:
@@ -252,7 +255,6 @@ def _read_tuple(arguments: tuple[Any, ...], scope: Scope) -> Annotation:
         items += whole.items if isinstance(whole, TupleOf) else (cast(SequenceOf, whole).item,)
     if is_fixed:
         return TupleOf(tuple(items))
-    # The length is open, so only the kinds of items are known, in any order.
     kinds: list[Any] = list(dict.fromkeys(items))
     return SequenceOf(tuple, ANYTHING if ANYTHING in kinds else OneOf(tuple(kinds)) if len(kinds) > 1 else kinds[0])
 

@@ -34,7 +34,7 @@ def written(source: str) -> Written:
 
 
 def below(known: Mapping[str, Written], others: Mapping[str, Written]) -> list[str]:
-    """The modules among `others` that define subclasses of the known classes, directly or not, in order."""
+    """The modules among `others` that define direct or indirect subclasses of classes in `known`, by module."""
     names = {name for classes in known.values() for name in classes}
     remaining, modules = dict(others), list[str]()
     # A subclass of one round may be the base of a class in a module that an earlier round passed over.
