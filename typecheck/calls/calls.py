@@ -116,7 +116,7 @@ def enter(
                 running.context = ExitStack()
                 running.context.enter_context(sharing_dims(running.bindings))
             if current_mode() == "strict" and plan.signature.flavour == "function":
-                running.function = _strictly(function)
+                running.function = functools.partial(call_strictly, function)
     # `fail` and `end` must run here as well: a caller gets no `Running` whose `end` it could call.
     except BaseException as error:
         if isinstance(error, Exception):
@@ -141,15 +141,8 @@ def _plain(
     return function, args, kwargs
 
 
-def _strictly(function: Callable[..., Any]) -> Callable[..., Any]:
-    def strictly(*args: Any, **kwargs: Any) -> Any:
-        __tracebackhide__ = True
-        return call_strictly(function, args, kwargs)
-
-    return strictly
-
-
 def _check_numbers(record: Any) -> None:
+    """Refuses a record, whose method is called, that has a number where a field is annotated as an array."""
     __tracebackhide__ = True
     try:
         plan = record_plan(type(record), RUN_TIME)
@@ -161,6 +154,7 @@ def _check_numbers(record: Any) -> None:
 
 
 def _is_dispatched(function: Any, args: Sequence[Any]) -> bool:
+    """Whether a function is called as the method of a Module."""
     return bool(args) and isinstance(args[0], eqx.Module) and owner_of(function, args) is not None
 
 
@@ -175,7 +169,7 @@ def _check_rebuilt(plan: FunctionPlan | None, args: tuple[Any, ...], kwargs: Map
         unannotated += [value for name, value in kwargs.items() if plan.named.get(name) is None]
     miss = check_rebuilt(unannotated)
     if miss is not None:
-        raise contract_error(miss, module="rebuilt inside a transform") from None
+        raise contract_error(miss, module="a record that a transform has rebuilt") from None
 
 
 def run(
@@ -198,10 +192,11 @@ def run(
     """
     __tracebackhide__ = True
     bindings = _enter(plan, args, kwargs, lenient)
-    strict = current_mode() == "strict" and plan.signature.flavour == "function"
+    if current_mode() == "strict" and plan.signature.flavour == "function":
+        function = functools.partial(call_strictly, function)
     with sharing_dims(bindings) if plan.asking else nullcontext():
         try:
-            result = call_strictly(function, args, kwargs) if strict else function(*args, **kwargs)
+            result = function(*args, **kwargs)
         # `from None`: the error is complete, and its context would show weft's frames among the user's.
         except WeftError as error:
             raise cut(error) from None
@@ -274,6 +269,7 @@ _NO_SLOT = Slot("value", "", None, None)  # pyright: ignore[reportArgumentType]
 
 
 def _check_rest(row: Row, values: Any, bindings: Bindings) -> None:
+    """Checks the values of `*args` or `**kwargs`."""
     bindings.slot = row[0]
     for key, value in values:
         bindings.path = (key,)
@@ -313,6 +309,7 @@ def _check_value(row: Row, value: Any, bindings: Bindings) -> None:
 
 
 def _settle(bindings: Bindings) -> None:
+    """Checks the expressions that still wait for names at the end of a call."""
     __tracebackhide__ = True
     try:
         settle(bindings, finally_=True)

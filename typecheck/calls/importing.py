@@ -185,7 +185,7 @@ class ImportHook(MetaPathFinder):
             if original is not None:
                 original(instance, *args, **kwargs)
             # A subclass's instance is not complete before the subclass's own method has run.
-            if type(instance) is cls and cls.__qualname__ not in self.unread and not _is_off():
+            if type(instance) is cls and not _is_off():
                 try:
                     CONTRACTS.initialised(instance)
                 except AnnotationError as error:

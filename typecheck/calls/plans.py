@@ -172,7 +172,7 @@ class _Note:
 
 
 def _stored(name: str, make: Callable[[FunctionType, Sequence[Any]], T]) -> Callable[[Any, Sequence[Any]], T | None]:
-    """Makes a value once for each function and stores it in the function's attributes; None for other callables.
+    """A getter that makes a value once for each function, in the function's attributes; None for other callables.
 
     The value refers to the function, so a table of functions, even a weak one, would keep both alive forever.
     `functools.wraps` copies attributes, so a note of another function is ignored.

@@ -164,7 +164,7 @@ def _checked_function(function: Callable[..., Any], names: Mapping[str, Any]) ->
 def _checked_dataclass(cls: type[T]) -> type[T]:
     if form_of(cls) is not DATACLASS:
         raise AnnotationError(
-            f"contract is for functions and dataclasses, and {cls.__qualname__} is neither"
+            f"`contract` takes a function or a dataclass, and {cls.__qualname__} is neither"
             + ("; a Module is checked without it" if form_of(cls) is MODULE else "")
         )
     original = cast(Any, cls).__init__

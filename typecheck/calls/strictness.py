@@ -28,7 +28,7 @@ from weft.core.errors import WeftError
 from weft.typecheck.errors import PromotionError
 
 
-def call_strictly(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+def call_strictly(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Calls a checked function with JAX's options set to refuse promotions in the user's frames.
 
     Raises:
@@ -67,10 +67,10 @@ def _promoted(error: ValueError) -> PromotionError | None:
 def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     __tracebackhide__ = True
     profiler = sys.getprofile()
-    # A checked function that another one calls finds the profiler in place.
+    # Inside of another checked function the profiler is in place already.
     if isinstance(getattr(profiler, "__self__", None), _Frames):
         return function(*args, **kwargs)
-    # Only one profiler can be active: replacing the user's would end their measurement.
+    # Only one profiler can be active, and replacing the user's would end their measurement.
     if profiler is not None:
         with _promotion(*_REFUSED):
             return function(*args, **kwargs)

@@ -125,7 +125,7 @@ class TreeOf(Node):
 
 @dataclass(frozen=True)
 class OneOf(Node):
-    """A union; `members` are in the order of the hint, as of members that fit equally badly an error names the first."""
+    """A union; `members` are in the order of the hint: of members that fit equally badly, an error names the first."""
 
     _inside = ("members",)
 
