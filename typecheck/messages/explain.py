@@ -148,7 +148,7 @@ def _structure(miss: Mismatch) -> str:
 def _batched(miss: Mismatch) -> str:
     name = type(miss.value).__name__
     return (
-        f"{place_of(miss.slot, miss.path)} should be one {name}, and is a batched one: "
+        f"{place_of(miss.slot, miss.path)} should be a single {name}, and is a stack: "
         f"all its arrays have extra leading axes {_tuple(miss.expected)}"
     )
 
@@ -168,8 +168,8 @@ def _unbatched(miss: Mismatch) -> str:
         return _plain(miss)
     axes, inner = str(miss.lead), expected(miss.annotation, miss.bindings, miss.value)
     return (
-        f"{place_of(miss.slot, miss.path)} should be batched by {axes!r}: "
-        f"{inner} with these axes in front, and is {in_words(miss.value)}"
+        f"{place_of(miss.slot, miss.path)} should have the leading axes {axes!r} in front of {inner}, "
+        f"and is {in_words(miss.value)}"
     )
 
 
@@ -192,6 +192,7 @@ _SENTENCES = {
 
 
 def _names_that_matter(miss: Mismatch) -> list[str]:
+    """The names of dims and structures whose origins the error shows."""
     bindings = miss.bindings
     # A wrong size needs the origin of that dim; a wrong rank needs those of all dims, to see which axis is missing.
     if miss.dim is not None:

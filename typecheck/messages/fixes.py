@@ -162,7 +162,11 @@ ROWS = (
         "axis {axis} is split over {over}, so a shard has {size} of {expected}: do not split it in in_specs",
     ),
     Row(_SIZE, slips.transposed, "its axes look transposed: {x}.transpose({order}) fits", "{x}.transpose({order})"),
-    Row(_SIZE, slips.transposed_origin, "{bound} looks transposed: it is {shape}, and {fits} fits its transpose"),
+    Row(
+        _SIZE,
+        slips.transposed_origin,
+        "{bound} has the shape {shape} and looks transposed: its transpose fits {fits}",
+    ),
     Row(
         _SIZE,
         slips.channels_first,

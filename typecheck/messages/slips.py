@@ -84,15 +84,15 @@ def _surplus_axes(miss: Mismatch, count: int) -> _Axes | None:
 
 
 def _without_own(miss: Mismatch) -> Bindings:
-    """The scope without the sizes that the failing value itself has bound."""
+    """The scope without the sizes that were bound by the value that does not fit."""
     # A transposed matrix binds its first axis before the second fails: with that size known, no transpose would fit.
-    known, origins = Bindings(miss.slot, miss.bindings.arguments), miss.bindings.origins
-    known.sizes = {
+    others, origins = Bindings(miss.slot, miss.bindings.arguments), miss.bindings.origins
+    others.sizes = {
         name: size
         for name, size in miss.bindings.sizes.items()
         if name not in origins or origins[name].value is not miss.value
     }
-    return known
+    return others
 
 
 # ---- rank ------------------------------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ def of_loop(miss: Mismatch) -> Words | None:
 
 
 def of_mapped(miss: Mismatch) -> Words | None:
-    """Recognises an extra axis as long as the mapped one: an argument that was not mapped over."""
+    """Recognises an extra axis as long as the one that a transform maps over: the argument was not mapped."""
     mapped, size = _frame("vmap", "pmap", "shard_map"), _leading(miss)
     return {"map": mapped.transform, "size": size} if mapped and size and _detail(mapped, "size") == size else None
 
@@ -147,6 +147,7 @@ def batch(miss: Mismatch) -> Words | None:
 
 
 def lacks_first(miss: Mismatch) -> Words | None:
+    """Recognises one axis too few, in front."""
     axes = _surplus_axes(miss, -1)
     return {"dim": repr(str(axes.dims[0]))} if axes and _fits(axes.dims[1:], axes.shape, miss.bindings) else None
 
@@ -162,6 +163,7 @@ def axis_removed(miss: Mismatch) -> Words | None:
 
 
 def lacks_last(miss: Mismatch) -> Words | None:
+    """Recognises one axis too few, at the end."""
     axes = _surplus_axes(miss, -1)
     return {"dim": repr(str(axes.dims[-1]))} if axes and _fits(axes.dims[:-1], axes.shape, miss.bindings) else None
 
@@ -238,15 +240,18 @@ def size_one(miss: Mismatch) -> Words | None:
 
 
 def wanted_key(miss: Mismatch) -> Words | None:
+    """Recognises any array where a random key is expected."""
     return {} if miss.annotation.dtype.name == "Key" else None
 
 
 def is_key(miss: Mismatch) -> Words | None:
+    """Recognises a random key where another array is expected."""
     name = getattr(getattr(miss.value.dtype, "type", None), "__name__", "")
     return {"wanted": miss.annotation.dtype.name} if "prng_key" in name else None
 
 
 def number_in_use(miss: Mismatch) -> Words | None:
+    """Recognises a number in an array's field of a record whose method is called."""
     return {"name": miss.slot.name, "value": repr(miss.value)} if miss.in_use else None
 
 
@@ -258,11 +263,13 @@ def ride(miss: Mismatch) -> Words | None:
 
 
 def of_numpy(miss: Mismatch) -> Words | None:
+    """Recognises a NumPy array, a number or a list where an array of JAX is expected."""
     is_number = isinstance(miss.value, bool | int | float | complex | list | tuple)
     return {} if is_number or type(miss.value).__module__ == "numpy" else None
 
 
 def none(miss: Mismatch) -> Words | None:
+    """Recognises None where an array is expected."""
     return {} if miss.value is None else None
 
 
@@ -288,10 +295,12 @@ def no_part_of_stack(miss: Mismatch) -> Words | None:
 
 
 def record(miss: Mismatch) -> Words | None:
+    """Recognises a record, and names the transform around it; not inside an undeclared stack."""
     frame = _frame("vmap", "pmap", "scan", "lax_map")
     by = frame.transform if frame else "a transform"
     return {"record": type(miss.value).__name__, "by": by} if miss.stacked is None else None
 
 
 def no_successor(miss: Mismatch) -> Words | None:
+    """Recognises a single value where a function should return a tuple."""
     return {} if miss.slot.role == "return" and isinstance(miss.annotation, TupleOf) else None

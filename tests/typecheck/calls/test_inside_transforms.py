@@ -52,7 +52,7 @@ def test_vmap_is_checked_against_one_example():
         (
             (None, 0),
             (MANY, XS),
-            "argument layer of apply should be one Single, and is a batched one: all its arrays have extra leading "
+            "argument layer of apply should be a single Single, and is a stack: all its arrays have extra leading "
             "axes (4)",
             "its leading axis is as long as the axis that vmap maps over (4)",
         ),
@@ -85,7 +85,7 @@ def test_batches_and_examples_are_told_apart(in_axes, arguments, what, fix):
 
 def test_an_unannotated_function_is_protected_by_the_records_methods():
     error = failure(lambda: weft.vmap(lambda layer, x: layer(x), in_axes=(None, 0))(MANY, XS))
-    assert error.what.startswith("argument self of Single.__call__ should be one Single, and is a batched one")
+    assert error.what.startswith("argument self of Single.__call__ should be a single Single, and is a stack")
     error = failure(lambda: weft.vmap(lambda layer, x: layer(x))(ONE, jnp.ones((3, 5))))
     assert error.what == "Single should be a whole Single, and every array in it has an axis too few"
 

@@ -233,7 +233,7 @@ def test_a_stack_is_not_used_as_one_record(stack: str):
     name = type(STACKS[stack]).__name__
     with pytest.raises(ContractError) as caught:
         STACKS[stack](X)
-    assert f"argument self of {name}.__call__ should be one {name}, and is a batched one" in str(caught.value)
+    assert f"argument self of {name}.__call__ should be a single {name}, and is a stack" in str(caught.value)
     assert "mapping over it with weft.vmap or weft.scan" in str(caught.value)
 
 
@@ -248,7 +248,7 @@ def test_a_function_of_one_record_is_not_given_a_stack():
     def one(conv: weft.Conv, x: Float[Array, "b h w c"]) -> Float[Array, "b h w c"]:
         return conv(x)
 
-    with pytest.raises(ContractError, match="argument conv of one should be one Conv, and is a batched one"):
+    with pytest.raises(ContractError, match="argument conv of one should be a single Conv, and is a stack"):
         weft.jit(one)(STACKS["a convolution"], X)
 
 
