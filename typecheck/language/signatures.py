@@ -104,7 +104,8 @@ def signature_of(
     if isinstance(target, functools.partial):
         target = inspect.unwrap(target.func)
     if inspect.ismethod(target):
-        owner, target = owner or _class_of(target.__self__), target.__func__
+        receiver = target.__self__
+        owner, target = owner or (receiver if isinstance(receiver, type) else type(receiver)), target.__func__
     elif not inspect.isfunction(target) and not inspect.isbuiltin(target) and not isinstance(target, type):
         owner, target = owner or type(target), inspect.unwrap(type(target).__call__)
     scope = Scope(getattr(target, "__globals__", {}), _names_of_function(target, owner, names), owner)
@@ -160,10 +161,6 @@ def _or_none(annotation: Annotation, default: Any) -> Annotation:
     if default is not None or annotation == NONE or isinstance(annotation, Anything | Unresolved):
         return annotation
     return OneOf(tuple(dict.fromkeys((*members_of(annotation), NONE))))
-
-
-def _class_of(value: Any) -> type:
-    return value if isinstance(value, type) else type(value)
 
 
 def _flavour(function: Any) -> Literal["function", "generator", "coroutine", "async generator"]:

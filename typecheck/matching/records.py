@@ -176,7 +176,7 @@ def _check_link(spec: RecordOf, child: str, dim: Any, value: Any, inner: Binding
         outer.origins[dim.name] = Origin(outer.slot, (*outer.path, child), None, inner.origins[child])
 
 
-def is_made_of_fields(cls: Any) -> bool:
+def has_generated_init(cls: Any) -> bool:
     """Whether a class has a generated `__init__` that takes the fields, as a dataclass has."""
     code = getattr(cls.__init__, "__code__", None)
     return code is not None and code.co_filename == "<string>"
@@ -214,7 +214,7 @@ def check_instance(
         slot=slot,
     )
     # A handwritten `__init__` makes one record; a generated one may be called by code that rebuilds a stack.
-    if whole and not is_made_of_fields(cls):
+    if whole and not has_generated_init(cls):
         refuse_stack(solution, value, plan, Bindings(slot))
     _with_numbers(solution.bindings, value, plan)
     return solution

@@ -65,7 +65,7 @@ def _leaf_test(annotation: Annotation) -> IsLeaf | None:
             tests = [test for test in map(_leaf_test, members) if test is not None]
             return (lambda node: any(test(node) for test in tests)) if tests else None
         case TupleOf(items):
-            tests = [_leaf_test(item) or _is_plain_leaf for item in items]
+            tests = [_leaf_test(item) or (lambda node: jax.tree_util.all_leaves([node])) for item in items]
             return lambda node: (
                 isinstance(node, tuple)
                 and len(node) == len(tests)
@@ -88,10 +88,6 @@ def _leaf_test(annotation: Annotation) -> IsLeaf | None:
             return lambda node: node is None
         case _:
             return None
-
-
-def _is_plain_leaf(node: Any) -> bool:
-    return jax.tree_util.all_leaves([node])
 
 
 def _check_structure(spec: TreeOf, actual: Any, value: Any, bindings: Bindings) -> None:

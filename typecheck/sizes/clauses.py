@@ -1,4 +1,4 @@
-"""Conditions on sizes as clauses: a program holds where at least one answer of each clause is the case.
+"""Conditions on sizes as clauses: a program holds where each clause has an answer that is true.
 
 A program reaches a guard on a *way*: after certain answers to earlier questions. So the condition that the guard asks
 for is a disjunction: its own question has the other answer, or one of the earlier questions has.
@@ -27,7 +27,7 @@ class Clause:
     at: str = ""
 
     def allows(self, sizes: Mapping[str, int]) -> bool:
-        """Whether at least one answer is the case at these sizes, or may be, as its dims have no size here."""
+        """Whether an answer is true at these sizes, or may be true because a dim of its question has no size here."""
         return any(not q.dims <= sizes.keys() or q.answer(sizes) is answer for q, answer in self.answers)
 
     def __str__(self) -> str:

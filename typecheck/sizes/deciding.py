@@ -1,8 +1,8 @@
 """Questions of sizes: whether a question has one answer for all sizes, and sizes at which it has the other answer.
 
 Every comparison of sizes is `d = 0` or `d < 0` for a polynomial `d`. Quotients and remainders by numbers vanish when
-each dim is written as `period * t + rest`, once for each rest; what is left is a polynomial in the `t`s, which are 0 or
-more: it is 0 everywhere only if it has no terms, and of one sign where all its coefficients are.
+each dim is written as `period * t + rest`, once for each rest. This gives a polynomial in the `t`s, which are 0 or
+more: it is 0 everywhere only if it has no terms, and has one sign if all its coefficients have.
 """
 
 from __future__ import annotations
