@@ -22,6 +22,11 @@ ROOMS = [
     "typecheck/language",
     "typecheck/calls",
     "typecheck/messages",
+    "tests/typecheck/sizes",
+    "tests/typecheck/matching",
+    "tests/typecheck/language",
+    "tests/typecheck/calls",
+    "tests/typecheck/messages",
 ]
 FILLERS = frozenset(
     [

@@ -144,8 +144,8 @@ def test_an_error_is_cut_to_the_frames_of_the_program(strange: Any):
 def test_instances_in_parts_and_in_stacks_are_no_errors(strange: Any):
     linear = strange.Linear(3, 2)
     stack = jax.tree.map(lambda leaf: jnp.stack([leaf] * 4), linear)
-    assert jax.vmap(lambda one, x: one(x), in_axes=(0, None))(stack, jnp.ones(3)).shape == (4, 2)
-    assert eqx.filter_grad(lambda one: one(jnp.ones(3)).sum())(linear).bias.shape == (2,)
+    assert jax.vmap(lambda layer, x: layer(x), in_axes=(0, None))(stack, jnp.ones(3)).shape == (4, 2)
+    assert eqx.filter_grad(lambda layer: layer(jnp.ones(3)).sum())(linear).bias.shape == (2,)
     assert eqx.combine(*eqx.partition(linear, eqx.is_array)).bias.shape == (2,)
 
 
@@ -184,10 +184,10 @@ def test_what_is_checked_otherwise_or_not_at_all_is_left_alone(strange: Any):
         assert strange.outer(jnp.ones(3)).shape == (2,)
 
 
-@pytest.mark.parametrize("given", [("one", None), ("one", ("beartype", "beartype")), (["one", 3],)], ids=str)
-def test_a_type_checker_in_the_manner_of_jaxtypings_hook_is_refused(given):
+@pytest.mark.parametrize("arguments", [("one", None), ("one", ("beartype", "beartype")), (["one", 3],)], ids=str)
+def test_a_type_checker_in_the_manner_of_jaxtypings_hook_is_refused(arguments):
     with pytest.raises(ImportHookError, match="leave out the type checker"):
-        install_import_hook(*given)
+        install_import_hook(*arguments)
 
 
 def test_a_package_that_is_imported_already_is_refused(strange: Any):

@@ -47,7 +47,7 @@ def test_vmap_is_checked_against_one_example():
 
 
 @pytest.mark.parametrize(
-    ("in_axes", "arguments", "what", "fix"),
+    ("in_axes", "arguments", "message", "fix"),
     [
         (
             (None, 0),
@@ -76,9 +76,9 @@ def test_vmap_is_checked_against_one_example():
         ),
     ],
 )
-def test_batches_and_examples_are_told_apart(in_axes, arguments, what, fix):
+def test_batches_and_examples_are_told_apart(in_axes, arguments, message, fix):
     error = failure(lambda: weft.vmap(apply, in_axes=in_axes)(*arguments))
-    assert error.what == what
+    assert error.what == message
     assert fix in error.fix
     assert error.inside.startswith("vmap(size=")
 
@@ -147,30 +147,30 @@ def test_a_stack_of_layers_is_scanned():
     assert error.inside == "jit > scan(length=4)"
 
 
-def one(x: Float[Array, "n"]) -> Float[Array, "n"]:
+def vector(x: Float[Array, "n"]) -> Float[Array, "n"]:
     return x
 
 
-def two(x: Float[Array, "n m"]) -> Float[Array, "n m"]:
+def matrix(x: Float[Array, "n m"]) -> Float[Array, "n m"]:
     return x
 
 
 @pytest.mark.parametrize(
     ("call", "inside"),
     [
-        (lambda: weft.cond(True, one, two, X), "cond"),
-        (lambda: weft.switch(0, [one, two], X), "switch"),
-        (lambda: weft.while_loop(lambda x: x.sum() < 3, two, X), "while_loop"),
-        (lambda: weft.remat(two)(X), "remat"),
-        (lambda: weft.jit(two)(X), "jit"),
-        (lambda: weft.jvp(two, (X,), (X,)), "jvp"),
-        (lambda: weft.vjp(two, X), "vjp"),
-        (lambda: weft.eval_shape(two, X), "eval_shape"),
+        (lambda: weft.cond(True, vector, matrix, X), "cond"),
+        (lambda: weft.switch(0, [vector, matrix], X), "switch"),
+        (lambda: weft.while_loop(lambda x: x.sum() < 3, matrix, X), "while_loop"),
+        (lambda: weft.remat(matrix)(X), "remat"),
+        (lambda: weft.jit(matrix)(X), "jit"),
+        (lambda: weft.jvp(matrix, (X,), (X,)), "jvp"),
+        (lambda: weft.vjp(matrix, X), "vjp"),
+        (lambda: weft.eval_shape(matrix, X), "eval_shape"),
     ],
 )
 def test_every_transform_checks_the_function_it_is_given(call, inside):
     error = failure(call)
-    assert error.what == "argument x of two should be f32[n,m], and is f32[5]"
+    assert error.what == "argument x of matrix should be f32[n,m], and is f32[5]"
     assert error.inside.startswith(inside)
 
 

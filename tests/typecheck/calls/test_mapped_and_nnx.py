@@ -55,7 +55,7 @@ def four_rows(x: Float[Array, "rows d"]) -> Float[Array, "rows"]:
 
 
 @pytest.mark.parametrize(
-    ("call", "what", "fix", "inside"),
+    ("call", "message", "fix", "inside"),
     [
         (
             lambda: weft.pmap(apply, in_axes=(0, None))(jnp.ones((4, 3, 5)), jnp.ones((4, 5))),
@@ -95,9 +95,9 @@ def four_rows(x: Float[Array, "rows d"]) -> Float[Array, "rows"]:
         ),
     ],
 )
-def test_a_devices_part_is_what_counts(call: Any, what: str, fix: str | None, inside: str):
+def test_a_devices_part_is_what_counts(call: Any, message: str, fix: str | None, inside: str):
     error = failure(call)
-    assert (error.what, error.inside) == (what, inside)
+    assert (error.what, error.inside) == (message, inside)
     assert error.fix is None if fix is None else error.fix.startswith(fix)
 
 
@@ -123,7 +123,7 @@ class Affine(nnx.Module):
         return x @ self.kernel[...]
 
     @contract
-    def one(self, x: Float[Array, "din"]) -> Float[Array, "dout"]:
+    def apply(self, x: Float[Array, "din"]) -> Float[Array, "dout"]:
         return x @ self.kernel[...]
 
     @contract
@@ -170,7 +170,7 @@ def test_what_fits_runs_under_nnx(mode: dict[str, bool]):
 
 
 @pytest.mark.parametrize(
-    ("call", "what", "fix"),
+    ("call", "message", "fix"),
     [
         (
             lambda model: nnx.jit(batched)(model, X),
@@ -199,25 +199,27 @@ def test_what_fits_runs_under_nnx(mode: dict[str, bool]):
             "argument x of Affine.__call__ should be f32[*batch,din=5], and is f32[2,4]",
             None,
         ),
-        (lambda model: model.one(jnp.ones(4)), "argument x of Affine.one should be f32[din=5], and is f32[4]", None),
         (
-            lambda model: nnx.vmap(lambda m, x: m.one(x), in_axes=(None, 0))(model, jnp.ones((2, 4))),
-            "argument x of Affine.one should be f32[din=5], and is f32[4]",
+            lambda model: model.apply(jnp.ones(4)),
+            "argument x of Affine.apply should be f32[din=5], and is f32[4]",
+            None,
+        ),
+        (
+            lambda model: nnx.vmap(lambda m, x: m.apply(x), in_axes=(None, 0))(model, jnp.ones((2, 4))),
+            "argument x of Affine.apply should be f32[din=5], and is f32[4]",
             None,
         ),
     ],
 )
-def test_nnx_transforms_and_methods_are_held_to_annotations(call: Any, what: str, fix: str | None):
+def test_nnx_transforms_and_methods_are_held_to_annotations(call: Any, message: str, fix: str | None):
     error = failure(lambda: call(Affine(5, 3)))
-    assert error.what == what
+    assert error.what == message
     assert fix is None or error.fix.startswith(fix)
 
 
 def test_where_an_objects_dim_was_bound_is_said():
-    error = failure(lambda: Affine(5, 3).one(jnp.ones(4)))
-    assert any(
-        'din = 5 from field Affine.kernel: Param[Float[Array, "din dout"]] is f32[5,3]' in one for one in [str(error)]
-    )
+    error = failure(lambda: Affine(5, 3).apply(jnp.ones(4)))
+    assert 'din = 5 from field Affine.kernel: Param[Float[Array, "din dout"]] is f32[5,3]' in str(error)
     assert f"{__file__.rpartition('/')[2]}:" in str(error)
 
 

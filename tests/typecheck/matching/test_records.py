@@ -107,7 +107,9 @@ def test_children_in_containers_are_checked_by_class():
 
 def test_a_stacked_record_has_a_type():
     assert Deep(stack(4, 3, 5)).layers.weight.shape == (4, 3, 5)
-    with pytest.raises(ContractError, match=r"field Linear.weight should have the leading axes 'depth' in front of f32"):
+    with pytest.raises(
+        ContractError, match=r"field Linear.weight should have the leading axes 'depth' in front of f32"
+    ):
         Deep(linear(3, 5))
     with pytest.raises(ContractError, match=r"field Linear.bias should be f32\[out=3\], and is f32\[4,2\]"):
         Deep(unchecked(jnp.ones((4, 3, 5)), jnp.ones((4, 2))))

@@ -121,12 +121,12 @@ def test_a_model_of_stacked_blocks_is_used_as_if_it_had_one():
 
 
 def test_each_of_a_stack_is_a_whole_record_inside_of_vmap_and_scan():
-    def one(block: Block, x: Float[Array, "b h w c"]) -> Float[Array, "b h w c"]:
+    def apply(block: Block, x: Float[Array, "b h w c"]) -> Float[Array, "b h w c"]:
         return block(x)[0]
 
-    assert weft.vmap(one, in_axes=(0, None))(BLOCKS, X).shape == (5, 2, 6, 6, 4)
+    assert weft.vmap(apply, in_axes=(0, None))(BLOCKS, X).shape == (5, 2, 6, 6, 4)
     shared = STACKS["shares statistics"]
-    assert weft.vmap(one, in_axes=(SHARED, None))(shared, X).shape == (5, 2, 6, 6, 4)
+    assert weft.vmap(apply, in_axes=(SHARED, None))(shared, X).shape == (5, 2, 6, 6, 4)
 
 
 def test_what_a_function_makes_may_be_a_stack():
@@ -245,11 +245,11 @@ def test_a_stack_without_biases_is_not_used_as_one_either():
 
 
 def test_a_function_of_one_record_is_not_given_a_stack():
-    def one(conv: weft.Conv, x: Float[Array, "b h w c"]) -> Float[Array, "b h w c"]:
+    def convolve(conv: weft.Conv, x: Float[Array, "b h w c"]) -> Float[Array, "b h w c"]:
         return conv(x)
 
-    with pytest.raises(ContractError, match="argument conv of one should be a single Conv, and is a stack"):
-        weft.jit(one)(STACKS["a convolution"], X)
+    with pytest.raises(ContractError, match="argument conv of convolve should be a single Conv, and is a stack"):
+        weft.jit(convolve)(STACKS["a convolution"], X)
 
 
 # ---- slips are found ------------------------------------------------------------------------------------------------
@@ -268,7 +268,7 @@ def narrower(array: Array) -> Array:
 
 
 @pytest.mark.parametrize(
-    ("where", "change", "what"),
+    ("where", "change", "message"),
     [
         (lambda b: b.scale, narrower, "field Block.table.a should be f32[5,c=2], and is f32[5,4]"),
         (lambda b: b.scale, shorter, "field Block.scale should be f32[5,c], and is f32[2,4]"),
@@ -283,13 +283,13 @@ def narrower(array: Array) -> Array:
         (lambda b: b.conv, lambda conv: jax.tree.map(shorter, conv), "field Conv.kernel should be f32[5,*window"),
     ],
 )
-def test_a_field_that_is_not_like_the_others_of_its_stack_is_found(where, change, what):
+def test_a_field_that_is_not_like_the_others_of_its_stack_is_found(where, change, message):
     with mode("off"):
         broken = eqx.tree_at(where, BLOCKS, change(where(BLOCKS)))
     for call in (lambda: weft.jit(lambda m: m)(broken), lambda: weft.jit(depth)(Model(broken, head(KEY)))):
         with pytest.raises(ContractError) as caught:
             call()
-        assert caught.value.what.startswith(what)
+        assert caught.value.what.startswith(message)
 
 
 def depth(model: Model) -> int:
