@@ -37,7 +37,5 @@ def is_key_by_name(parameter: Parameter) -> bool:
 
 def _is_unsaid(annotation: Annotation) -> bool:
     """Whether an annotation says at most that the value is an array, without dtype and shape."""
-    return annotation != NONE and all(
-        member in (Anything(), NONE, ArrayOf(jax.Array, ANY_DTYPE, Shape.parse("...")))
-        for member in members_of(annotation)
-    )
+    unsaid = (Anything(), NONE, ArrayOf(jax.Array, ANY_DTYPE, Shape.parse("...")))
+    return annotation != NONE and all(member in unsaid for member in members_of(annotation))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import itertools
-from collections import Counter
 from collections.abc import Callable, Iterator
 from types import FunctionType
 
@@ -61,10 +59,10 @@ def names_of_signature(signature: Signature, of_records: bool = True) -> frozens
     return frozenset().union(*(names_in(annotation, of_records) for annotation in annotations))
 
 
-def names_used_together(signature: Signature) -> tuple[frozenset[str], ...]:
+def name_groups(signature: Signature) -> tuple[frozenset[str], ...]:
     """The sets of dims that one array names: a set for each array with several, of a function and its class."""
-    of_arrays = map(_names_of_arrays, _annotations_of(signature))
-    return tuple(dict.fromkeys(names for names in itertools.chain.from_iterable(of_arrays) if len(names) > 1))
+    annotations = _annotations_of(signature)
+    return tuple(dict.fromkeys(names for a in annotations for names in _names_of_arrays(a) if len(names) > 1))
 
 
 def _annotations_of(signature: Signature) -> tuple[Annotation, ...]:
@@ -104,5 +102,4 @@ def products_in(signature: Signature) -> tuple[tuple[str, ...], ...]:
     )
     orders = [names for names in split if all(name.isidentifier() for name in names)]
     # A program with `h*w` in one place and `w*h` in another uses both orders, so neither is the right one.
-    counts = Counter(tuple(sorted(names)) for names in orders)
-    return tuple(names for names in orders if counts[tuple(sorted(names))] == 1)
+    return tuple(names for names in orders if sum(sorted(names) == sorted(order) for order in orders) == 1)

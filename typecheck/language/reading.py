@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import collections.abc as abc
 import dataclasses
-import itertools
 import sys
 import types
 import typing
@@ -99,7 +98,7 @@ def read(hint: Any, scope: Scope = Scope()) -> Annotation:
     if origin in (Union, types.UnionType):
         members = (read(argument, scope) for argument in arguments)
         # A nested union is flattened, so that a check tries each member once and an error lists them in one line.
-        return OneOf(tuple(dict.fromkeys(itertools.chain.from_iterable(map(members_of, members)))))
+        return OneOf(tuple(dict.fromkeys(part for member in members for part in members_of(member))))
     if origin in (Literal, typing_extensions.Literal):
         return LiteralOf(arguments)
     if hint in (typing.Self, typing_extensions.Self):

@@ -38,11 +38,7 @@ def below(known: Mapping[str, Written], others: Mapping[str, Written]) -> list[s
     names = {name for classes in known.values() for name in classes}
     remaining, modules = dict(others), list[str]()
     # A subclass of one round may be the base of a class in a module that an earlier round passed over.
-    while further := [
-        module
-        for module, classes in remaining.items()
-        if names & {base for bases in classes.values() for base in bases}
-    ]:
+    while further := [module for module, bases in remaining.items() if names & set[str]().union(*bases.values())]:
         for module in further:
             names |= remaining.pop(module).keys()
         modules += further

@@ -200,7 +200,7 @@ def settle(bindings: Bindings, *, finally_: bool) -> None:
         entry = bindings.pending[0]
         if isinstance(entry, PendingStructure):
             raise AnnotationError(
-                entry.unbound, fix='give one argument a structure of that name alone: PyTree[..., "T"]'
+                entry.unbound, fix='annotate one argument with that structure alone: PyTree[..., "T"]'
             )
         # The last evaluation raises UnboundDim, whose message names the dim that nothing binds.
         entry.dim.evaluate(bindings.sizes, bindings.arguments())
@@ -263,11 +263,10 @@ def _of_leaf(dim: Any, bindings: Bindings) -> str:
     """The key of a dim that differs from leaf to leaf, made of its name and the leaf that is being checked."""
     trees = bindings.leaf.count(":")
     if trees != 1:  # jaxtyping refuses these as well: with two trees, the name could mean the leaf of either
-        count = "two are" if trees else "none is"
-        raise AnnotationError(
-            f"the dim '{dim}' has a size for each leaf of a PyTree, so it must be inside of exactly one PyTree with a "
-            f'structure, as PyTree[..., "T"]; here {count} around it'
+        problem = (
+            f"the dim '{dim}' has a size for each leaf, so it must be inside of one PyTree with a structure, such as "
         )
+        raise AnnotationError(problem + f'PyTree[..., "T"]; here {"two are" if trees else "none is"} around it')
     return bindings.leaf + dim.name
 
 

@@ -183,7 +183,7 @@ def has_generated_init(cls: Any) -> bool:
 
 
 def check_instance(
-    value: Any, policy: Policy, *, whole: bool = False, constructed_with: Mapping[str, Any] | None = None
+    value: Any, policy: Policy, *, whole: bool = False, arguments: Mapping[str, Any] | None = None
 ) -> Solution:
     """Checks a record against its own annotations, with everything inside; returns its dims.
 
@@ -194,7 +194,7 @@ def check_instance(
         value: the record.
         policy: how it is matched.
         whole: whether the record was just constructed.
-        constructed_with: the arguments of its constructor; see `start`.
+        arguments: the arguments of its constructor; see `start`.
 
     Raises:
         Mismatch: for the first field that does not fit its annotation, or contradicts another field.
@@ -204,14 +204,7 @@ def check_instance(
     plan = record_plan(cls, policy)
     sparse = plan.form.partial and not whole
     solution = solution_of(
-        value,
-        plan,
-        plan.inside,
-        whole=True,
-        sparse=sparse,
-        shares=not whole,
-        constructed_with=constructed_with,
-        slot=slot,
+        value, plan, plan.inside, whole=True, sparse=sparse, shares=not whole, arguments=arguments, slot=slot
     )
     # A handwritten `__init__` makes one record; a generated one may be called by code that rebuilds a stack.
     if whole and not has_generated_init(cls):

@@ -88,7 +88,7 @@ def start(
     values: Mapping[str, Any],
     slot: Slot,
     sparse: bool,
-    constructed_with: Mapping[str, Any] | None = None,
+    arguments: Mapping[str, Any] | None = None,
 ) -> Bindings:
     """A new scope for a record, in which integers already bind the dims of their names.
 
@@ -105,7 +105,7 @@ def start(
                 bindings.origins[field.name] = Origin(field, (), None, value)
     else:
         named = names_of_fields(plan.cls)
-        numbers = {**(constructed_with or {}), **numbers_of(record, plan)}
+        numbers = {**(arguments or {}), **numbers_of(record, plan)}
         bind_numbers(bindings, {name: number for name, number in numbers.items() if name in named}, plan.cls)
     return bindings
 
@@ -161,7 +161,7 @@ def solution_of(
     whole: bool = False,
     sparse: bool = True,
     shares: bool = True,
-    constructed_with: Mapping[str, Any] | None = None,
+    arguments: Mapping[str, Any] | None = None,
     slot: Slot = NO_SLOT,
 ) -> Solution:
     """The dims of a record, and the stack that the record is, if any.
@@ -172,7 +172,7 @@ def solution_of(
         checks: the fields to check.
         outer: the stack around the record.
         whole: whether the insides of child records are checked as well.
-        sparse, constructed_with: as in `scope_of`, `start`.
+        sparse, arguments: as in `scope_of`, `start`.
         shares: as in `solve`.
         slot: the argument or field that is being checked.
 
@@ -183,7 +183,7 @@ def solution_of(
     rows = rows_of(plan, checks, values, outer, sparse, whole=whole)
     return solve(
         rows,
-        lambda: start(record, plan, values, slot, sparse, constructed_with),
+        lambda: start(record, plan, values, slot, sparse, arguments),
         outer,
         shares=shares,
         last=plan.policy.settles,

@@ -132,8 +132,7 @@ ROWS = (
     Row(
         _RANK,
         slips.of_stack,
-        "all axes but the first fit: in a stack of records, as weft.vmap over a constructor makes it, all arrays must "
-        "have that axis",
+        "all axes but the first fit: in a stack of records (weft.vmap over a constructor), all arrays must have it",
     ),
     Row(_RANK, slips.of_loop, _OF_LOOP),
     Row(_RANK, slips.of_mapped, _OF_MAPPED),
@@ -162,11 +161,7 @@ ROWS = (
         "axis {axis} is split over {over}, so a shard has {size} of {expected}: do not split it in in_specs",
     ),
     Row(_SIZE, slips.transposed, "its axes look transposed: {x}.transpose({order}) fits", "{x}.transpose({order})"),
-    Row(
-        _SIZE,
-        slips.transposed_origin,
-        "{bound} has the shape {shape} and looks transposed: its transpose fits {fits}",
-    ),
+    Row(_SIZE, slips.transposed_origin, "{bound} of shape {shape} looks transposed: its transpose fits {fits}"),
     Row(
         _SIZE,
         slips.channels_first,

@@ -249,7 +249,7 @@ class Watch:
         if not is_users(file_of(type(record)), self.own):
             return
         try:
-            check_instance(record, PROOF, whole=whole, constructed_with=given)
+            check_instance(record, PROOF, whole=whole, arguments=given)
         except AnnotationError:
             return
         except Mismatch as mismatch:

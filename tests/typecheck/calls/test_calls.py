@@ -367,7 +367,7 @@ def test_a_dim_that_differs_from_leaf_to_leaf_stands_in_a_tree():
     @contract
     def f(x: Float[Array, "?n"]) -> None: ...
 
-    with pytest.raises(AnnotationError, match=r"'\?n' has a size for each leaf .*\"T\"\]; here none is around it"):
+    with pytest.raises(AnnotationError, match=r"'\?n' has a size for each leaf, .*\"T\"\]; here none is around it"):
         f(jnp.ones(2))
 
 

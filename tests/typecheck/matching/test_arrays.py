@@ -139,4 +139,4 @@ def test_a_structure_that_nothing_binds_is_told_how_it_is_bound():
 
     with pytest.raises(AnnotationError, match="nothing binds the structure 'T'") as caught:
         function(([1],))
-    assert 'give one argument a structure of that name alone: PyTree[..., "T"]' in caught.value.fix
+    assert 'annotate one argument with that structure alone: PyTree[..., "T"]' in caught.value.fix

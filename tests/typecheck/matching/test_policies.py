@@ -110,9 +110,9 @@ def test_a_proof_takes_any_integer_for_the_dim_that_it_is_called_like():
 
 
 def test_what_a_constructor_was_given_stands_for_the_dims_of_its_names():
-    check_instance(linear(2, 3), PROOF, whole=True, constructed_with={"in": 3, "out": 2})
+    check_instance(linear(2, 3), PROOF, whole=True, arguments={"in": 3, "out": 2})
     with pytest.raises(Mismatch) as caught:
-        check_instance(linear(2, 3), PROOF, whole=True, constructed_with={"in": 4})
+        check_instance(linear(2, 3), PROOF, whole=True, arguments={"in": 4})
     assert (caught.value.reason, caught.value.expected) == ("size", 4)
 
 
