@@ -26,7 +26,7 @@ from weft.typecheck.proofs.under_needs import Written, written_under
 from weft.typecheck.proofs.variations import Found
 from weft.typecheck.proofs.violations import in_short
 from weft.typecheck.proofs.whose import is_users
-from weft.typecheck.sizes.clauses import Answer, Clause, beside
+from weft.typecheck.sizes.clauses import Answer, Clause, with_clause
 from weft.typecheck.sizes.deciding import Question, otherwise, question_of
 from weft.typecheck.sizes.polynomials import constant, dims_of, plus
 from weft.typecheck.sizes.space import Space
@@ -242,7 +242,7 @@ class _Variant:
                 found.needs = at_least(*written[0], found.needs)
                 return
             clause = Clause((written[0], *others), at_guard(plain))
-            found.needs = dataclasses.replace(found.needs, asked=beside(found.needs.asked, clause))
+            found.needs = dataclasses.replace(found.needs, asked=with_clause(found.needs.asked, clause))
         elif (one, 2) not in found.needs.least:
             found.needs = found.needs.plus(least=(one, 2))
 
