@@ -166,7 +166,7 @@ class _Writer:
         """One term of a polynomial: its coefficient and free dims, times its divisions and remainders."""
         symbols = Counter(part for part in monomial if isinstance(part, str))
         atoms = (part for part in monomial if isinstance(part, Atom))
-        words = [f"{self._closed(dict(atom.left))}{atom.op}{self._closed(dict(atom.right))}" for atom in atoms]
+        words = [f"{self._closed(dict(atom.dividend))}{atom.op}{self._closed(dict(atom.divisor))}" for atom in atoms]
         if not words or symbols or number != 1:
             return "*".join([self._named(number, symbols), *(f"({word})" for word in words)])
         return words[0] if len(words) == 1 else "*".join(f"({word})" for word in words)
