@@ -113,19 +113,19 @@ def judged(unit: Unit, settings: Settings, steps: Steps | None = None) -> Iterat
         unreadable: dict[str, Exception] = {}
         recorded = Recorded(unit, module, settings)
         things = [*definitions(module, unreadable)]
-        for name, error in unreadable.items():
-            if _is_asked(name, settings):
-                yield _crash((name, shown(unit.file), 0), error)
-        for name, thing in things:
-            if _is_asked(name, settings):
-                yield from _definition(unit, name, thing, settings, steps, recorded)
-        for name, thing in unjudged(module, things):
-            if _is_asked(name, settings):
-                file, line = place_of(thing)
-                yield one_line("unbuilt", shown(file), line, name, f"not checked: {PRIVATE}", "private")
-        for name, function, owner in recorded.recorded_only():
-            if _is_asked(name, settings):
-                yield from _recorded(unit, name, function, owner, settings, steps, recorded)
+
+        def asked(named: Iterable[Any]) -> Iterator[Any]:
+            return (entry for entry in named if re.search(settings.only or "", entry[0]))
+
+        for name, error in asked(unreadable.items()):
+            yield _crash((name, shown(unit.file), 0), error)
+        for name, thing in asked(things):
+            yield from _definition(unit, name, thing, settings, steps, recorded)
+        for name, thing in asked(unjudged(module, things)):
+            file, line = place_of(thing)
+            yield one_line("unbuilt", shown(file), line, name, f"not checked: {PRIVATE}", "private")
+        for name, function, owner in asked(recorded.recorded_only()):
+            yield from _recorded(unit, name, function, owner, settings, steps, recorded)
 
 
 @contextlib.contextmanager
@@ -156,19 +156,14 @@ def _recorded(
     unit: Unit, name: str, function: Any, owner: type | None, settings: Settings, steps: Steps, recorded: Recorded
 ) -> Iterator[Checked]:
     """The verdict for a function from its recorded calls alone."""
-    file, line = place_of(inspect.unwrap(function))
-    reason = skip_reason(file, line) or (skip_reason(*place_of(owner)) if owner is not None else None)
-    if reason is not None or not steps.enter((name, file, line)):
+    plain = inspect.unwrap(function)
+    place = name, *place_of(plain)
+    if any(skip_reason(*place_of(thing)) for thing in (plain, owner) if thing) or not steps.enter(place):
         return
     key = f"{unit.module}:{name.partition('.')[0]}"
     yield Checked(targets=(key,))
     dims, budget = settings.dims.get(key, {}), Budget(settings.trials, settings.seconds)
-    place = name, file, line
     yield from _verdict(steps, place, settings, lambda: recorded.contract(name, function, owner, dims, budget))
-
-
-def _is_asked(name: str, settings: Settings) -> bool:
-    return settings.only is None or re.search(settings.only, name) is not None
 
 
 def _definition(
@@ -181,11 +176,7 @@ def _definition(
     if not steps.enter(place) and steps.has_ended_a_worker:
         return
     yield Checked(targets=(key,))
-    skipped = _skipped(place)
-    if skipped is not None:
-        yield skipped
-        return
-    proofs = guarded(steps, place, settings.strict, lambda: proofs_in(thing, settings, key))
+    proofs = _skipped(place) or guarded(steps, place, settings.strict, lambda: proofs_in(thing, settings, key))
     if isinstance(proofs, Checked):
         yield proofs
         return
