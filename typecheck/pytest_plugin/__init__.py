@@ -134,15 +134,10 @@ def _record(config: pytest.Config, named: str) -> None:
     """
     names = [name for name in named.split(",") if name] or _packages_of(config.rootpath)
     # `--weft-record tests` would record the tests themselves.
-    wrong = [
-        name for name in names if not all(part.isidentifier() for part in name.split(".")) or _is_of_tests(Path(name))
-    ]
+    wrong = [n for n in names if not all(map(str.isidentifier, n.split("."))) or _is_of_tests(Path(n))]
     if wrong or not names:
-        why = (
-            f"{wrong[0]!r} is not a package to record"
-            if wrong
-            else f"{config.rootpath} has no package, here or below `src`"
-        )
+        why = f"{config.rootpath} has no package, here or below `src`"
+        why = f"{wrong[0]!r} is not a package to record" if wrong else why
         raise pytest.UsageError(f"--weft-record: {why}; name the packages to record: --weft-record=PACKAGE,...")
     from weft.typecheck.calls.importing import ImportHookError
     from weft.typecheck.recording.recorder import Recorder
