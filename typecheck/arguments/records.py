@@ -109,7 +109,7 @@ def build_module(builder: Builder, cls: type, place: str, scope: Scope, passed: 
 
 
 def _maker_of(builder: Builder, cls: type, place: str, scope: Scope) -> Signature | None:
-    """The class method or function that the assignment has make an instance; None if the class itself does."""
+    """The class method or function by which the assignment makes an instance; None if it calls the class."""
     # In a stack each array gets further axes in front, and a class method would have to be mapped for them.
     makers = () if scope.lead else makers_of(cls)
     if makers:
