@@ -69,7 +69,7 @@ def changes_of(reader: Reader) -> Changes:
 
 
 def _leave(reader: Reader, node: cst.CSTNode, changes: Changes, why: str, fix: str) -> None:
-    changes.left.append(Finding(reader.source.path, reader.line(node), written(node)[:60], why, fix))
+    changes.findings.append(Finding(reader.source.path, reader.line(node), written(node)[:60], why, fix))
 
 
 def _import_from(reader: Reader, node: cst.ImportFrom, changes: Changes) -> None:

@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     done = migrated(project, (options.library,) if options.library else LIBRARIES)
     for path, (before, after) in done.files.items():
         print(diff(_shown(path).lstrip("/"), before, after), end="")
-    for finding in sorted(done.left):
+    for finding in sorted(done.findings):
         print(finding.shown(f"{_shown(finding.file)}{project.place(finding.file, finding.line)}"), file=sys.stderr)
     if options.write:
         try:
@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         except OSError as error:
             print(f"weft migrate: nothing is written: {error}", file=sys.stderr)
             return 2
-    print(_summary(len(done.files), len(done.left), options.write), file=sys.stderr)
+    print(_summary(len(done.files), len(done.findings), options.write), file=sys.stderr)
     return 0
 
 
@@ -65,6 +65,6 @@ def _shown(path: Path) -> str:
     return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else path.as_posix()
 
 
-def _summary(files: int, left: int, is_written: bool) -> str:
+def _summary(files: int, findings: int, is_written: bool) -> str:
     verb = "changed" if is_written else "to change (--write changes them)"
-    return f"{files} file{'s' * (files != 1)} {verb}, {left} thing{'s' * (left != 1)} left"
+    return f"{files} file{'s' * (files != 1)} {verb}, {findings} thing{'s' * (findings != 1)} left"

@@ -41,13 +41,13 @@ class SharedConstructor(Module):
             cls.__init__ = own
 
 
-def check_options(layer: object, given: Mapping[str, Any], known: Any) -> None:
+def check_options(layer: object, options: Mapping[str, Any], known: Any) -> None:
     """Refuses unknown options before a layer passes its options on to another constructor.
 
     Raises:
         TypeError: in Python's words, naming the layer.
     """
-    for name in given.keys() - known.__optional_keys__:
+    for name in options.keys() - known.__optional_keys__:
         raise TypeError(f"{type(layer).__name__}.__init__() got an unexpected keyword argument {name!r}")
 
 

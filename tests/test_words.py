@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 # The packages whose names hold to this; add a package when its names do.
-ROOMS = ["core", "transforms"]
+ROOMS = ["core", "transforms", "modules", "nnx", "migrate", "examples", "benchmarks"]
 FILLERS = frozenset(
     [
         "one",
@@ -35,8 +35,9 @@ FILLERS = frozenset(
 )
 # A function called `_itself` returns its argument, which the name says, but not what for.
 ENDINGS = ("_itself",)
-# Python's own name for the second operand of a comparison, and the public name of a part of every error.
-CONVENTIONS = {"other": "__eq__", "what": "__init__"}
+# Python's own name for the second operand of a comparison, parameters that flax.nnx's public functions name so, and the
+# public name of a part of every error.
+CONVENTIONS = {"other": ("__eq__", "copy_from", "diff", "with_matching_outer_index"), "what": ("__init__",)}
 
 
 def long_lived_fillers(source: str) -> Iterator[tuple[int, str]]:
@@ -51,7 +52,7 @@ def long_lived_fillers(source: str) -> Iterator[tuple[int, str]]:
         names = [*_names(function)]
         bound = {name: line for line, name, is_bound in reversed(names) if is_bound and is_filler(name)}
         for name, first in bound.items():
-            is_convention = getattr(function, "name", None) == CONVENTIONS.get(name, "")
+            is_convention = getattr(function, "name", None) in CONVENTIONS.get(name, ())
             if not is_convention and any(used == name and line > first for line, used, _ in names):
                 yield first, name
 

@@ -236,7 +236,7 @@ class MultiHeadAttention(Module, Generic[C]):
         source, cache = x if context is None else context, self.cache
         queries = self._heads(self.query, x, self.num_heads, self.query_norm)
         keys = self._heads(self.key, source, self.num_kv_heads, self.key_norm)
-        held = self._heads(self.value, source if values is None else values, self.num_kv_heads, None)
+        value_heads = self._heads(self.value, source if values is None else values, self.num_kv_heads, None)
         if cache is not None:
             check_room(cache, keys, context is not None or values is not None)
         places = None if cache is None else steps_behind(cache.index, x.shape[-2])
@@ -246,13 +246,13 @@ class MultiHeadAttention(Module, Generic[C]):
             queries, keys = self.rope(queries, steps), self.rope(keys, steps if context is None else None)
         causal, window, successor = self.causal, self.window, None
         if cache is not None:
-            queries, keys, held, known, successor = step_of(cache, queries, keys, held, window)
+            queries, keys, value_heads, known, successor = step_of(cache, queries, keys, value_heads, window)
             # The user's mask is over all places of the cache, and can only hide more of them.
             mask = known if mask is None else known & _broad("mask", mask, queries, keys)
             # The mask of the cache has both, by positions in the cache. The op would count queries from 0.
             causal, window = False, None
         bias = self._biased(bias, queries, keys, places, positions)
-        y = self._attend(queries, keys, held, mask, bias, causal, window, key, inference)
+        y = self._attend(queries, keys, value_heads, mask, bias, causal, window, key, inference)
         y = self.out(jnp.reshape(y, (*y.shape[:-2], self.num_heads * self.head_features)))
         return y if successor is None else (y, self.replace(cache=successor))
 
@@ -340,7 +340,7 @@ class MultiHeadAttention(Module, Generic[C]):
             )
         made = [record for _, record in records_in((self.key, self.value)) if isinstance(record, Linear)]
         if dtype is None:
-            dtype = next((one.dtype or one.kernel.dtype for one in made), jnp.float32)
+            dtype = next((layer.dtype or layer.kernel.dtype for layer in made), jnp.float32)
         cache = KeyValueCache(max_length, self.num_kv_heads, self.head_features, batch=batch, dtype=dtype)
         # In a `Stack` each array has an axis of layers in front, which the cache needs, too: each layer has its own
         # keys.
@@ -382,7 +382,7 @@ def _window(window: int | Sequence[int] | None) -> tuple[int, int] | None:
     return cast("tuple[int, int]", sides)
 
 
-def _broad(what: str, array: Any, query: Any, key: Any) -> Any:
+def _broad(name: str, array: Any, query: Any, key: Any) -> Any:
     """Gives a mask or bias all axes of the weights; refuses shapes whose axes would be ambiguous."""
     shape = (*query.shape[:-3], query.shape[-2], query.shape[-3], key.shape[-3])
     array = jnp.asarray(array)
@@ -393,10 +393,10 @@ def _broad(what: str, array: Any, query: Any, key: Any) -> Any:
     fits = array.ndim == len(shape) and all(mine in (1, size) for mine, size in zip(array.shape, shape, strict=True))
     if not fits:
         raise AxisError(
-            f"the {what} of attention is (q, kv) or (*batch, heads, q, kv), with sizes of one where it broadcasts",
-            at=f"{what}: {array.shape}, weights: {shape}",
-            fix=f"for one of (*batch, q, kv), {what}[..., None, :, :]",
+            f"the {name} of attention is (q, kv) or (*batch, heads, q, kv), with sizes of one where it broadcasts",
+            at=f"{name}: {array.shape}, weights: {shape}",
+            fix=f"for one of (*batch, q, kv), {name}[..., None, :, :]",
         )
-    if (array.dtype == jnp.bool_) != (what == "mask"):
-        raise AxisError(f"a mask is of bools and a bias of floats, and this {what} is of {array.dtype.name}")
+    if (array.dtype == jnp.bool_) != (name == "mask"):
+        raise AxisError(f"a mask is of bools and a bias of floats, and this {name} is of {array.dtype.name}")
     return array

@@ -217,11 +217,11 @@ def load_exported(data: bytes, *, out: Any = None) -> Exported:  # weft: skip(it
     # JAX's part is cut off, although its flatbuffer would ignore the notes behind it.
     program = jax_export.deserialize(bytearray(data[:start]))
     like = None if out is None else take_apart(out)[0]
-    given = jax.tree.unflatten(program.out_tree, program.out_avals)
-    if like is not None and (other := given.keys() ^ set(map(_name, like.paths))):
+    returned = jax.tree.unflatten(program.out_tree, program.out_avals)
+    if like is not None and (unmatched := returned.keys() ^ set(map(_name, like.paths))):
         raise StructureError(
             "`out` is not like what the function returns: these are in one of them",
-            at=sorted(other),
+            at=sorted(unmatched),
             fix="pass arrays in the places of these",
         )
     return Exported(program, json.loads(data[start:end]), like)

@@ -158,8 +158,8 @@ def fit(offer: Offer, wanted: Mapping[str, Any], here: Mapping[str, Description]
     lines: list[str] = []
     if options.strict and offer.told:
         # An array where the other has configuration, such as None, is said once, below.
-        told = {name: one for name, one in offer.told.items() if paths[name] not in wanted}
-        differing = {path: one for path, one in here.items() if path not in entries}
+        told = {name: value for name, value in offer.told.items() if paths[name] not in wanted}
+        differing = {path: value for path, value in here.items() if path not in entries}
         lines += differing_configuration(told, differing, paths, options.partial or options.rename is not None)
     targets: dict[str, Target] = {}
     for name in sorted({*wanted, *entries}):

@@ -82,7 +82,7 @@ class Metric(Module):
         """Returns a metric of this kind that has counted one batch only."""
 
     @abc.abstractmethod
-    def of_both(self, other: Any) -> Self:
+    def of_both(self, metric: Any) -> Self:
         """Returns the metric of everything that this metric and another have counted."""
 
     @abc.abstractmethod
@@ -107,20 +107,20 @@ class Metric(Module):
         batch = self.of_batch(lax.stop_gradient(arguments), mask)
         return self.merge(batch if axis_name is None else batch.all_reduce(axis_name))
 
-    def merge(self, other: Self) -> Self:
+    def merge(self, metric: Self) -> Self:
         """Returns the metric of everything that both metrics have counted.
 
         Raises:
             MetricError: if the other metric has another class or other options.
         """
-        if type(self) is not type(other) or jax.tree.structure(self) != jax.tree.structure(other):
-            mine, others = type(self).__qualname__, type(other).__qualname__
+        if type(self) is not type(metric) or jax.tree.structure(self) != jax.tree.structure(metric):
+            mine, theirs = type(self).__qualname__, type(metric).__qualname__
             raise MetricError(
-                f"a {mine} merges with one of the same make, not with this {others}",
-                at=[str(jax.tree.structure(self)), str(jax.tree.structure(other))],
-                fix="make both alike, with the same names and options",
+                f"a {mine} merges with a metric of the same class, names and options, not with this {theirs}",
+                at=[str(jax.tree.structure(self)), str(jax.tree.structure(metric))],
+                fix="construct both in the same way",
             )
-        return self.of_both(other)
+        return self.of_both(metric)
 
     def reset(self) -> Self:
         """Returns the same metric with nothing counted."""
@@ -190,9 +190,9 @@ class Average(Metric):  # weft: skip(the names of arguments are given at run tim
         values, mask, count = _counted(arguments[self.argname], mask, self.argname)
         return self.replace(total=_masked_sum(values, mask, self.total.dtype), count=count)
 
-    def of_both(self, other: Any) -> Self:
+    def of_both(self, metric: Any) -> Self:
         """The average of both's values together."""
-        return self.replace(total=add_sums(self.total, other.total), count=add_counts(self.count, other.count))
+        return self.replace(total=add_sums(self.total, metric.total), count=add_counts(self.count, metric.count))
 
     def compute(self) -> Float[Array, ""]:
         """The average; NaN of nothing."""
@@ -306,19 +306,19 @@ class Welford(Metric):  # weft: skip(the names of arguments are given at run tim
         mean = add_sums(jnp.stack([offset, jnp.zeros((), dtype)]), jnp.stack([shift, jnp.zeros((), dtype)]))
         return self.replace(count=count, mean=mean, m2=jnp.where(mended[0] < 0, jnp.zeros_like(mended), mended))
 
-    def of_both(self, other: Any) -> Self:
+    def of_both(self, metric: Any) -> Self:
         """The statistics of both's values together."""
-        dtype, count = self.mean.dtype, add_counts(self.count, other.count)
-        mine, theirs, both = (rounded(count_as_sum(one, dtype)) for one in (self.count, other.count, count))
+        dtype, count = self.mean.dtype, add_counts(self.count, metric.count)
+        mine, theirs, both = (rounded(count_as_sum(one, dtype)) for one in (self.count, metric.count, count))
         none = jnp.zeros((), dtype)
         # Two empty metrics would divide 0 by 0, and NaN would stay in the mean for ever.
         share = jnp.where(both > 0, theirs / both, none)
-        difference = rounded(add_sums(other.mean, -self.mean))
+        difference = rounded(add_sums(metric.mean, -self.mean))
         # The correction is small compared with the mean, so one float is exact enough for it.
         mean = add_sums(self.mean, jnp.stack([difference * share, none]))
-        m2 = add_sums(add_sums(self.m2, other.m2), jnp.stack([difference * difference * mine * share, none]))
+        m2 = add_sums(add_sums(self.m2, metric.m2), jnp.stack([difference * difference * mine * share, none]))
         # An empty metric takes the other's mean, which is a pair: the correction would round it to one float.
-        return self.replace(count=count, mean=jnp.where(mine > 0, mean, other.mean), m2=m2)
+        return self.replace(count=count, mean=jnp.where(mine > 0, mean, metric.mean), m2=m2)
 
     def compute(self) -> Statistics:
         """Mean, standard error of the mean, and standard deviation (of the values, not of a sample)."""
@@ -376,9 +376,9 @@ class MultiMetric(Metric):  # weft: skip(the names of arguments are given at run
             }
         )
 
-    def of_both(self, other: Any) -> Self:
+    def of_both(self, metric: Any) -> Self:
         """Each merged with the other's of that name."""
-        return self.replace(metrics={name: one.merge(other.metrics[name]) for name, one in self.metrics.items()})
+        return self.replace(metrics={name: one.merge(metric.metrics[name]) for name, one in self.metrics.items()})
 
     def compute(self) -> dict[str, Any]:
         """What comes of each, by name."""

@@ -148,7 +148,7 @@ class _Return:
         self.output = output
         # From each cast array to its original, by identity: a parameter that comes out unchanged is the master, and not
         # a cast of its cast.
-        self.given = {id(b): a for a, b in zip(jax.tree.leaves(arguments), jax.tree.leaves(low), strict=True)}
+        self.original_of = {id(b): a for a, b in zip(jax.tree.leaves(arguments), jax.tree.leaves(low), strict=True)}
         self.records: dict[Any, list[tuple[list[Any], list[Any]]]] = {}
         for before, after in zip(_records(arguments), _records(low), strict=True):
             rows = jax.tree.leaves(before), jax.tree.leaves(after)
@@ -175,12 +175,12 @@ class _Return:
         return max(alike, key=lambda rows: sum(now is was for now, was in zip(leaves, rows[1], strict=True)))[0]
 
     def _successor_of(self, now: Any, before: Any) -> Any:
-        if id(now) in self.given:
-            return self.given[id(now)]
+        if id(now) in self.original_of:
+            return self.original_of[id(now)]
         return _cast(now, before.dtype) if is_array(before) else now
 
     def _result(self, leaf: Leaf) -> Any:
-        value = self.given.get(id(leaf.value), leaf.value)
+        value = self.original_of.get(id(leaf.value), leaf.value)
         # A statistic returned by itself is state, and `output` would round it.
         is_state = bool(leaf.owners) and not issubclass(leaf.kind, (Param, FrozenParam))
         return value if is_state else _cast(value, self.output)

@@ -204,11 +204,11 @@ def _places(
 ) -> list[tuple[Leaf, NamedSharding]]:
     arrays, table = list(_named_arrays(tree, names)), read_rules(rules)
     _check_rules(mesh, table | {"unnamed": unnamed})
-    specs = [on_mesh(one.axes or (), _complete(one.axes or (), table)) for one in arrays]
+    specs = [on_mesh(array.axes or (), _complete(array.axes or (), table)) for array in arrays]
     # All problems are collected: one error for each run would cost a user as many runs as there are arrays.
     problems: dict[str, list[str]] = {}
-    for one, spec in zip(arrays, specs, strict=True):
-        problem = _problem(one, spec, mesh)
+    for array, spec in zip(arrays, specs, strict=True):
+        problem = _problem(array, spec, mesh)
         if problem is not None:
             fix, line = problem
             problems.setdefault(fix, []).append(line)
@@ -218,23 +218,23 @@ def _places(
             at=[line for lines in problems.values() for line in lines],
             fix="; ".join(problems),
         )
-    names_of_axes = {name for one in arrays for name in one.axes or () if name is not None}
+    names_of_axes = {name for array in arrays for name in array.axes or () if name is not None}
     # `Maybe(name)` says that the name may belong to another model, which the same table serves.
     needed = {name: entry for name, entry in table.items() if name not in optional_names(rules)}
     check_used(needed, names_of_axes, any(any(spec) for spec in specs))
-    nameless = [one.declared.names is None for one in arrays]
+    nameless = [array.declared.names is None for array in arrays]
     if unnamed is not None:
         specs = [
-            divided(one.leaf, one.axes or (), spec, unnamed, mesh) if without else spec
-            for one, spec, without in zip(arrays, specs, nameless, strict=True)
+            divided(array.leaf, array.axes or (), spec, unnamed, mesh) if without else spec
+            for array, spec, without in zip(arrays, specs, nameless, strict=True)
         ]
     tell_whole(
-        [one.leaf for one, spec, without in zip(arrays, specs, nameless, strict=True) if without and not any(spec)],
+        [array.leaf for array, spec, without in zip(arrays, specs, nameless, strict=True) if without and not any(spec)],
         any(any(spec) for spec in specs),
         mesh,
     )
     shardings = {spec: NamedSharding(mesh, _spelled(spec, mesh)) for spec in specs}
-    return [(one.leaf, shardings[spec]) for one, spec in zip(arrays, specs, strict=True)]
+    return [(array.leaf, shardings[spec]) for array, spec in zip(arrays, specs, strict=True)]
 
 
 def _spelled(spec: PartitionSpec, mesh: AnyMesh) -> PartitionSpec:

@@ -24,8 +24,8 @@ from weft.core.interpreter.boundary import Arrival
 from weft.core.interpreter.prefixes import RidesByKind
 from weft.core.interpreter.rides import Read, Ride, read_with
 from weft.core.paths import Path, format_path
-from weft.nnx.crossing.apart import ARRAY, Tree, is_item, repeats_of
 from weft.nnx.crossing.extract import TreeState
+from weft.nnx.crossing.flattening import ARRAY, Tree, is_item, repeats_of
 from weft.nnx.crossing.rides import ByFilter
 from weft.nnx.errors import AliasError, AxisError, PrefixError
 from weft.nnx.graphs.plan import variables_below

@@ -17,8 +17,8 @@ from weft.core.interpreter.extracting import SameObject, make_extractor
 from weft.core.records.agree import Fixed
 from weft.core.records.leaves import NUMBERS, is_array
 from weft.core.records.partition import Structure
-from weft.nnx.crossing.apart import Tree
 from weft.nnx.crossing.calls import RefCall
+from weft.nnx.crossing.flattening import Tree
 from weft.nnx.crossing.modes import Mode
 from weft.nnx.crossing.outcomes import RefOutcome, hand_over, to_place
 from weft.nnx.graphs.nodes import is_graph_node

@@ -67,10 +67,10 @@ class List(SequenceReprMixin, Module, MutableSequence[A]):
 
     _pytree__has_int_keys = True
 
-    def __init__(self, it: Iterable[A] | None = None, /):
+    def __init__(self, iterable: Iterable[A] | None = None, /):
         # Static, so that Lists of different lengths have different structures.
         self._length: int = 0
-        for value in () if it is None else it:
+        for value in () if iterable is None else iterable:
             self.append(value)
 
     def _get_elem(self, key: int) -> Any:

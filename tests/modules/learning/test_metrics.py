@@ -228,8 +228,8 @@ BAD = [
     (lambda: Accuracy().update(logits=VALUES, labels=LABELS), "labels do not fit logits"),
     (lambda: Accuracy(0.5).update(logits=LOGITS, labels=LABELS), "labels do not fit logits"),
     (lambda: Accuracy().update(logits=LOGITS, labels=VALUES), "labels are numbers of classes, not float32"),
-    (lambda: Average().merge(Average("loss")), "merges with one of the same make"),
-    (lambda: Average().merge(Accuracy()), "merges with one of the same make, not with this Accuracy"),
+    (lambda: Average().merge(Average("loss")), "merges with a metric of the same class, names and options"),
+    (lambda: Average().merge(Accuracy()), "same class, names and options, not with this Accuracy"),
     (lambda: MultiMetric(compute=Average()), "MultiMetric itself has the name 'compute'"),
     (lambda: MultiMetric(loss=1.0), "loss is no metric, but a float"),
 ]

@@ -10,7 +10,7 @@ import pytest
 from weft import nnx
 from weft.core.errors import AxisError
 from weft.core.interpreter.rides import CARRIED, Carry, axis_of, read_axis, read_step
-from weft.nnx.crossing.apart import take_apart
+from weft.nnx.crossing.flattening import take_apart
 from weft.nnx.crossing.prefixes import OfGraph, finder, read_prefix, rides_of, specs
 from weft.nnx.errors import AliasError, PrefixError
 
