@@ -90,7 +90,7 @@ class Source:
             raise ValueError(f"it cannot be decoded: {error}") from None
         # A migration changes only what it rewrites: a file that libcst cannot reproduce would get other changes too.
         if module.bytes != self.data:
-            raise ValueError("it would not be written as it was read")
+            raise ValueError("libcst would not reproduce it byte by byte")
         return module
 
     @cached_property

@@ -53,7 +53,7 @@ class Flatten(Module):  # weft: skip(two numbers decide the shapes)
         there = all(-rank <= axis < rank for axis in (self.start, self.end))
         if not there or self.start % rank > self.end % rank:
             raise AxisError(
-                f"Flatten joins the axes from {self.start} to {self.end}, which are none of an array of {rank} axes",
+                f"Flatten joins the axes from {self.start} to {self.end}, which an array of {rank} axes does not have",
                 at=f"x: {jax.typeof(x)}",
                 fix="for one example, as under vmap, Flatten(0)",
             )

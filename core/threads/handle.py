@@ -170,7 +170,7 @@ class Thread(Generic[R]):
 
     def __enter__(self) -> Handle[R]:
         if self._block is not None:
-            raise SuccessorError("this thread block was opened before", fix="call thread(...) anew")
+            raise SuccessorError("this thread block was already opened", fix="call thread(...) again for a new block")
         self._block = Block(self._record)
         self._tokens = open_block(self._block)
         return Handle(self._block, ())

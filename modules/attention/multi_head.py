@@ -262,7 +262,7 @@ class MultiHeadAttention(Module, Generic[C]):
             return bias
         if positions is not None:
             raise ConfigError(
-                "a position_bias is by the distance of places, and this call has positions of its own",
+                "a position_bias counts distances in the sequence, so it cannot be combined with positions=",
                 fix="leave positions= out, or add a bias by hand (bias=)",
             )
         count = keys.shape[-3]
@@ -301,7 +301,7 @@ class MultiHeadAttention(Module, Generic[C]):
             return fused_attention(query, key, value, bias, mask, **options)
         if self.implementation is not None and self.implementation != "xla":
             raise ConfigError(
-                f"{self.implementation!r} has no dropout of attention weights",
+                f"implementation={self.implementation!r} does not support dropout of attention weights",
                 fix="dropout=0.0, implementation=None, or inference_mode(model)",
             )
         # The op with dropout has no window: it becomes a part of the mask.
@@ -335,8 +335,8 @@ class MultiHeadAttention(Module, Generic[C]):
         """
         if not self.causal:
             raise CacheError(
-                "a cache holds what came before, and this attention also looks at what comes behind",
-                fix="MultiHeadAttention(..., causal=True); or give a cache only to those that are causal",
+                "a cache holds the steps so far, but this attention also attends to later steps",
+                fix="MultiHeadAttention(..., causal=True); or give a cache only to the causal attentions of the model",
             )
         made = [record for _, record in records_in((self.key, self.value)) if isinstance(record, Linear)]
         if dtype is None:
@@ -363,10 +363,13 @@ class MultiHeadAttention(Module, Generic[C]):
 def _head_features(features: int, num_heads: int, num_kv_heads: int, head_features: int | None) -> int:
     check_positive("MultiHeadAttention", features=features, num_heads=num_heads, num_kv_heads=num_kv_heads)
     if num_heads % num_kv_heads:
-        raise ConfigError(f"MultiHeadAttention: {num_heads} heads do not make groups for {num_kv_heads} of the keys")
+        raise ConfigError(
+            f"MultiHeadAttention: num_heads={num_heads} must be a multiple of num_kv_heads={num_kv_heads}"
+        )
     if head_features is None and features % num_heads:
         raise ConfigError(
-            f"MultiHeadAttention: {features} features do not divide among {num_heads} heads", fix="give head_features"
+            f"MultiHeadAttention: {features} features cannot be divided among {num_heads} heads",
+            fix="pass head_features",
         )
     head_features = features // num_heads if head_features is None else head_features
     check_positive("MultiHeadAttention", head_features=head_features)
@@ -378,7 +381,9 @@ def _window(window: int | Sequence[int] | None) -> tuple[int, int] | None:
         return None
     sides = (window, window) if isinstance(window, int) else tuple(window)
     if len(sides) != 2 or min(sides) < 0:
-        raise ConfigError(f"MultiHeadAttention: window is how many keys before and behind, not {window!r}")
+        raise ConfigError(
+            f"MultiHeadAttention: window must be a number of keys before and after a query, or a pair, not {window!r}"
+        )
     return cast("tuple[int, int]", sides)
 
 
@@ -393,10 +398,10 @@ def _broad(name: str, array: Any, query: Any, key: Any) -> Any:
     fits = array.ndim == len(shape) and all(mine in (1, size) for mine, size in zip(array.shape, shape, strict=True))
     if not fits:
         raise AxisError(
-            f"the {name} of attention is (q, kv) or (*batch, heads, q, kv), with sizes of one where it broadcasts",
+            f"the {name} of attention must have axes (q, kv) or (*batch, heads, q, kv), of size 1 where it broadcasts",
             at=f"{name}: {array.shape}, weights: {shape}",
-            fix=f"for one of (*batch, q, kv), {name}[..., None, :, :]",
+            fix=f"write {name}[..., None, :, :] for one with axes (*batch, q, kv)",
         )
     if (array.dtype == jnp.bool_) != (name == "mask"):
-        raise AxisError(f"a mask is of bools and a bias of floats, and this {name} is of {array.dtype.name}")
+        raise AxisError(f"a mask must be boolean and a bias floating-point, but this {name} is {array.dtype.name}")
     return array

@@ -73,9 +73,9 @@ def rope(
     # A symbolic size may be even; an exported program is meant for sizes that fit.
     if isinstance(x.shape[-1], int) and x.shape[-1] % 2:
         raise AxisError(
-            f"RoPE turns pairs of features, and {x.shape[-1]} are no pairs",
+            f"RoPE rotates pairs of features, so their number must be even, not {x.shape[-1]}",
             at=f"x: {jax.typeof(x)}",
-            fix="an even head_features",
+            fix="choose an even head_features",
         )
     half = x.shape[-1] // 2
     # In float32, because bfloat16 has 8 bits: positions above 256 would share angles with their neighbours.
@@ -117,7 +117,7 @@ def turn(
     half = x.shape[-1] // 2
     if x.shape[-1] != 2 * half or sin.shape != cos.shape or sin.shape[-1] != half:
         raise AxisError(
-            f"turn takes an angle for each pair of features, and there are {x.shape[-1]} features",
+            f"turn takes one angle for each pair of features, and x has {x.shape[-1]} features",
             at=f"x: {jax.typeof(x)}, sin: {jax.typeof(sin)}, cos: {jax.typeof(cos)}",
         )
     sin, cos = (lax.expand_dims(table, range(x.ndim - table.ndim)) for table in (sin, cos))
@@ -279,9 +279,9 @@ def check_places(positions: Any, shape: tuple[Any, ...], owner: str) -> None:
     fits = ours is not None and len(own_shape) > 0 and own_shape[-1] == shape[-1]
     if not fits or any(mine != theirs and mine != 1 for mine, theirs in zip(own_shape, ours or (), strict=True)):
         raise AxisError(
-            f"{owner} takes a position for each place of the sequence",
+            f"{owner} takes one position for each element of the sequence",
             at=f"positions: {own_shape}, places: {shape}",
-            fix="positions of shape (seq,), or with the batch's axes in front",
+            fix="pass positions of shape (seq,), or with the batch axes in front",
         )
 
 
@@ -410,7 +410,7 @@ class LearnedPositions(_Positions):
 def _check_sequence(layer: object, x: Any) -> None:
     if x.ndim < 2:
         raise AxisError(
-            f"{type(layer).__qualname__} takes a sequence, with axes of places and of features",
+            f"{type(layer).__qualname__} takes a sequence, an array with axes (*batch, seq, features)",
             at=f"x: {jax.typeof(x)}",
         )
 

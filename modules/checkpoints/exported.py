@@ -185,7 +185,7 @@ class Exported:
         here = {**here, **{path: _type(flat[path]) for path in flat.keys() - wanted.keys()}}
         if lines := differing_configuration(saved, here, {path: path for path in saved}, False):
             raise StructureError(
-                "the arguments are not those that this function was exported for",
+                "the arguments differ from those that this function was exported for",
                 at=lines,
                 fix="make them as the process did that exported it, or export the function for these",
             )
@@ -209,8 +209,8 @@ def load_exported(data: bytes, *, out: Any = None) -> Exported:  # weft: skip(it
     """
     if not data.endswith(_MAGIC):
         raise StructureError(
-            "this is no exported function of weft's, or it is cut",
-            fix="pass what weft.export(...)(...).serialize() gave; jax.export.deserialize reads those of JAX",
+            "these bytes are not a function that weft exported, or they are truncated",
+            fix="pass the bytes of weft.export(...)(...).serialize(); jax.export.deserialize reads those of JAX",
         )
     end = len(data) - len(_MAGIC) - _LENGTH.size
     start = end - _LENGTH.unpack_from(data, end)[0]
@@ -220,9 +220,9 @@ def load_exported(data: bytes, *, out: Any = None) -> Exported:  # weft: skip(it
     returned = jax.tree.unflatten(program.out_tree, program.out_avals)
     if like is not None and (unmatched := returned.keys() ^ set(map(_name, like.paths))):
         raise StructureError(
-            "`out` is not like what the function returns: these are in one of them",
+            "`out` must have the leaves of the function's output: these are in only one of the two",
             at=sorted(unmatched),
-            fix="pass arrays in the places of these",
+            fix="pass a tree of the output's structure",
         )
     return Exported(program, json.loads(data[start:end]), like)
 
@@ -254,7 +254,7 @@ def _flattened(tree: Any) -> tuple[Structure, dict[str, Any], dict[str, str]]:
     # Two keys may print alike, and the program would lose one of the arrays.
     if len(flat) < len(leaves):
         twice = [name for name, count in Counter(_name(leaf.path) for leaf in leaves).items() if count > 1]
-        raise StructureError("two arrays have one path", at=twice, fix="rename a key")
+        raise StructureError("two arrays have the same path", at=twice, fix="rename a key")
     keys = {name: key_impl_of(value.dtype) for name, value in flat.items() if is_key(value)}
     return structure, {name: _data(value) if name in keys else value for name, value in flat.items()}, keys
 
@@ -339,7 +339,7 @@ def _refuse_shared(flat: Mapping[str, Any]) -> None:
             names.setdefault(id(value), []).append(name)
     if shared := [" and ".join(several) for several in names.values() if len(several) > 1]:
         raise AliasError(
-            "a function cannot be exported for objects that share a Variable",
+            "a function of objects that share a Variable cannot be exported",
             at=shared,
             fix="split them before, which keeps one of each: graphdef, state = nnx.split(model)",
         )
@@ -357,7 +357,7 @@ def _refuse_writes(before: Sequence[Any], arguments: Any, out: Any) -> None:
     written = [path for (path, leaf), old in rows if leaf is not old and id(leaf) not in returned]
     if written or len(leaves) != len(before):
         raise StructureError(
-            "a function cannot be exported that changes the objects that it is given",
+            "a function that changes its arguments' objects cannot be exported",
             at=[format_path(tuple(map(key_part, path))) for path in written],
             fix="split them, and return the state: merge inside, and return nnx.state(model)",
         )
@@ -367,7 +367,7 @@ def _refuse_statics(out: Any) -> None:
     statics = [leaf for leaf in iter_leaves(out, ("output",)) if not leaf.dynamic]
     if statics:
         raise StaticError(
-            "a function cannot be exported that returns something static outside of a Module",
+            "a function that returns a static value outside of a Module cannot be exported",
             at=[f"{format_path(leaf.path)}: {leaf.value!r:.80}" for leaf in statics],
             fix="return it in a Module, or not at all",
         )

@@ -111,7 +111,7 @@ def loaded(offer: Offer, like: Any, options: Options, read: Read, check: Callabl
         check()
         more = [f"and {len(lines) - _LINES} more"] if len(lines) > _LINES else []
         raise CheckpointError(
-            f"{offer.place} holds another tree",
+            f"{offer.place} holds another tree than the one to load into",
             at=[*map(brief, lines[:_LINES]), *more],
             fix=_advice(offer, wanted, here, options),
         )
@@ -135,12 +135,12 @@ def by_name(leaves: Iterable[Leaf]) -> dict[str, Leaf]:
     for leaf in leaves:
         name = format_path(leaf.path)
         if name == "__metadata__":
-            raise CheckpointError("safetensors takes this name for itself", at=name, fix="rename it")
+            raise CheckpointError("safetensors reserves this name", at=name, fix="rename it")
         if name in by_name:
             twice.append(name)
         by_name[name] = leaf
     if twice:
-        raise CheckpointError("two arrays have one path", at=twice, fix="rename one")
+        raise CheckpointError("two arrays have the same path", at=twice, fix="rename one")
     return by_name
 
 

@@ -94,7 +94,9 @@ class Checkpoints:
             raise CheckpointError(f"keep={keep} would keep no checkpoint", fix="keep=None keeps all, keep=1 the newest")
         self.folder = Path(folder).absolute()
         if self.folder.exists() and not self.folder.is_dir():
-            raise CheckpointError("this is a file, and no folder", at=str(self.folder), fix="give each run a folder")
+            raise CheckpointError(
+                "this path is a file, not a folder", at=str(self.folder), fix="give each run a folder"
+            )
         self.folder.mkdir(parents=True, exist_ok=True)
         self._keep = keep
         self._writer: Writer | None = None
@@ -232,7 +234,9 @@ def _number_of(step: Any) -> int:
     except TypeError:
         number = -1
     if number < 0:
-        raise CheckpointError(f"{step!r} is no step", fix="pass an integer, 0 or more: checkpoints.save(0, ...)")
+        raise CheckpointError(
+            f"a step is an integer, not {step!r}", fix="pass an integer, 0 or more: checkpoints.save(0, ...)"
+        )
     return number
 
 

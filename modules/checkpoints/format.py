@@ -170,7 +170,7 @@ def _header(contents: Mapping[str, Content], metadata: Mapping[str, str]) -> byt
     text += b" " * (-len(text) % 8)
     if len(text) > _LONGEST_HEADER:
         raise CheckpointError(
-            f"a header of {len(text)} bytes, and readers of safetensors take {_LONGEST_HEADER}",
+            f"the header has {len(text)} bytes, and readers of safetensors accept {_LONGEST_HEADER}",
             fix="save the tree in several files, or make an array of a long tuple or text in its configuration",
         )
     return len(text).to_bytes(8, "little") + text
@@ -247,7 +247,7 @@ class Source:
     def _entry(self, name: str, told: Mapping[str, Any], kind: Any, weak: bool) -> Entry:
         if told["dtype"] not in _DTYPES:
             raise CheckpointError(
-                f"{self.path} holds an array of safetensors' dtype {told['dtype']}, which JAX has not",
+                f"{self.path} holds an array of safetensors' dtype {told['dtype']}, which JAX does not have",
                 at=name,
                 fix="convert the file with the program that wrote it",
             )
@@ -362,7 +362,9 @@ def cast(values: np.ndarray[Any, Any], into: np.ndarray[Any, Any], name: str) ->
     # Integers have to survive the way back: NumPy wraps around silently.
     if not jnp.issubdtype(into.dtype, jnp.inexact) and not np.array_equal(into.astype(values.dtype), values):
         raise CheckpointError(
-            f"{values.dtype}s that {into.dtype} cannot hold", at=name, fix="load into an array of a wider dtype"
+            f"{into.dtype} cannot hold these values of {values.dtype}",
+            at=name,
+            fix="load into an array of a wider dtype",
         )
 
 
@@ -387,7 +389,7 @@ def opened(path: Path) -> Iterator[Source]:
     """
     if path.exists() and not (path.is_file() or path.is_dir()):
         # To open a pipe waits until another process writes to it, perhaps for ever.
-        raise CheckpointError(f"{path} is no regular file", fix="copy what comes out of it to a file, and load that")
+        raise CheckpointError(f"{path} is not a regular file", fix="write its content to a file, and load that file")
     with contextlib.ExitStack() as stack:
         while True:
             file = stack.enter_context(open(path, "rb"))

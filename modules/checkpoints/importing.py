@@ -313,7 +313,7 @@ def _weight(entry: Entry) -> Target:
     dtype = None if entry.kind.startswith(PYTHON) else dtype_of(entry.kind)
     if dtype is None:
         raise CheckpointError(
-            f"this is a {entry.kind:.40}, and no weight",
+            f"this is a {entry.kind:.40}, not a weight",
             at=entry.name,
             fix="load weft's own files with load_checkpoint",
         )
@@ -358,9 +358,9 @@ def _filled(path: str, match: re.Match[str]) -> str:
     parts = path.split("*")
     if len(parts) != len(stars) + 1:
         raise CheckpointError(
-            "a name and its path in rename have as many `*`",
+            "a name and its path in rename must have the same number of `*`",
             at=f"{match.re.pattern}: {path}",
-            fix="one for each number",
+            fix="write one `*` for each number",
         )
     filled = "".join(itertools.chain(*itertools.zip_longest(parts, stars, fillvalue="")))
     return f"{filled}{rest}" if filled else rest.removeprefix(".")

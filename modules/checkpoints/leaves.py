@@ -148,7 +148,8 @@ def cast_of(dtype: DTypeLike | Literal["like"] | None) -> Cast:
         wanted = None
     if wanted is None or not jnp.issubdtype(wanted, jnp.floating):
         raise CheckpointError(
-            f"dtype={dtype!r} is no floating dtype", fix='pass one (all floating arrays become it), or dtype="like"'
+            f"dtype={dtype!r} is not a floating dtype",
+            fix='pass a floating dtype, to which all floating arrays are cast, or dtype="like"',
         )
     return wanted
 

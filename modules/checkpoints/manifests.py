@@ -133,7 +133,7 @@ def _written(value: Any, name: str, raw: bool) -> Any:
     # Raw bytes are made on the host, which needs the whole array in this process.
     if isinstance(value, jax.Array) and raw and not (value.is_fully_addressable or value.is_fully_replicated):
         raise CheckpointError(
-            f"Orbax has no {value.dtype}, and other processes have a part of this array",
+            f"Orbax cannot write {value.dtype}, and this process cannot convert the array: others hold parts of it",
             at=name,
             fix="save it in another dtype: astype(jnp.float32), or astype(jnp.uint8) for integers",
         )
@@ -152,7 +152,9 @@ def _written(value: Any, name: str, raw: bool) -> Any:
 def read_manifest(folder: Path) -> tuple[list[Held], dict[str, Description]] | None:
     """What a checkpoint of weft's says that it holds, and its configuration; None for another program's."""
     if not folder.is_dir():
-        raise CheckpointError("there is no checkpoint of Orbax here", at=str(folder), fix="pass the folder of a step")
+        raise CheckpointError(
+            "this folder is not a checkpoint of Orbax", at=str(folder), fix="pass the folder of a step"
+        )
     if not (folder / MANIFEST).is_dir():
         return None
     ocp = orbax()
@@ -199,7 +201,7 @@ def entries_in(source: Path) -> list[Held]:
         # Where there is no description at all, Orbax gives None for it.
         why = "nothing says what it holds" if isinstance(error, AttributeError) else f"{error!r:.200}"
         raise CheckpointError(
-            "this is no checkpoint of Orbax's, or a damaged one", at=f"{source}: {why}", fix="restore another step"
+            "this is not a checkpoint of Orbax, or a damaged one", at=f"{source}: {why}", fix="restore another step"
         ) from error
     nodes = ((tuple(str(key_part(key)) for key in keys), node) for keys, node in trees.flatten_with_path(tree)[0])
     arrays = [(keys, node) for keys, node in nodes if hasattr(node, "shape") and hasattr(node, "dtype")]

@@ -46,7 +46,7 @@ def renamed(rename: Rename | None, names: Iterable[str], file: str) -> dict[str,
     # A rule that matches no name is a slip, after which arrays would be missing under names that look right.
     if unused:
         raise CheckpointError(
-            f"rename speaks of names that {file} does not hold",
+            f"rename has names that {file} does not hold",
             at=unused,
             fix=f"write names as they are there: {', '.join(list(paths)[:8])}{', ...' if len(paths) > 8 else ''}",
         )
@@ -56,9 +56,9 @@ def renamed(rename: Rename | None, names: Iterable[str], file: str) -> dict[str,
 def _checked(path: object, name: str) -> str | None:
     if path is not None and not isinstance(path, str):
         raise CheckpointError(
-            f"rename makes a {type(path).__name__} of a name: {path!r}",
+            f"rename maps a name to a {type(path).__name__}, not to a path: {path!r}",
             at=name,
-            fix="give a text, or None to leave it out",
+            fix="map it to a string, or to None to leave the array out",
         )
     return path
 
@@ -89,7 +89,9 @@ def refuse_two_at_one_path(paths: Mapping[str, str | None], file: str) -> None:
     twice = [f"{path}: {name}" for name, path in paths.items() if path is not None and counts[path] > 1]
     if twice:
         raise CheckpointError(
-            f"several arrays of {file} get one path", at=twice, fix="leave all but one out: rename to None"
+            f"several arrays of {file} are renamed to the same path",
+            at=twice,
+            fix="rename all but one to None, which leaves them out",
         )
 
 

@@ -120,7 +120,7 @@ def _by_kind(by_kind: Mapping[Filter, int | None] | None) -> RidesByKind | int:
     wrong = {filter: axis for filter, axis in by_kind.items() if axis not in (0, None)}
     if wrong:
         raise ConfigError(
-            f"the members of an Ensemble lie on axis 0 or are shared, None, and not: {wrong}",
+            f"an axis of an Ensemble is 0 (one value for each member) or None (shared by all), not {wrong}",
             fix="axes={BatchStat: None}",
         )
     return axes(by_kind if ... in by_kind else {**by_kind, ...: 0})

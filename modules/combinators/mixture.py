@@ -126,7 +126,10 @@ class MoE(Module, Generic[L_co]):  # weft: skip(of any experts)
         if top_k > n:
             raise ConfigError(f"MoE: a token cannot go to top_k={top_k} of {n} experts")
         if capacity_factor is not None and not capacity_factor > 0:
-            raise ConfigError(f"MoE: capacity_factor must be positive, not {capacity_factor}", fix="None: room for all")
+            raise ConfigError(
+                f"MoE: capacity_factor must be positive, not {capacity_factor}",
+                fix="capacity_factor=None has room for all tokens",
+            )
         router_key, experts_key = parameter_keys(key, 2, "MoE")
         self.router = router_init(router_key, (features, n), jnp.float32)
         self.experts = make_copies(make, n, experts_key, "MoE")

@@ -142,9 +142,9 @@ def _check_kept(x: Any, y: Any, layer: Any) -> None:
         wrong = [f"x: {before} -> {after}"]
     if wrong:
         raise AxisError(
-            f"a layer of a Stack returns what it takes, in shape and dtype, and a {type(layer).__qualname__} does not",
+            f"a layer of a Stack must keep the shape and dtype of x, and a {type(layer).__qualname__} does not",
             at=wrong,
-            fix="keep the size inside the stack, and change it before or behind; cast x to the layer's dtype first",
+            fix="change sizes before or after the stack; cast x to the layer's dtype first",
         )
 
 

@@ -42,7 +42,7 @@ class MLP(Sequential):  # weft: skip(its layers say their sizes; a chain takes a
         check_options(self, options, LinearOptions)
         if len(features) < 2:
             raise ConfigError(
-                f"an MLP has at least two sizes, not {len(features)}: those of its input and its output",
+                f"an MLP needs at least two sizes, those of its input and its output, not {len(features)}",
                 fix="MLP(inputs, *hidden, outputs, key=key)",
             )
         keys = parameter_keys(key, len(features) - 1, "MLP")

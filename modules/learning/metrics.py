@@ -238,7 +238,7 @@ class Accuracy(Average):  # weft: skip(the names of arguments are given at run t
             )
         if not (jnp.issubdtype(labels.dtype, jnp.integer) or labels.dtype == bool):
             raise MetricError(
-                f"labels are numbers of classes, not {labels.dtype}",
+                f"labels must be integers, one class index each, not {labels.dtype}",
                 at=f"labels: {jax.typeof(labels)}",
                 fix="labels.astype(int); one-hot labels: labels.argmax(-1)",
             )
@@ -350,9 +350,13 @@ class MultiMetric(Metric):  # weft: skip(the names of arguments are given at run
     def __init__(self, **metrics: Metric):
         for name, metric in metrics.items():
             if not isinstance(metric, Metric):
-                raise MetricError(f"{name} is no metric, but a {type(metric).__qualname__}", fix=f"{name}=Average()")
+                raise MetricError(
+                    f"{name} must be a metric, not a {type(metric).__qualname__}", fix=f"{name}=Average()"
+                )
             if hasattr(type(self), name) or name == "metrics":
-                raise MetricError(f"MultiMetric itself has the name {name!r}, so no metric can", fix="rename it")
+                raise MetricError(
+                    f"{name!r} is an attribute of MultiMetric, so no metric can have this name", fix="rename it"
+                )
         self.metrics = metrics
 
     def __getattr__(self, name: str) -> Metric:
@@ -395,7 +399,7 @@ def _check_names(owner: str, reads: tuple[str, ...], arguments: Mapping[str, Any
     # A misspelt `mask` would be ignored, and padding would count for a whole run.
     if unread:
         raise MetricError(
-            f"nothing in this {owner} reads {', '.join(unread)}",
+            f"this {owner} reads no argument {', '.join(unread)}",
             fix=f"it reads {', '.join(reads)}; Average({unread[0]!r}) would read {unread[0]}",
         )
 
@@ -404,16 +408,16 @@ def _counted(values: Any, mask: Any, name: str) -> tuple[Array, Array | None, UI
     """Values, their mask and how many count."""
     values = jnp.asarray(values)
     if jnp.issubdtype(values.dtype, jnp.complexfloating):
-        raise MetricError(f"{name} are complex, and a metric counts real numbers", at=f"{name}: {jax.typeof(values)}")
+        raise MetricError(f"{name} are complex, but a metric takes real numbers", at=f"{name}: {jax.typeof(values)}")
     if mask is None:
         return values, None, count_of(values.size)
     mask = jnp.asarray(mask)
     # A float mask may be meant as weights, which a count of values would silently ignore.
     if not (mask.dtype == bool or jnp.issubdtype(mask.dtype, jnp.integer)):
         raise MetricError(
-            f"a mask says which values count, and this one holds {mask.dtype}",
+            f"a mask must be boolean or integer, not {mask.dtype}",
             at=f"mask: {jax.typeof(mask)}",
-            fix="mask=mask != 0; a weighted average is one of values * weights, divided by one of weights",
+            fix="mask=mask != 0; for weights, divide an Average of values * weights by an Average of weights",
         )
     try:
         mask = jnp.broadcast_to(mask != 0, values.shape)
@@ -421,7 +425,7 @@ def _counted(values: Any, mask: Any, name: str) -> tuple[Array, Array | None, UI
         raise MetricError(
             f"the mask does not broadcast against {name}",
             at=[f"mask: {jax.typeof(mask)}", f"{name}: {jax.typeof(values)}"],
-            fix="give it the shape of the values, with 1 for axes that it does not tell apart",
+            fix="give it the shape of the values, with size 1 on axes along which it is constant",
         ) from None
     return values, mask, count_of(jnp.sum(mask, dtype=jnp.uint32))
 

@@ -261,9 +261,9 @@ class Optimizer(Module):  # weft: skip(of any model)
         # A state of another treedef would be stored under wrong paths, and fail only at the next update.
         if trees.structure(state) != layout.state:
             raise StructureError(
-                "the transformation's state is of another structure after the update than before",
+                "the update of the transformation returned a state of another structure",
                 at=[f"before: {layout.state}", f"after: {trees.structure(state)}"],
-                fix="an optax transformation keeps its state's structure; make it so",
+                fix="make the transformation keep the structure of its state, as optax requires",
             )
         new = model
         if state_of is not None:
@@ -333,7 +333,7 @@ class Optimizer(Module):  # weft: skip(of any model)
         known, paths = self.layout.paths, tuple(leaf.path for leaf in leaves)
         if paths != known:
             raise StructureError(
-                "the model has other parameters than the one that this optimizer was made for",
+                "the model has other parameters than the model that this optimizer was made for",
                 at=_unlike(known, paths, "model", "is no parameter there", "was none there"),
                 fix=how_to_unpack(model) if pair_in_words(model) else "make a new Optimizer for this model",
             )
@@ -355,7 +355,7 @@ class Optimizer(Module):  # weft: skip(of any model)
             raise StructureError(
                 f"the gradient does not fit what is optimized: {format_filter(self.wrt)}",
                 at=wrong,
-                fix="take apart the pair that has_aux=True, (gradient, aux), or value_and_grad, (value, gradient), gave"
+                fix="unpack the pair: has_aux=True returns (gradient, aux), value_and_grad returns (value, gradient)"
                 if type(grad) is tuple
                 else "give grad and Optimizer the same wrt, and update the model that was differentiated",
             )
@@ -375,7 +375,7 @@ def _parameters(model: Any, wrt: Filter) -> list[Leaf]:
     wrong = [leaf for leaf in leaves if not jnp.issubdtype(jnp.result_type(leaf.value), jnp.inexact)]
     if wrong:
         raise DifferentiationError(
-            "an optimizer moves inexact arrays, and these are none",
+            "an optimizer updates only inexact arrays, and these leaves are not",
             at=[f"{format_path(leaf.path, 'model')}: {jax.typeof(leaf.value)}" for leaf in wrong],
             fix="leave them out with wrt=: All(Param, ...)",
         )

@@ -206,5 +206,5 @@ def _cast(value: Any, dtype: Any) -> Any:
 def _floating(dtype: DTypeLike) -> Any:
     floating = jnp.dtype(dtype)
     if not jnp.issubdtype(floating, jnp.floating):
-        raise ConfigError(f"a policy is of floating-point dtypes, and {floating.name} is none")
+        raise ConfigError(f"the dtypes of a policy must be floating-point, not {floating.name}")
     return floating

@@ -65,7 +65,7 @@ class LossScale(Module):
         check_positive("LossScale", interval=interval)
         if not (scale >= minimum > 0 and growth >= 1 and 0 < backoff <= 1):
             raise ConfigError(
-                "LossScale grows by at least 1, shrinks by at most 1, and starts at a positive minimum or above",
+                "LossScale needs growth >= 1, backoff <= 1, a positive minimum and scale >= minimum",
                 at=f"scale={scale}, growth={growth}, backoff={backoff}, minimum={minimum}",
             )
         self.scale, self.finite_steps = jnp.asarray(scale, jnp.float32), jnp.zeros((), jnp.int32)

@@ -117,7 +117,7 @@ def cast(tree: T, dtype: DTypeLike, filter: Filter = PARAMETERS) -> T:
     """
     wanted = jnp.dtype(dtype)
     if not jnp.issubdtype(wanted, jnp.floating):
-        raise StructureError(f"{wanted.name} is no floating-point dtype", fix="use map for another conversion")
+        raise StructureError(f"{wanted.name} is not a floating-point dtype", fix="use map for another conversion")
     return map(lambda leaf: _as(leaf, wanted) if is_of(jnp.floating, leaf) else leaf, tree, filter=filter)
 
 
@@ -160,7 +160,9 @@ def stack(models: Sequence[T], axis: int = 0) -> T:
         wrong = differences(first, describe(model, ""), root="models[0]")
         if wrong:
             raise StructureError(
-                f"models[{i}] is not like models[0]", at=wrong, fix="stack what differs in the values of arrays only"
+                f"models[{i}] has another structure than models[0]",
+                at=wrong,
+                fix="stack models that differ only in the values of their arrays",
             )
     rows = [chosen(model, ...) for model in models]
     together = zip(*rows, strict=True)
@@ -295,8 +297,8 @@ def ema(  # weft: skip(of any tree)
 
     if not isinstance(decay, Tracer) and not 0 <= float(decay) <= 1:
         raise ConfigError(
-            f"the decay of an average is between 0 and 1, and this one is {float(decay):g}",
-            fix="0.999, or the like: how much of the average is kept at each step",
+            f"the decay of an average must be between 0 and 1, not {float(decay):g}",
+            fix="pass the share of the average that each step keeps, such as 0.999",
         )
     leaves, before = (
         [leaf for leaf in chosen(one, filter) if is_of(jnp.inexact, leaf.value)] for one in (model, average)

@@ -214,7 +214,7 @@ def _places(
             problems.setdefault(fix, []).append(line)
     if problems:
         raise AxisError(
-            f"a tree cannot lie on this mesh as the rules say: {_show(mesh)}",
+            f"the rules cannot place this tree on the mesh {_show(mesh)}",
             at=[line for lines in problems.values() for line in lines],
             fix="; ".join(problems),
         )
@@ -260,7 +260,7 @@ def _check_rules(mesh: AnyMesh, table: Table) -> None:
     ]
     if unknown:
         raise AxisError(
-            f"rules speak of axes that the mesh has not: {_show(mesh)}",
+            f"the rules name axes that the mesh {_show(mesh)} does not have",
             at=unknown,
             fix="correct the rule, give None for what is not divided, or make a mesh with this axis",
         )

@@ -53,8 +53,8 @@ def check_used(table: Table, names: Collection[str], divides: bool) -> None:
         # A rule for a name that no array has is mostly a slip of the pen, so the nearest names are told.
         close = {name: difflib.get_close_matches(str(name), [o for o in others if o != name], n=1) for name in wrong}
         raise FilterError(
-            "a rule is for a name that no axis has"
-            + ("" if divides or not wants else ", and so every array would be whole on every device"),
+            "a rule names a logical axis that no array has"
+            + ("" if divides or not wants else ", so every array would be replicated on every device"),
             at=[f"{name!r}: {table[name]!r}{f' (is it {close[name][0]!r}?)' if close[name] else ''}" for name in wrong],
             fix=f"correct or leave out the rule; the axes are called {', '.join(map(repr, known)) or 'nothing'}: name "
             'them by Sharded(...) on fields or by names=, or divide what has no names by unnamed="axis of the mesh"; '
@@ -93,11 +93,11 @@ def tell_whole(leaves: Sequence[Leaf], divides: bool, mesh: Any) -> None:
     warnings.warn(
         "\n".join(
             [
-                f"{total:,} bytes in {len(large)} arrays without names are whole on every device:",
+                f"{total:,} bytes in {len(large)} arrays without names of axes are replicated on every device:",
                 *listed,
                 *more,
                 "name their axes (Sharded on fields, names=), divide them by unnamed=, or say that they are to be "
-                "whole: names={filter: (None, None)}",
+                "replicated: names={filter: (None, None)}",
             ]
         ),
         ReplicatedWarning,

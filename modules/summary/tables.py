@@ -107,7 +107,8 @@ def _check_format(format: str) -> None:
 def _of_places(rich: Any, model: Any, arguments: Any, format: str, width: int | None) -> str:
     if arguments:
         raise StructureError(
-            "tabulate with sharding=True shows where arrays lie, and calls nothing", fix="leave out the arguments"
+            "tabulate with sharding=True shows where arrays lie, and does not call the model",
+            fix="leave out the arguments",
         )
     rows, total = rows_of_places(model)
     if format == "html":

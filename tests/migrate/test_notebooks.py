@@ -96,10 +96,10 @@ def test_other_languages_are_left_alone(migrate: Migrate):
     ("text", "why"),
     [
         ('{"cells": ["flax"', "it is no notebook: "),
-        ('{"worksheets": "flax"}', "it is no notebook of version 4: it has no cells"),
+        ('{"worksheets": "flax"}', "it is not a notebook of version 4: it has no cells"),
         (notebook("from flax import nnx\nx = = 1"), "cell 2 cannot be parsed"),
         (notebook("from flax import nnx\nimport b\nclass"), "cell 2 cannot be parsed"),
-        (notebook("from flax import nnx", indent=7), "it would not be written as it was read"),
+        (notebook("from flax import nnx", indent=7), "writing it would reformat the whole file"),
     ],
 )
 def test_a_notebook_that_cannot_be_read_is_said_and_holds_what_it_imports(

@@ -110,5 +110,5 @@ def test_two_arrays_that_get_one_path_are_an_error(file):
 @pytest.mark.parametrize("rename", [{"head": 3}, lambda name: ("a", name)])
 def test_a_name_becomes_a_text_or_nothing(file, rename):
     save_checkpoint(file, old())
-    with pytest.raises(CheckpointError, match=r"rename makes a (int|tuple) of a name"):
+    with pytest.raises(CheckpointError, match=r"rename maps a name to a (int|tuple)"):
         load_checkpoint(file, old(), rename=rename)

@@ -268,7 +268,7 @@ def test_what_is_no_step_is_refused_at_the_call(step: Any, tmp_path: Path):
             checkpoints.save(number, {})
         assert checkpoints.steps == [0, 1, 2]
         if step is not None:
-            with pytest.raises(CheckpointError, match="is no step"):
+            with pytest.raises(CheckpointError, match="a step is an integer, not"):
                 checkpoints.restore({}, step)
 
 
@@ -280,7 +280,7 @@ def test_a_save_after_close_and_a_folder_that_is_a_file_are_errors_at_the_call(t
         checkpoints.save(1, {})
     assert (checkpoints.steps, checkpoints.restore({})) == ([0], {})
     (tmp_path / "file").touch()
-    with pytest.raises(CheckpointError, match="this is a file, and no folder"):
+    with pytest.raises(CheckpointError, match="this path is a file, not a folder"):
         Checkpoints(tmp_path / "file")
 
 

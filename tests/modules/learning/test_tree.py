@@ -67,7 +67,7 @@ def test_cast_changes_floats_only():
     assert everything["z"].dtype == jnp.complex64
     assert everything["eps"] == 1e-3
     assert configuration(everything["layer"]) == configuration(layer())
-    with pytest.raises(weft.errors.StructureError, match="int8 is no floating-point dtype"):
+    with pytest.raises(weft.errors.StructureError, match="int8 is not a floating-point dtype"):
         tree.cast(layer(), jnp.int8)
 
 

@@ -277,9 +277,9 @@ class Gated(weft.Module):
         (
             lambda: Gated().gate,
             {"embed": "data", ...: None},
-            ["every array would be whole on every device", "unnamed="],
+            ["every array would be replicated on every device", "unnamed="],
         ),
-        (lambda: Gated().gate, {"emebd": None}, ["a rule is for a name that no axis has", "is it 'embed'?"]),
+        (lambda: Gated().gate, {"emebd": None}, ["a rule names a logical axis that no array has", "is it 'embed'?"]),
     ],
 )
 @pytest.mark.parametrize("place", [shard, named_shardings])
