@@ -137,7 +137,7 @@ def load_checkpoint(  # weft: skip(it reads a file)
     """
     options = Options(rename, cast_of(dtype), partial, strict)
     with form.opened(Path(path)) as source:
-        saved = source.told("configuration", {})
+        saved = source.metadata_value("configuration", {})
         if not all(map(is_description, saved.values())):
             raise source.damaged()
         offer = Offer(source.path, source.entries, saved, described=bool(source.version))

@@ -248,7 +248,7 @@ def _name(path: Path) -> str:
 
 
 def _flattened(tree: Any) -> tuple[Structure, dict[str, Any], dict[str, str]]:
-    """A tree's structure, its arrays by path with the data of random keys, and the implementations of these."""
+    """Returns a tree's structure, its arrays by path (for a key its data), and the implementation of each key."""
     structure, leaves = take_apart(tree)
     flat = {_name(leaf.path): leaf.value for leaf in leaves}
     # Two keys may print alike, and the program would lose one of the arrays.
@@ -289,7 +289,10 @@ def _is_container(node: Any) -> bool:
 
 
 def _nodes(tree: Any) -> Iterator[Structure]:
-    """The structures of all that outputs may be successors of, outermost first: records, states, objects."""
+    """Yields the structures of the records, states and objects in the arguments, outermost first.
+
+    An output of the same structure is rebuilt as such a record: it is a successor of the argument.
+    """
     children = _children(tree)
     if children is not None and not _is_container(tree):
         yield take_apart(tree)[0]
@@ -348,8 +351,8 @@ def _refuse_shared(flat: Mapping[str, Any]) -> None:
 def _refuse_writes(before: Sequence[Any], arguments: Any, out: Any) -> None:
     """Refuses a function that writes into its arguments what it does not return.
 
-    The objects of a program's trace are nobody's. A step that merges a state writes into the Variables of that state,
-    and returns it: nothing of that is lost.
+    A program has no objects of a caller to write into, so such a change would be lost. A step that merges a state,
+    writes into its Variables and returns the state loses nothing.
     """
     leaves, _ = jax.tree_util.tree_flatten_with_path(arguments)
     returned = set(map(id, jax.tree.leaves(out)))

@@ -229,7 +229,7 @@ class Checkpoints:
 
 def _number_of(step: Any) -> int:
     try:
-        # `True` is an index for Python, and would be step 1.
+        # `operator.index(True)` is 1.
         number = -1 if isinstance(step, bool) else operator.index(step)
     except TypeError:
         number = -1
@@ -241,7 +241,7 @@ def _number_of(step: Any) -> int:
 
 
 def _is_whole(place: Path) -> bool:
-    """Whether a folder is one of a step, with what Orbax writes to it at last and deletes at first."""
+    """Whether a folder is a complete checkpoint of a step."""
     is_step = place.name.isdecimal() and str(int(place.name)) == place.name
     # Orbax writes this file last and removes it first, so its presence means that the rest is there.
     files = ["_CHECKPOINT_METADATA", *([f"{MANIFEST}/metadata"] if (place / MANIFEST).is_dir() else [])]
@@ -287,7 +287,7 @@ def load_orbax(  # weft: skip(it reads a folder)
         The tree; with `partial=True` the tree and a `LoadReport`.
 
     Raises:
-        CheckpointError: if it is no checkpoint, or does not fit, naming paths.
+        CheckpointError: if it is not a checkpoint, or does not fit; the error names paths.
         ModuleNotFoundError: without Orbax (`pip install weft[orbax]`).
 
     >>> import jax.numpy as jnp

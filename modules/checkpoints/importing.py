@@ -160,7 +160,7 @@ def _refuse_misfits(wrong: list[str], rest: list[str]) -> None:
 
 @dataclass(frozen=True)
 class Place:
-    """Where one array goes: to a leaf, and which copy of it, where stacks hold several."""
+    """The place of one array in the model: a leaf, and for a leaf of a stack the index of the layer."""
 
     leaf: PathInTree
     copy: tuple[int, ...]
@@ -169,7 +169,7 @@ class Place:
 
 
 class _Goals:
-    """The places of a model, and the classes of its layers, by path."""
+    """The places of a model, and the classes of its layers, by path; each layer of a stack has a path of its own."""
 
     def __init__(self, model: Any, like: Mapping[PathInTree, Any], layouts: Layout):
         records = dict(records_in(model))
@@ -184,7 +184,7 @@ class _Goals:
         }
 
     def _copies(self, path: PathInTree) -> list[tuple[PathInTree, tuple[int, ...]]]:
-        """The paths of the copies of what a stack holds, in which a number stands for `layers`."""
+        """Returns for each layer of a stack the path of a leaf in it, with a number for `layers`, and its index."""
         sizes = {k: n for k in range(len(path)) if path[k] == "layers" and (n := self._stacks.get(path[:k]))}
         copies = itertools.product(*map(range, sizes.values()))
         return [
@@ -193,7 +193,7 @@ class _Goals:
         ]
 
     def find(self, text: str) -> tuple[PathInTree, Permute | None] | None:
-        """The place that a renamed name means, and how the axes of what goes there are put in order."""
+        """Returns the place for a renamed name, and the function that transposes its array; None without a place."""
         try:
             path = parse_path(_NUMBER.sub(r"[\1]", text))
         except ValueError:
@@ -212,7 +212,7 @@ class _Goals:
 
 
 class _Filling:
-    """What goes where, and what does not fit."""
+    """The arrays that were assigned to places so far, and those that do not fit."""
 
     def __init__(self, goals: _Goals):
         self.goals = goals
@@ -222,7 +222,7 @@ class _Filling:
         self._names: dict[PathInTree, str] = {}
 
     def add(self, name: str, paths: Sequence[str], weight: Any) -> None:
-        """Divides an array among its places."""
+        """Assigns an array to its places; an array with several places is divided among them."""
         targets = [place for path in paths if (place := self.goals.find(path)) is not None]
         if len(targets) < len(paths):
             self.left_over.append(name)
@@ -246,23 +246,23 @@ class _Filling:
         ):
             # Two names may be renamed to one place; the second would silently replace the first.
             if path in self.pieces:
-                self.wrong.append(f"{format_path(path)}: given by {self._names[path]} and by {name}")
+                self.wrong.append(f"{format_path(path)}: both {self._names[path]} and {name} are renamed to it")
             elif piece.dtype != place.dtype and not (_is_float(piece.dtype) and _is_float(place.dtype)):
                 self.wrong.append(f"{name}: {piece.dtype}, not {format_path(path)}: {self.goals.show(path)}")
             self.pieces[path], self._names[path] = piece, name
 
     def missing(self) -> list[PathInTree]:
-        """The places that get nothing."""
+        """Returns the places without an array."""
         return [path for path in self.goals.places if path not in self.pieces]
 
     def missing_in_abstract_stacks(self, like: Mapping[PathInTree, Any]) -> list[PathInTree]:
-        """Of those the ones whose leaf gets something elsewhere, and has no numbers of its own to keep."""
+        """Returns the missing places in abstract stacks of which other layers get arrays: they would have no values."""
         some = {self.goals.places[path].leaf for path in self.pieces}
         leaves = ((path, self.goals.places[path].leaf) for path in self.missing())
         return [path for path, leaf in leaves if leaf in some and _is_abstract(like[leaf])]
 
     def arrays(self, like: Mapping[PathInTree, Any]) -> dict[PathInTree, Any]:
-        """The leaves that get something, whole."""
+        """Returns whole leaves: each leaf with an array for at least one of its places."""
         whole: dict[PathInTree, np.ndarray[Any, Any]] = {}
         for path, piece in self.pieces.items():
             place = self.goals.places[path]
@@ -288,7 +288,7 @@ def _is_float(dtype: Any) -> bool:
 
 
 def _on_host(value: Any) -> np.ndarray[Any, Any]:
-    """An array of NumPy, JAX or torch in host memory."""
+    """Returns a NumPy, JAX or torch array as a NumPy array in host memory."""
     if hasattr(value, "detach"):
         value = value.detach().cpu()
         # torch's `numpy()` refuses bfloat16, because NumPy itself has none. float32 holds every bfloat16 exactly.
@@ -336,7 +336,7 @@ def _renamed(rename: Any, names: Iterable[str]) -> tuple[dict[str, Sequence[str]
             # A name that no rule matches may already be the path.
             paths[name] = (name,)
             continue
-        # The longest: the one that leaves least of the name, and of those the one that spells most of it out.
+        # The longest match wins: the one with the shortest rest, and of those the one with the fewest `*`.
         match, start, to = min(fits, key=lambda fit: (len(fit[0]["rest"]), fit[1].count("*")))
         used.add(start)
         several = _several(to)

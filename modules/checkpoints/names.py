@@ -64,7 +64,7 @@ def _checked(path: object, name: str) -> str | None:
 
 
 def is_inside(path: str, start: str) -> bool:
-    """Whether a path is another one, or is inside of it."""
+    """Whether a path is the path `start`, or lies below it."""
     return start in ("", ROOT) or path == start or path.startswith((f"{start}.", f"{start}["))
 
 
@@ -80,7 +80,7 @@ def _moved(name: str, start: str, to: str | None) -> str | None:
 
 
 def refuse_two_at_one_path(paths: Mapping[str, str | None], file: str) -> None:
-    """Refuses names that are renamed to one path.
+    """Refuses several names that are renamed to the same path.
 
     Raises:
         CheckpointError: naming both.
@@ -96,7 +96,7 @@ def refuse_two_at_one_path(paths: Mapping[str, str | None], file: str) -> None:
 
 
 def around(paths: Mapping[str, str | None]) -> set[str]:
-    """The paths of what holds something that is renamed."""
+    """Returns the paths of the containers and records around each renamed leaf."""
     moved = [name for name, path in paths.items() if path != name]
     starts = {name[:i] for name in moved for i, letter in enumerate(name) if letter in ".["}
     return starts | ({ROOT} if moved else set())

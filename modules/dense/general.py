@@ -305,7 +305,8 @@ class Einsum(Module):  # weft: skip(the equation decides the shapes)
         check_positive("Einsum", kernel_shape=min(kernel_shape, default=1))
         if not _fits(self.equation.split("->")[0].split(",")[1], len(kernel_shape)):
             raise ConfigError(
-                f"Einsum: the second operand of {self.equation!r} and kernel_shape={kernel_shape} differ in their number of axes"
+                f"Einsum: kernel_shape={kernel_shape} and the second operand of {self.equation!r} "
+                "differ in their number of axes"
             )
         shape = tuple(size for size in _kernel_sizes(self.equation, 0, kernel_shape) if size is not None)
         bias = (bias_init, shape, param_dtype) if use_bias else None

@@ -119,7 +119,7 @@ def test_one_error_lists_all_that_does_not_fit():
         "rename: typo fits no name",
         "h.0.weight: float32[3,2] as stored here, not [0].kernel: float32[2,2]",
         "h.0.bias: int32, not [0].bias: float32[2]",
-        "[1].bias: given by h.1.bias and by again.1.bias",
+        "[1].bias: both h.1.bias and again.1.bias are renamed to it",
         "mask: left over",
         "[1].kernel: missing, float32[2,2]",
     ):
