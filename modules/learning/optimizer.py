@@ -103,7 +103,7 @@ class PerFilter:
     """Several transformations as one; each parameter belongs to one of the transformations.
 
     Attributes:
-        transformations: of optax.
+        transformations: the transformations, of optax.
         groups: for each parameter, in order, the number of the transformation that moves it.
     """
 
@@ -111,11 +111,11 @@ class PerFilter:
     groups: tuple[int, ...]
 
     def init(self, params: Any) -> Any:
-        """The states of all of them."""
+        """Returns the initial states of the transformations."""
         return tuple(one.init(self._part(params, group)) for group, one in enumerate(self.transformations))
 
     def update(self, updates: Any, state: Any, params: Any, **extra: Any) -> tuple[Any, Any]:
-        """The updates of all parameters, and the next states."""
+        """Returns the updates of all parameters, and the next states of the transformations."""
         each = zip(self.transformations, range(len(self.transformations)), state, strict=True)
         done = [
             _update(one, self._part(updates, g), state, self._part(params, g), self._extra(extra, params, g))
@@ -328,7 +328,7 @@ class Optimizer(Module):  # weft: skip(of any model)
         return value, *self.update(model, gradient, state_of=new, **seen)
 
     def _read(self, model: Any) -> list[Any]:
-        """The parameters of a model."""
+        """Returns the parameters of a model, after a check that they have the known paths."""
         leaves = _parameters(model, self.wrt)
         known, paths = self.layout.paths, tuple(leaf.path for leaf in leaves)
         if paths != known:
@@ -341,7 +341,7 @@ class Optimizer(Module):  # weft: skip(of any model)
         return [leaf.value for leaf in leaves]
 
     def _read_gradient(self, grad: Any, parameters: Sequence[Any]) -> Any:
-        """A gradient as optax sees it."""
+        """Returns a gradient as the tree that optax gets, after a check of its paths and shapes."""
         gradients = {leaf.path: leaf.value for leaf in iter_leaves(grad) if leaf.dynamic}
         known = dict(zip(self.layout.paths, parameters, strict=True))
         # Compared by path, because a gradient with another `wrt` may have the same number of leaves.
@@ -383,7 +383,7 @@ def _parameters(model: Any, wrt: Filter) -> list[Leaf]:
 
 
 def _unlike(known: Sequence[Path], paths: Sequence[Path], root: str, missing: str, new: str) -> list[str]:
-    """What two lists of paths do not share, in words."""
+    """Returns a line for each path that is in only one of two lists."""
     here, there = set(known), set(paths)
     gone = [f"{format_path(path, root)} {missing}" for path in known if path not in there]
     return gone + [f"{format_path(path, root)} {new}" for path in paths if path not in here]
@@ -392,7 +392,7 @@ def _unlike(known: Sequence[Path], paths: Sequence[Path], root: str, missing: st
 def _update(transformation: Any, updates: Any, state: Any, params: Any, extra: Mapping[str, Any]) -> tuple[Any, Any]:
     import optax
 
-    # `MultiSteps` and `PerFilter` are no `GradientTransformation`s, and pass extra arguments on themselves.
+    # `MultiSteps` and `PerFilter` are not `GradientTransformation`s, and pass extra arguments on by themselves.
     if isinstance(transformation, optax.GradientTransformation):
         transformation = optax.with_extra_args_support(transformation)
     arguments = extra if isinstance(transformation, PerFilter) else accepted(transformation.update, extra)
@@ -431,8 +431,8 @@ def _owned(state: Any, model: Any) -> Any:
 
 
 def _paths(treedef: TreeDef) -> list[Path]:
-    """The path of each leaf of a tree with this definition."""
-    # The tree is rebuilt with numbers as leaves, because only paths are wanted.
+    """Returns the path of each leaf of a tree with this treedef."""
+    # The tree is rebuilt with numbers as leaves, because only the paths matter.
     rows = trees.flatten_with_path(treedef.unflatten(range(treedef.num_leaves)))[0]
     return [tuple(map(key_part, keys)) for keys, _ in rows]
 

@@ -30,7 +30,7 @@ from weft.core.records.surgery import part_at
 from weft.modules.learning.optimizer import Optimizer
 from weft.modules.sharding.conventions import conventional_names, names_of_adapter
 from weft.modules.sharding.rules import MeshAxes, Rules, Table, axes_of, on_mesh, optional_names, read_rules
-from weft.modules.sharding.unnamed import check_used, divided, tell_whole
+from weft.modules.sharding.unnamed import check_used, divided, warn_of_replicated
 
 T = TypeVar("T")
 AnyMesh = Mesh | AbstractMesh
@@ -228,7 +228,7 @@ def _places(
             divided(array.leaf, array.axes or (), spec, unnamed, mesh) if without else spec
             for array, spec, without in zip(arrays, specs, nameless, strict=True)
         ]
-    tell_whole(
+    warn_of_replicated(
         [array.leaf for array, spec, without in zip(arrays, specs, nameless, strict=True) if without and not any(spec)],
         any(any(spec) for spec in specs),
         mesh,

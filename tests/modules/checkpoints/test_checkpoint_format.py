@@ -215,7 +215,7 @@ def test_without_partial_a_foreign_file_is_loaded_whole(foreign):
 
 def test_a_dtype_that_jax_has_not_is_named(file):
     file.write_bytes(written({"a": entry(0, 3, "F6_E2M3", [4])}, b"123"))
-    with pytest.raises(CheckpointError, match=r"safetensors' dtype F6_E2M3, which JAX has not\n  at: a"):
+    with pytest.raises(CheckpointError, match=r"safetensors' dtype F6_E2M3, which JAX does not have\n  at: a"):
         load_checkpoint(file, {"a": jnp.zeros(4)})
 
 
