@@ -64,7 +64,7 @@ class GPT(weft.Module):
         self.norm = weft.RMSNorm(width)
 
     def __call__(self, characters: Int[Array, "*batch seq"]) -> tuple[Float[Array, "*batch seq vocab"], Self]:
-        """Logits of the character behind each; of the next characters, while attention has a cache of those before."""
+        """Logits of the character after each position; with caches in attention, `characters` are only the next ones."""
         with weft.thread(self) as t:
             return t.done(t.embed.attend(t.norm(t.blocks(t.embed(characters)))))
 
@@ -114,7 +114,7 @@ def held_out_loss(model: GPT, windows: Int[Array, "batch seq+1"]) -> Float[Array
 def sample(
     model: GPT, prompt: Int[Array, "seq"], key: Key[Array, ""], *, length: int, temperature: float, top_p: float
 ) -> Int[Array, "length"]:
-    """Characters behind a prompt; a temperature of zero takes the most likely one each time."""
+    """Characters that continue a prompt; a temperature of zero takes the most likely one each time."""
     room = len(prompt) + length
     attention = weft.filters.InstanceOf(weft.MultiHeadAttention)
     decoding = weft.at(model, attention).apply(lambda layer: layer.with_cache(room))

@@ -1,7 +1,7 @@
 """KeyValueCache: the keys and values of earlier steps, for decoding a sequence step by step.
 
 Rows of a batch may be at different steps: `rewind(model, lengths)` gives each row an index of its own. After that, the
-next step of each row is written behind the row's last step, and attends to the steps of this row alone.
+next step of each row is written after the row's last step, and attends to the steps of this row alone.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class KeyValueCache(Module):
 def rewind(model: T, steps: int | Array) -> T:  # weft: skip(of any tree)
     """Returns a model whose caches have seen only the first `steps` steps.
 
-    Prompts of unequal length are read at once, with padding behind their ends, and `rewind(model, lengths)` makes the
+    Prompts of unequal length are read at once, with padding after their ends, and `rewind(model, lengths)` makes the
     caches forget the padding. Rejected drafts, and rows of a batch that start again, are rewound in the same way.
 
     Args:

@@ -6,8 +6,8 @@ Four encodings, each an op or a table, and a record that holds the options:
 |---|---|---|
 | `RoPE` | turns queries and keys by angles that grow with the position | inside of attention (`rope=`) |
 | `ALiBi` | makes attention weaker with the distance | inside of attention (`position_bias=`) |
-| `SinusoidalPositions` | adds waves of the position | behind the embedding |
-| `LearnedPositions` | adds a row of a learned table | behind the embedding |
+| `SinusoidalPositions` | adds waves of the position | after the embedding  |
+| `LearnedPositions` | adds a row of a learned table | after the embedding  |
 
 Positions count from 0. In decoding, a model sees one step at a time: attention knows the position from its cache, and
 the last two records take it as `offset`.
@@ -380,7 +380,7 @@ class LearnedPositions(_Positions):
 
         Args:
             x: the sequence.
-            offset: the position of its first place. Where it is traced, places behind the last position are NaN.
+            offset: the position of its first place. If it is traced, places after the last position are NaN.
 
         Raises:
             AxisError: if the last axis is not of size `features`, there is no axis of places, or there are more places

@@ -1,16 +1,16 @@
 """Exported functions: programs that take and give flat dicts of arrays, keyed by path.
 
-`jax.export` keeps the treedefs of what a function takes and returns. A treedef with records in it could only be read
-where weft is installed and the records' classes are defined, and a serving process has neither. So the function that is
-exported here takes one dict and returns one dict, whose keys are the paths that errors print:
+`jax.export` stores the treedefs of a function's arguments and output. A treedef with records in it could only be read
+where weft is installed and the records' classes are defined, and a serving process has neither. So the exported
+function takes one dict and returns one dict, whose keys are the paths that errors print:
 
     {"model.layers[0].weight": ..., "x": ...}  ->  {"loss": ..., "model.layers[0].weight": ...}
 
-JAX alone can read and call that. `Exported` puts records around it: it takes the caller's arguments apart, compares
-their configuration with what the function was exported for, and rebuilds the output. For this it has *notes*, as JSON:
-the parameters' names, the configuration by path (as checkpoints have it), the random keys of the output, and its
-*outline*: containers, names of arrays, and which records are built like which of the arguments. The notes stand behind
-JAX's own bytes, where JAX does not read on. Nothing is built from them but containers.
+A process with JAX alone can read and call this function. `Exported` calls it with records: it flattens the caller's
+arguments, compares their configuration with that of the arguments at export, and rebuilds the output. For this it has
+*notes* (JSON): the parameters' names, the configuration by path (as in checkpoints), the random keys of the output, and
+its *outline*: containers, names of arrays, and which records have the structure of which argument. The notes are
+appended to JAX's bytes, which JAX reads only up to their own end. Only containers are built from the notes.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ def load_exported(data: bytes, *, out: Any = None) -> Exported:  # weft: skip(it
         )
     end = len(data) - len(_MAGIC) - _LENGTH.size
     start = end - _LENGTH.unpack_from(data, end)[0]
-    # JAX's part is cut off, although its flatbuffer would ignore the notes behind it.
+    # The notes are cut off before JAX reads the bytes, although its flatbuffer would ignore them.
     program = jax_export.deserialize(bytearray(data[:start]))
     like = None if out is None else take_apart(out)[0]
     returned = jax.tree.unflatten(program.out_tree, program.out_avals)

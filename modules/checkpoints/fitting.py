@@ -265,7 +265,7 @@ def _advice(offer: Offer, wanted: Mapping[str, Any], here: Mapping[str, Descript
                 if mends(changed, {**wanted, **replaced}):
                     passed = [f"pass {', and '.join(text for _, text in chosen)}"] if chosen else []
                     return "; ".join(reshape + passed)
-    return "load it into a tree that is made as the saved one was"
+    return "load it into a tree that is constructed like the saved one"
 
 
 def _show_stand_in(entry: Entry, wanted: Mapping[str, Any]) -> str:

@@ -1,12 +1,12 @@
 """Checkpoints of a run in a folder, by Orbax: sharded arrays, many processes, written asynchronously.
 
-`save_checkpoint` writes one file from one process. Here each process writes what its devices hold, and reads what they
-are to hold, so a checkpoint can be loaded onto another mesh or another number of processes. Orbax writes each step
-beside its place and moves it there: a step is whole, or is not there.
+`save_checkpoint` writes one file from one process. Here each process writes the parts of arrays that its devices hold,
+and reads the parts that they shall hold, so a checkpoint can be loaded onto another mesh or by another number of
+processes. Orbax writes each step to a temporary folder and then renames it, so that a step is complete or absent.
 
-Beside the arrays lies a *manifest* (JSON): the kind of each array, its path, Python numbers, and the configuration,
-which is compared with the tree that one loads into, as for files. What has no manifest was written by another program,
-such as flax: its arrays are read by their names.
+A *manifest* (JSON) is stored with the arrays: the kind and the path of each array, Python numbers, and the
+configuration, which is compared with the tree to load into, as for files. A checkpoint without a manifest was written
+by another program, such as flax: its arrays are read by their names.
 """
 
 from __future__ import annotations

@@ -263,7 +263,7 @@ class Source:
         begin, end = told["data_offsets"]
         entry = Entry(name, kind, tuple(shape), weak, begin, end)
         if not _is_possible(entry):
-            raise self.damaged(f"no {kind:.40} of shape {entry.shape!s:.80} has {entry.size} bytes")
+            raise self.damaged(f"an array of {kind:.40} with shape {entry.shape!s:.80} cannot have {entry.size} bytes")
         return entry
 
     def damaged(self, why: str = "its contents do not match its digest") -> CheckpointError:

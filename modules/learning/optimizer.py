@@ -1,18 +1,20 @@
 """Optimizer: an optax transformation, its state and the filter of the leaves that it moves, as one record.
 
-A training step returns two things: a gradient, and the successor of the model that computed it. The successor holds
-what changed beside the parameters (statistics, caches, random streams), and parameters only as the loss saw them: cast,
-perturbed, merged with an adapter. So the two have different sources here, and neither can be lost or mixed up:
+A training step returns two things: a gradient, and the successor of the model that computed the loss. The successor
+holds the changed state (statistics, caches, random streams). Its parameters may be those that the loss computed with,
+such as a cast or perturbed copy, and must not become the model's. So `update` takes the parameters and the state from
+different arguments:
 
     (value, new), grad = weft.value_and_grad(loss, has_aux=True)(model, x, y)
     model, opt = opt.update(model, grad, state_of=new)
 
-Parameters (what `wrt` selects) are those of `model`, moved by the optimizer; everything else is that of `new`.
+The result has the parameters of `model` (the leaves that `wrt` selects), moved by the optimizer, and all other leaves
+of `new`.
 
-optax sees sparse records, the model with `None` in the place of every other leaf, so labels and masks may be records.
-The state is stored in another form: its arrays by path in plain dicts, and its treedef as configuration. A record in it
-would bring the model's configuration and its fields' kinds along, so that a switch to inference mode or a filter for
-`Param` would reach into the moments.
+optax gets sparse records, the model with `None` in the place of every other leaf, so labels and masks may be records.
+The state is stored in another form: its arrays by path in plain dicts, and its treedef as configuration. If the state
+held records, they would have the model's configuration and its fields' kinds: a switch to inference mode, or a filter
+for `Param`, would change the moments, too.
 """
 
 from __future__ import annotations
@@ -244,8 +246,8 @@ class Optimizer(Module):  # weft: skip(of any model)
         Raises:
             StructureError: naming the paths where the gradient does not fit the parameters, or where the model has
                 other parameters than the one that the optimizer was made for.
-            SuccessorError: naming the paths where `state_of` is of another structure than the model, or if it is what
-                another model became that the gradient's function was given beside it.
+            SuccessorError: naming the paths where `state_of` has another structure than the model; or if `state_of` is
+                the successor of another model that the loss took as an argument, too.
         """
         import optax
 

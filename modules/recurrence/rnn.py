@@ -99,7 +99,7 @@ class RNN(Module, Generic[Carry]):  # weft: skip(of any cell)
             initial_carry: what the first step is given; by default the cell's own.
             lengths: how many steps of each sequence there are, from its start; the rest is padding.
             mask: which steps there are, in place of lengths: the axes of `x` without its features.
-            return_carry: whether to give the carry behind the last step as well.
+            return_carry: whether to return the carry after the last step, too.
             reverse: this call's direction, if it is not the record's own.
             key: a typed key, split among the steps, for a cell whose call has a `key` argument.
 

@@ -246,7 +246,7 @@ def _plain_ride(spec: Any, value: Any, read: Read, option: str) -> Ride:
         if ride is not None:
             return read_with(read, ride)
         raise AxisError(
-            f"Cannot use StateAxes on what is no graph: {option} has {spec!r} for an array",
+            f"Cannot use StateAxes on non-graph nodes: {option} has {spec!r} for an array",
             fix="give the array one axis or spec instead of filters",
         )
     return read_with(read, spec)

@@ -147,7 +147,7 @@ class List(SequenceReprMixin, Module, MutableSequence[A]):
                 self._del_elem(self._length - 1)
                 self._length -= 1
             case slice():
-                # From the end, because each deletion moves the elements behind it.
+                # From the end, because each deletion moves the elements after it.
                 for place in sorted(range(self._length)[index], reverse=True):
                     del self[place]
             case _:

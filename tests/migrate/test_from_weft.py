@@ -64,7 +64,7 @@ def test_names_move_and_the_rest_stays(migrate: Migrate, before: str, after: str
     [
         (
             "import weft\nx: 'weft.Filter'\n",
-            "a.py:2: 'weft.Filter': a text is not rewritten\n    do: weft.Filter is weft.",
+            "a.py:2: 'weft.Filter': strings are not rewritten\n    do: weft.Filter is weft.",
         ),
         ("from weft import ops\nops.avg_pool(x)\n", "a.py:2: ops.avg_pool: the file has no name for weft itself here"),
         ("from weft import *\nsplit(tree.size(m))\n", "do: split is weft.tree.split; tree is weft.tree"),

@@ -130,7 +130,7 @@ def test_where_no_option_helps_none_is_advised(tmp_path: Path):
     for load in loaders(Linear(2, 3, key=KEY), tmp_path):
         with pytest.raises(CheckpointError) as caught:
             load({"other": jnp.ones(7)})
-        assert caught.value.fix == "load it into a tree that is made as the saved one was"
+        assert caught.value.fix == "load it into a tree that is constructed like the saved one"
         load(Linear(2, 3, key=jax.random.key(1)))
 
 

@@ -73,7 +73,7 @@ def test_what_no_filter_matches_is_named_with_its_path():
 
 
 def test_filters_are_for_graphs_and_not_for_arrays():
-    with pytest.raises(AxisError, match="Cannot use StateAxes on what is no graph"):
+    with pytest.raises(AxisError, match="Cannot use StateAxes on non-graph nodes"):
         axes(nnx.StateAxes({...: 0}), jnp.ones(2))
 
 
