@@ -64,7 +64,7 @@ class GPT(weft.Module):
         self.norm = weft.RMSNorm(width)
 
     def __call__(self, characters: Int[Array, "*batch seq"]) -> tuple[Float[Array, "*batch seq vocab"], Self]:
-        """Logits of the character after each position; with caches in attention, `characters` are only the next ones."""
+        """Logits of the next character at each position; with caches in attention, `characters` are the new ones."""
         with weft.thread(self) as t:
             return t.done(t.embed.attend(t.norm(t.blocks(t.embed(characters)))))
 

@@ -257,7 +257,7 @@ def keys_of_copies(key: Any, count: int, owner: str) -> Any:
     """Splits a key into one key for each copy of a layer.
 
     Raises:
-        SeedError: if the key is no typed key.
+        SeedError: if the key is not a typed key.
     """
     dtype = getattr(key, "dtype", None)
     if dtype is None or not jnp.issubdtype(dtype, jax.dtypes.prng_key):

@@ -98,7 +98,7 @@ def per_axis(value: int | Sequence[int], rank: int, option: str) -> tuple[int, .
     """Expands an option to one number for each spatial axis.
 
     Raises:
-        ConfigError: if there are too many or too few numbers, or a number is no positive integer.
+        ConfigError: if there are too many or too few numbers, or a number is not a positive integer.
 
     >>> per_axis(2, 3, "strides")
     (2, 2, 2)
@@ -112,7 +112,7 @@ def per_axis(value: int | Sequence[int], rank: int, option: str) -> tuple[int, .
 
 
 def check_positive(layer: str, **sizes: int) -> None:
-    """Refuses sizes that are no positive integers.
+    """Refuses sizes that are not positive integers.
 
     Raises:
         ConfigError: naming the layer and the size.

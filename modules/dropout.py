@@ -89,7 +89,7 @@ class Dropout(Module):
             inference: this call's mode, if it is not the record's own.
 
         Raises:
-            SeedError: if a key is needed, and there is none or it is no typed key.
+            SeedError: if a key is needed, and there is none or it is not a typed key.
         """
         if self.rate == 0 or (self.inference if inference is None else inference):
             return x
@@ -138,7 +138,7 @@ class DropPath(Module):
             inference: this call's mode, if it is not the record's own.
 
         Raises:
-            SeedError: if a key is needed, and there is none or it is no typed key.
+            SeedError: if a key is needed, and there is none or it is not a typed key.
         """
         if self.rate == 0 or (self.inference if inference is None else inference):
             return x

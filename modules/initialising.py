@@ -66,7 +66,7 @@ def init(
         The result of `make`, with its arrays on devices.
 
     Raises:
-        SeedError: if the key is no typed key.
+        SeedError: if the key is not a typed key.
         StaticError: if configuration cannot be hashed, naming its place.
         AxisError: if shardings do not fit the model, naming paths.
 

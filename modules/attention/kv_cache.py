@@ -42,7 +42,7 @@ class KeyValueCache(Module):
         dtype: of keys and values.
 
     Raises:
-        ConfigError: for a size that is no positive integer.
+        ConfigError: for a size that is not a positive integer.
 
     >>> KeyValueCache(8, 2, 4, batch=(3,)).keys.shape
     (3, 8, 2, 4)

@@ -215,17 +215,17 @@ class MultiHeadAttention(Module, Generic[C]):
             x: the input of the queries; with a cache, the next steps, one or more.
             context: the input of the keys; by default `x`.
             values: the input of the values; by default the input of the keys.
-            mask: which keys may be attended to, `(q, kv)` or `(*batch, heads, q, kv)`, where axes of size one hold for
-                all; with a cache, `kv` is its `max_length`.
+            mask: which keys may be attended to, `(q, kv)` or `(*batch, heads, q, kv)`, where axes of size one
+                broadcast; with a cache, `kv` is its `max_length`.
             bias: added to the logits, of the same shapes as a mask.
-            positions: of `x`, for `rope`, `(q,)` or `(*batch, q)`; by default counted from 0, or from what is in the
-                cache. Those of a context are always counted from 0.
+            positions: the positions of `x` for `rope`, `(q,)` or `(*batch, q)`; by default they count from 0, or from
+                the number of steps in the cache. Those of a context always count from 0.
             key: a typed key, for dropout.
             inference: this call's mode, if it is not the record's own.
 
         Returns:
-            `y`, or `(y, successor)` if there is a cache. Steps beyond its end are NaN in compiled code, which cannot
-            raise; under `weft.checkify` that is an error.
+            `y`, or `(y, successor)` if there is a cache. Compiled code cannot raise, so there the results of steps
+            beyond the end of the cache are NaN; `weft.checkify` makes that an error.
 
         Raises:
             AxisError: if sizes or shapes do not fit.

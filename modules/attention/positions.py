@@ -65,7 +65,7 @@ def rope(
         The turned array, in the dtype of `x`; the angles are float32.
 
     Raises:
-        AxisError: if the features are no pairs.
+        AxisError: if the number of features is odd.
 
     >>> rope(jnp.ones((2, 1, 2)), jnp.array([0, 1])).round(3).tolist()
     [[[1.0, 1.0]], [[-0.30100002884864807, 1.3820000886917114]]]
@@ -191,7 +191,7 @@ def alibi(  # weft: skip(a number decides the size of an axis)
 
 
 class ALiBi(Module):
-    """Attention with linear biases, an option of `MultiHeadAttention`: the further, the less. It has no parameters.
+    """Attention with linear biases, an option of `MultiHeadAttention`: attention falls with distance. No parameters.
 
     >>> from weft.modules import MultiHeadAttention
     >>> attention = MultiHeadAttention(8, 2, causal=True, position_bias=ALiBi(), key=jax.random.key(0))
@@ -216,7 +216,7 @@ class ALiBi(Module):
 class RoPE(Module):
     """Rotary position embedding, an option of `MultiHeadAttention`.
 
-    It has no parameters. As a function of its own it turns queries or keys.
+    It has no parameters. Called as a function, it rotates queries or keys.
 
     Args:
         base: the slowest pair turns about this many times more slowly than the first.
@@ -254,7 +254,7 @@ class RoPE(Module):
             positions: of each place; by default 0, 1, 2 and so on.
 
         Raises:
-            AxisError: if the positions are not those of `x`, or the features are no pairs.
+            AxisError: if the positions are not those of `x`, or the number of features is odd.
         """
         if positions is None:
             # Counted along the axis of the sequence, which is the third from the end: heads and depth follow.

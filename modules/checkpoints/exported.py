@@ -52,21 +52,21 @@ def export(
     platforms: Sequence[str] | None = None,
     disabled_checks: Sequence[jax_export.DisabledSafetyCheck] = (),
 ) -> Callable[P, Exported]:
-    """Makes a program of a function, for processes that have neither the function nor weft.
+    """Exports a function as a program, for processes that have neither the function nor weft.
 
     Args:
-        function: of records, NNX objects and arrays; one of `weft.jit` or `nnx.jit`, or one to be compiled by
-            `weft.jit`. If it is a record, its arrays become constants of the program.
-        platforms: for example `("cpu", "tpu")`; by default that of this process.
-        disabled_checks: those of `jax.export.export`.
+        function: a function of records, NNX objects and arrays: a result of `weft.jit` or `nnx.jit`, or a function that
+            is then compiled by `weft.jit`. If it is a record, its arrays become constants of the program.
+        platforms: for example `("cpu", "tpu")`; by default the platform of this process.
+        disabled_checks: as in `jax.export.export`.
 
     Returns:
-        A function of the arguments to export for, arrays or `jax.ShapeDtypeStruct`s, whose sizes may be symbols. It
-        returns the `Exported` function. As in JAX, that one is called without the arguments that were static.
+        A function of the arguments to export for: arrays or `jax.ShapeDtypeStruct`s, whose sizes may be symbolic. It
+        returns an `Exported`, which, as in JAX, is called without the static arguments.
 
     Raises:
-        StaticError: if the function returns something static outside of a record.
-        StructureError: if it writes into objects that it does not return.
+        StaticError: if the function returns a static value outside of a record.
+        StructureError: if the function writes into objects that it does not return.
         AliasError: if its arguments are objects that share a Variable.
 
     >>> import jax.numpy as jnp
@@ -116,11 +116,11 @@ def export(
 
 
 class Exported:
-    """An exported function, which takes and gives records; see `export`.
+    """An exported function, which takes and returns records; see `export`.
 
     Attributes:
-        program: JAX's own `jax.export.Exported`, which takes and gives flat dicts. Random keys in them are their data,
-            as `jax.random.key_data` gives it.
+        program: JAX's own `jax.export.Exported`, which takes and returns flat dicts. A random key is in them as its
+            data, as `jax.random.key_data` returns it.
     """
 
     def __init__(self, program: jax_export.Exported, notes: Mapping[str, Any], out: Structure | None = None):
@@ -139,9 +139,9 @@ class Exported:
             kwargs: likewise.
 
         Returns:
-            What the function returns. A record, NNX object or state that is built like one of the arguments is rebuilt
-            as that one's successor, around its configuration. Others come as dicts of their arrays by field, unless
-            `load_exported` was given `out`.
+            The output of the function. A record, NNX object or state with the structure of one of the arguments is
+            rebuilt as a successor of that argument, with its configuration. Other records come as dicts of their arrays
+            by field, unless `load_exported` was called with `out`.
 
         Raises:
             StructureError: if the arguments differ in more than their arrays, naming paths.
@@ -195,12 +195,12 @@ def load_exported(data: bytes, *, out: Any = None) -> Exported:  # weft: skip(it
     """Reads an exported function; its arguments' classes need to be defined once it is called.
 
     Args:
-        data: what `Exported.serialize` gave. A program can do whatever JAX can: load only what you trust.
-        out: a tree like what the function returns, of arrays or `jax.ShapeDtypeStruct`s: for a function that returns
-            records with other treedefs than its arguments have.
+        data: the bytes of `Exported.serialize`. A program can do whatever JAX can: load only programs that you trust.
+        out: a tree of the output's structure, of arrays or `jax.ShapeDtypeStruct`s. It is needed if the function
+            returns records with other treedefs than its arguments have.
 
     Raises:
-        StructureError: if it is something else, or is cut, or `out` is not like the output.
+        StructureError: if the bytes are something else or truncated, or `out` has not the output's leaves.
 
     >>> import jax.numpy as jnp
     >>> data = export(lambda x: (x, x + 1))(jnp.ones(2)).serialize()

@@ -91,25 +91,26 @@ def import_weights(  # weft: skip(of any leaf)
     layout: Layout | None = None,
     strict: bool = True,
 ) -> T | tuple[T, LoadReport]:
-    """A model with the weights of another library's: of a torch state dict, or a Hugging Face safetensors file.
+    """Returns a model with the weights of another library: of a torch state dict, or a Hugging Face safetensors file.
 
     Args:
         model: records; arrays may be `jax.ShapeDtypeStruct`s, as `weft.init(..., abstract=True)` makes them.
-        weights: arrays by name (of NumPy, JAX or torch), or a safetensors file, or several.
-        rename: from names to layers. A mapping holds names or their beginnings up to a dot; `*` stands for one part of
-            a name, and in the path for the same: `{"h.*.mlp.c_fc": "blocks[*].mlp.layers[0]"}`. The longest that fits
-            is used. Several paths divide an array along its last axis here, as for fused queries, keys and values; None
-            leaves it out. A function is called with each name.
-        layout: for classes of layers, from a parameter's name to the field and a function of its axes, before those of
-            torch: `{weft.Linear: {"weight": ("kernel", None)}}` where kernels lie as they do here. A name that has no
-            entry is the field's.
-        strict: refuses weights that are left over and arrays that get none. With False both are reported.
+        weights: NumPy, JAX or torch arrays by name, or one or several safetensors files.
+        rename: maps names to layers. The keys of a mapping are names or beginnings of names up to a dot; a `*` matches
+            one part of a name and is replaced by it in the path: `{"h.*.mlp.c_fc": "blocks[*].mlp.layers[0]"}`. The
+            longest key that matches is used. With several paths the array is divided among them along the last axis of
+            weft's layout, as for fused queries, keys and values; with None it is left out. A function is called with
+            each name.
+        layout: for a class of layers, maps a parameter's name to the field and a function that permutes its axes, as in
+            `{weft.Linear: {"weight": ("kernel", None)}}` if the kernels have weft's layout. It comes before torch's
+            layout. A name without an entry is the name of a field.
+        strict: refuses weights without an array, and arrays without a weight. With False both are reported.
 
     Returns:
-        The model, floats in its own dtypes; with `strict=False` the model and a `LoadReport`.
+        The model, with floats in its own dtypes; with `strict=False` the model and a `LoadReport`.
 
     Raises:
-        CheckpointError: if they do not fit, naming all names and paths; nothing is imported then.
+        CheckpointError: if the weights do not fit; the error names all names and paths, and nothing is imported.
 
     >>> import jax
     >>> from weft.modules import MLP

@@ -1,14 +1,14 @@
 """Shared: one record, or one array, in several places of a model.
 
-A record is a tree, and no leaf of a tree has two paths: an array in two places is two leaves, which an optimizer moves
-apart. `Shared` stores the model with each shared array in *one* place, the source. The other places are `None`, as in
-any sparse record, and ties say which source belongs there. When the model is called, `Shared` fills these places:
+A record is a tree, and no leaf of a tree has two paths: JAX sees an array in two places as two leaves, and an optimizer
+would give them different values. `Shared` stores the model with each shared array in *one* place, the source. The other
+places are `None`, as in any sparse record, and *ties* map them to sources. A call of `Shared` fills these places:
 
     model = Shared(GPT(...), {"head.kernel": ("embed.embedding", jnp.transpose)})
-    logits = model(tokens)         # as the GPT, whose head has the transposed embedding for a kernel
+    logits = model(tokens)         # calls the GPT; the kernel of its head is the transposed embedding
 
-To JAX, optax and checkpoints it is a record with one leaf for each source, so gradients add up, an optimizer keeps one
-moment, and a file holds it once.
+For JAX, optax and checkpoints the model has one leaf for each source: the gradients of its places are added, an
+optimizer has one moment, and a file has one array.
 """
 
 from __future__ import annotations
@@ -57,18 +57,18 @@ class Shared(Module, Generic[M]):
 
     Args:
         model: the record.
-        ties: from each further place to the source, or to a pair of the source and a function of it, such as
-            `jnp.transpose`. Places are paths: `"blocks[0].attn"`, or a tuple
-            of their parts; of arrays, or of whole records of one structure. Without ties, whatever is the very same
-            array in several places is held in the first.
+        ties: maps each further place to its source, or to a pair of the source and a function of it, such as
+            `jnp.transpose`. Places and sources are paths (`"blocks[0].attn"`, or a tuple of the parts) of arrays, or of
+            whole records of equal structure. Without ties, arrays that are the same object in several places are tied
+            to the first of these places.
 
     Attributes:
-        model: the model as it is held, with `None` in the further places.
-        ties: of arrays.
+        model: the model, with `None` in the further places.
+        ties: the ties of all arrays.
 
     Raises:
-        AliasError: if there are no ties, and nothing in the model is shared.
-        StructureError: if a place does not exist or is tied twice, or what belongs there does not fit.
+        AliasError: if `ties` is left out and no array of the model is in two places.
+        StructureError: if a place does not exist or is tied twice, or the source does not fit it.
 
     >>> import jax, jax.numpy as jnp
     >>> encoder, decoder = Linear(2, 3, key=jax.random.key(0)), Linear(3, 2, key=jax.random.key(1))
@@ -89,7 +89,7 @@ class Shared(Module, Generic[M]):
 
     @property
     def value(self) -> M:
-        """The model with all places filled."""
+        """The model with an array in every place."""
         sources = {tie.source: part_at(self.model, tie.source) for tie in self.ties}
         return with_parts(self.model, {tie.place: tie.value(sources[tie.source]) for tie in self.ties})
 

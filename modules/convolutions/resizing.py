@@ -58,7 +58,7 @@ class Upsample(Module):
 
     Raises:
         AxisError: when called, as `upsample`.
-        ConfigError: if a factor is no positive integer, or the method is not known.
+        ConfigError: if a factor is not a positive integer, or the method is not known.
 
     >>> Upsample((2, 2), method="bilinear")(jnp.ones((1, 4, 4, 3))).shape
     (1, 8, 8, 3)
@@ -125,7 +125,7 @@ class PixelShuffle(Module):
 
     Raises:
         AxisError: when called, as `pixel_shuffle`.
-        ConfigError: if the factor is no positive integer.
+        ConfigError: if the factor is not a positive integer.
 
     >>> PixelShuffle(2)(jnp.ones((8, 4, 4, 12))).shape
     (8, 8, 8, 3)

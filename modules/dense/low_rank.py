@@ -66,7 +66,7 @@ class LoRA(Module):
         down_init: initialiser from `jax.nn.initializers`; `up` begins with zeros, so that nothing is changed at first.
 
     Raises:
-        ConfigError: for a rank that is no positive integer, or larger than one of the kernel's sizes.
+        ConfigError: for a rank that is not a positive integer, or larger than one of the kernel's sizes.
         SeedError: without a typed key.
 
     >>> lora = LoRA(Linear(8, 4, key=jax.random.key(0)), 2, key=jax.random.key(1))

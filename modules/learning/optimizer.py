@@ -71,12 +71,12 @@ class Layout:
         self.paths, self.parameters, self.state = tuple(self.leaves), parameters, state
 
     def parameter_of(self, path: Path, shape: tuple[int, ...]) -> Leaf | None:
-        """The parameter that an array of the optimizer is for, such as a moment; None if it is for none, or is of
-        another shape.
+        """Returns the parameter to which an array of the optimizer belongs, such as a moment; None if there is none of
+        its shape.
 
         Args:
-            path: in the optimizer.
-            shape: of the array; axes in front, of a mapped constructor, do not count.
+            path: the path of the array in the optimizer.
+            shape: the shape of the array; leading axes, which a mapped constructor adds, are ignored.
         """
         # The path of a moment ends with the path of its parameter: `mu.layers[0].kernel`. Longer ends are tried first.
         for start in range(1, len(path) + 1):
@@ -162,16 +162,16 @@ class Optimizer(Module):  # weft: skip(of any model)
 
     Args:
         model: a record, or any tree of arrays and records.
-        transformation: of optax (`optax.adamw(1e-3)`, a chain, `optax.MultiSteps`), or a dict from filters to
-            transformations, of which each parameter belongs to the first that matches it.
-        wrt: a filter for the leaves to move; `Param` by default. Give `grad` the same.
+        transformation: a transformation of optax (`optax.adamw(1e-3)`, a chain, `optax.MultiSteps`), or a dict from
+            filters to transformations: the first filter that matches a parameter decides which one moves it.
+        wrt: a filter for the leaves to move; `Param` by default. `grad` must get the same filter.
 
     Attributes:
         state: the arrays of optax's state, by path; `optax_state` is the state as optax has it.
         step: how many updates were made.
 
     Raises:
-        ConfigError: if `transformation` is none of optax's.
+        ConfigError: if `transformation` is not a transformation of optax.
         FilterError: if a filter matches nothing, or a parameter matches no filter of the dict.
         DifferentiationError: if a parameter is not inexact.
         AliasError: if one array is in two places, which an update would take apart; see `Shared`.
@@ -234,11 +234,11 @@ class Optimizer(Module):  # weft: skip(of any model)
         Args:
             model: the model that was differentiated. Its parameters are moved.
             grad: the gradient, of the model's structure, with `None` at all leaves but parameters.
-            state_of: the model's successor, as the loss returned it. Everything that is no parameter is taken from it,
-                and nothing that is one. Without it everything else stays as it is in `model`.
-            extra: what optax's transformations with extra arguments take, such as `value=loss`. A `grad` is given, and
-                a `value_fn` or `grad_fn` called, in terms of the model. Of `value`, `grad` and these two a
-                transformation is given what it takes.
+            state_of: the model's successor, as the loss returned it. All leaves but the parameters are taken from it.
+                Without it, they stay as they are in `model`.
+            extra: the extra arguments of the transformation, such as `value=loss`. `grad` is a gradient of the model;
+                `value_fn` and `grad_fn` are functions of a model. Of `value`, `grad`, `value_fn` and `grad_fn`, a
+                transformation gets those that it accepts.
 
         Returns:
             The successors of the model and of the optimizer. Parameters keep their dtypes.
@@ -282,10 +282,10 @@ class Optimizer(Module):  # weft: skip(of any model)
     def minimize(self, loss: Callable[..., Any], model: M, /, *args: Any, **kwargs: Any) -> tuple[Any, M, Self]:
         """Makes one step down the gradient of a loss: `value, model, opt = opt.minimize(loss, model, x, y)`.
 
-        The gradient is that with respect to what the optimizer moves (`wrt`), so that the two cannot disagree, and what
-        the loss returns last of the model's own type is the model's successor, as in a `thread` block. Transformations
-        that look at the loss (`optax.lbfgs`, `optax.contrib.reduce_on_plateau`) are given its value, its gradient and
-        the loss itself, of which a line search keeps no successor.
+        The loss is differentiated with respect to the leaves that the optimizer moves (`wrt`), so that the two cannot
+        disagree. The last record of the model's type that the loss returns is the model's successor, as in a `thread`
+        block. Transformations that look at the loss (`optax.lbfgs`, `optax.contrib.reduce_on_plateau`) get its value,
+        its gradient and the loss itself; successors of the evaluations of a line search are dropped.
 
         Args:
             loss: of the model and the arguments. It returns a scalar, or a tuple that begins with one: `(value, aux)`,
@@ -298,9 +298,9 @@ class Optimizer(Module):  # weft: skip(of any model)
             The loss's result without the successor, the successor of the model and the successor of the optimizer.
 
         Raises:
-            DifferentiationError: if what the loss returns first is no inexact scalar.
-            SuccessorError: if nobody could tell which of the things returned is the successor, or it is what another
-                model became that the loss was given: a teacher.
+            DifferentiationError: if the loss, or the first item of its tuple, is not an inexact scalar.
+            SuccessorError: if several of the returned records may be the successor, or if the record is the successor
+                of another argument of the loss, such as a teacher.
 
         >>> import jax, optax
         >>> model = Linear(2, 1, key=jax.random.key(0))

@@ -3,9 +3,10 @@
     policy = weft.Policy(param=jnp.float32, compute=jnp.bfloat16, output=jnp.float32)
     (value, new), grad = weft.value_and_grad(policy(loss), has_aux=True)(model, x, y)
 
-The cast is part of the function: parameters stay as they are outside of it (the *masters*), and gradients are theirs.
-A record that a function returns, built like one of its arguments, is a successor and gets the dtypes of that argument.
-Unchanged parameters are the masters themselves, and statistics, caches and keys were never cast, so nothing is rounded.
+The function under a policy casts its arguments, so outside of it parameters keep their dtype (the *master* parameters),
+and gradients have that dtype, too. A returned record with the structure of an argument is a successor, and gets the
+dtypes of that argument. Unchanged parameters in it are the master parameters themselves, and statistics, caches and
+keys are never cast, so nothing is rounded.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 # The arrays that are cast: parameters, frozen ones too, and arrays outside of records. Statistics and caches keep their
-# dtype: the running mean of a bfloat16 statistic would stand still.
+# dtype: in bfloat16, small updates of a running mean would be rounded away.
 CAST = Maybe((Param, FrozenParam))
 
 
 class Policy(Module):
-    """Mixed precision: `policy(loss)` is the loss in another precision, `policy(model)` the model.
+    """Mixed precision: `policy(loss)` computes the loss in another precision, `policy(model)` the model.
 
     Args:
         param: the dtype of the parameters of a model that the policy is applied to.

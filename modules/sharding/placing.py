@@ -44,29 +44,30 @@ def shard(tree: T, mesh: AnyMesh, rules: Rules, *, names: NamesByFilter | None =
     an explicit mesh `jax.sharding.reshard`); `jax.ShapeDtypeStruct`s get the sharding.
 
     Args:
-        tree: a model, an `Optimizer`, a tuple of both, any tree. Axes without names are on every device: of arrays that
-            have none, but for `unnamed`, and those that a stack or a mapped constructor has put in front.
-        mesh: of `jax.make_mesh`; its axes may be automatic or explicit.
-        rules: from logical names to axes of the mesh: a name, a tuple of names, or None, as a mapping or as pairs. The
-            rule for `...` holds for the names that have none. A name that an axis of the mesh has needs no rule. In a
-            table for several models, `Maybe(name)` is a rule for a name that this one may not have.
-        names: logical names from outside, from filters to `Sharded(...)` or tuples, in place of those that are
-            declared, and aligned at the last axis; those of `Sharded("members", ...)` are put in front of them.
-        unnamed: axes of the mesh that divide each array without names, along its largest axis that they divide: "fully
-            sharded" for any model, `shard(model, mesh, {}, unnamed="data")`.
+        tree: a model, an `Optimizer`, a tuple of both, or any tree. Axes without a logical name are replicated: all
+            axes of an array without names (unless `unnamed` divides it), and leading axes that a stack or a mapped
+            constructor has added.
+        mesh: a mesh of `jax.make_mesh`; its axes may be automatic or explicit.
+        rules: maps logical names to axes of the mesh (a name, a tuple of names, or None), as a mapping or as pairs. The
+            rule for `...` holds for all names without a rule. A logical name that is also the name of a mesh axis needs
+            no rule. In a table for several models, `Maybe(name)` is a rule for a name that this model may not have.
+        names: maps filters to logical names (`Sharded(...)` or tuples), aligned at the last axis, which replace the
+            declared ones; the names of `Sharded("members", ...)` are put in front of the declared ones.
+        unnamed: axes of the mesh that divide each array without names, along the largest axis whose size they divide.
+            `shard(model, mesh, {}, unnamed="data")` is "fully sharded" for any model.
 
     Returns:
-        The tree, with its arrays in place. `tabulate(tree, sharding=True)` shows what lies where.
+        The tree, with its arrays on the mesh. `tabulate(tree, sharding=True)` shows their shardings.
 
     Raises:
         AxisError: naming all paths with the names and sizes of their axes: for a name without a rule, a rule for an
-            axis that the mesh has not, an axis that the mesh does not divide, or one axis of the mesh used twice.
-        FilterError: if a filter of `names` matches nothing, and for a rule whose name no axis has: one that is none of
-            weft's own names either, or any if no rule divides anything.
+            axis that the mesh does not have, an axis whose size the mesh does not divide, or a mesh axis used twice.
+        FilterError: if a filter of `names` matches nothing; if a rule names an axis that no array has, and either the
+            name is not one of weft's own or no rule divides an array.
 
     Warns:
-        ReplicatedWarning: naming arrays of a mebibyte and more that have no names, and so are whole on every device,
-            where rules divide others.
+        ReplicatedWarning: naming arrays of a mebibyte or more that have no names of axes, and so are replicated,
+            although rules divide other arrays.
 
     >>> from weft.modules import MLP
     >>> mesh = jax.make_mesh((1,), ("model",))
