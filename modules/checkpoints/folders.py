@@ -235,7 +235,8 @@ def _number_of(step: Any) -> int:
         number = -1
     if number < 0:
         raise CheckpointError(
-            f"a step is an integer, not {step!r}", fix="pass an integer, 0 or more: checkpoints.save(0, ...)"
+            f"a step must be an integer of 0 or more, not {step!r}",
+            fix="pass an integer, 0 or more: checkpoints.save(0, ...)",
         )
     return number
 

@@ -152,9 +152,7 @@ def _written(value: Any, name: str, raw: bool) -> Any:
 def read_manifest(folder: Path) -> tuple[list[OrbaxEntry], dict[str, Description]] | None:
     """Reads the entries and the configuration of a checkpoint of weft; None if another program wrote it."""
     if not folder.is_dir():
-        raise CheckpointError(
-            "this folder is not a checkpoint of Orbax", at=str(folder), fix="pass the folder of a step"
-        )
+        raise CheckpointError("there is no checkpoint of Orbax here", at=str(folder), fix="pass the folder of a step")
     if not (folder / MANIFEST).is_dir():
         return None
     ocp = orbax()

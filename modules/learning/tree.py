@@ -160,7 +160,7 @@ def stack(models: Sequence[T], axis: int = 0) -> T:
         wrong = differences(first, describe(model, ""), root="models[0]")
         if wrong:
             raise StructureError(
-                f"models[{i}] has another structure than models[0]",
+                f"models[{i}] differs from models[0] in more than the values of arrays",
                 at=wrong,
                 fix="stack models that differ only in the values of their arrays",
             )

@@ -120,7 +120,7 @@ def test_a_mask_whose_axes_nobody_could_tell_is_refused(shape):
 def test_masks_are_of_bools_and_biases_of_floats(unchecked):
     with pytest.raises(AxisError, match="this mask is float32"):
         attention()(X, mask=jnp.ones((5, 5)))
-    with pytest.raises(AxisError, match="this bias is of bool"):
+    with pytest.raises(AxisError, match="this bias is bool"):
         attention()(X, bias=jnp.ones((5, 5), bool))
 
 

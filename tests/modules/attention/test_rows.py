@@ -87,7 +87,7 @@ def test_a_row_that_is_full_is_nan_and_the_others_go_on():
     assert jnp.isfinite(y[1:]).all()
     error, _ = weft.checkify(step)(weft.rewind(decoding, LENGTHS), X[:, :1])
     assert "steps beyond the end of the cache of a MultiHeadAttention" in str(error.get())
-    with pytest.raises(CacheError, match="room for 5 steps, and 1 are given behind the 5 that it holds"):
+    with pytest.raises(CacheError, match="room for 5 steps, and the call has 1 after the 5 in the cache"):
         weft.rewind(decoding, LENGTHS)(X[:, :1])
 
 

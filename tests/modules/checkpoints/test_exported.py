@@ -223,7 +223,7 @@ class Named(weft.Module):
         (
             lambda x: (x, "y"),
             X,
-            r"static outside of a Module\n  at: output\[1\]: 'y'",
+            r"a static value outside of a Module cannot be exported\n  at: output\[1\]: 'y'",
             "return it in a Module",
             (lambda x: Named(x, "y"), X),
         ),
@@ -237,7 +237,7 @@ class Named(weft.Module):
         (
             nnx.jit(lambda model, x=X[:2]: model(x)),
             nnx.Sequential(LAYER, LAYER),
-            r"objects that share a Variable\n(.|\n)*layers\[0\]\.kernel\.value and model\.layers\[1\]\.kernel\.value",
+            r"objects that share a Variable(.|\n)*layers\[0\]\.kernel\.value and model\.layers\[1\]\.kernel\.value",
             "split them before, which",
             (nnx.jit(lambda state, x=X[:2]: nnx.merge(SHARED, state)(x)), nnx.state(nnx.Sequential(LAYER, LAYER))),
         ),

@@ -85,7 +85,7 @@ BAD = [
     ({"padding": [1]}, "padding has 1 entries for 2 spatial axes"),
     ({"strides": (1, 2, 3)}, "strides has 3 numbers for 2 spatial axes"),
     ({"input_dilation": 2}, "padding 'SAME' cannot be combined with input_dilation"),
-    ({"feature_group_count": 3}, "3 groups do not divide 2 in and 4 out features"),
+    ({"feature_group_count": 3}, "groups=3 must divide in_features=2 and out_features=4"),
 ]
 
 

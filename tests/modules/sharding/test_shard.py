@@ -179,7 +179,7 @@ def test_one_array_in_two_places_stays_one(mesh: Any):
     ("rules", "fragments"),
     [
         ({"embed": "data"}, ["inward: (embed=4, mlp=8): no rule for 'mlp'", "add a rule for 'mlp'", "`...: None`"]),
-        ({"embed": "dat", ...: None}, ["axes that the mesh has not: data=2, model=4", "'embed': 'dat'"]),
+        ({"embed": "dat", ...: None}, ["axes that the mesh data=2, model=4 does not have", "'embed': 'dat'"]),
         ({"embed": "model", "mlp": ("data", "model")}, ["two of its axes lie on 'model'", "another rule"]),
         ({"embed": ("data", "model"), "mlp": None}, ["outward.bias: (embed=4): 4 is no multiple of 8", "a multiple"]),
     ],
