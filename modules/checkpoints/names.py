@@ -17,12 +17,12 @@ def renamed(rename: Rename | None, names: Iterable[str], file: str) -> dict[str,
     """Returns the path for each name; None for names that are left out.
 
     Args:
-        rename: as `load_checkpoint` takes it.
-        names: all that a file holds.
-        file: for errors.
+        rename: the option of `load_checkpoint`.
+        names: the names of all entries of the file.
+        file: the file's path, for errors.
 
     Raises:
-        CheckpointError: if a mapping holds names that the file does not, or a function returns something else.
+        CheckpointError: if a mapping has names that the file does not hold, or a path is neither a string nor None.
 
     >>> renamed({"encoder": "body", "encoder.old": None}, ["encoder.w", "encoder.old", "encoders"], "a file")
     {'encoder.w': 'body.w', 'encoder.old': None, 'encoders': 'encoders'}
@@ -43,12 +43,13 @@ def renamed(rename: Rename | None, names: Iterable[str], file: str) -> dict[str,
             used.add(start)
             paths[name] = _moved(name, start, _checked(rename[start], start))
     unused = sorted(rename.keys() - used)
-    # A rule that matches no name is a slip, after which arrays would be missing under names that look right.
+    # A rule that matches no name is a spelling mistake. Without this error, a later one would list missing arrays, and
+    # not the rule.
     if unused:
         raise CheckpointError(
             f"rename has names that {file} does not hold",
             at=unused,
-            fix=f"write names as they are there: {', '.join(list(paths)[:8])}{', ...' if len(paths) > 8 else ''}",
+            fix=f"write names as in the file: {', '.join(list(paths)[:8])}{', ...' if len(paths) > 8 else ''}",
         )
     return paths
 

@@ -355,7 +355,7 @@ class Optimizer(Module):  # weft: skip(of any model)
         ]
         if wrong:
             raise StructureError(
-                f"the gradient does not fit what is optimized: {format_filter(self.wrt)}",
+                f"the gradient does not fit the optimized leaves: {format_filter(self.wrt)}",
                 at=wrong,
                 fix="unpack the pair: has_aux=True returns (gradient, aux), value_and_grad returns (value, gradient)"
                 if type(grad) is tuple

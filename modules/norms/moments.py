@@ -74,7 +74,7 @@ def check_several(x: Any, axes: Sequence[int], axis_name: Any, axis_index_groups
 
 
 def canonical_axes(axes: Axes, rank: int) -> tuple[int, ...]:
-    """Axes as non-negative numbers.
+    """Converts axes to non-negative numbers.
 
     >>> canonical_axes((-1, 0), 3)
     (2, 0)
@@ -93,7 +93,7 @@ def moments(
     use_fast_variance: bool = True,
     mask: Bool[Array, "*#shape"] | None = None,
 ) -> tuple[Float[Array, ...], Float[Array, ...]]:
-    """Mean and variance over axes, and over the devices or examples of a named axis.
+    """Returns mean and variance over axes, and over the devices or examples of a named axis.
 
     Args:
         x: the values.

@@ -166,7 +166,7 @@ def test_no_dtype_is_answered_with_those_that_are(tmp_path: Path):
 def test_renames_are_mended_as_their_errors_say(tmp_path: Path):
     saved, like = {"a": jnp.ones(2), "b": jnp.zeros(2)}, {"c": jnp.zeros(2)}
     for load in loaders(saved, tmp_path):
-        with pytest.raises(CheckpointError, match=r"fix: write names as they are there: .*a, b"):
+        with pytest.raises(CheckpointError, match=r"fix: write names as in the file: .*a, b"):
             load(like, rename={"x": "c"}, partial=True)
         assert load(like, rename={"a": "c"}, partial=True)[0]["c"].tolist() == [1.0, 1.0]
         with pytest.raises(CheckpointError, match="fix: rename all but one to None"):
