@@ -18,9 +18,9 @@ def parser() -> argparse.ArgumentParser:
     """Makes the parser of the command line."""
     top = argparse.ArgumentParser(
         "weft migrate",
-        description="Rewrites the names of weft 0.2 that have another place in 0.3, and imports of flax.nnx if the program "
-        "then computes the same. Prints a diff; lists on standard error the places that it does not rewrite, and uses of "
-        "equinox that have a counterpart in weft, each with what to do by hand.",
+        description="Rewrites the names of weft 0.2 that have another place in 0.3, and imports of flax.nnx if the "
+        "program then computes the same. Prints a diff; lists on standard error the places that it does not rewrite, "
+        "and uses of equinox that have a counterpart in weft, each with what to do by hand.",
         epilog="Exit code: 0, or 2 if a path cannot be read or written; nothing is written then.",
     )
     top.add_argument("paths", nargs="+", metavar="PATH", help="files, notebooks and folders: best, a whole code base")
