@@ -51,7 +51,8 @@ class QuickEntry:
 
     def _learn(self, outcome: RefOutcome) -> tuple[RefOutcome, HandOver]:
         if len(self._known) >= _MOST_OUTCOMES:
-            # A program with more outcomes retraces all the time. Preparing a writer costs little beside that.
+            # A program with more outcomes retraces all the time. Preparing a writer costs little compared with a
+            # retrace.
             self._known.clear()
         # The entry keeps the outcome alive: a later object at the same address would be taken for it.
         known = self._known[id(outcome)] = (outcome, self._prepared(outcome))
