@@ -67,7 +67,7 @@ def thread(record: R) -> Thread[R]:
     - in `vmap`, `pmap`, `shard_map`: unmapped, one record for all examples. What changes in it must come out unmapped
       too, as statistics do that are reduced over the named axis;
     - in `cond` and `switch`: as an operand. A branch that is not taken leaves it as it is;
-    - in `map`, `while_loop`, `fori_loop`: from one step to the next, in addition to the loop's own carry;
+    - in `lax_map`, `while_loop`, `fori_loop`: from one step to the next, in addition to the loop's own carry;
     - in `custom_vjp`: closed over, without a derivative. The forward function is a method of the part, too, and returns
       `(output, residuals, successor)`;
     - in `eval_shape` and `make_jaxpr`: in, but not out. Nothing is computed, and the record stays unchanged.

@@ -464,7 +464,7 @@ def test_map_gives_each_slice_the_record_that_the_one_before_left():
 
 def test_map_of_several_slices_at_once_cannot_have_one_record_follow_all():
     with weft.thread(net(axis=None)) as t:
-        with pytest.raises(SuccessorError, match=r"map with batch_size(.|\n)*Net.norm(.|\n)*vmap"):
+        with pytest.raises(SuccessorError, match=r"lax_map with batch_size(.|\n)*Net.norm(.|\n)*vmap"):
             weft.lax_map(t.norm, jnp.stack([X, X]), batch_size=2)
         t.done(None)
 

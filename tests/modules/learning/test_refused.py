@@ -85,10 +85,10 @@ def test_a_number_in_a_container_is_no_loss(make: Any):
 
     kind = type(make(1)).__name__
     for transform in (weft.grad, weft.value_and_grad):
-        with pytest.raises(weft.errors.DifferentiationError, match=f"returned a {kind} of one"):
+        with pytest.raises(weft.errors.DifferentiationError, match=f"returned a {kind} with one number"):
             transform(contained)(MODEL, X)
     if kind != "tuple":  # a tuple begins with the loss
-        with pytest.raises(weft.errors.DifferentiationError, match=f"returned a {kind} of one"):
+        with pytest.raises(weft.errors.DifferentiationError, match=f"returned a {kind} with one number"):
             weft.Optimizer(MODEL, optax.sgd(0.1)).minimize(contained, MODEL, X)
     # What the error advises.
     _, aux = weft.grad(lambda model, x: (loss(model, x), contained(model, x)), has_aux=True)(MODEL, X)
