@@ -1,4 +1,4 @@
-"""lax_map and associative_scan: functions of the slices of a sequence, applied to each slice, or combining pairs of slices.
+"""lax_map and associative_scan: functions of slices of a sequence, applied to each slice, or combining pairs of slices.
 
 Both are staged, like the loops of `loops`.
 """
