@@ -95,7 +95,7 @@ def test_other_languages_are_left_alone(migrate: Migrate):
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ('{"cells": ["flax"', "it is no notebook: "),
+        ('{"cells": ["flax"', "it is not a notebook: "),
         ('{"worksheets": "flax"}', "it is not a notebook of version 4: it has no cells"),
         (notebook("from flax import nnx\nx = = 1"), "cell 2 cannot be parsed"),
         (notebook("from flax import nnx\nimport b\nclass"), "cell 2 cannot be parsed"),
