@@ -173,13 +173,15 @@ def _constructed(builder: Builder, cls: Callable[..., Any], args: tuple[Any, ...
     except TypeError:  # something that cannot be hashed
         return abstractly(cls, *args, **kwargs)
     if known is None:
-        with space.listening() as asked:
-            made = abstractly(cls, *args, **kwargs)
+        with space.making() as part:
+            # With sizes of this part, which are sizes of each trace that reuses the instance.
+            own_args, own_kwargs = closed(treedef.unflatten(map(_anew, leaves)))
+            made = abstractly(cls, *own_args, **own_kwargs)
         # The flattened result is stored, not the instance: a trial may mutate
         # its objects, and the next needs fresh ones.
-        known = builder.made[key] = *jax.tree.flatten(opened(made)), asked
+        known = builder.made[key] = *jax.tree.flatten(opened(made)), part
     else:
-        space.ask_again(known[2])
+        space.reuse(known[2])
     leaves, treedef, _ = known
     return closed(treedef.unflatten(leaves))
 
@@ -189,6 +191,13 @@ def _key_of(leaf: Any) -> Any:
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return (*map(_key_of, leaf.shape), leaf.dtype)
     return leaf.at_its_number if type(leaf) is Dim else leaf
+
+
+def _anew(leaf: Any) -> Any:
+    """A leaf whose sizes are made anew, in the part of the trace that is being made."""
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return jax.ShapeDtypeStruct(tuple(map(_anew, leaf.shape)), leaf.dtype, weak_type=leaf.weak_type)
+    return Dim(leaf.space, leaf.terms) if type(leaf) is Dim else leaf
 
 
 def _is_told_by_fields(cls: type) -> bool:

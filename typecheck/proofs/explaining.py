@@ -309,6 +309,7 @@ class Explainer:
             traced: Trial | Exception = run_trial(self.target, assignment, self.dims, space=space)
         except (Unbuildable, AnnotationError, ValueError, TypeError) as error:
             traced = error
+        space.end()
         return copy.copy(space), traced  # the next trace begins with the space anew
 
     def asked_last(self, trial: Trial) -> tuple[dict[Question, bool], bool, frozenset[str]]:
