@@ -27,11 +27,11 @@ from weft.core.paths import format_path
 from weft.core.records.leaves import is_array, iter_leaves
 from weft.core.records.module import watch_methods, watching_methods
 from weft.core.records.partition import Structure
-from weft.insight.debug.calls import Replaced, around_calls, see_records
+from weft.insight.calls import Replaced, around_calls, see_records
 from weft.insight.debug.inside import RULES
-from weft.insight.debug.interpreting import Context, Origin, Run, is_inexact, iter_equations, state_of
+from weft.insight.debug.interpreting import Context, Origin, Run, is_inexact, state_of, state_of_sum, states_of
 from weft.insight.debug.messages import error_of, reaching
-from weft.insight.debug.places import MODULE, scopes
+from weft.insight.equations import MODULE, is_backward, iter_equations, scopes
 from weft.insight.progress import progress_bar
 from weft.modules.op import op_by_op
 
@@ -95,7 +95,7 @@ def nonfinite(function: Any = None, /, *, keep_donated: bool = False) -> Any:
       at: ...: x / x.sum()...
     """
     if function is None:
-        return _guarding(Session(keep_donated, WAITING))
+        return _checking(Session(keep_donated, WAITING))
     from weft.transforms import jit
     from weft.transforms.compilation import JitFunction
 
@@ -103,15 +103,17 @@ def nonfinite(function: Any = None, /, *, keep_donated: bool = False) -> Any:
     session = Session(keep_donated, 0)
 
     @functools.wraps(function)
-    def guarded(*args: Any, **kwargs: Any) -> Any:
-        with _guarding(session):
-            return compiled(*args, **kwargs)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        call = compiled._with_statics(args, kwargs) if compiled._has_statics else (args, kwargs)
+        # Not by `_checking`: to set and reset what the block sets costs a call 8 us.
+        return compiled._interpreted(*call, guard=session.guard)
 
-    return guarded
+    return checked
 
 
 @contextlib.contextmanager
-def _guarding(session: Session) -> Generator[None]:
+def _checking(session: Session) -> Generator[None]:
     with watching_methods(see_records, guards, session.guard):
         yield
         session.finish()
@@ -161,11 +163,11 @@ class Session:
     def look(self) -> None:
         """Checks the oldest call that waits."""
         guarded, states, arguments, outcome = self.calls.popleft()
-        found = np.asarray(states)
-        # By its bytes: `found.any()` costs a small step a hundredth.
-        if found.tobytes().strip(b"\0") and (wrong := np.flatnonzero(found > guarded.let_pass(len(found)))).size:
+        states = np.asarray(states)
+        # First by its bytes: to compare arrays costs a small step a hundredth.
+        if states.tobytes().strip(b"\0") and (states > guarded.let_pass).any():
             try:
-                guarded.explain(wrong, found, arguments, outcome)
+                guarded.explain(states, arguments, outcome)
             except NonFiniteError:
                 # Later calls took the bad outputs of this call as arguments: they have nothing new to tell.
                 self.calls.clear()
@@ -177,10 +179,10 @@ class Session:
             self.look()
 
 
-def _check(body: Any, *args: Any) -> Any:
+def _check(state: Callable[[jax.Array], jax.Array], body: Any, *args: Any) -> Any:
     """Runs a body, and returns its results together with the states of its inexact outputs."""
     out, updates, outcome = body(*args)
-    states = [state_of(leaf) for leaf in jax.tree.leaves((out, updates)) if is_inexact(leaf)]
+    states = [state(leaf) for leaf in jax.tree.leaves((out, updates)) if is_inexact(leaf)]
     return out, updates, (outcome, jnp.stack(states) if states else jnp.zeros(0, jnp.uint8))
 
 
@@ -188,25 +190,30 @@ class Guarded:
     """The compiled program of a plan with states as one more output, and the states that are known to be intended."""
 
     def __init__(self, interpreted: Interpreted[Any], plan: Plan):
-        lift = interpreted.lift_of(plan.crossing)
         self.boundary, self.crossing = interpreted.boundary, plan.crossing
         self.donates = plan.donation is not None
-        bodies: Any = tuple(Replaced(body, _check) for body in lift.bodies)
-        self.lifted: Any = interpreted.rule.lift(replace(lift, bodies=bodies, traces=Traces()))
-        self._let_pass: np.ndarray | None = None
+        self._rule = interpreted.rule
+        self._lift: Any = replace(interpreted.lift_of(plan.crossing), traces=Traces())
+        # The program without states, for the second run.
+        self._plain: Any = self._rule.lift(self._lift)
+        # For each inexact output the largest state that raises no alarm.
+        self.let_pass: Any = 0
+        # The sum of finite values may overflow. If the arguments are gone, nothing can tell that from a fault.
+        self._use(state_of if self.donates else state_of_sum)
 
-    def let_pass(self, count: int) -> np.ndarray:
-        """Returns for each inexact output the largest state that raises no alarm."""
-        if self._let_pass is None:
-            self._let_pass = np.zeros(count, np.uint8)
-        return self._let_pass
+    def _use(self, state: Callable[[jax.Array], jax.Array]) -> None:
+        check = functools.partial(_check, state)
+        bodies: Any = tuple(Replaced(body, check) for body in self._lift.bodies)
+        self.is_exact = state is state_of
+        self.lifted: Any = self._rule.lift(replace(self._lift, bodies=bodies))
 
-    def explain(self, wrong: Any, states: Any, arguments: Any, outcome: Any) -> None:
+    def explain(self, states: np.ndarray, arguments: Any, outcome: Any) -> None:
         """Runs the call again, one equation at a time, to find where a bad output began.
 
         Raises:
-            NonFiniteError: unless all bad values were marked by `expected`.
+            NonFiniteError: unless all bad values were marked by `expected`, or sums of finite values overflowed.
         """
+        wrong = np.flatnonzero(states > self.let_pass)
         if any(isinstance(x, jax.Array) and x.is_deleted() for x in jax.tree.leaves(arguments)):
             raise NonFiniteError(
                 f"an output is not finite: {reaching(self._paths(wrong, arguments, outcome))}",
@@ -221,8 +228,8 @@ class Guarded:
             _tracers.traced_to_explain(lambda var, size, axis: axes.setdefault(var, []).append((size, axis))),
         ):
             # A cached trace would not call the hook above, which learns which axes are batch axes.
-            self.lifted.clear_cache()
-            closed = self.lifted.trace(*arguments).jaxpr
+            self._plain.clear_cache()
+            closed = self._plain.trace(*arguments).jaxpr
         # Jaxprs take arrays only, and arguments may hold Python numbers.
         values = [x if is_array(x) else jnp.asarray(x) for x in jax.tree.leaves(arguments)]
         # The jaxpr takes leaves grouped by lane, not in the order of the arguments' tree.
@@ -230,7 +237,14 @@ class Guarded:
         names = [format_path(self.crossing.structure.path_of(i)) for i in order]
         with progress_bar("looking for what is not finite", len(closed.jaxpr.eqns)) as advance:
             run = Run(closed, values, Context(rules=RULES, advance=advance), expected_p, names.__getitem__)
-        outputs = [i for i, var in enumerate(closed.jaxpr.outvars[:-1]) if is_inexact(var.aval)]
+        outputs = [i for i, var in enumerate(closed.jaxpr.outvars) if is_inexact(var.aval)]
+        if not self.is_exact and not any(states_of([run.outs[outputs[i]] for i in wrong])):
+            # Finite values whose sum overflows, such as masks of `jnp.finfo`'s minimum, come again at each call.
+            self._use(state_of)
+            states = np.asarray(self.lifted(*arguments)[2][1])
+            wrong = np.flatnonzero(states)
+            if not wrong.size:
+                return
         found = [run.origins(run.jaxpr.outvars[outputs[i]]) for i in wrong]
         origins = [origin for several, _ in found for origin in several]
         paths = self._paths(wrong, arguments, outcome)
@@ -253,7 +267,7 @@ class Guarded:
                 fix="if it is meant, return weft.debug.expected(value)",
             )
         # All bad values were intended: the next call with the same states raises no alarm and no second run.
-        self.let_pass(len(states))[list(wrong)] = states[list(wrong)]
+        self.let_pass = np.maximum(self.let_pass, states)
 
     def _came_in(self, names: Sequence[str], paths: Sequence[str]) -> None:
         raise NonFiniteError(
@@ -288,7 +302,7 @@ class Guarded:
         the shape of each leaf is the leaf's number.
         """
         with insight_context("nonfinite"):
-            out, updates, *_ = self.lifted.eval_shape(*_abstract(arguments))
+            out, updates, *_ = self._plain.eval_shape(*_abstract(arguments))
         leaves, definition = trees.flatten((out, updates))
         numbers = [i for i, leaf in enumerate(leaves) if is_inexact(leaf)]
         shaped = [np.broadcast_to(np.float32(0), (i,)) for i in range(len(leaves))]
@@ -307,7 +321,7 @@ def _is_mask(value: Any) -> bool:
 
 def _loss_of(closed: Any) -> int | None:
     """Which output a gradient is taken of: the scalar of differentiated equations, unless there are several."""
-    if not any("transpose" in scopes(eqn)[0] for eqn in iter_equations(closed.jaxpr.eqns)):
+    if not any(is_backward(eqn) for eqn in iter_equations(closed.jaxpr.eqns)):
         return None
     forward = {
         var
@@ -316,7 +330,7 @@ def _loss_of(closed: Any) -> int | None:
         for var in eqn.outvars
         if is_inexact(var.aval) and not var.aval.shape
     }
-    scalars = [i for i, var in enumerate(closed.jaxpr.outvars[:-1]) if not _jax.is_literal(var) and var in forward]
+    scalars = [i for i, var in enumerate(closed.jaxpr.outvars) if not _jax.is_literal(var) and var in forward]
     return scalars[0] if len(scalars) == 1 else None
 
 

@@ -17,7 +17,7 @@ bad value came through (`inside.Loop`). The body of a `shard_map` runs one equat
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -26,9 +26,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import JaxprEqn, Var
 from weft.core.edge import _jax
-from weft.core.edge.equations import inner_jaxprs, opened
 from weft.core.edge.names import ELEMENTWISE, UNARY
-from weft.insight.debug.places import RECOMPUTED, place_of, scopes
+from weft.insight.debug.places import place_of
+from weft.insight.equations import RECOMPUTED, is_backward, scopes
 
 FINITE, INFINITE, NAN = 0, 1, 2
 # The place of an equation in the program: its index in each jaxpr around it, outermost first, so that origins in
@@ -110,6 +110,15 @@ def state_of(value: jax.Array) -> jax.Array:
     """Returns the state of an inexact array, by one reduction that XLA can fuse into the array's computation."""
     codes = jnp.where(jnp.isfinite(value), 0, jnp.where(jnp.isnan(value), NAN, INFINITE))
     return jnp.max(codes.astype(jnp.uint8), initial=FINITE)
+
+
+def state_of_sum(value: jax.Array) -> jax.Array:
+    """Returns the state of an inexact array's sum: a bad element makes it bad, but so do large finite elements.
+
+    XLA has a fast kernel for sums. On a CPU `state_of` takes two passes, and costs a step of 0.5 ms 1.5% more.
+    """
+    dtype = value.dtype if value.dtype.itemsize >= 4 else jnp.float32
+    return state_of(jnp.sum(value, dtype=dtype))
 
 
 _compiled_state = jax.jit(state_of)
@@ -322,7 +331,7 @@ def prepares_backward(run: Run, index: int, outs: Sequence[Any] = ()) -> bool:
     unread = set(known)
     for eqn in run.jaxpr.eqns[index + 1 :]:
         if read := known.intersection(atom for atom in eqn.invars if not _jax.is_literal(atom)):
-            made = set[Any]() if "transpose" in scopes(eqn)[0] else set(eqn.outvars)
+            made = set[Any]() if is_backward(eqn) else set(eqn.outvars)
             known, unread = known | made, (unread - read) | made
     places = [i for i, atom in enumerate(run.jaxpr.outvars) if not _jax.is_literal(atom) and atom in known]
     if unread - {run.jaxpr.outvars[i] for i in places}:
@@ -331,11 +340,3 @@ def prepares_backward(run: Run, index: int, outs: Sequence[Any] = ()) -> bool:
         return True
     outer = run.context.outer
     return outer is not None and prepares_backward(outer.run, outer.index, [outer.eqn.outvars[i] for i in places])
-
-
-def iter_equations(eqns: Iterable[JaxprEqn]) -> Iterator[JaxprEqn]:
-    """Equations, and those inside of them at any depth."""
-    for eqn in eqns:
-        yield eqn
-        for inner in inner_jaxprs(eqn.params):
-            yield from iter_equations(opened(inner).eqns)

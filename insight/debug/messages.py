@@ -14,7 +14,8 @@ import numpy as np
 from weft.core.edge import _jax
 from weft.core.errors import NonFiniteError
 from weft.insight.debug.interpreting import Origin, Step, is_inexact, prepares_backward
-from weft.insight.debug.places import Place, argument_names, place_of, scopes
+from weft.insight.debug.places import Place, argument_names, place_of
+from weft.insight.equations import scopes
 
 # Remedies, by the primitive (for a derivative, the primitive that was differentiated) and whether it is a derivative.
 # `jnp.where` around a bad value helps the value only: its gradient multiplies 0 by inf, which is NaN.

@@ -9,12 +9,7 @@ from dataclasses import dataclass
 from jax.extend.core import JaxprEqn
 from weft.core.callers import owner_of, shorten
 from weft.core.edge import _jax
-from weft.core.edge._tracers import BRANCH
 
-# How the scope of a module's call begins in the names of a program.
-MODULE = "weft:"
-# JAX's name for what `remat` computes again in the backward pass: values, and no cotangents.
-RECOMPUTED = "rematted_computation"
 _TOOLS = frozenset(("machinery", "contracts", "jax", "equinox", "frozen"))
 
 
@@ -149,14 +144,3 @@ def argument_names(text: str, count: int) -> list[str]:
     # A number is written into an equation: an input in its place is another one, such as the exponent less 1.
     names = [ast.unparse(operand) for operand in operands if not isinstance(operand, ast.Constant)]
     return names if len(names) == count else []
-
-
-def scopes(eqn: JaxprEqn) -> tuple[list[str], list[str], list[str]]:
-    """Returns the scopes in which an equation was traced, outermost first: transforms, modules, branches."""
-    parts = _jax.scopes_of(eqn)
-    names = [name for is_transform, name in parts if not is_transform]
-    return (
-        [name for is_transform, name in parts if is_transform or name == RECOMPUTED],
-        [name.removeprefix(MODULE) for name in names if name.startswith(MODULE)],
-        [f"cond(branch {name.removeprefix(BRANCH)})" for name in names if name.startswith(BRANCH)],
-    )

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, cast
@@ -27,7 +26,7 @@ from weft.core.records.leaves import iter_leaves
 from weft.core.records.module import Module, static
 from weft.core.sowing.capturing import capture
 from weft.core.sowing.tags import Sown, bind_tag, capturing, take_arrays
-from weft.insight.debug.calls import Replaced, around_calls
+from weft.insight.calls import Replaced, around_calls, is_object, nnx_if_loaded
 from weft.insight.debug.interpreting import is_inexact
 from weft.transforms import jit
 from weft.transforms.autodiff import GRAD
@@ -111,7 +110,7 @@ class _Watching(JitFunction[..., Any]):
         @functools.wraps(cast(Any, function))
         def observed(*args: Any, **kwargs: Any) -> Any:
             model = args[0] if args else None
-            if not isinstance(model, Module) and not _is_object(model):
+            if not isinstance(model, Module) and not is_object(model):
                 raise StructureError("watch needs a record or an NNX object as the step's first argument")
             before = dict(_picked(model, filter))
             if not before:
@@ -209,16 +208,10 @@ def _watch_gradient(
     return replace(plan, lifted=lifted)
 
 
-def _is_object(model: Any) -> bool:
-    # A program with objects has imported weft.nnx itself; other programs need not pay for the import.
-    nnx = sys.modules.get("weft.nnx")
-    return nnx is not None and isinstance(model, nnx.Pytree)
-
-
 def _picked(model: Any, filter: Any) -> Iterator[tuple[str, jax.Array]]:
     """Returns the inexact arrays of a model that a filter selects, with their paths."""
-    if _is_object(model):
-        nnx: Any = sys.modules["weft.nnx"]
+    if is_object(model):
+        nnx = nnx_if_loaded()
         leaves = [(path, variable[...]) for path, variable in nnx.to_flat_state(nnx.state(model, filter))]
     else:
         leaves = [(leaf.path, leaf.value) for leaf in iter_leaves(model) if predicate(filter)(leaf)]
@@ -227,7 +220,7 @@ def _picked(model: Any, filter: Any) -> Iterator[tuple[str, jax.Array]]:
 
 def _after(model: Any, out: Any, gradients: Mapping[int, jax.Array]) -> Any:
     """Returns the model after the step: the object itself, or the first record of its type that is no gradient."""
-    if _is_object(model):
+    if is_object(model):
         return model
     records = jax.tree.leaves(out, is_leaf=lambda x: type(x) is type(model))
     return next(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from weft.core.errors import MeshError
-
-# Methods of modules run in a named scope: this mark and the module's path. XLA writes scopes into its text, where the
-# mark tells them from other scopes.
-MARK = "weft:"
 
 
 @dataclass(frozen=True)
@@ -58,13 +53,11 @@ class Inputs:
     Attributes:
         arguments: the arrays.
         rebuilt: rebuilds the step's arguments from such arrays.
-        scopes: makes a `with` block in which methods of the rebuilt modules run in named scopes with their paths.
         changed: returns the new arrays of rebuilt objects that the step has updated in place.
     """
 
     arguments: list[Argument]
     rebuilt: Callable[[Sequence[Any]], list[Any]]
-    scopes: Callable[[list[Any]], AbstractContextManager[Any]]
     changed: Callable[[list[Any]], list[Any]]
 
 
