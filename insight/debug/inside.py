@@ -6,9 +6,9 @@ output: the function returns the origins inside, and the inputs of the equation 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from itertools import pairwise
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -34,6 +34,10 @@ def _inline(run: Run, step: Step, jaxpr: Any, values: Sequence[Any], first: int,
     return inner.outs
 
 
+def _bound(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
+    return run.bind(step.eqn, values, [False] * len(values))
+
+
 def _call(run: Run, step: Step, values: Sequence[Any]) -> list[Any]:
     return _inline(run, step, equations.inner_jaxprs(step.eqn.params)[0], values, 0)
 
@@ -48,7 +52,7 @@ def _cond(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
     if not index.ndim:
         return _inline(run, step, branches[int(indices)], values[1:], 1, f"cond(branch {int(indices)})")
     # Inside of a `shard_map` the index has an axis of devices, and each device takes a branch of its own.
-    outs = run.bind(step.eqn, values)
+    outs = _bound(run, step, values)
 
     def descend(which: int) -> Found:
         bad = ~np.isfinite(np.asarray(outs[which])).reshape(len(indices), -1).all(1)
@@ -67,108 +71,88 @@ def _cond(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
     return outs
 
 
+@dataclass(eq=False)
 class Loop:
     """A loop with a bad output, run iteration by iteration.
 
-    Args:
+    Attributes:
         run: the run of the jaxpr around the loop.
         step: the step of the loop's equation.
         name: the loop's name for users: `scan` or `while_loop`.
         body: the body's jaxpr, which takes `(*consts, *carry, *slices)`.
-        consts: the positions of the body's constants among the equation's inputs, and their values.
-        carry: the same for the initial carry.
-        scanned: the same for the arrays that are scanned over.
-        turns: for each iteration the index of its slices; None if a condition ends the loop.
-        goes_on: takes the carry, and returns whether there is another iteration.
+        first: the position of the first constant of the body among the equation's inputs; all others follow.
+        consts, carry: the values of the body's constants, and of the initial carry.
+        slices: returns the slices that an iteration takes.
+        goes_on: takes the number of an iteration and the carry before it, and returns whether it runs.
+        flags: for each iteration the states of its outputs, once all have run.
     """
 
-    def __init__(
-        self,
-        run: Run,
-        step: Step,
-        name: str,
-        body: Any,
-        consts: tuple[list[int], list[Any]],
-        carry: tuple[list[int], list[Any]],
-        scanned: tuple[list[int], list[Any]] = ([], []),
-        turns: Sequence[int] | None = None,
-        goes_on: Callable[[list[Any]], bool] | None = None,
-    ):
-        self.run, self.step, self.name, self.body = run, step, name, body
-        self.positions = [*consts[0], *carry[0], *scanned[0]]
-        self.consts, self.carry, self.scanned = consts[1], carry[1], scanned[1]
-        self.turns, self.goes_on = turns, goes_on
-        self._flags: list[list[int]] | None = None
-        self._runs: dict[int, Run] = {}
-        # One iteration is compiled, not the whole loop: each iteration's outputs are needed, and a compiled loop
-        # returns its last carry alone.
-        call, num = run.context.call, len(self.carry)
+    run: Run
+    step: Step
+    name: str
+    body: Any
+    first: int
+    consts: Sequence[Any]
+    carry: Sequence[Any]
+    slices: Callable[[int], list[Any]]
+    goes_on: Callable[[int, Sequence[Any]], bool]
+    flags: list[list[int]] = field(default_factory=list[list[int]])
+    runs: dict[int, Run] = field(default_factory=dict[int, Run])
+
+    @functools.cached_property
+    def turn(self) -> Callable[..., Sequence[Any]]:
+        """One iteration, compiled, and not the loop: each iteration's outputs are needed, and a compiled loop returns
+        its last carry alone."""
+        call, body = self.run.context.call, self.body
 
         @jax.jit
-        def turn(consts: list[Any], carry: list[Any], slices: list[Any]) -> Any:
-            return call(
-                lambda *all: tuple(_jax.run(body, all)), [*consts, *carry, *slices], [False] * len(body.in_avals)
-            )
+        def turn(*values: Any) -> Any:
+            return call(lambda *values: tuple(_jax.run(body, values)), values, [False] * len(values))
 
-        self._turn, self._num = turn, num
-
-    def _slices(self, i: int) -> list[Any]:
-        if self.turns is None:
-            return []
-        # In a `shard_map` all values are stacked by device, so the scanned axis is the second.
-        axis = self.run.context.call(lambda: jnp.zeros(()), (), ()).ndim
-        return [jax.lax.dynamic_index_in_dim(x, self.turns[i], axis, keepdims=False) for x in self.scanned]
-
-    def _goes_on(self, i: int, carry: list[Any]) -> bool:
-        if self.goes_on is not None:
-            return self.goes_on(carry)
-        return self.turns is not None and i < len(self.turns)
+        return turn
 
     def _carry_at(self, last: int | None) -> list[Any]:
         """Returns the carry before iteration `last`; with None, runs all iterations and records their states."""
-        carry, i, flags = list(self.carry), 0, list[list[int]]()
-        while i != last and self._goes_on(i, carry):
-            outs = list(self._turn(self.consts, carry, self._slices(i)))
-            carry, i = outs[: self._num], i + 1
+        carry, i = list(self.carry), 0
+        while i != last and self.goes_on(i, carry):
+            outs = list(self.turn(*self.consts, *carry, *self.slices(i)))
+            carry, i = outs[: len(carry)], i + 1
             if last is None:
-                flags.append(states_of(outs))
-        if last is None:
-            self._flags = flags
+                self.flags.append(states_of(outs))
         return carry
 
     def _run_at(self, i: int) -> Run:
         # Interpreting an iteration costs as much as many compiled ones, so only iterations on the path are, and once
         # each.
-        if i not in self._runs:
-            values = [*self.consts, *self._carry_at(i), *self._slices(i)]
-            frame = f"{self.name}(iteration {i} of {len(self._flags or ())})"
-            context = self.run.context.inside(self.step, frame)
+        if i not in self.runs:
+            values = [*self.consts, *self._carry_at(i), *self.slices(i)]
+            context = self.run.context.inside(self.step, f"{self.name}(iteration {i} of {len(self.flags)})")
             context = replace(context, order=(*context.order, i))
-            self._runs[i] = Run(self.body, values, context, self.run.expected, self._name_of)
-        return self._runs[i]
+            self.runs[i] = Run(self.body, values, context, self.run.expected, self._name_of)
+        return self.runs[i]
 
     def _name_of(self, i: int) -> str:
-        name = self.run.name_of(self.step.eqn.invars[self.positions[i]])
-        return f"the carry that began as {name}" if 0 <= i - len(self.consts) < self._num else name
+        name = self.run.name_of(self.step.eqn.invars[self.first + i])
+        return f"the carry that began as {name}" if 0 <= i - len(self.consts) < len(self.carry) else name
 
     def descend(self, which: int) -> Found:
         """Follows a bad output back through the iterations."""
-        if self._flags is None:
+        if not self.flags:
             self._carry_at(None)
-        flags = self._flags or []
+        flags, num_carry = self.flags, len(self.carry)
         if not flags:
-            return [], [self.positions[len(self.consts) + which]]
+            return [], [self.first + len(self.consts) + which]
         # A carry is an output of the last iteration only. A stacked output may be bad from an earlier iteration on, and
         # the first one is the origin.
         start = len(flags) - 1
-        if which >= self._num:
+        if which >= num_carry:
             start = next((i for i, states in enumerate(flags) if states[which]), start)
         origins, reached, seen = list[Origin](), list[int](), set[tuple[int, int]]()
         pending = [(start, which)]
         while pending:
             i, output = pending.pop()
             # Skips the iterations that only passed a bad carry on, down to the first one whose carry is bad.
-            while output < self._num and i and flags[i - 1][output]:
+            while output < num_carry and i and flags[i - 1][output]:
                 i -= 1
             # Two carries may feed each other, and would be followed in circles.
             if (i, output) in seen:
@@ -179,27 +163,34 @@ class Loop:
             origins += more
             for position in inputs:
                 carried = position - len(self.consts)
-                if 0 <= carried < self._num and i:
+                if 0 <= carried < num_carry and i:
                     pending.append((i - 1, carried))
                 else:
-                    reached.append(self.positions[position])
+                    reached.append(self.first + position)
         return origins, reached
 
 
 def _scan(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
-    params, outs = step.eqn.params, run.bind(step.eqn, values)
+    params, outs = step.eqn.params, _bound(run, step, values)
     num_consts, num_carry = equations.scan_counts(params)
-    ends = [0, num_consts, num_consts + num_carry, len(values)]
-    parts: list[Any] = [(list(range(a, b)), list(values[a:b])) for a, b in pairwise(ends)]
+    consts, carry, scanned = values[:num_consts], values[num_consts:][:num_carry], values[num_consts + num_carry :]
     # A reversed scan takes its slices from the end, and errors count iterations in the order in which they run.
-    turns = range(params["length"])
-    loop = Loop(run, step, "scan", params["jaxpr"], *parts, turns=turns[::-1] if params["reverse"] else turns)
-    step.descend = loop.descend
+    turns = range(params["length"])[:: -1 if params["reverse"] else 1]
+
+    def slices(i: int) -> list[Any]:
+        # In a `shard_map` all values are stacked by device, so the scanned axis is the second.
+        axis = run.context.call(lambda: jnp.zeros(()), (), ()).ndim
+        return [jax.lax.dynamic_index_in_dim(x, turns[i], axis, keepdims=False) for x in scanned]
+
+    def goes_on(i: int, carry: Sequence[Any]) -> bool:
+        return i < len(turns)
+
+    step.descend = Loop(run, step, "scan", params["jaxpr"], 0, consts, carry, slices, goes_on).descend
     return outs
 
 
 def _while(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
-    params, outs = step.eqn.params, run.bind(step.eqn, values)
+    params, outs = step.eqn.params, _bound(run, step, values)
     num_cond, num_body = params["cond_nconsts"], params["body_nconsts"]
     cond, body, num = params["cond_jaxpr"], params["body_jaxpr"], num_cond + num_body
 
@@ -216,14 +207,15 @@ def _while(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
     # lowers the loop, so the interpreted body has to select, too.
     if is_batched := bool(cond.out_avals[0].shape):
         body = _jax.make_jaxpr(turn)(*(jax.typeof(x) for x in values))
-    ends = [0 if is_batched else num_cond, num, len(values)]
-    parts: list[Any] = [(list(range(a, b)), list(values[a:b])) for a, b in pairwise(ends)]
+    first = 0 if is_batched else num_cond
     condition, call = jax.jit(lambda *all: _jax.run(cond, all)[0]), run.context.call
 
-    def goes_on(carry: list[Any]) -> bool:
+    def goes_on(i: int, carry: Sequence[Any]) -> bool:
         return bool(np.any(call(condition, [*values[:num_cond], *carry], [False] * (num_cond + len(carry)))))
 
-    step.descend = Loop(run, step, "while_loop", body, *parts, goes_on=goes_on).descend
+    step.descend = Loop(
+        run, step, "while_loop", body, first, values[first:num], values[num:], lambda i: [], goes_on
+    ).descend
     return outs
 
 
@@ -234,7 +226,7 @@ def _of_each(x: Any, axes: tuple[str, ...]) -> jax.Array:
 
 def _shard_map(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
     """Runs a `shard_map`. To follow a bad output, each equation runs as a `shard_map` over values stacked by device."""
-    params, outs = step.eqn.params, run.bind(step.eqn, values)
+    params, outs = step.eqn.params, _bound(run, step, values)
     mesh, axes = params["mesh"], tuple(params["mesh"].axis_names)
     stacked = PartitionSpec(axes)
     known: list[Run] = []

@@ -172,12 +172,12 @@ class Run:
         step = Step(eqn, self._index, self)
         self.context.advance(eqn.primitive.name)
         rule = self.context.rules.get(eqn.primitive.name)
+        literal = [_jax.is_literal(atom) for atom in eqn.invars]
         if rule is None:
-            outs = self._bound(eqn, values)
+            outs = self.bind(eqn, values, literal)
         else:
             # A rule hands its values to an inner jaxpr, where a literal is an input like any other.
-            is_literal = map(_jax.is_literal, eqn.invars)
-            values = [self._lifted(x) if literal else x for x, literal in zip(values, is_literal, strict=True)]
+            values = [self._lifted(x) if is_literal else x for x, is_literal in zip(values, literal, strict=True)]
             outs = rule(self, step, values)
         step.states = states_of(outs)
         for i, (var, state) in enumerate(zip(eqn.outvars, step.states, strict=True)):
@@ -191,12 +191,8 @@ class Run:
     def _lifted(self, value: Any) -> Any:
         return self.context.call(lambda: value, (), ())
 
-    def bind(self, eqn: JaxprEqn, values: Sequence[Any]) -> Sequence[Any]:
-        """Runs an equation that has jaxprs inside as one compiled operation."""
-        return self.context.call(lambda *xs: tuple(_jax.bind_equation(eqn, xs)), values, [False] * len(values))
-
-    def _bound(self, eqn: JaxprEqn, values: Sequence[Any]) -> Sequence[Any]:
-        literal = tuple(_jax.is_literal(atom) for atom in eqn.invars)
+    def bind(self, eqn: JaxprEqn, values: Sequence[Any], literal: Sequence[bool]) -> Sequence[Any]:
+        """Runs an equation as one compiled operation; says of each value whether it is a literal of the equation."""
         return self.context.call(lambda *values: tuple(_jax.bind_equation(eqn, values)), values, literal)
 
     def name_of(self, atom: Any, within: str = "") -> str:
@@ -260,7 +256,7 @@ class Run:
 
     def _bad_of_finite(self, eqn: JaxprEqn, values: Sequence[Any], which: int) -> np.ndarray:
         clean = [jnp.where(jnp.isfinite(x), x, jnp.ones_like(x)) if is_inexact(x) else x for x in values]
-        return ~np.asarray(jnp.isfinite(self._bound(eqn, clean)[which]))
+        return ~np.asarray(jnp.isfinite(self.bind(eqn, clean, [*map(_jax.is_literal, eqn.invars)])[which]))
 
     def origins(self, atom: Any, reach: Any = None) -> tuple[list[Origin], list[int]]:
         """Returns the origins of a bad variable, and the positions of the inputs of this jaxpr by which it came in.

@@ -140,29 +140,12 @@ def error_of(
     if hint is None and step.makes_nan and step.causes:
         hint = "infinities that are meant met here: a row that is masked as a whole has no softmax; mask its result"
     at = f"{path[-1]}, {place.where}" if path else place.where
-    return DetailedError(
+    return NonFiniteError(
         f"{words}, first seen {_pass(every, place, program)}",
         at=at,
         lines=(("inside", " > ".join(inside)), *(("inputs", line) for line in _inputs(step, place)),
                ("reaches", reached), *((("hint", hint),) if hint else ())),
     )  # fmt: skip
-
-
-class DetailedError(NonFiniteError):
-    """A `NonFiniteError` with the lines that only a second run can tell."""
-
-    # Tracebacks show the public name, which users catch.
-    __module__, __qualname__ = NonFiniteError.__module__, NonFiniteError.__qualname__
-
-    def __init__(self, what: str, *, at: str, lines: Sequence[tuple[str, str]]):
-        self.lines = tuple(lines)
-        super().__init__(what, at=at)
-
-    def _message(self) -> str:
-        return "\n".join([self.what, *(f"  at: {place}" for place in self.at), *(f"  {k}: {v}" for k, v in self.lines)])
-
-
-DetailedError.__name__ = NonFiniteError.__name__
 
 
 def reaching(paths: Sequence[str], loss: str | None = None, kinds: Mapping[str, str] = MappingProxyType({})) -> str:

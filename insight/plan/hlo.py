@@ -212,8 +212,6 @@ class Module:
 
     def lines(self, instruction: Instruction) -> Iterator[tuple[str, int]]:
         """Yields the source lines of an instruction, innermost first, as far as the text has them."""
-        if direct := re.search(r'source_file="([^"]*)" source_line=(\d+)', instruction.rest):
-            yield direct[1], int(direct[2])
         written = re.search(r"stack_frame_id=(\d+)", instruction.rest)
         number, parent = (int(written[1]) if written else 0), -1
         while number and number != parent:
