@@ -17,6 +17,7 @@ from typing import Any, TypeVar, overload
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import Jaxpr
 from weft.core.contexts import insight_context
 from weft.core.edge import _jax, _tracers, trees
 from weft.core.edge.levels import EAGER, current_level
@@ -30,7 +31,7 @@ from weft.core.records.partition import Structure
 from weft.insight.calls import Replaced, around_calls, see_records
 from weft.insight.debug.inside import RULES
 from weft.insight.debug.interpreting import Context, Origin, Run, is_inexact, state_of, state_of_sum, states_of
-from weft.insight.debug.messages import error_of, reaching
+from weft.insight.debug.messages import BatchAxes, error_of, reaching
 from weft.insight.equations import MODULE, is_backward, iter_equations, scopes
 from weft.insight.progress import progress_bar
 from weft.modules.op import op_by_op
@@ -220,7 +221,46 @@ class Guarded:
                 fix="its arguments were donated, and are gone: weft.debug.nonfinite(..., keep_donated=True) copies "
                 "them before each call, and says where it began",
             )
-        axes: dict[Any, list[tuple[int, int]]] = {}
+        run, values, axes = self._run_again(arguments)
+        outputs = [i for i, var in enumerate(run.jaxpr.outvars) if is_inexact(var.aval)]
+        if not self.is_exact and not any(states_of([run.outs[outputs[i]] for i in wrong])):
+            # Finite values whose sum overflows, such as masks of `jnp.finfo`'s minimum, come again at each call.
+            self._use(state_of)
+            states = np.asarray(self.lifted(*arguments)[2][1])
+            wrong = np.flatnonzero(states)
+            if not wrong.size:
+                return
+        origins, inputs = list[Origin](), set[int]()
+        for i in wrong:
+            more, reached = run.origins(run.jaxpr.outvars[outputs[i]])
+            origins, inputs = [*origins, *more], {*inputs, *reached}
+        paths = self._paths(wrong, arguments, outcome)
+        # An argument whose only infinities are -inf is a mask, and a NaN from it is the program's fault. Any other
+        # argument that is not finite is itself to blame, unless an equation made a bad value of its own.
+        is_blamed = not all(_is_mask(values[i]) for i in inputs) and not any(o.step.generates for o in origins)
+        if origins and not is_blamed:
+            transforms = {name for eqn in iter_equations(run.jaxpr.eqns) for name in scopes(eqn)[0]}
+            loss = next((path for path, i in zip(paths, wrong, strict=True) if outputs[i] == _loss_of(run.jaxpr)), None)
+            reached = reaching(paths, loss, _kinds_of(outcome.value))
+            raise error_of(min(origins, key=lambda origin: origin.order), axes, reached, transforms)
+        if inputs:
+            raise NonFiniteError(
+                f"an argument is not finite before the call, and reaches {reaching(paths)}",
+                at=[run.names(i) for i in sorted(inputs)],
+                fix="look where it was made, under weft.debug.nonfinite too; what is meant to be so is returned as "
+                "weft.debug.expected(value)",
+            )
+        if self._literal(run, [outputs[i] for i in wrong]):
+            raise NonFiniteError(
+                f"an infinity or NaN that is written into the program reaches an output: {reaching(paths)}",
+                fix="if it is meant, return weft.debug.expected(value)",
+            )
+        # All bad values were intended: the next call with the same states raises no alarm and no second run.
+        self.let_pass = np.maximum(self.let_pass, states)
+
+    def _run_again(self, arguments: Any) -> tuple[Run, list[Any], BatchAxes]:
+        """Returns the second run, the values that it began with, and the batch axes of its variables."""
+        axes: BatchAxes = {}
         with (
             around_calls(_name_module, "nonfinite"),
             # An op of weft's has a trace of its own, and inlining gives all its equations the line of the call.
@@ -236,46 +276,8 @@ class Guarded:
         order = [i for lane in self.crossing.group(list(range(len(self.crossing.rides)))) for i in lane]
         names = [format_path(self.crossing.structure.path_of(i)) for i in order]
         with progress_bar("looking for what is not finite", len(closed.jaxpr.eqns)) as advance:
-            run = Run(closed, values, Context(rules=RULES, advance=advance), expected_p, names.__getitem__)
-        outputs = [i for i, var in enumerate(closed.jaxpr.outvars) if is_inexact(var.aval)]
-        if not self.is_exact and not any(states_of([run.outs[outputs[i]] for i in wrong])):
-            # Finite values whose sum overflows, such as masks of `jnp.finfo`'s minimum, come again at each call.
-            self._use(state_of)
-            states = np.asarray(self.lifted(*arguments)[2][1])
-            wrong = np.flatnonzero(states)
-            if not wrong.size:
-                return
-        found = [run.origins(run.jaxpr.outvars[outputs[i]]) for i in wrong]
-        origins = [origin for several, _ in found for origin in several]
-        paths = self._paths(wrong, arguments, outcome)
-        inputs = sorted({i for _, several in found for i in several})
-        # An argument whose only infinities are -inf is a mask, and a NaN from it is the program's fault. Any other
-        # argument that is not finite is itself to blame, unless an equation made a bad value of its own.
-        is_blamed = not all(_is_mask(values[i]) for i in inputs) and not any(
-            o.step.generates for o in origins if o.step
-        )
-        if origins and not is_blamed:
-            first: Origin = min(origins, key=lambda origin: origin.order)
-            transforms = {name for eqn in iter_equations(closed.jaxpr.eqns) for name in scopes(eqn)[0]}
-            loss = next((path for path, i in zip(paths, wrong, strict=True) if outputs[i] == _loss_of(closed)), None)
-            raise error_of(first, axes, reaching(paths, loss, _kinds_of(outcome.value)), transforms)
-        if inputs:
-            self._came_in([names[i] for i in inputs], paths)
-        if self._literal(run, [outputs[i] for i in wrong]):
-            raise NonFiniteError(
-                f"an infinity or NaN that is written into the program reaches an output: {reaching(paths)}",
-                fix="if it is meant, return weft.debug.expected(value)",
-            )
-        # All bad values were intended: the next call with the same states raises no alarm and no second run.
-        self.let_pass = np.maximum(self.let_pass, states)
-
-    def _came_in(self, names: Sequence[str], paths: Sequence[str]) -> None:
-        raise NonFiniteError(
-            f"an argument is not finite before the call, and reaches {reaching(paths)}",
-            at=names,
-            fix="look where it was made, under weft.debug.nonfinite too; what is meant to be so is returned as "
-            "weft.debug.expected(value)",
-        )
+            context = Context(rules=RULES, advance=advance)
+            return Run(closed, values, context, expected_p, names.__getitem__), values, axes
 
     def _literal(self, run: Run, outputs: Sequence[int]) -> bool:
         """Whether a bad output came from a constant of the program without passing through `expected`."""
@@ -302,7 +304,9 @@ class Guarded:
         the shape of each leaf is the leaf's number.
         """
         with insight_context("nonfinite"):
-            out, updates, *_ = self._plain.eval_shape(*_abstract(arguments))
+            out, updates, *_ = self._plain.eval_shape(
+                *jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jax.typeof(x).dtype), arguments)
+            )
         leaves, definition = trees.flatten((out, updates))
         numbers = [i for i, leaf in enumerate(leaves) if is_inexact(leaf)]
         shaped = [np.broadcast_to(np.float32(0), (i,)) for i in range(len(leaves))]
@@ -319,18 +323,18 @@ def _is_mask(value: Any) -> bool:
     return bool((np.isfinite(array) | np.isneginf(array)).all())
 
 
-def _loss_of(closed: Any) -> int | None:
+def _loss_of(jaxpr: Jaxpr) -> int | None:
     """Which output a gradient is taken of: the scalar of differentiated equations, unless there are several."""
-    if not any(is_backward(eqn) for eqn in iter_equations(closed.jaxpr.eqns)):
+    if not any(is_backward(eqn) for eqn in iter_equations(jaxpr.eqns)):
         return None
     forward = {
         var
-        for eqn in closed.jaxpr.eqns
+        for eqn in jaxpr.eqns
         if "jvp" in (names := scopes(eqn)[0]) and "transpose" not in names
         for var in eqn.outvars
         if is_inexact(var.aval) and not var.aval.shape
     }
-    scalars = [i for i, var in enumerate(closed.jaxpr.outvars) if not _jax.is_literal(var) and var in forward]
+    scalars = [i for i, var in enumerate(jaxpr.outvars) if not _jax.is_literal(var) and var in forward]
     return scalars[0] if len(scalars) == 1 else None
 
 
@@ -343,10 +347,6 @@ def _kinds_of(outcome: Any) -> dict[str, str]:
     places = len(structure.paths) - len(structure.statics)
     tree = structure.build([jax.ShapeDtypeStruct((), jnp.float32)] * places)
     return {format_path(leaf.path): leaf.kind.__name__ for leaf in iter_leaves(tree, ("output",)) if leaf.owners}
-
-
-def _abstract(arguments: Any) -> Any:
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jax.typeof(x).dtype), arguments)
 
 
 # Guarded programs by plan. The keys are weak, so a guarded program is freed together with its plan.

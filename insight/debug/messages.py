@@ -32,6 +32,8 @@ _HINTS = {
 }
 
 
+# By variable the sizes and the places of its batch axes, the outermost `vmap` first.
+BatchAxes = dict[Any, list[tuple[int, int]]]
 _CASTS = ("convert_element_type", "broadcast_in_dim")
 
 
@@ -71,9 +73,7 @@ def _pass(transforms: Sequence[str], place: Place, program: Container[str]) -> s
     return "outside of the gradient (an update, a metric)" if outside else "in the forward pass"
 
 
-def _example(
-    origin: Origin, transforms: Sequence[str], axes: Mapping[Any, list[tuple[int, int]]], stacked: bool
-) -> list[str]:
+def _example(origin: Origin, transforms: Sequence[str], axes: BatchAxes, stacked: bool) -> list[str]:
     """Names the example of each `vmap` around an equation, from the batch axes of its output."""
     step, shape = origin.step, origin.step.mask.shape
     frames = [f"shard {origin.index[0]} of {shape[0]}"] if stacked else []
@@ -121,9 +121,7 @@ def _described(value: Any) -> str:
     return text + "".join(f", {mask.sum()} of {array.size} {what}" for mask, what in masks if mask.any())
 
 
-def error_of(
-    origin: Origin, axes: Mapping[Any, list[tuple[int, int]]], reached: str, program: Container[str]
-) -> NonFiniteError:
+def error_of(origin: Origin, axes: BatchAxes, reached: str, program: Container[str]) -> NonFiniteError:
     """The error about a step that gave something that is not finite, in a program with these transforms."""
     step, context = origin.step, origin.step.run.context
     transforms, modules, branches = scopes(step.eqn)

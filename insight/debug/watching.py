@@ -91,7 +91,7 @@ def watch(step: Callable[..., Any], filter: Any = ..., *, every: int = 100) -> C
     if every < 1:
         raise StructureError(f"every={every} is not a number of calls", fix="give 1 to watch each call")
     compiled = step if isinstance(step, JitFunction) else jit(step)
-    watching, number = _Watching(compiled, filter), itertools.count()
+    watching, number = _watched(compiled, filter), itertools.count()
 
     @functools.wraps(step)
     def called(*args: Any, **kwargs: Any) -> Any:
@@ -100,40 +100,37 @@ def watch(step: Callable[..., Any], filter: Any = ..., *, every: int = 100) -> C
     return called
 
 
-class _Watching(JitFunction[..., Any]):
-    """The compiled function for watched calls, with the `jit` options of the step."""
+def _watched(compiled: JitFunction[..., Any], filter: Any) -> JitFunction[..., Any]:
+    """Returns the compiled function for watched calls, with the `jit` options of the step."""
+    # JAX keeps what it traces for this program apart: what is sown in it depends on the filter.
+    function: Any = compiled._interpreted.user_functions[0]
+    purpose = f"watch {next(_numbers)}"
 
-    def __init__(self, compiled: JitFunction[..., Any], filter: Any):
-        # JAX keeps what it traces for this program apart: what is sown in it depends on the filter.
-        function, purpose = compiled._interpreted.user_functions[0], f"watch {next(_numbers)}"
+    @functools.wraps(function)
+    def observed(*args: Any, **kwargs: Any) -> Any:
+        model = args[0] if args else None
+        if not isinstance(model, Module) and not is_object(model):
+            raise StructureError("watch needs a record or an NNX object as the step's first argument")
+        before = dict(_picked(model, filter))
+        if not before:
+            raise FilterError("the filter of watch picks no leaf of the model", at=repr(filter), fix="widen it")
+        gradients = dict[int, jax.Array]()
+        token = guards.set(functools.partial(_watch_gradient, before, gradients))
+        try:
+            with around_calls(functools.partial(_watch_call, type(model).__qualname__, before), purpose):
+                out = function(*args, **kwargs)
+        finally:
+            guards.reset(token)
+        after = dict(_picked(_after(model, out, gradients), filter))
+        for path, value in before.items():
+            _sow("parameter", path, value)
+            # A leaf that is returned as it came in was not updated; a row of zeros would suggest a dead parameter.
+            if path in after and after[path] is not value:
+                change = after[path] - value
+                _sow("update", path, change, _statistics(change)[1] / _statistics(value)[1])
+        return out
 
-        @functools.wraps(cast(Any, function))
-        def observed(*args: Any, **kwargs: Any) -> Any:
-            model = args[0] if args else None
-            if not isinstance(model, Module) and not is_object(model):
-                raise StructureError("watch needs a record or an NNX object as the step's first argument")
-            before = dict(_picked(model, filter))
-            if not before:
-                raise FilterError("the filter of watch picks no leaf of the model", at=repr(filter), fix="widen it")
-            gradients = dict[int, jax.Array]()
-            token = guards.set(functools.partial(_watch_gradient, before, gradients))
-            try:
-                with around_calls(functools.partial(_watch_call, type(model).__qualname__, before), purpose):
-                    out = cast(Any, function)(*args, **kwargs)
-            finally:
-                guards.reset(token)
-            after = dict(_picked(_after(model, out, gradients), filter))
-            for path, value in before.items():
-                _sow("parameter", path, value)
-                # A leaf that is returned as it came in was not updated; a row of zeros would suggest a dead parameter.
-                if path in after and after[path] is not value:
-                    change = after[path] - value
-                    _sow("update", path, change, _statistics(change)[1] / _statistics(value)[1])
-            return out
-
-        super().__init__(observed, compiled._options, compiled._interpreted.boundary)
-        self._interpreted = Interpreted(WATCH, self._interpreted.boundary, (observed,), self._options)
-        self._call = self._interpreted.__call__
+    return JitFunction(observed, compiled._options, compiled._interpreted.boundary, WATCH)
 
 
 def _capture(body: Any, *args: Any) -> Any:
