@@ -33,7 +33,7 @@ from weft.insight.debug.inside import RULES
 from weft.insight.debug.interpreting import Context, Origin, Run, is_inexact, state_of, state_of_sum, states_of
 from weft.insight.debug.messages import BatchAxes, error_of, reaching
 from weft.insight.equations import MODULE, is_backward, iter_equations, scopes
-from weft.insight.progress import progress_bar
+from weft.insight.terminal import progress_bar
 from weft.modules.op import op_by_op
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -151,11 +151,10 @@ class Session:
 
     def run(self, guarded: Guarded, extra: Any, *groups: Any) -> Any:
         """Runs a call, and checks the calls that have finished or waited long enough."""
-        donates = guarded.donates and self.keep_donated
         # A donated buffer is deleted by the call, and the second run needs the values.
-        kept = jax.tree.map(jnp.copy, groups) if donates else groups
+        copies = jax.tree.map(jnp.copy, groups) if guarded.donates and self.keep_donated else groups
         out, updates, (outcome, states), *more = guarded.lifted(extra, *groups)
-        self.calls.append((guarded, states, (extra, *kept), outcome))
+        self.calls.append((guarded, states, (extra, *copies), outcome))
         # A call that has finished is checked at once, because that costs no waiting and frees its arguments.
         while self.calls and (len(self.calls) > self.waiting or self.calls[0][1].is_ready()):
             self.look()

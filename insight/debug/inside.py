@@ -18,7 +18,8 @@ from jax.sharding import PartitionSpec
 from weft.core.edge import _jax, equations
 from weft.insight.debug.interpreting import Origin, Run, Step, states_of
 
-Found = tuple[list[Origin], list[int]]
+# The origins inside of an equation, and the positions of the equation's inputs by which a bad value came in.
+Sources = tuple[list[Origin], list[int]]
 
 
 def _inline(run: Run, step: Step, jaxpr: Any, values: Sequence[Any], first: int, *frames: str) -> list[Any]:
@@ -26,7 +27,7 @@ def _inline(run: Run, step: Step, jaxpr: Any, values: Sequence[Any], first: int,
     context = run.context.inside(step, *frames)
     inner = Run(jaxpr, values, context, run.expected, lambda i: run.name_of(step.eqn.invars[first + i]))
 
-    def descend(which: int) -> Found:
+    def descend(which: int) -> Sources:
         origins, inputs = inner.origins(inner.jaxpr.outvars[which])
         return origins, [first + i for i in inputs]
 
@@ -54,16 +55,16 @@ def _cond(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
     # Inside of a `shard_map` the index has an axis of devices, and each device takes a branch of its own.
     outs = _bound(run, step, values)
 
-    def descend(which: int) -> Found:
+    def descend(which: int) -> Sources:
         bad = ~np.isfinite(np.asarray(outs[which])).reshape(len(indices), -1).all(1)
-        taken = int(indices[bad][0])
+        branch = int(indices[bad][0])
         # The interpreted branch runs on all devices. Devices that took another branch run it on ones instead of their
         # own operands, for which the branch may divide by zero: it was not written for them.
         operands = [
-            jnp.where(jnp.reshape(indices == taken, (-1,) + (1,) * (jnp.ndim(x) - 1)), x, jnp.ones_like(x))
+            jnp.where(jnp.reshape(indices == branch, (-1,) + (1,) * (jnp.ndim(x) - 1)), x, jnp.ones_like(x))
             for x in values[1:]
         ]
-        _inline(run, step, branches[taken], operands, 1, f"cond(branch {taken})")
+        _inline(run, step, branches[branch], operands, 1, f"cond(branch {branch})")
         inline, step.descend = step.descend, descend
         return inline(which) if inline is not None else ([], [])
 
@@ -135,7 +136,7 @@ class Loop:
         name = self.run.name_of(self.step.eqn.invars[self.first + i])
         return f"the carry that began as {name}" if 0 <= i - len(self.consts) < len(self.carry) else name
 
-    def descend(self, which: int) -> Found:
+    def descend(self, which: int) -> Sources:
         """Follows a bad output back through the iterations."""
         if not self.flags:
             self._carry_at(None)
@@ -248,7 +249,7 @@ def _shard_map(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
         ):
             return mapped(local, (stacked,) * len(arrays))(*arrays)
 
-    def descend(which: int) -> Found:
+    def descend(which: int) -> Sources:
         # Interpreted only when an output is followed, and once for all outputs.
         if not known:
             lifted = mapped(lambda *xs: [_of_each(x, axes) for x in xs], params["in_specs"])(*values)

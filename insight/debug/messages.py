@@ -32,7 +32,7 @@ _HINTS = {
 }
 
 
-# By variable the sizes and the places of its batch axes, the outermost `vmap` first.
+# By variable: the size and the position of each batch axis.
 BatchAxes = dict[Any, list[tuple[int, int]]]
 _CASTS = ("convert_element_type", "broadcast_in_dim")
 

@@ -74,8 +74,8 @@ def _derived(name: str, text: str, inner: list[tuple[str, str, int, int, int]], 
     # inside of the rule's call means that the equation is new.
     is_new = bool(rules) and sum(not _is_plumbing(file) for file, *_ in inner[: rules[0]]) > 1
     # The function and its primitive may differ in name: `dot` binds `dot_general`, `**` binds `integer_pow`.
-    is_itself = name == derived or name.startswith(f"{derived}_") or name.endswith(f"_{derived}")
-    return derived if (is_new or not is_itself) and _jax.has_derivative(derived) else ""
+    is_primal = name == derived or name.startswith(f"{derived}_") or name.endswith(f"_{derived}")
+    return derived if (is_new or not is_primal) and _jax.has_derivative(derived) else ""
 
 
 def _is_derivation(file: str, function: str) -> bool:

@@ -140,14 +140,14 @@ def _capture(body: Any, *args: Any) -> Any:
     return out, updates, (outcome, tuple(sorted(rows, key=lambda row: KINDS.index(row.kind))))
 
 
-def _apart(lifted: Any, *args: Any) -> Any:
+def _with_rows(lifted: Any, *args: Any) -> Any:
     out, updates, (outcome, rows) = lifted(*args)
     return out, updates, outcome, rows
 
 
 def _lift(lift: Lift[Any]) -> Any:
     bodies: Any = tuple(Replaced(body, _capture) for body in lift.bodies)
-    return Replaced(JIT.lift(replace(lift, bodies=bodies)), _apart)
+    return Replaced(JIT.lift(replace(lift, bodies=bodies)), _with_rows)
 
 
 # `jit` for a function that sows statistics; its calls return `(output, rows)`. The quick path of `jit` returns the

@@ -115,10 +115,10 @@ def matrix_flops(jaxpr: Jaxpr) -> tuple[int, int]:
             continue
         if equation.primitive.name == "dot_general":
             (contracting, _), _ = equation.params["dimension_numbers"]
-            left: Any = equation.invars[0].aval
+            lhs: Any = equation.invars[0].aval
             out: Any = equation.outvars[0].aval
-            flops = 2 * math.prod(out.shape) * math.prod(left.shape[i] for i in contracting)
-            total, half = total + flops, half + flops * (left.dtype.itemsize <= 2)
+            flops = 2 * math.prod(out.shape) * math.prod(lhs.shape[i] for i in contracting)
+            total, half = total + flops, half + flops * (lhs.dtype.itemsize <= 2)
         turns = equation.params["length"] if equation.primitive.name == "scan" else 1
         for inner in map(equations.opened, equations.inner_jaxprs(equation.params)):
             flops, of_half = matrix_flops(inner)

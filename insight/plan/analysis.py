@@ -12,7 +12,7 @@ from weft.insight.plan.arguments import Argument
 from weft.insight.plan.collectives import collectives_of, phase_of
 from weft.insight.plan.hardware import Hardware
 from weft.insight.plan.hlo import Module, bytes_of, sizes_of
-from weft.insight.plan.mending import warnings_of
+from weft.insight.plan.plan_warnings import warnings_of
 from weft.insight.plan.report import Activation, Bytes, Plan, Seconds
 from weft.insight.plan.simulated import Compiled
 from weft.insight.plan.tracing import Program
@@ -106,12 +106,12 @@ def _flops(module: Module) -> dict[str, int]:
     for instruction, times in module.instructions():
         if instruction.opcode not in ("dot", "convolution"):
             continue
-        left, right = (sizes_of(operand.type)[0][1] for operand in module.operands(instruction))
-        contracted = math.prod(left[i] for i in instruction.dims("lhs_contracting_dims"))
+        lhs, rhs = (sizes_of(operand.type)[0][1] for operand in module.operands(instruction))
+        contracted = math.prod(lhs[i] for i in instruction.dims("lhs_contracting_dims"))
         if instruction.opcode == "convolution":
             labels = re.search(r"dim_labels=\w+_(\w+)->", instruction.rest)
             # Each output element of a convolution sums over the kernel, but for the axis of output features.
-            contracted = math.prod(right) // (right[labels[1].index("o")] if labels else 1)
+            contracted = math.prod(rhs) // (rhs[labels[1].index("o")] if labels else 1)
         flops = 2 * math.prod(sizes_of(instruction.type)[0][1]) * contracted
         counts[phase_of(instruction.op_name, module)] += flops * times
     return {**counts, "total": sum(counts.values())}

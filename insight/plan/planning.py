@@ -16,7 +16,7 @@ from weft.insight.plan.hardware import hardware_of
 from weft.insight.plan.report import Plan
 from weft.insight.plan.simulated import compiled
 from weft.insight.plan.tracing import Program, traced
-from weft.insight.progress import progress_bar
+from weft.insight.terminal import progress_bar
 
 FSDP = {"embed": "data", ...: None}
 TENSOR = {"mlp": "model", "heads": "model", "vocab": "model", ...: None}

@@ -161,9 +161,9 @@ class Plan:
         """Writes the plan as a self-contained HTML page: `plan.save("plan.html")`."""
         Path(path).write_text(as_page(self), encoding="utf-8")
 
-    def compare(self, other: Plan) -> str:
-        """Returns a table with the figures of this plan and of another plan in columns."""
-        return comparison(self, other)
+    def compare(self, alternative: Plan) -> str:
+        """Returns a table with the figures of this plan and of an alternative in columns."""
+        return comparison(self, alternative)
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the whole plan as dicts, lists, strings and numbers, ready for JSON."""

@@ -130,7 +130,9 @@ def _program(closed: ClosedJaxpr, arguments: list[Argument]) -> Program:
         if equation.primitive.name not in ("jit", "pjit"):
             continue
         inputs = zip(equation.invars, equation.params["donated_invars"], strict=True)
-        donated |= {numbers[var] for var, given in inputs if given and not _jax.is_literal(var) and var in numbers}
+        donated |= {
+            numbers[var] for var, is_donated in inputs if is_donated and not _jax.is_literal(var) and var in numbers
+        }
         outputs = zip(equation.outvars, equation.params["out_shardings"], strict=True)
         shardings |= {var: sharding for var, sharding in outputs if isinstance(sharding, Sharding)}
     # A compiled function forwards an argument that it returns unchanged, without a copy. As an output of the program it

@@ -62,8 +62,8 @@ def _undivided_moments(arguments: list[Argument], params: list[Argument]) -> lis
     return [PlanWarning("optimizer", f"optimizer state is divided less than its parameters: {text}", lost)]
 
 
-def _common_end(path: str, other: str) -> int:
-    pairs = zip(reversed(path), reversed(other), strict=False)
+def _common_end(first: str, second: str) -> int:
+    pairs = zip(reversed(first), reversed(second), strict=False)
     return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
