@@ -199,9 +199,10 @@ class Guarded:
         # For each inexact output the largest state that raises no alarm.
         self.let_pass: Any = 0
         # The sum of finite values may overflow. If the arguments are gone, nothing can tell that from a fault.
-        self._use(state_of if self.donates else state_of_sum)
+        self._check_by(state_of if self.donates else state_of_sum)
 
-    def _use(self, state: Callable[[jax.Array], jax.Array]) -> None:
+    def _check_by(self, state: Callable[[jax.Array], jax.Array]) -> None:
+        """Makes the program whose additional output has `state` of each inexact output."""
         check = functools.partial(_check, state)
         bodies: Any = tuple(Replaced(body, check) for body in self._lift.bodies)
         self.is_exact = state is state_of
@@ -217,14 +218,14 @@ class Guarded:
         if any(isinstance(x, jax.Array) and x.is_deleted() for x in jax.tree.leaves(arguments)):
             raise NonFiniteError(
                 f"an output is not finite: {reaching(self._paths(wrong, arguments, outcome))}",
-                fix="its arguments were donated, and are gone: weft.debug.nonfinite(..., keep_donated=True) copies "
-                "them before each call, and says where it began",
+                fix="the call cannot run again to find where the value began, because its arguments were donated: "
+                "weft.debug.nonfinite(..., keep_donated=True) copies them before each call",
             )
         run, values, axes = self._run_again(arguments)
         outputs = [i for i, var in enumerate(run.jaxpr.outvars) if is_inexact(var.aval)]
         if not self.is_exact and not any(states_of([run.outs[outputs[i]] for i in wrong])):
             # Finite values whose sum overflows, such as masks of `jnp.finfo`'s minimum, come again at each call.
-            self._use(state_of)
+            self._check_by(state_of)
             states = np.asarray(self.lifted(*arguments)[2][1])
             wrong = np.flatnonzero(states)
             if not wrong.size:
@@ -246,13 +247,13 @@ class Guarded:
             raise NonFiniteError(
                 f"an argument is not finite before the call, and reaches {reaching(paths)}",
                 at=[run.names(i) for i in sorted(inputs)],
-                fix="look where it was made, under weft.debug.nonfinite too; what is meant to be so is returned as "
-                "weft.debug.expected(value)",
+                fix="find the call that made it, which weft.debug.nonfinite can check as well; if it is intended, let "
+                "that call return weft.debug.expected(value)",
             )
         if self._literal(run, [outputs[i] for i in wrong]):
             raise NonFiniteError(
                 f"an infinity or NaN that is written into the program reaches an output: {reaching(paths)}",
-                fix="if it is meant, return weft.debug.expected(value)",
+                fix="if it is intended, return weft.debug.expected(value)",
             )
         # All bad values were intended: the next call with the same states raises no alarm and no second run.
         self.let_pass = np.maximum(self.let_pass, states)
@@ -323,7 +324,7 @@ def _is_mask(value: Any) -> bool:
 
 
 def _loss_of(jaxpr: Jaxpr) -> int | None:
-    """Which output a gradient is taken of: the scalar of differentiated equations, unless there are several."""
+    """Returns the position of the loss among the outputs: the only scalar that a differentiated equation computes."""
     if not any(is_backward(eqn) for eqn in iter_equations(jaxpr.eqns)):
         return None
     forward = {

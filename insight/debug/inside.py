@@ -23,7 +23,7 @@ Sources = tuple[list[Origin], list[int]]
 
 
 def _inline(run: Run, step: Step, jaxpr: Any, values: Sequence[Any], first: int, *frames: str) -> list[Any]:
-    """Runs a jaxpr in the place of its equation, whose inputs it takes from the given one on."""
+    """Runs a jaxpr in place of its equation: the jaxpr takes the equation's inputs from position `first` on."""
     context = run.context.inside(step, *frames)
     inner = Run(jaxpr, values, context, run.expected, lambda i: run.name_of(step.eqn.invars[first + i]))
 

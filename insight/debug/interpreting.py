@@ -38,21 +38,28 @@ Order = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Context:
-    """What is around a run: its step, transforms, modules and frames of loops by name, and how functions are called."""
+    """The surroundings of a run.
+
+    Attributes:
+        transforms, modules, frames: the names around its jaxpr, outermost first; frames are loops and branches.
+        order: the place of the equation around it.
+        call: calls a function of values, of which some are literals.
+        rules: run the equations that have jaxprs inside, by primitive.
+        outer: the step around it.
+        advance: is called with the primitive of each equation before the equation runs.
+    """
 
     transforms: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
     frames: tuple[str, ...] = ()
     order: Order = ()
     call: Callable[..., Any] = lambda function, values, literal: function(*values)
-    # How equations that hold jaxprs are run, by primitive.
     rules: Mapping[str, Callable[[Run, Step, Sequence[Any]], Sequence[Any]]] = field(default_factory=dict[str, Any])
     outer: Step | None = None
-    # Called with the primitive of each equation of the whole program before it runs.
     advance: Callable[[str], None] = lambda line: None
 
     def inside(self, step: Step, *frames: str, call: Any = None) -> Context:
-        """What is around a jaxpr of a step's equation."""
+        """Returns the context of a jaxpr inside of a step's equation."""
         transforms, modules, branches = scopes(step.eqn)
         mapped = [] if "vmap" not in transforms else ["vmap"]
         return Context(
@@ -313,15 +320,15 @@ def _within(mask: np.ndarray, reach: Any) -> np.ndarray:
 
 
 def prepares_backward(run: Run, index: int, outs: Sequence[Any] = ()) -> bool:
-    """Whether all that reads these outputs of an equation, directly or not, is the backward pass.
+    """Whether only the backward pass reads some outputs of an equation, directly or through other equations.
 
     The names of a program do not tell a value from the coefficient of its derivative: JAX traces both under `jvp`. But
     a value ends in an output of the forward pass, even if it is dropped there, and a coefficient does not.
 
     Args:
-        run: of the jaxpr that the equation is in.
-        index: of the equation.
-        outs: those of its outputs that are meant; all, if not given.
+        run: the run of the equation's jaxpr.
+        index: the position of the equation in its jaxpr.
+        outs: the outputs; by default all outputs of the equation.
     """
     known = set(outs or run.jaxpr.eqns[index].outvars)
     unread = set(known)

@@ -87,7 +87,8 @@ def _example(origin: Origin, transforms: Sequence[str], axes: BatchAxes, stacked
 
 
 def _place(step: Step, transforms: Sequence[str]) -> Place:
-    """Where the equation of a step was written, or, if JAX has compiled it apart, where it was called."""
+    """Returns the place of a step's equation. An equation in a function of JAX's that is compiled separately has no
+    line of the user's: its place is the call of that function."""
     place, outer = place_of(step.eqn, "jvp" in transforms), step.run.context.outer
     while not place.where and outer is not None:
         place, outer = replace(place_of(outer.eqn), derived=place.derived), outer.run.context.outer
@@ -110,7 +111,7 @@ def _inputs(step: Step, place: Place) -> list[str]:
 
 
 def _described(value: Any) -> str:
-    """The type of an input, and of an inexact one the least, the largest, and how many are 0."""
+    """Describes an input: its type and, if it is inexact, its range and its counts of 0, nan and inf."""
     text = jax.typeof(value).str_short(short_dtypes=True)
     if not is_inexact(value) or jnp.issubdtype(value.dtype, jnp.complexfloating) or not value.size:
         return text
@@ -122,7 +123,14 @@ def _described(value: Any) -> str:
 
 
 def error_of(origin: Origin, axes: BatchAxes, reached: str, program: Container[str]) -> NonFiniteError:
-    """The error about a step that gave something that is not finite, in a program with these transforms."""
+    """Returns the error about an origin.
+
+    Args:
+        origin: the place where a bad value began.
+        axes: the batch axes of the program's variables.
+        reached: the outputs that the value reaches, as `reaching` lists them.
+        program: the names of all transforms in the program.
+    """
     step, context = origin.step, origin.step.run.context
     transforms, modules, branches = scopes(step.eqn)
     every, path = [*context.transforms, *transforms], [*context.modules, *modules]
@@ -136,7 +144,7 @@ def error_of(origin: Origin, axes: BatchAxes, reached: str, program: Container[s
     if hint is None and "overflow" in words:
         hint = f"scale it down, or compute it in a wider dtype than {step.values[1].dtype}"
     if hint is None and step.makes_nan and step.causes:
-        hint = "infinities that are meant met here: a row that is masked as a whole has no softmax; mask its result"
+        hint = "intended infinities gave this NaN: a row that is masked as a whole has no softmax; mask its result"
     at = f"{path[-1]}, {place.where}" if path else place.where
     return NonFiniteError(
         f"{words}, first seen {_pass(every, place, program)}",

@@ -195,7 +195,7 @@ def _watch_gradient(
             # `grad(loss)(model.head)` differentiates a part of the model, whose paths are the ends of the model's
             # paths.
             full = path if path in picked else next((leaf for leaf in picked if leaf.endswith(f".{path}")), None)
-            # A gradient is a record of the model's type, too. Without this set, `_after` would take it for the updated
+            # A gradient is a record of the model's type, too. Without these ids, `_after` would take it for the updated
             # model. The dict keeps the arrays alive, so that their ids stay theirs.
             gradients[id(value)] = value
             if full is not None and is_inexact(value):

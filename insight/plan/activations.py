@@ -43,9 +43,9 @@ def activations_of(program: Program) -> Activations:
             return _jax.evaluate(params["jaxpr"].jaxpr, params["jaxpr"].consts, values, run)
         # A loop around a derivative (gradients that are accumulated) keeps the activations of one turn at a time.
         if name == "scan":
-            whole = sum(equations.scan_counts(params))
+            unsliced = sum(equations.scan_counts(params))
             # The turn is evaluated for its equations only: its outputs are dropped, and the loop itself follows.
-            turn = [*values[:whole], *(stacked[0] for stacked in values[whole:])]
+            turn = [*values[:unsliced], *(stacked[0] for stacked in values[unsliced:])]
             _jax.evaluate(params["jaxpr"].jaxpr, params["jaxpr"].consts, turn, run)
         elif name == "while":
             _jax.evaluate(

@@ -22,7 +22,7 @@ def analysed(
     program: Program,
     activations: Activations,
     step: Compiled,
-    keeping: Compiled | None,
+    returning: Compiled | None,
     mesh: Mapping[str, int],
     device: Hardware,
 ) -> Plan:
@@ -32,12 +32,12 @@ def analysed(
         program: the traced step.
         activations: the values that the step keeps for its backward pass.
         step: the compiled step.
-        keeping: the compiled program that returns the activations.
+        returning: the compiled program that returns the activations.
         mesh: sizes by axis.
         device: the hardware to estimate times for.
     """
     module = Module(step.text)
-    by_path = _activations(keeping, activations.paths)
+    by_path = _activations(returning, activations.paths)
     sizes = _bytes(program.arguments, step, module, sum(activation.bytes for activation in by_path))
     collectives = collectives_of(module, program.arguments, mesh, device)
     total, half = matrix_flops(program.closed.jaxpr)
@@ -83,10 +83,10 @@ def _bytes(arguments: list[Argument], step: Compiled, module: Module, activation
     )
 
 
-def _activations(keeping: Compiled | None, paths: list[str]) -> list[Activation]:
+def _activations(returning: Compiled | None, paths: list[str]) -> list[Activation]:
     sums: Counter[str] = Counter()
-    if keeping is not None:
-        for path, (dtype, shape) in zip(paths, sizes_of(Module(keeping.text).output), strict=True):
+    if returning is not None:
+        for path, (dtype, shape) in zip(paths, sizes_of(Module(returning.text).output), strict=True):
             sums[path or "outside of the model"] += bytes_of(f"{dtype}[{','.join(map(str, shape))}]")
     return [Activation(path, size) for path, size in sums.most_common()]
 

@@ -85,8 +85,8 @@ def whole_or_divided(shape: jax.ShapeDtypeStruct, mesh: Any, axes: Any) -> jax.S
     parts = math.prod(mesh.shape[axis] for axis in over)
     if over and shape.shape and shape.shape[0] % parts:
         raise MeshError(
-            f"a batch of {shape.shape[0]} is not divided by {parts} devices of the axis {', '.join(over)}",
-            fix="give a batch that is a multiple, another mesh, or batch=None for one that is whole on every device",
+            f"a batch of {shape.shape[0]} is not divisible by the {parts} devices of the axis {', '.join(over)}",
+            fix="give a batch of a multiple of these, another mesh, or batch=None for the whole batch on every device",
         )
     spec = PartitionSpec(over) if over and shape.shape else PartitionSpec()
     return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=NamedSharding(mesh, spec))

@@ -26,7 +26,7 @@ def warnings_of(
     large = [param for param in params if param.parts == 1 and len(param.aval.shape) > 1]
     large = [param for param in large if is_divided and devices > 1 and param.size > _SHARE * total]
     for param in large:
-        text = f"{param.path} {param.aval.shape} is whole on every device, while rules divide others"
+        text = f"{param.path} {param.aval.shape} is whole on every device, while the rules divide other parameters"
         warnings.append(PlanWarning("replicated", f"{text}: {show(param.size)}", param.size))
     warnings += _undivided_moments(arguments, params)
     warnings += _reshardings(collectives, [_owner(param) for param in large])

@@ -15,7 +15,10 @@ def as_text(plan: Any) -> str:
     """Returns the text that `print(plan)` shows: warnings, bytes, operations, activations by path and collectives."""
     tables: list[tuple[str, Sequence[Sequence[str]]]] = [
         ("bytes a device", [(name, show(size)) for name, size in sizes_of(plan)]),
-        ("operations a device, but for the model's", [(name, f"{count:.3g}") for name, count in plan.flops.items()]),
+        (
+            "operations a device (model: on all devices, without remat)",
+            [(name, f"{count:.3g}") for name, count in plan.flops.items()],
+        ),
         ("kept for the backward pass (remat saves at most this)", [(a.path, show(a.bytes)) for a in plan.activations]),
         ("collectives", [COLLECTIVE_HEADS, *collective_rows(plan)] if plan.collectives else []),
     ]

@@ -75,7 +75,7 @@ def test_text_page_and_comparison_show_what_the_plan_says(plan, tmp_path: Path):
 
 def test_what_cannot_be_planned_is_told():
     model, opt = shapes()
-    with pytest.raises(MeshError, match="a batch of 32 is not divided by 5"):
+    with pytest.raises(MeshError, match="a batch of 32 is not divisible by the 5 devices"):
         weft.plan(step, model, opt, X, mesh={"data": 5})
     with pytest.raises(AxisError, match="cannot lie on this mesh"):
         weft.plan(step, model, opt, X, mesh={"data": 32, "model": 3}, rules=RULES)
@@ -141,7 +141,7 @@ def test_the_command_prints_a_plan_and_writes_its_page(script: Path, capsys: pyt
         ("scripted.py:other", "--mesh data=2", "has no function 'other'"),
         ("scripted.py:made", "--mesh data", "a mesh is written data=64,model=8"),
         ("scripted.py:made", "--mesh data=0", "sizes of at least 1"),
-        ("scripted.py:made", "--mesh data=3", "a batch of 8 is not divided by 3 devices of the axis data (give"),
+        ("scripted.py:made", "--mesh data=3", "a batch of 8 is not divisible by the 3 devices of the axis data (give"),
         ("scripted.py:made", "--mesh data=2 --hardware abacus", "no hardware is called 'abacus'"),
         ("scripted.py:made", "--mesh data=2 --rules diagonal", "no table of rules is called 'diagonal'"),
         ("scripted.py:made", "--mesh data=2 --out none/plan.html", "No such file or directory"),
