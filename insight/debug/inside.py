@@ -35,10 +35,6 @@ def _inline(run: Run, step: Step, jaxpr: Any, values: Sequence[Any], first: int,
     return inner.outs
 
 
-def _bound(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
-    return run.bind(step.eqn, values, [False] * len(values))
-
-
 def _call(run: Run, step: Step, values: Sequence[Any]) -> list[Any]:
     return _inline(run, step, equations.inner_jaxprs(step.eqn.params)[0], values, 0)
 
@@ -53,7 +49,7 @@ def _cond(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
     if not index.ndim:
         return _inline(run, step, branches[int(indices)], values[1:], 1, f"cond(branch {int(indices)})")
     # Inside of a `shard_map` the index has an axis of devices, and each device takes a branch of its own.
-    outs = _bound(run, step, values)
+    outs = run.bind(step.eqn, values)
 
     def descend(which: int) -> Sources:
         bad = ~np.isfinite(np.asarray(outs[which])).reshape(len(indices), -1).all(1)
@@ -108,7 +104,7 @@ class Loop:
 
         @jax.jit
         def turn(*values: Any) -> Any:
-            return call(lambda *values: tuple(_jax.run(body, values)), values, [False] * len(values))
+            return call(lambda *values: tuple(_jax.run(body, values)), values)
 
         return turn
 
@@ -172,7 +168,7 @@ class Loop:
 
 
 def _scan(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
-    params, outs = step.eqn.params, _bound(run, step, values)
+    params, outs = step.eqn.params, run.bind(step.eqn, values)
     num_consts, num_carry = equations.scan_counts(params)
     consts, carry, scanned = values[:num_consts], values[num_consts:][:num_carry], values[num_consts + num_carry :]
     # A reversed scan takes its slices from the end, and errors count iterations in the order in which they run.
@@ -180,7 +176,7 @@ def _scan(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
 
     def slices(i: int) -> list[Any]:
         # In a `shard_map` all values are stacked by device, so the scanned axis is the second.
-        axis = run.context.call(lambda: jnp.zeros(()), (), ()).ndim
+        axis = np.ndim(run.context.lift(0))
         return [jax.lax.dynamic_index_in_dim(x, turns[i], axis, keepdims=False) for x in scanned]
 
     def goes_on(i: int, carry: Sequence[Any]) -> bool:
@@ -191,7 +187,7 @@ def _scan(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
 
 
 def _while(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
-    params, outs = step.eqn.params, _bound(run, step, values)
+    params, outs = step.eqn.params, run.bind(step.eqn, values)
     num_cond, num_body = params["cond_nconsts"], params["body_nconsts"]
     cond, body, num = params["cond_jaxpr"], params["body_jaxpr"], num_cond + num_body
 
@@ -212,7 +208,7 @@ def _while(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
     condition, call = jax.jit(lambda *all: _jax.run(cond, all)[0]), run.context.call
 
     def goes_on(i: int, carry: Sequence[Any]) -> bool:
-        return bool(np.any(call(condition, [*values[:num_cond], *carry], [False] * (num_cond + len(carry)))))
+        return bool(np.any(call(condition, [*values[:num_cond], *carry])))
 
     step.descend = Loop(
         run, step, "while_loop", body, first, values[first:num], values[num:], lambda i: [], goes_on
@@ -227,7 +223,7 @@ def _of_each(x: Any, axes: tuple[str, ...]) -> jax.Array:
 
 def _shard_map(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
     """Runs a `shard_map`. To follow a bad output, each equation runs as a `shard_map` over values stacked by device."""
-    params, outs = step.eqn.params, _bound(run, step, values)
+    params, outs = step.eqn.params, run.bind(step.eqn, values)
     mesh, axes = params["mesh"], tuple(params["mesh"].axis_names)
     stacked = PartitionSpec(axes)
     known: list[Run] = []
@@ -235,25 +231,27 @@ def _shard_map(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
     def mapped(function: Callable[..., Any], specs: Any) -> Callable[..., Any]:
         return jax.jit(jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=stacked))
 
-    def call(function: Callable[..., Any], values: Sequence[Any], literal: Sequence[bool]) -> Any:
-        arrays = [x for x, written in zip(values, literal, strict=True) if not written]
-
-        def local(*arrays: Any) -> Any:
-            rest = iter(arrays)
-            own = [x if written else next(rest)[0] for x, written in zip(values, literal, strict=True)]
-            return jax.tree.map(lambda x: _of_each(x, axes), function(*own))
+    def call(function: Callable[..., Any], values: Sequence[Any]) -> Any:
+        def local(*values: Any) -> Any:
+            return jax.tree.map(lambda x: _of_each(x, axes), function(*(x[0] for x in values)))
 
         # Collectives and shardings in the equation refer to the abstract mesh of the `shard_map`'s body.
         with jax.sharding.use_abstract_mesh(
             mesh if isinstance(mesh, jax.sharding.AbstractMesh) else mesh.abstract_mesh
         ):
-            return mapped(local, (stacked,) * len(arrays))(*arrays)
+            return mapped(local, (stacked,) * len(values))(*values)
+
+    def lift(constant: Any) -> Any:
+        if isinstance(constant, jax.Array):
+            return call(lambda: constant, ())
+        # JAX would place a broadcast array of its own by the mesh of the body, which is open where this is called.
+        return np.broadcast_to(constant, (mesh.size, *np.shape(constant)))
 
     def descend(which: int) -> Sources:
         # Interpreted only when an output is followed, and once for all outputs.
         if not known:
             lifted = mapped(lambda *xs: [_of_each(x, axes) for x in xs], params["in_specs"])(*values)
-            context = run.context.inside(step, "shard_map", call=call)
+            context = run.context.inside(step, "shard_map", call=call, lift=lift)
             known.append(Run(params["jaxpr"], lifted, context, run.expected, lambda i: run.name_of(step.eqn.invars[i])))
         inner = known[0]
         return inner.origins(inner.jaxpr.outvars[which])

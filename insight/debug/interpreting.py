@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, cast
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -43,7 +43,8 @@ class Context:
     Attributes:
         transforms, modules, frames: the names around its jaxpr, outermost first; frames are loops and branches.
         order: the place of the equation around it.
-        call: calls a function of values, of which some are literals.
+        call: calls a function of values.
+        lift: makes a constant a value that `call` takes: in a `shard_map` these are stacked by device.
         rules: run the equations that have jaxprs inside, by primitive.
         outer: the step around it.
         advance: is called with the primitive of each equation before the equation runs.
@@ -53,23 +54,25 @@ class Context:
     modules: tuple[str, ...] = ()
     frames: tuple[str, ...] = ()
     order: Order = ()
-    call: Callable[..., Any] = lambda function, values, literal: function(*values)
+    call: Callable[[Callable[..., Any], Sequence[Any]], Any] = lambda function, values: function(*values)
+    lift: Callable[[Any], Any] = lambda constant: constant
     rules: Mapping[str, Callable[[Run, Step, Sequence[Any]], Sequence[Any]]] = field(default_factory=dict[str, Any])
     outer: Step | None = None
-    advance: Callable[[str], None] = lambda line: None
+    advance: Callable[[str], None] = lambda primitive: None
 
-    def inside(self, step: Step, *frames: str, call: Any = None) -> Context:
+    def inside(self, step: Step, *frames: str, **changes: Any) -> Context:
         """Returns the context of a jaxpr inside of a step's equation."""
         transforms, modules, branches = scopes(step.eqn)
         mapped = [] if "vmap" not in transforms else ["vmap"]
-        return Context(
-            (*self.transforms, *transforms),
-            (*self.modules, *modules),
-            (*self.frames, *mapped, *branches, *frames),
-            (*self.order, step.index),
-            self.call if call is None else call,
-            self.rules,
-            step,
+        return replace(
+            self,
+            transforms=(*self.transforms, *transforms),
+            modules=(*self.modules, *modules),
+            frames=(*self.frames, *mapped, *branches, *frames),
+            order=(*self.order, step.index),
+            outer=step,
+            advance=lambda primitive: None,
+            **changes,
         )
 
 
@@ -161,7 +164,7 @@ class Run:
         self.steps: dict[Var, tuple[Step, int]] = {}
         self.states: dict[Var, int] = {}
         self.inputs = {var: i for i, var in enumerate(self.jaxpr.invars)}
-        consts = [self._lifted(const) for const in closed.consts]
+        consts = [self.context.lift(const) for const in closed.consts]
         for var, state in zip([*self.jaxpr.constvars, *self.jaxpr.invars], states_of([*consts, *values]), strict=True):
             self.states[var] = state
         # Without a memo, values that are read twice again and again would be followed exponentially often.
@@ -171,21 +174,17 @@ class Run:
 
     def _run(self, eqn: JaxprEqn, values: list[Any]) -> Sequence[Any]:
         self._index += 1
-        # A literal is a Python number with a dtype of its own, which a plain number would not carry into the equation.
-        values = [np.asarray(x, cast(Any, x).dtype) if isinstance(x, int | float | complex) else x for x in values]
+        for i, atom in enumerate(eqn.invars):
+            if _jax.is_literal(atom):
+                # A Python number with a dtype of its own, which a plain number would not carry into the equation.
+                values[i] = self.context.lift(np.asarray(atom.val, atom.aval.dtype))
         # Equations without outputs are effects such as prints, which happened in the first run already.
         if not eqn.outvars:
             return []
         step = Step(eqn, self._index, self)
         self.context.advance(eqn.primitive.name)
         rule = self.context.rules.get(eqn.primitive.name)
-        literal = [_jax.is_literal(atom) for atom in eqn.invars]
-        if rule is None:
-            outs = self.bind(eqn, values, literal)
-        else:
-            # A rule hands its values to an inner jaxpr, where a literal is an input like any other.
-            values = [self._lifted(x) if is_literal else x for x, is_literal in zip(values, literal, strict=True)]
-            outs = rule(self, step, values)
+        outs = self.bind(eqn, values) if rule is None else rule(self, step, values)
         step.states = states_of(outs)
         for i, (var, state) in enumerate(zip(eqn.outvars, step.states, strict=True)):
             if state:
@@ -195,12 +194,9 @@ class Run:
             self._look(step, values, outs)
         return outs
 
-    def _lifted(self, value: Any) -> Any:
-        return self.context.call(lambda: value, (), ())
-
-    def bind(self, eqn: JaxprEqn, values: Sequence[Any], literal: Sequence[bool]) -> Sequence[Any]:
-        """Runs an equation as one compiled operation; says of each value whether it is a literal of the equation."""
-        return self.context.call(lambda *values: tuple(_jax.bind_equation(eqn, values)), values, literal)
+    def bind(self, eqn: JaxprEqn, values: Sequence[Any]) -> Sequence[Any]:
+        """Runs an equation as one compiled operation."""
+        return self.context.call(lambda *values: tuple(_jax.bind_equation(eqn, values)), values)
 
     def name_of(self, atom: Any, within: str = "") -> str:
         """Returns a name for a variable: the path of an input, or the source expression that computed the variable.
@@ -238,8 +234,10 @@ class Run:
         masks = [~np.asarray(jnp.isfinite(x)) if is_inexact(x) else np.zeros(jnp.shape(x), bool) for x in values]
         mask = step.mask = ~np.asarray(jnp.isfinite(out))
         step.makes_nan = max(step.states) == NAN and NAN not in bad
-        # Scalars broadcast; any other difference of shapes means that elements do not correspond.
-        is_elementwise = name in ELEMENTWISE | UNARY and all(m.shape in ((), mask.shape) for m in masks)
+        # Scalars broadcast, also where a `shard_map` has stacked them; any other difference of shapes means that
+        # elements do not correspond.
+        is_elementwise = name in ELEMENTWISE | UNARY and all(m.shape == mask.shape[: m.ndim] for m in masks)
+        masks = [m.reshape(m.shape + (1,) * (mask.ndim - m.ndim)) for m in masks] if is_elementwise else masks
         step.pointwise = is_elementwise or name in UNARY
         if not any(bad):
             wrong = mask
@@ -263,7 +261,7 @@ class Run:
 
     def _bad_of_finite(self, eqn: JaxprEqn, values: Sequence[Any], which: int) -> np.ndarray:
         clean = [jnp.where(jnp.isfinite(x), x, jnp.ones_like(x)) if is_inexact(x) else x for x in values]
-        return ~np.asarray(jnp.isfinite(self.bind(eqn, clean, [*map(_jax.is_literal, eqn.invars)])[which]))
+        return ~np.asarray(jnp.isfinite(self.bind(eqn, clean)[which]))
 
     def origins(self, atom: Any, reach: Any = None) -> tuple[list[Origin], list[int]]:
         """Returns the origins of a bad variable, and the positions of the inputs of this jaxpr by which it came in.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import linecache
 from dataclasses import dataclass
 
@@ -10,6 +11,9 @@ from jax.extend.core import JaxprEqn
 from weft.core.callers import owner_of, shorten
 from weft.core.edge import _jax
 
+# The files of JAX whose frames are between a function that binds a primitive and the rule of a derivative.
+_PLUMBING = ("interpreters/ad.py", "core.py", "traceback_util.py", "partial_eval.py", "batching.py", "pjit.py")
+_PLUMBING += ("api.py", "linear_util.py", "profiler.py", "source_info_util.py")
 _TOOLS = frozenset(("machinery", "contracts", "jax", "equinox", "frozen"))
 
 
@@ -85,20 +89,7 @@ def _is_derivation(file: str, function: str) -> bool:
 
 
 def _is_plumbing(file: str) -> bool:
-    return owner_of(file) != "jax" or file.endswith(
-        (
-            "interpreters/ad.py",
-            "core.py",
-            "traceback_util.py",
-            "partial_eval.py",
-            "batching.py",
-            "pjit.py",
-            "api.py",
-            "linear_util.py",
-            "profiler.py",
-            "source_info_util.py",
-        )
-    )
+    return owner_of(file) != "jax" or file.endswith(_PLUMBING)
 
 
 def _called(text: str) -> str:
@@ -107,15 +98,18 @@ def _called(text: str) -> str:
     >>> _called("jnp.log(x)"), _called("x / y"), _called("x[0]")
     ('log', 'div', 'subscript')
     """
-    try:
-        node = ast.parse(text.strip(), mode="eval").body
-    except SyntaxError:
-        return ""
+    node = _expression(text)
     if isinstance(node, ast.BinOp):
         return _OPERATORS.get(type(node.op).__name__, type(node.op).__name__.lower())
     if isinstance(node, ast.Call):
         return getattr(node.func, "attr", getattr(node.func, "id", "call"))
-    return type(node).__name__.lower()
+    return type(node).__name__.lower() if node else ""
+
+
+def _expression(text: str) -> ast.expr | None:
+    """Parses an expression; None if the text is only a part of one."""
+    with contextlib.suppress(SyntaxError):
+        return ast.parse(text.strip(), mode="eval").body
 
 
 _OPERATORS = {"Mult": "mul", "MatMult": "dot_general"}
@@ -127,11 +121,7 @@ def argument_names(text: str, count: int) -> list[str]:
     >>> argument_names("jnp.log(p)", 1), argument_names("x / (y + 1)", 2), argument_names("f(", 1)
     (['p'], ['x', 'y + 1'], [])
     """
-    try:
-        node = ast.parse(text.strip(), mode="eval").body
-    except SyntaxError:
-        node = None
-    operands: list[ast.expr] = []
+    node, operands = _expression(text), list[ast.expr]()
     if isinstance(node, ast.Call):
         operands = list(node.args)
         # In a method call such as `x.sum(0)` the object is an operand.
