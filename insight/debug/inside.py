@@ -236,9 +236,7 @@ def _shard_map(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
             return jax.tree.map(lambda x: _of_each(x, axes), function(*(x[0] for x in values)))
 
         # Collectives and shardings in the equation refer to the abstract mesh of the `shard_map`'s body.
-        with jax.sharding.use_abstract_mesh(
-            mesh if isinstance(mesh, jax.sharding.AbstractMesh) else mesh.abstract_mesh
-        ):
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
             return mapped(local, (stacked,) * len(values))(*values)
 
     def lift(constant: Any) -> Any:

@@ -66,10 +66,9 @@ def shape_on(value: Any, mesh: Any) -> jax.ShapeDtypeStruct:
     if not hasattr(value, "dtype"):
         return jax.ShapeDtypeStruct(np.shape(value), jnp.result_type(value))
     sharding = getattr(value, "sharding", None)
-    if isinstance(sharding, NamedSharding):
-        named = [axis for entry in sharding.spec if entry for axis in (entry if isinstance(entry, tuple) else (entry,))]
-        if set(named) <= set(mesh.shape):
-            return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=NamedSharding(mesh, sharding.spec))
+    # An entry of a spec is an axis, a tuple of axes or None.
+    if isinstance(sharding, NamedSharding) and set(jax.tree.leaves(tuple(sharding.spec))) <= set(mesh.shape):
+        return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=NamedSharding(mesh, sharding.spec))
     return jax.ShapeDtypeStruct(value.shape, value.dtype)
 
 

@@ -81,7 +81,7 @@ def traced(
     """
     objects = {number: arg for number, arg in enumerate(args) if is_object(arg)}
     trees = {number: arg for number, arg in enumerate(args) if number not in objects}
-    with jax.sharding.use_abstract_mesh(mesh if isinstance(mesh, AbstractMesh) else mesh.abstract_mesh):
+    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
         groups = [(trees, inputs_of_trees(trees, mesh, rules, batch, naming))]
         if objects:
             from weft.insight.plan.objects import inputs_of_objects
