@@ -65,7 +65,7 @@ def around_calls(around: Around, name: str, roots: Iterable[Any] = ()) -> Genera
     with contextlib.ExitStack() as stack:
         for root in roots:
             stack.enter_context(calling(root, _parts_of(root), ""))
-        with watching_methods(see_records, _around, both), objects, purpose:
+        with watching_methods(see_calls, _around, both), objects, purpose:
             yield
 
 
@@ -84,7 +84,7 @@ def _parts_of(module: Any) -> Parts:
     return functools.partial(nnx_if_loaded().iter_graph, graph=True) if is_object(module) else records_in
 
 
-def see_records(module: Any, method: Any, arguments: Any, proceed: Callable[[], Any]) -> Any:
+def see_calls(module: Any, method: Any, arguments: Any, proceed: Callable[[], Any]) -> Any:
     """Hook for the methods of modules: runs them by the current `around`; does nothing outside of `around_calls`."""
     __tracebackhide__ = True
     around = _around.get()
@@ -100,7 +100,7 @@ def _wrapped(kind: type, name: str, method: Callable[..., Any]) -> Callable[...,
         # `super().method()` reaches the wrapper of a base class: the call was already seen at the derived class.
         if type(self) is not kind:
             return method(self, *args, **kwargs)
-        return see_records(self, method, (args, kwargs), lambda: method(self, *args, **kwargs))
+        return see_calls(self, method, (args, kwargs), lambda: method(self, *args, **kwargs))
 
     return call
 

@@ -16,7 +16,7 @@ RECOMPUTED = "rematted_computation"
 
 
 def iter_equations(eqns: Iterable[JaxprEqn]) -> Iterator[JaxprEqn]:
-    """Equations, and those inside of them at any depth."""
+    """Yields equations, and the equations inside of them at any depth."""
     for eqn in eqns:
         yield eqn
         for inner in inner_jaxprs(eqn.params):

@@ -19,7 +19,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -177,7 +177,7 @@ class Run:
         for i, atom in enumerate(eqn.invars):
             if _jax.is_literal(atom):
                 # A Python number with a dtype of its own, which a plain number would not carry into the equation.
-                values[i] = self.context.lift(np.asarray(atom.val, atom.aval.dtype))
+                values[i] = self.context.lift(np.asarray(atom.val, cast(Any, atom).aval.dtype))
         # Equations without outputs are effects such as prints, which happened in the first run already.
         if not eqn.outvars:
             return []

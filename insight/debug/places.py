@@ -131,6 +131,7 @@ def argument_names(text: str, count: int) -> list[str]:
         operands = [node.left, node.right]
     elif isinstance(node, ast.UnaryOp):
         operands = [node.operand]
-    # A number is written into an equation: an input in its place is another one, such as the exponent less 1.
+    # A number is a literal of the equation. If the equation has an input in its place, that is another value: the
+    # derivative of `x ** y` has the exponent less 1.
     names = [ast.unparse(operand) for operand in operands if not isinstance(operand, ast.Constant)]
     return names if len(names) == count else []
