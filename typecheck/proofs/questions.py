@@ -26,7 +26,7 @@ from weft.typecheck.proofs.under_needs import Written, written_under
 from weft.typecheck.proofs.variations import Found
 from weft.typecheck.proofs.violations import in_short
 from weft.typecheck.proofs.whose import is_users
-from weft.typecheck.sizes.clauses import Answer, Clause, beside
+from weft.typecheck.sizes.clauses import Answer, Clause, with_clause
 from weft.typecheck.sizes.deciding import Question, otherwise, question_of
 from weft.typecheck.sizes.polynomials import constant, dims_of, plus
 from weft.typecheck.sizes.space import Space
@@ -63,8 +63,7 @@ def answer(explainer: Explainer, found: Found) -> Answers:
         (tuple(one.assignment.options.items()), tuple(one.assignment.ranks.items())): one
         for one in reversed(found.passed)
     }
-    # The first of the trials goes first: variants with other options share most of its questions, which are not tried
-    # again.
+    # The first of the trials goes first: where not all variants can be followed, the usual options are.
     for trial in reversed(variants.values()):
         if answers.traces >= _MOST_TRACES:
             for key in trial.assignment.sizes:
@@ -168,13 +167,15 @@ class _Variant:
     def _new(self, space: Space) -> Iterator[_Asked]:
         """The questions of a trace that have not been tried yet.
 
-        A library's question counts once. A question of the program's own counts once for each way that leads to it:
-        with `n == 1 and m == 1` the program goes three ways.
+        A question counts once in each variant: what the program does where `n == m` may depend on an option that it
+        looks at later. A question of the program's own counts once for each way that leads to it: with
+        `n == 1 and m == 1` the program goes three ways.
         """
+        variant = tuple(self.trial.assignment.options.items())
         before, way = list[Answer](), list[Answer]()
         every = [(question, answered) for question, (answered, *_) in space.asked.items()]
         for question, (answered, at, own) in space.asked.items():
-            one = (question, at, tuple(way) if own else ())
+            one = (question, at, variant, tuple(way) if own else ())
             if one not in self.seen:
                 self.seen.add(one)
                 after = tuple(every[len(before) + 1 :])
@@ -241,7 +242,7 @@ class _Variant:
                 found.needs = at_least(*written[0], found.needs)
                 return
             clause = Clause((written[0], *others), at_guard(plain))
-            found.needs = dataclasses.replace(found.needs, asked=beside(found.needs.asked, clause))
+            found.needs = dataclasses.replace(found.needs, asked=with_clause(found.needs.asked, clause))
         elif (one, 2) not in found.needs.least:
             found.needs = found.needs.plus(least=(one, 2))
 

@@ -39,7 +39,7 @@ from weft.typecheck.language.annotations import (
     holds_arrays,
 )
 from weft.typecheck.language.forms import OBJECT, TYPEDDICT, form_of, has_own_dims
-from weft.typecheck.language.names import names_beside, names_of_signature, products_in
+from weft.typecheck.language.names import name_groups, names_of_signature, products_in
 from weft.typecheck.language.objects import (
     layer_of,
     opened,
@@ -371,7 +371,7 @@ def _target(
 def with_names(target: Target, signature: Signature) -> Target:
     """A target with the names and products of dims in the annotations of its function."""
     written = names_of_signature(signature, of_records=False)
-    return dataclasses.replace(target, products=products_in(signature), written=written, beside=names_beside(signature))
+    return dataclasses.replace(target, products=products_in(signature), written=written, beside=name_groups(signature))
 
 
 def _constants(function: Any) -> Iterator[int]:

@@ -75,6 +75,7 @@ class Target:
         axes: names of axes that it is run under, as inside a `vmap` with an `axis_name`.
         inherited: whether it is a method that a base class defines, for all of its subclasses.
         made: the instances that its trials have made, by class and arguments, so that each is constructed once.
+        space: the space of the symbolic sizes of its trials.
         transformed: whether a transform around it was taken off, under which callers call it.
         behind: the guards that numbers were taken to pass while these instances were made.
     """
@@ -95,6 +96,7 @@ class Target:
     inherited: bool = False
     transformed: bool = False
     made: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
+    space: Space = field(default_factory=Space, compare=False, repr=False)
     behind: dict[str, None] = field(default_factory=dict, compare=False, repr=False)
 
 

@@ -27,7 +27,7 @@ from weft.typecheck.language.objects import is_size, note_sizes
 from weft.typecheck.language.signatures import Parameter
 from weft.typecheck.matching.arrays import settle
 from weft.typecheck.matching.bindings import Bindings, Mismatch, Slot
-from weft.typecheck.matching.policies import APART, PROOF
+from weft.typecheck.matching.policies import PROOF, UNSHARED
 from weft.typecheck.matching.record_plans import record_plan
 from weft.typecheck.matching.records import check_instance, dims_of_instance, refuse_stack
 from weft.typecheck.matching.scopes import bind_numbers
@@ -63,7 +63,7 @@ class Watch:
 
     def __init__(self, own: frozenset[str] = frozenset(), *, apart: bool = False, about: tuple[str, int] = ("", 0)):
         self.own = own
-        self.policy = APART if apart else self._shared
+        self.policy = UNSHARED if apart else self._shared
         self.about = about
         self.unreadable: AnnotationError | None = None
         self.violations: list[Violation] = []
@@ -249,7 +249,7 @@ class Watch:
         if not is_users(file_of(type(record)), self.own):
             return
         try:
-            check_instance(record, PROOF, whole=whole, given=given)
+            check_instance(record, PROOF, whole=whole, arguments=given)
         except AnnotationError:
             return
         except Mismatch as mismatch:
@@ -289,7 +289,7 @@ class Watch:
 class AsJaxtyping(Watch):
     """A watch that checks as jaxtyping would: neither instances nor integers bind dims, and records share none."""
 
-    _shared = APART
+    _shared = UNSHARED
 
     def bindings_of_call(self, watched: Watched, arguments: dict[str, Any]) -> Bindings:
         given = dict(arguments)

@@ -77,7 +77,7 @@ def test_what_cannot_be_planned_is_told():
     model, opt = shapes()
     with pytest.raises(MeshError, match="a batch of 32 is not divisible by the 5 devices"):
         weft.plan(step, model, opt, X, mesh={"data": 5})
-    with pytest.raises(AxisError, match="cannot lie on this mesh"):
+    with pytest.raises(AxisError, match="the rules cannot place this tree on the mesh"):
         weft.plan(step, model, opt, X, mesh={"data": 32, "model": 3}, rules=RULES)
     with pytest.raises(MeshError, match="no hardware is called 'h1000'"):
         weft.plan(step, model, opt, X, mesh=MESH, hardware="h1000")
