@@ -29,6 +29,8 @@ ROOMS = [
     "migrate",
     "examples",
     "benchmarks",
+    "insight",
+    "tests/insight",
     "typecheck/sizes",
     "typecheck/matching",
     "typecheck/language",
