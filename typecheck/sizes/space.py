@@ -112,7 +112,7 @@ class Space:
 
     @contextlib.contextmanager
     def making(self) -> Iterator[Part]:
-        """Notes what is asked and pinned while an instance is made inside of a `with` block, for traces that reuse it."""
+        """Notes what is asked and pinned while an instance is made in a `with` block, for traces that reuse it."""
         part = Part(self.numbers, within=tuple(self._parts[1:]))
         self._parts.append(part)
         self._making.append(part)
