@@ -85,7 +85,7 @@ def goes_with(explainer: Explainer, base: Trial, change: Change, others: Iterabl
 def in_words(trial: Trial, changes: Sequence[Change]) -> str:
     """Changes of options and numbers of axes in a reader's words: `mask left out and x of 3 axes`."""
     return " and ".join(
-        describe_option(trial, place, int(to)) if part == "options" else f"{place} of {axes(int(to))}"
+        describe_option(trial.options, place, int(to)) if part == "options" else f"{place} of {axes(int(to))}"
         for one in changes
         for (part, place), to in one.items()
     )

@@ -203,7 +203,7 @@ class Explainer:
         for _ in range(_MOST_ROUNDS):
             kinds = leaves_kinds_open(base) or unpacks_items(base) or self._may_be_for_others(base)
             kinds = kinds or needs_numbers(base)  # a program may ask for numbers only with this option
-            if base.ok or not (base.guard or kinds or base.classes.keys() - but):
+            if base.ok or not (base.guard or kinds or base.options.classes.keys() - but):
                 break
             other = self.with_other_options(base, but)
             if other is base:
@@ -214,7 +214,7 @@ class Explainer:
     def _may_be_for_others(self, base: Trial) -> bool:
         """Whether a member of a union may be meant for other code: for other classes that inherit a method, or for
         other users of a record among the arguments."""
-        places = [one.removeprefix("self.") for one in base.values if one.endswith(" type")]
+        places = [one.removeprefix("self.") for one in base.options.values if one.endswith(" type")]
         return not base.violations and any(self.target.inherited or "." in one for one in places)
 
     def with_other_options(self, base: Trial, but: frozenset[str] = frozenset()) -> Trial:
@@ -401,8 +401,8 @@ class Explainer:
 
     def explain_apart(self, base: Trial) -> Needs | None:
         """The needs under which a trial holds whose records do not share dims, if it fails about a name they share."""
-        spoken_of = base.spoken_of or tuple(base.scopes)
-        if all(len(base.scopes.get(key, ())) < 2 for key in spoken_of):
+        spoken_of = base.spoken_of or tuple(base.keys.scopes)
+        if all(len(base.keys.scopes_of(key)) < 2 for key in spoken_of):
             return None
         needs = Needs(apart=True)
         trial = self.attempt(Assignment(ranks=base.assignment.ranks, options=base.assignment.options, apart=True))

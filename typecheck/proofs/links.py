@@ -50,7 +50,7 @@ def _members_of_items(failed: Trial) -> list[str]:
 
     Which member each item has to be may depend on the item of another argument that goes with it.
     """
-    return [] if failed.violations else [argument_of(one) for one in failed.values if one.endswith("] type")]
+    return [] if failed.violations else [argument_of(one) for one in failed.options.values if one.endswith("] type")]
 
 
 def _links_of(explainer: Explainer, failed: Trial, beside: tuple[frozenset[str], ...]) -> tuple[str, ...]:
@@ -69,7 +69,7 @@ def _links_of(explainer: Explainer, failed: Trial, beside: tuple[frozenset[str],
     promised = frozenset(one.sizes[0] for one in own)
     reader = _Reader(frozenset(key for key, size in failed.assignment.sizes.items() if size in promised), beside)
     # An integer may count a part of a result, such as rows that are left out and replaced: it is no more than all.
-    few = tuple((key, one, 1) for key in failed.configured for one in reader.promised if key != one)
+    few = tuple((key, one, 1) for key in failed.keys.configured for one in reader.promised if key != one)
     needs = Needs(order=few)
     trial = explainer.with_needs(failed, needs, ascending) if few else failed
     if trial.ok:
@@ -97,7 +97,7 @@ def _links_of(explainer: Explainer, failed: Trial, beside: tuple[frozenset[str],
 
 def _with_dots_of_one_axis(explainer: Explainer, failed: Trial) -> Trial:
     """The failing trial with one axis for each `...`, as most callers have, unless it then holds or gets less far."""
-    several = {key: 1 for key, (rank, is_open) in failed.ranks.items() if is_open and key.endswith("]") and rank != 1}
+    several = {key: 1 for key, rank in failed.ranks.items() if rank.is_unnamed and key.endswith("]") and rank.axes != 1}
     trial = attempted(explainer, failed, change_of(ranks=several)) if several else None
     return failed if trial is None or trial.ok or trial.progress < failed.progress else trial
 
@@ -121,7 +121,7 @@ def _of_batches(explainer: Explainer, failed: Trial) -> str | None:
     Only a `*name` that only fields of records write may be of no axes: a record may be a batch for those who map over
     it, while a function takes a single record.
     """
-    held = [key for key, (rank, dots) in failed.ranks.items() if rank and not dots and _is_held(explainer, key)]
+    held = [key for key, rank in failed.ranks.items() if rank.axes and not rank.is_unnamed and _is_held(explainer, key)]
     for keys in (*((one,) for one in held), tuple(held)):
         if keys and holds(explainer, failed, change_of(ranks=dict.fromkeys(keys, 0))):
             verb = "is" if len(keys) == 1 else "are"
@@ -162,7 +162,7 @@ class _Reader:
             if pair is not None:
                 order = list(trial.assignment.sizes)
                 # The report says `features = width`, with the name of an annotation before an integer's.
-                one, other = sorted(pair, key=lambda key: (key in trial.configured, order.index(key)))
+                one, other = sorted(pair, key=lambda key: (key in trial.keys.configured, order.index(key)))
                 merged = needs.plus(merged=(one, other))
                 if not self._are_apart(trial, closed(dict(merged.merged))):
                     yield merged
@@ -177,7 +177,7 @@ class _Reader:
         """Whether a group of equal sizes has two integers of constructors, or two names that one array's shape has."""
         # Two parameters of one constructor, and two names of one shape, are two sizes to their author. If they could
         # be linked, a program that swaps them would be excused.
-        numbers = trial.numbers | trial.configured
+        numbers = trial.keys.numbers | trial.keys.configured
         for root in {*merged.values()}:
             group = {root, *(key for key, other in merged.items() if other == root)}
             named = {key.rpartition(".")[2] for key in group}
@@ -188,4 +188,4 @@ class _Reader:
 
 def _is_counted(trial: Trial, number: int) -> bool:
     """Whether a number may be a count: the number of items of a collection, or one more or less."""
-    return any(abs(count - number) < 2 for count in items_of(trial.assignment, trial.options).values())
+    return any(abs(count - number) < 2 for count in items_of(trial.assignment, trial.options.counts).values())

@@ -9,28 +9,29 @@ from __future__ import annotations
 
 import ast
 import collections
-import re
 from collections.abc import Collection, Iterator
 from typing import Any
 
 from weft.typecheck.arguments.builder import ITEMS, Assignment
 from weft.typecheck.matching.bindings import Mismatch
+from weft.typecheck.proofs.notes import Options
 from weft.typecheck.proofs.trial import Trial
+from weft.typecheck.proofs.wording import DTYPE_OR_INTEGER, DTYPES, OF_NOTHING, UNPACKED, says
 
 
 def leaves_kinds_open(trial: Trial) -> bool:
     """Whether a failure may come from a tree or a dtype of the wrong kind, where annotations leave the kind open."""
-    kinds = (" tree", " dtype") if re.search("dtype|integer|type", str(trial.error)) else (" tree",)
+    kinds = (" tree", " dtype") if says(str(trial.error), DTYPE_OR_INTEGER) else (" tree",)
     # A function of any tree that promises an array may be meant for trees of one array.
     about_kinds = trial.violations[0].of_kind if trial.violations else True
-    return about_kinds and any(place.endswith(kinds) for place in trial.options)
+    return about_kinds and any(place.endswith(kinds) for place in trial.options.counts)
 
 
 def speaks_of_kinds(trial: Trial) -> bool:
     """Whether an error, or the guard that raised it, mentions dtypes."""
     if speaks_of_rank(trial):
         return False  # the message shows the annotation, which may name dtypes
-    return re.search(r"type|integer|\bint|float|\breal|complex", f"{trial.error} {trial.guard}") is not None
+    return says(f"{trial.error} {trial.guard}", DTYPES)
 
 
 def asks_for_dtype(trial: Trial) -> bool:
@@ -40,12 +41,12 @@ def asks_for_dtype(trial: Trial) -> bool:
 
 def unpacks_items(trial: Trial) -> bool:
     """Whether unpacking fails, and an argument may have any number of items."""
-    return takes_apart(trial) and any(place.endswith(" length") for place in trial.options)
+    return takes_apart(trial) and any(place.endswith(" length") for place in trial.options.counts)
 
 
 def takes_apart(trial: Trial) -> bool:
     """Whether unpacking fails, as a value has another number of items, or of axes, than names to unpack into."""
-    return isinstance(trial.error, ValueError) and "values to unpack" in str(trial.error)
+    return isinstance(trial.error, ValueError) and says(str(trial.error), UNPACKED)
 
 
 def speaks_of_rank(trial: Trial) -> bool:
@@ -71,8 +72,8 @@ def is_about_kinds(trial: Trial) -> bool:
         return trial.violations[0].of_kind or trial.violations[0].of_dtype
     if trial.guard:
         return _asks_for_kinds(trial.guard.partition(": ")[2])
-    of_kind = isinstance(trial.error, AttributeError | TypeError) or re.search(r"\bNone\b", str(trial.error))
-    return bool(of_kind) and not trial.mentioned
+    of_kind = isinstance(trial.error, AttributeError | TypeError) or says(str(trial.error), OF_NOTHING)
+    return of_kind and not trial.mentioned
 
 
 def _asks_for_kinds(guard: str) -> bool:
@@ -123,20 +124,20 @@ _WORDS = {
 }
 
 
-def _words(trial: Trial, place: str, option: int) -> tuple[str, str, str]:
+def _words(options: Options, place: str, option: int) -> tuple[str, str, str]:
     """The three phrases for an option."""
     name, _, what = place.rpartition(" ")
-    if place in trial.classes:  # not if it failed before it came to that argument
-        cls = trial.classes[place][option]
+    if place in options.classes:  # not if it failed before it came to that argument
+        cls = options.classes[place][option]
         return f"{name} of class {cls}", f"{name} is of class {cls}", f"{name} is not of class {cls}"
     if what == "made":
-        maker = trial.makers[name][option - 1]
+        maker = options.makers[name][option - 1]
         return f"{name} made by {maker}", f"{name} is made by {maker}", f"{name} is not made by {maker}"
-    if what == "type" and place in trial.values:
-        value = trial.values[place][option]
+    if what == "type" and place in options.values:
+        value = options.values[place][option]
         return f"{name}: {value}", f"{name} is a {value}", f"{name} is not a {value}"
-    if place in trial.values:
-        value = trial.values[place][option]
+    if place in options.values:
+        value = options.values[place][option]
         return f"{place} = {value}", f"{place} = {value}", f"{place} is not {value}"
     if name and what in _WORDS:
         described, taken, refused = _WORDS[what]
@@ -146,19 +147,19 @@ def _words(trial: Trial, place: str, option: int) -> tuple[str, str, str]:
     return described, f"{place} is option {option + 1}", f"{place} is not option {option + 1}"
 
 
-def describe_option(trial: Trial, place: str, option: int) -> str:
+def describe_option(options: Options, place: str, option: int) -> str:
     """The words for an option next to the sizes of a failure: `mask left out`, `kernel of class RBF`."""
-    return _words(trial, place, option)[0]
+    return _words(options, place, option)[0]
 
 
-def taken_option(trial: Trial, place: str, option: int) -> str:
+def taken_option(options: Options, place: str, option: int) -> str:
     """The words for an option that a program needs, as the end of "holds when ..."."""
-    return _words(trial, place, option)[1]
+    return _words(options, place, option)[1]
 
 
-def without_option(trial: Trial, place: str, option: int) -> str:
+def without_option(options: Options, place: str, option: int) -> str:
     """The words for an option that a program does not take, as the end of "holds when ..."."""
-    return _words(trial, place, option)[2]
+    return _words(options, place, option)[2]
 
 
 def is_class(place: str) -> bool:
@@ -172,7 +173,7 @@ _MOST_OF_ONE = 4
 
 def makers_left(trial: Trial) -> Iterator[dict[str, int]]:
     """For each record that its class has made, each class method or function that could make it instead."""
-    for place, makers in trial.makers.items():
+    for place, makers in trial.options.makers.items():
         if not trial.assignment.options.get(f"{place} made"):
             yield from ({f"{place} made": number + 1} for number in range(len(makers)))
 
@@ -180,11 +181,11 @@ def makers_left(trial: Trial) -> Iterator[dict[str, int]]:
 def _unions_alike(trial: Trial) -> Iterator[dict[str, int]]:
     """Each member of a union, chosen at once for all fields of one record that are annotated with that union."""
     groups = collections.defaultdict[Any, list[str]](list)
-    for place, members in trial.values.items():
+    for place, members in trial.options.values.items():
         if place.endswith(" type") and "." in place:
             groups[place.rpartition(".")[0], members].append(place)
     for (_, members), alike in groups.items():
-        if len(alike) > 1 or alike[0] not in trial.options:
+        if len(alike) > 1 or alike[0] not in trial.options.counts:
             yield from (dict.fromkeys(alike, option) for option in range(1, min(len(members), _MOST_OF_ONE)))
 
 
@@ -198,7 +199,7 @@ def _classes_alike(trial: Trial) -> Iterator[dict[str, int]]:
     A union of two geometric shapes takes two in the plane or two in space, but not one of each.
     """
     groups = collections.defaultdict[Any, list[str]](list)
-    for place, classes in trial.classes.items():
+    for place, classes in trial.options.classes.items():
         groups[classes].append(place)
     for classes, alike in groups.items():
         if len(alike) > 1:
@@ -207,7 +208,7 @@ def _classes_alike(trial: Trial) -> Iterator[dict[str, int]]:
 
 def options_left(trial: Trial, but: frozenset[str]) -> list[dict[str, int]]:
     """Each other option that a trial could take, except at the places in `but`; the likeliest to help first."""
-    open_places = (one for one in trial.options if one not in but)
+    open_places = (one for one in trial.options.counts if one not in but)
     places = [one for one in open_places if not one.endswith(" dtype") or speaks_of_kinds(trial)]
     owners = tuple(f"{place.removesuffix(' class')}." for place in but)
     places.sort(key=lambda place: not place.startswith(owners))  # a class most often fails for its own arguments
@@ -216,7 +217,7 @@ def options_left(trial: Trial, but: frozenset[str]) -> list[dict[str, int]]:
     others = [
         {place: option}
         for place in places
-        for count in (trial.options[place],)
+        for count in (trial.options.counts[place],)
         for option in (range(count) if is_class(place) else range(1, min(count, _MOST_OF_ONE)))
         if option != trial.assignment.options.get(place, 0)
     ]

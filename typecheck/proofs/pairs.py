@@ -50,7 +50,7 @@ def vary_pairs(explainer: Explainer, found: Found) -> None:
             found.notes.append(f"not both {in_words(trial, pair)}")
         # An array without a shape promises no size, so a violation about its sizes may only show that the two do not go
         # together.
-        elif trial.violations and not any(key in trial.open_keys for key in trial.spoken_of):
+        elif trial.violations and not any(key in trial.keys.unnamed for key in trial.spoken_of):
             found.failed.append(trial)
             break
         elif trial.guard:

@@ -15,6 +15,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from weft.typecheck.proofs.needs import Needs, closed
+from weft.typecheck.proofs.notes import Keys
 from weft.typecheck.proofs.options import at_guard
 from weft.typecheck.proofs.trial import Trial
 from weft.typecheck.proofs.whose import is_of_jax
@@ -125,33 +126,33 @@ class _Reader:
         may write the number of the record's dim.
         """
         trial, fixed = self.trial, dict(self.needs.equal)
-        scopes = trial.scopes.get(key, frozenset())
+        scopes = trial.keys.scopes_of(key)
         beside = (one for one, other in fixed.items() if other == number)
         if number < 1 or key in fixed:
             return False
-        if trial.guard or number in trial.by_default:
+        if trial.guard or number in trial.keys.by_default:
             return True  # two defaults may be one number by chance
-        if any(scopes & trial.scopes.get(one, frozenset()) for one in beside):
+        if any(scopes & trial.keys.scopes_of(one) for one in beside):
             return False
         if number in self.constants:
             return True
         of_records = bool(scopes) and not scopes & {"", "self."}
-        tied = of_records or (key in trial.configured and trial.error is not None)
-        return tied and number > 1 and trial.originals.get(key, number) == number and not trial.breaks_promise
+        tied = of_records or (key in trial.keys.configured and trial.error is not None)
+        return tied and number > 1 and trial.keys.originals.get(key, number) == number and not trial.breaks_promise
 
     def _may_be_one(self, one: str, other: str) -> bool:
         """Whether two keys may be the same size: dims of two records may, two names of one contract may not."""
         trial = self.trial
         # An integer that divides a size counts parts, as heads do, and is no size of data.
-        parts = {factor for _, factor in self.needs.multiples} & (trial.numbers | trial.configured)
+        parts = {factor for _, factor in self.needs.multiples} & (trial.keys.numbers | trial.keys.configured)
         if {one, other} & parts and not trial.guard:
             return False
-        if trial.guard or may_merge(one, other, trial):
+        if trial.guard or may_merge(one, other, trial.keys):
             return True
-        scopes = trial.scopes
-        of_records = {key for key in (one, other) if key in trial.configured and scopes.get(key, frozenset()) - {""}}
-        data = {key for key in (one, other) if key not in trial.numbers and key not in trial.leading}
-        given = {key for key in data if "" in scopes.get(key, frozenset())}
+        keys = trial.keys
+        of_records = {key for key in (one, other) if key in keys.configured and keys.scopes_of(key) - {""}}
+        data = {key for key in (one, other) if key not in keys.numbers and key not in keys.leading}
+        given = {key for key in data if "" in keys.scopes_of(key)}
         return len(of_records) == len(given) == 1 and of_records != given
 
     # ---- divisors and orders -------------------------------------------------------------------------------------
@@ -237,7 +238,7 @@ def _single(terms: Terms) -> str | None:
     return names[0][0] if len(names) == 1 and len(names[0]) == 1 and terms[names[0]] == 1 else None
 
 
-def may_merge(one: str, other: str, trial: Trial) -> bool:
+def may_merge(one: str, other: str, keys: Keys) -> bool:
     """Whether two keys may be the same size.
 
     They may not if one scope uses both names, or if they differ in the instance that is proved. Where a function shares
@@ -245,11 +246,11 @@ def may_merge(one: str, other: str, trial: Trial) -> bool:
     still be another name of a Module's dim, but not if it is the leading axis of an array, the batch, which no Module
     has a dim for.
     """
-    if trial.scopes.get(one, frozenset()) & trial.scopes.get(other, frozenset()):
+    if keys.scopes_of(one) & keys.scopes_of(other):
         return False
-    if len({trial.originals[key] for key in (one, other) if key in trial.originals}) == 2:
+    if len({keys.originals[key] for key in (one, other) if key in keys.originals}) == 2:
         return False
-    if trial.originals:
+    if keys.originals:
         return True
-    outer = [key for key in (one, other) if "" in trial.scopes.get(key, frozenset())]
-    return not (trial.linked and any(key in trial.leading for key in outer))
+    outer = [key for key in (one, other) if "" in keys.scopes_of(key)]
+    return not (keys.are_shared and any(key in keys.leading for key in outer))

@@ -48,7 +48,7 @@ def program_of(
     with one_at_a_time, mode("off"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            builder = Builder(trial.assignment, dims, lenient=bool(trial.bare))
+            builder = Builder(trial.assignment, dims, lenient=bool(trial.unsaid.unsatisfied))
             writer = Writer(builder, checks_calls=complains(trial.error))
             lines = _lines(writer, target, trial, by_weft, *target.prepare(builder))
         except (Unwritable, Unbuildable) as reason:

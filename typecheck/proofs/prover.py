@@ -38,9 +38,9 @@ from weft.typecheck.proofs.search import Outcome, Search
 from weft.typecheck.proofs.shown import findings_of, shown
 from weft.typecheck.proofs.targets import names_taken, targets_of
 from weft.typecheck.proofs.trial import Target, Trial, one_at_a_time
-from weft.typecheck.proofs.violations import first_line
 from weft.typecheck.proofs.watched import forget_closures
 from weft.typecheck.proofs.whose import is_of_jax, is_users
+from weft.typecheck.proofs.wording import first_line
 
 
 def verify(
@@ -188,8 +188,8 @@ def _contract(target: Target, verdict: Verdict, **more: Any) -> Contract:
 def _assumptions(target: Target, outcome: Outcome) -> tuple[str, ...]:
     """The conditions of a verdict, in words: needs of sizes, notes about options, and what trials made up."""
     assumed, emptied, named = (
-        sorted({place for trial in outcome.passed for place in getattr(trial, name)})
-        for name in ("assumed", "emptied", "texts")
+        sorted({place for trial in outcome.passed for place in getattr(trial.unsaid, name)})
+        for name in ("results", "emptied", "texts")
     )
     guards = dict.fromkeys(guard for trial in outcome.passed for guard in trial.passing)
     return (
@@ -222,11 +222,11 @@ def target_instead(target: Target, wrong: Sequence[Trial]) -> Target | None:
 def _missing_axis(failed: Iterable[Trial]) -> str | None:
     """The named axis that a program needs, as one that is meant to run inside a `vmap` does."""
     errors = (str(trial.error) for trial in failed if isinstance(trial.error, NameError))
-    return next((found[1] for found in map(_UNBOUND_AXIS.search, errors) if found), None)
+    axes = (error.partition(names.UNBOUND_AXIS)[2].partition(".")[0] for error in errors)
+    return next(filter(str.isidentifier, axes), None)
 
 
 _ITEM = re.compile(r"\[\d+\]$")
-_UNBOUND_AXIS = re.compile(rf"{names.UNBOUND_AXIS}(\w+)")
 
 
 def _failed(target: Target, search: Search, outcome: Outcome) -> Contract:
@@ -283,7 +283,7 @@ def reason_beyond(search: Search, failed: Trial, *, none_passed: bool) -> str | 
     if wrong is not None and wrong.of_subclass and target.inherited:
         # As the base class of all games takes any state, and a game a state of its own.
         return f"what it inherits takes more than it takes itself ({wrong.where}: {wrong.message}); pass it in `args`"
-    if none_passed and first is not None and first.assumed:
+    if none_passed and first is not None and first.unsaid.results:
         return beyond_annotations(first)  # with other options the program fails before it calls that callable
     reason = beyond_annotations(failed) or (
         beyond_annotations(search.furthest) if search.furthest is not None and none_passed else None
@@ -299,7 +299,7 @@ def _of_refused_classes(search: Search, failed: Trial) -> str | None:
     With arguments that pass the guard the program may hold for that other class, and one class suffices.
     """
     for place, refused in search.refused.items() if not failed.violations else ():
-        names, option = refused.classes.get(place, ()), failed.assignment.options.get(place, 0)
+        names, option = refused.options.classes.get(place, ()), failed.assignment.options.get(place, 0)
         if names and option != (other := refused.assignment.options[place]):
             cls, error = names[option], first_line(failed.error)
             at = f"{names[other]} ends at a {refused.guard}"
@@ -318,7 +318,7 @@ def _warnings(target: Target, search: Search, outcome: Outcome) -> list[Finding]
             file, line = (one.file, one.line) if one.line else (target.file, target.line)
             findings.setdefault((one.rule, file, line), Finding(one.rule, one.message, file, line))
     findings |= {("one-class", one.message, 0): one for one in _of_one_class(target, search, outcome)}
-    bare = sorted({one for trial in outcome.passed for one in trial.bare})
+    bare = sorted({one for trial in outcome.passed for one in trial.unsaid.unsatisfied})
     findings |= {("annotation", one, 0): Finding("annotation", one, target.file, target.line) for one in bare}
     drifted = drifts(target, outcome.passed[0], search.dims)
     findings |= {("dtype-drift", one, 0): Finding("dtype-drift", one, target.file, target.line) for one in drifted}

@@ -24,8 +24,8 @@ from weft.typecheck.proofs.preconditions import at_least
 from weft.typecheck.proofs.trial import Trial
 from weft.typecheck.proofs.under_needs import Written, written_under
 from weft.typecheck.proofs.variations import Found
-from weft.typecheck.proofs.violations import in_short
 from weft.typecheck.proofs.whose import is_users
+from weft.typecheck.proofs.wording import in_short
 from weft.typecheck.sizes.clauses import Answer, Clause, beside
 from weft.typecheck.sizes.deciding import Question, otherwise, question_of
 from weft.typecheck.sizes.polynomials import constant, dims_of, plus

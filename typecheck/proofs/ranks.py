@@ -21,17 +21,17 @@ def vary_ranks(explainer: Explainer, found: Found) -> None:
         _other_ranks_of_all(explainer, found)
         return
     alone: dict[str, list[str]] = {}
-    for key, (rank, anonymous) in base.ranks.items():
+    for key, (rank, is_unnamed, _) in base.ranks.items():
         if any(one == key for one, _ in found.needs.ranks):
             continue
-        if anonymous and _speaks_of_axes(found.needs, key):
+        if is_unnamed and _speaks_of_axes(found.needs, key):
             found.needs = found.needs.plus(ranks=(key, rank))  # its needs name axes by number, as of this many axes
             continue
         notes = _other_ranks(explainer, found, key)
         if notes:
             alone[key] = notes
     # Two arrays without a shape that are added may have any number of axes, but the same: one alone always fails.
-    together = [key for key in alone if len(alone[key]) > 1 and base.ranks[key] == (2, True)]
+    together = [key for key in alone if len(alone[key]) > 1 and base.ranks[key][:2] == (2, True)]
     if len(together) > 1:
         with contextlib.suppress(Unbuildable):
             trials = [_of_ranks(explainer, base, dict.fromkeys(together, other)) for other in (0, 1)]
@@ -58,7 +58,7 @@ def _other_ranks_of_all(explainer: Explainer, found: Found) -> None:
 def _other_ranks(explainer: Explainer, found: Found, key: str) -> list[str]:
     """Tries other numbers of axes for one variadic name, and says in words which of them the program does not take."""
     base = found.passed[0]
-    rank, anonymous = base.ranks[key]
+    rank, is_unnamed, _ = base.ranks[key]
     compared = explainer.target.compared_ranks
     # A body that compares `x.ndim` with 4 may branch there, so the numbers next to those that it writes are tried, too.
     others = dict.fromkeys((0, 2, 1, *sorted(one + near for one in compared for near in (-1, 0, 1) if one + near > 2)))
@@ -74,7 +74,7 @@ def _other_ranks(explainer: Explainer, found: Found, key: str) -> list[str]:
             found.passed.append(trial)
             held.add(other)
         elif (
-            anonymous
+            is_unnamed
             or trial.guard
             or (other == 0 and trial.error is not None)
             or goes_with(explainer, base, change_of(ranks={key: other}), options_of_fields(base))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import re
 import traceback
 from collections.abc import Callable, Iterator
 
@@ -20,6 +19,7 @@ from weft.typecheck.proofs.preconditions import may_merge
 from weft.typecheck.proofs.rank_rules import Near, near_to, ranks_needed, same_dots, same_shapes
 from weft.typecheck.proofs.trial import Trial
 from weft.typecheck.proofs.whose import Whose
+from weft.typecheck.proofs.wording import UNPAIRED, numbers_in, says
 
 
 def candidates(
@@ -62,11 +62,11 @@ Rule = Callable[[Trial, Needs, Near], Iterator[Needs]]
 def _merges(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
     # An integer that divides a size counts parts, as heads and groups do, and is no size of data. What asks for that
     # has mixed up two axes of a reshape.
-    parts = {factor for _, factor in needs.multiples} & trial.numbers
+    parts = {factor for _, factor in needs.multiples} & trial.keys.numbers
     exact = [key for key in near.keys if near.sizes[key] in trial.mentioned and key not in parts]
     for one in exact:
         for other in exact:
-            if one < other and may_merge(one, other, trial):
+            if one < other and may_merge(one, other, trial.keys):
                 yield needs.plus(merged=(other, one))
 
 
@@ -78,10 +78,11 @@ def _as_recorded(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
     """
     if trial.error is None or trial.violations or not _is_of_a_library(trial.error):
         return
-    inside = [key for key in near.sizes if not trial.scopes.get(key, frozenset()) & {"", "self."}]
+    inside = [key for key in near.sizes if not trial.keys.scopes_of(key) & {"", "self."}]
     for one in inside:
         for other in inside:
-            if one < other and one in trial.originals and trial.originals[one] == trial.originals.get(other):
+            originals = trial.keys.originals
+            if one < other and one in originals and originals[one] == originals.get(other):
                 yield needs.plus(merged=(other, one))
 
 
@@ -91,16 +92,12 @@ def _is_of_a_library(error: Exception) -> bool:
     return bool(frames) and Whose(frozenset())[frames[-1].f_code.co_filename] == "library"
 
 
-# The errors of `zip(strict=True)` and of an index about a list of the wrong length; they do not say of which list.
-_UNPAIRED = re.compile(r"zip\(\) argument|(list|tuple) index out of range")
-
-
 def _items(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
     """The needs with two collections of the same length, or with a size that is the length of a collection.
 
     A grid has a size for each axis, and its points as many coordinates; an annotation `tuple[int, ...]` cannot say so.
     """
-    lengths = items_of(trial.assignment, trial.options)
+    lengths = items_of(trial.assignment, trial.options.counts)
     free = [place for place in lengths if place not in dict(needs.items)]
     # The need was found where all collections have the same length, so the size may be another collection's.
     for key, place in needs.counts:
@@ -115,7 +112,7 @@ def _items(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
         leading = unlike[0][1]
         together = tuple(pair for pair in unlike if pair[1] == leading)
         yield dataclasses.replace(needs, items=(*needs.items, *together))
-    of_items = bool(trial.guard) or _UNPAIRED.search(str(trial.error)) is not None
+    of_items = bool(trial.guard) or says(str(trial.error), UNPAIRED)
     for key in near.keys:
         for place in free:
             if (
@@ -129,9 +126,9 @@ def _items(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
 def _constants(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
     # Two dims that are one number would be one dim; two defaults may be one number by chance.
     fixed = dict(needs.equal)
-    for number in sorted((near.constants | trial.by_default) & trial.mentioned):
+    for number in sorted((near.constants | trial.keys.by_default) & trial.mentioned):
         for key in near.keys:
-            taken = key in fixed if number in trial.by_default else _is_fixed(key, number, trial, needs)
+            taken = key in fixed if number in trial.keys.by_default else _is_fixed(key, number, trial, needs)
             if near.sizes[key] in trial.mentioned and not taken:
                 yield needs.plus(equal=(key, number))
 
@@ -140,14 +137,14 @@ def _written(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
     """The needs with a size fixed to a number in the error: for a record's dim (`x: "b 784"`) or a nameless integer."""
     known = {1, *near.sizes.values()}
     for key in near.keys:
-        scopes = trial.scopes.get(key, frozenset())
+        scopes = trial.keys.scopes_of(key)
         is_given = not any(scope in ("", "self.") for scope in scopes) and bool(scopes)
-        configured = key in trial.configured and trial.error is not None
+        configured = key in trial.keys.configured and trial.error is not None
         # An error may name the numbers that it takes, and not the one that it was given: "8-, 16- or 32-bit".
         if not (is_given or configured) or not (configured or near.sizes[key] in trial.mentioned):
             continue
         for number in sorted(trial.mentioned - known - {0}):  # no size is 0: it would divide nothing
-            if trial.originals.get(key, number) == number and not _is_fixed(key, number, trial, needs):
+            if trial.keys.originals.get(key, number) == number and not _is_fixed(key, number, trial, needs):
                 fixed = {"among": (key, (number,))} if configured else {"equal": (key, number)}
                 yield needs.plus(**fixed)
 
@@ -155,16 +152,14 @@ def _written(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
 def _counts(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
     """The needs with a nameless integer of 1 to 3, where an error takes it for the number of an axis."""
     for key in near.keys if names.NO_SUCH_AXIS in str(trial.error) else ():
-        if key in trial.configured and key not in dict(needs.equal):
+        if key in trial.keys.configured and key not in dict(needs.equal):
             yield from (needs.plus(among=(key, (few,))) for few in (2, 1, 3) if few != near.sizes[key])
 
 
 def _is_fixed(key: str, number: int, trial: Trial, needs: Needs) -> bool:
     """Whether a key has a fixed size already, or another dim of its scope is fixed to this very number."""
-    scopes = trial.scopes.get(key, frozenset())
-    return any(
-        one == key or (fixed == number and scopes & trial.scopes.get(one, frozenset())) for one, fixed in needs.equal
-    )
+    scopes = trial.keys.scopes_of(key)
+    return any(one == key or (fixed == number and scopes & trial.keys.scopes_of(one)) for one, fixed in needs.equal)
 
 
 def _round_sizes(trial: Trial, needs: Needs, near: Near, taken: frozenset[str]) -> Iterator[Needs]:
@@ -176,8 +171,10 @@ def _round_sizes(trial: Trial, needs: Needs, near: Near, taken: frozenset[str]) 
     known = {*dict(needs.equal), *dict(needs.among)}
     about = [key for key in near.keys if key not in known]
     keys = [key for key in about if key in taken] or about
-    for number in _written_in(trial.guard) if trial.guard else ():
-        yield from (needs.plus(among=(key, (number,))) for key in keys if near.sizes[key] != number)
+    # The numbers in a guard's text may be the sizes that it asks for: `if image.shape[-1] not in (1, 3)`.
+    for number in dict.fromkeys(numbers_in(trial.guard.partition(": ")[2])):
+        if 0 < number < 10_000:
+            yield from (needs.plus(among=(key, (number,))) for key in keys if near.sizes[key] != number)
     pairs = [pair for pair in itertools.permutations(about, 2) if {*pair} & {*keys}]
     # Grouped attention has three: key heads divide heads, and these the features.
     triples = itertools.permutations(about) if len(about) == 3 else ()
@@ -195,11 +192,6 @@ _CHAINS = ((2, 12, 120), (12, 288), (64, 1536), (4, 144, 3600), (3, 15))
 _MOST_PAIRS = 12
 
 
-def _written_in(guard: str) -> dict[int, None]:
-    """The numbers in a guard's text, which may be the sizes that it asks for: `if image.shape[-1] not in (1, 3)`."""
-    return dict.fromkeys(int(number) for number in re.findall(r"\b[1-9]\d{0,3}\b", guard.partition(": ")[2]))
-
-
 def _joined_configurations(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
     """The needs with a record's nameless integer equal to an axis of the data that the record is given.
 
@@ -207,9 +199,9 @@ def _joined_configurations(trial: Trial, needs: Needs, near: Near) -> Iterator[N
     are joined by this need, as the integer is none. It is never the first axis of the data, nor equal to another
     integer: otherwise a program that mixes up its widths, or broadcasts along a batch, would hold.
     """
-    of_records = [key for key in near.sizes if key in trial.configured and trial.scopes.get(key, frozenset()) - {""}]
-    of_data = [key for key in near.sizes if key not in trial.numbers and key not in trial.leading]
-    given = [key for key in of_data if "" in trial.scopes.get(key, frozenset())]
+    of_records = [key for key in near.sizes if key in trial.keys.configured and trial.keys.scopes_of(key) - {""}]
+    of_data = [key for key in near.sizes if key not in trial.keys.numbers and key not in trial.keys.leading]
+    given = [key for key in of_data if "" in trial.keys.scopes_of(key)]
     for one, other in itertools.product(of_records, given):
         if one not in dict(needs.merged) and other not in dict(needs.merged):
             yield needs.plus(merged=(one, other))

@@ -67,8 +67,8 @@ class Outcome:
 def _is_about_texts(trial: Trial) -> bool:
     """Whether a failure is about a text that the trial made up, which no sizes mend."""
     looked_up = isinstance(trial.error, KeyError | AttributeError | ImportError | OSError | NameError)
-    named = any(text in str(trial.error) for text in trial.texts.values())
-    return bool(trial.texts) and (looked_up or named) and not trial.violations
+    named = any(text in str(trial.error) for text in trial.unsaid.texts.values())
+    return bool(trial.unsaid.texts) and (looked_up or named) and not trial.violations
 
 
 class Search(Explainer):
@@ -228,10 +228,10 @@ class Search(Explainer):
         if excluded is not None:
             return [excluded]
         # An option of several values was tried in order, and the first that held was taken; the rest is varied later.
-        several = {place for place in taken if place in base.values and base.options.get(place, 0) > 2}
+        several = {place for place in taken if place in base.options.values and base.options.counts.get(place, 0) > 2}
         self.found.settled |= taken.keys() - several
         return [
-            without_option(base, place, 0) if place in several else taken_option(base, place, option)
+            without_option(base.options, place, 0) if place in several else taken_option(base.options, place, option)
             for place, option in taken.items()
         ]
 
@@ -243,7 +243,7 @@ class Search(Explainer):
             trial = with_option(self, base, {place: int(place not in given) for place in (one, other)}, needs)[0]
             return None if trial.ok else trial
 
-        for other in base.options:
+        for other in base.options.counts:
             if other == one or not other.endswith(_LEFT_OUT) or is_inert(self, base, {one: 0}, other):
                 continue
             both = fails(one, other)
@@ -251,7 +251,7 @@ class Search(Explainer):
                 continue
             self.found.settled |= {one, other}
             self.found.beside.append(with_option(self, base, {one: 0, other: 1}, needs)[0])
-            names = " and ".join(argument_of(place) for place in base.options if place in (one, other))
+            names = " and ".join(argument_of(place) for place in base.options.counts if place in (one, other))
             return (f"exactly one of {names} is given" if fails() else f"{names} are not both given") + at_guard(both)
         return None
 

@@ -14,9 +14,10 @@ from weft.typecheck.proofs.options import describe_option, is_class
 from weft.typecheck.proofs.programs import program_of
 from weft.typecheck.proofs.report import Edit, Finding
 from weft.typecheck.proofs.trial import Target, Trial, run_trial
-from weft.typecheck.proofs.violations import Violation, with_components
+from weft.typecheck.proofs.violations import Violation
 from weft.typecheck.proofs.watch import AsJaxtyping
 from weft.typecheck.proofs.whose import is_users
+from weft.typecheck.proofs.wording import with_components
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def findings_of(target: Target, trial: Trial) -> list[Finding]:
     """The findings of a failing trial: its first violation, or else its error."""
     sizes = dict(trial.assignment.sizes)
     options = tuple(
-        describe_option(trial, place, option)
+        describe_option(trial.options, place, option)
         for place, option in trial.assignment.options.items()
         if option or is_class(place)
     )

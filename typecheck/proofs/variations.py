@@ -51,7 +51,7 @@ def vary_classes(explainer: Explainer, found: Found) -> None:
     that class. Any other failure is a finding about the program, whose annotation promises to take that class.
     """
     base = found.passed[0]
-    for place, names in base.classes.items():
+    for place, names in base.options.classes.items():
         holding, failing = {base.assignment.options.get(place, 0): ""}, list[str]()
         for option in range(min(len(names), MOST_CLASSES)):
             if option in holding:
@@ -78,7 +78,7 @@ def _beside(base: Trial, trial: Trial, place: str) -> str:
     """The further options that a trial had to change to hold with another class, in brackets."""
     usual = base.assignment.options
     taken = {one: n for one, n in trial.assignment.options.items() if n and n != usual.get(one) and not is_class(one)}
-    said = ", ".join(taken_option(trial, one, option) for one, option in taken.items())
+    said = ", ".join(taken_option(trial.options, one, option) for one, option in taken.items())
     return f" ({said})" if said else ""
 
 
@@ -90,7 +90,7 @@ def vary_options(explainer: Explainer, found: Found) -> None:
     found.passed += found.beside
     while queue:
         current = queue.pop(0)
-        for place, count in current.options.items():
+        for place, count in current.options.counts.items():
             # Classes have been varied; dtypes are tried where an error names them, as most programs take floats alone.
             if place in seen or place.endswith((" dtype", " class")):
                 continue
@@ -99,12 +99,12 @@ def vary_options(explainer: Explainer, found: Found) -> None:
                 try:
                     trial, further = with_option(explainer, current, {place: option}, found.needs)
                 except Unbuildable:  # the option could not be tried, and the report says so
-                    found.notes.append(without_option(current, place, option))
+                    found.notes.append(without_option(current.options, place, option))
                     continue
                 # Many who annotate any number of items, or any tree, mean a certain one: a failure is only a condition.
                 given = place.endswith((" length", " tree", " width"))
                 if trial.ok and not _suits(explainer, found, further):
-                    found.notes.append(without_option(trial, place, option))
+                    found.notes.append(without_option(trial.options, place, option))
                 elif trial.ok:
                     found.passed.append(trial)
                     found.needs = further
@@ -113,9 +113,9 @@ def vary_options(explainer: Explainer, found: Found) -> None:
                     found.passed.append(together)
                     more = (one for _, one in difference(current, together) if one != place)
                     beside = " and ".join(map(argument_of, more))
-                    found.notes.append(f"{without_option(trial, place, option)}, or left out with {beside}")
+                    found.notes.append(f"{without_option(trial.options, place, option)}, or left out with {beside}")
                 elif (none := _where_there_is_none(explainer, trial, place)) is not None:
-                    found.notes.append(f"{without_option(trial, place, option)}, or {none}")
+                    found.notes.append(f"{without_option(trial.options, place, option)}, or {none}")
                 elif (
                     trial.guard
                     or given
@@ -123,7 +123,7 @@ def vary_options(explainer: Explainer, found: Found) -> None:
                     or _is_for_others(explainer, trial, place)
                     or _helped(explainer, current, place, option, found.needs)
                 ):
-                    found.notes.append(without_option(trial, place, option) + at_guard(trial))
+                    found.notes.append(without_option(trial.options, place, option) + at_guard(trial))
                 else:
                     found.failed.append(trial)
 
@@ -193,8 +193,8 @@ def _left_out_together(explainer: Explainer, base: Trial, failing: Trial, place:
     their mean and covariance, are such a group.
     """
     spoken_of = {key.rpartition(".")[2] for key in failing.spoken_of}
-    own = base.optional.get(place, frozenset()) & spoken_of
-    others = [one for one, dims in base.optional.items() if one != place and dims & own]
+    own = base.options.optional.get(place, frozenset()) & spoken_of
+    others = [one for one, dims in base.options.optional.items() if one != place and dims & own]
     if not others or failing.guard or any(base.assignment.options.get(one, 0) for one in others):
         return None
     with contextlib.suppress(Unbuildable):
@@ -208,7 +208,7 @@ def _where_there_is_none(explainer: Explainer, failing: Trial, place: str) -> st
 
     A model without inputs has weights for no inputs. No other trial has a size of 0, at which most wrong programs hold.
     """
-    own = failing.optional.get(place, frozenset())
+    own = failing.options.optional.get(place, frozenset())
     keys = [key for key in failing.spoken_of if key.rpartition(".")[2] in own]
     if not keys or failing.guard or 0 not in failing.mentioned:
         return None
@@ -218,7 +218,7 @@ def _where_there_is_none(explainer: Explainer, failing: Trial, place: str) -> st
 
 def _helped(explainer: Explainer, base: Trial, place: str, option: int, needs: Needs) -> bool:
     """Whether an option that fails alone holds with another option, or a record's field with another number of axes."""
-    ranks = (change_of(ranks={key: rank}) for key, (usual, _) in base.ranks.items() for rank in (1, 2) if rank != usual)
+    ranks = (change_of(ranks={key: rank}) for key, usual in base.ranks.items() for rank in (1, 2) if rank != usual.axes)
     if "." in place and goes_with(explainer, base, change_of(options={place: option}), ranks):
         return True
     for options in _options_beside(explainer, base, {place: option}):
@@ -230,7 +230,7 @@ def _helped(explainer: Explainer, base: Trial, place: str, option: int, needs: N
 
 def options_of_fields(base: Trial) -> Iterator[Change]:
     """Each option of a record's field, which may decide how many axes arguments have; no annotation can say that."""
-    return (change_of(options={place: 1}) for place in base.options if "." in place)
+    return (change_of(options={place: 1}) for place in base.options.counts if "." in place)
 
 
 def _options_beside(explainer: Explainer, base: Trial, options: Mapping[str, int]) -> Iterator[dict[str, int]]:
@@ -240,7 +240,7 @@ def _options_beside(explainer: Explainer, base: Trial, options: Mapping[str, int
     and it is tried by itself.
     """
     alone = explainer.attempt(changed(base, options=options))
-    for other, count in base.options.items():
+    for other, count in base.options.counts.items():
         for taken in range(1, min(count, MOST_CLASSES) if is_class(other) else count):
             with contextlib.suppress(Unbuildable):  # arguments that cannot be made mend nothing
                 if other in options or is_inert(explainer, base, options, other, taken):

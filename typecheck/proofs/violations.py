@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,6 +29,7 @@ class Violation:
         of_kind: whether the kind of the value is wrong (a dict, another class), whatever its sizes are.
         of_dtype: whether the dtype of an array is wrong.
         of_subclass: whether the annotation expects a subclass of the value's class.
+        of_tree: whether the value is a dict, a list or a tuple.
         fix: how to mend it, if it looks like a common mistake.
     """
 
@@ -45,6 +45,7 @@ class Violation:
     of_kind: bool = False
     of_dtype: bool = False
     of_subclass: bool = False
+    of_tree: bool = False
     fix: Fix | None = field(default=None, compare=False)
 
     @property
@@ -120,43 +121,3 @@ def sizes_of(mismatch: Mismatch) -> tuple[int, ...]:
     sizes = (mismatch.expected, *(stacked or (_found(mismatch),)))
     # A mismatch of a variadic name compares whole shapes, and an axis may be missing: neither is a pair of sizes.
     return sizes if all(isinstance(one, int) for one in sizes) else ()
-
-
-def first_line(error: Exception | None) -> str:
-    """The first line of an error's message."""
-    return (str(error).strip().splitlines() or [""])[0]
-
-
-def in_short(error: Exception | None) -> str:
-    """An error in one line, like the last line of a Python traceback."""
-    return f"{type(error).__name__}: {first_line(error)}"
-
-
-def with_components(error: Exception | None) -> str:
-    """An error in one line, with the components of a carry or branch that differ, which JAX names further down."""
-    apart = [line.strip() for line in str(error).splitlines()[1:] if "but the corresponding " in line]
-    return " ".join([in_short(error), *apart])
-
-
-def clashing(message: str) -> set[int]:
-    """The sizes that disagree in an error that shows two shapes which should broadcast or match.
-
-    >>> sorted(clashing("add got incompatible shapes for broadcasting: (5, 17), (5, 11)."))
-    [11, 17]
-    >>> sorted(clashing("carry[2]: int32[11] -> int32[5]"))
-    [5, 11]
-    """
-    # The two shapes of a failing reshape differ in many axes, and only their numbers of elements disagree.
-    if "reshape" in message:
-        return set()
-    found = re.findall(r"\(\d+,[\d, ]*\)|(?<=\d)\[\d[\d,]*\]", message)
-    shapes = [tuple(map(int, re.findall(r"\d+", text))) for text in found]
-    return {
-        size
-        for number, one in enumerate(shapes)
-        for other in shapes[number + 1 :]
-        # Aligned from the last axis, as broadcasting does; an axis of size 1 agrees with any other.
-        for pair in zip(one[::-1], other[::-1], strict=False)
-        if pair[0] != pair[1] and 1 not in pair
-        for size in pair
-    }

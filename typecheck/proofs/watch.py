@@ -279,6 +279,7 @@ class Watch:
             mismatch.reason in ("type", "class"),
             mismatch.reason == "dtype",
             wants_subclass(mismatch),
+            type(mismatch.value) in (dict, list, tuple),
             # The search for a common mistake compares sizes, and would ask symbolic ones what no program asked.
             likely_fix(mismatch) if self.space is None else None,
         )

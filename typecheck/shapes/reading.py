@@ -149,7 +149,7 @@ def _other_options(
         if function.line <= line <= function.last
         for place in statement.assigned
     }
-    for place in [*trial.options][:_MOST_OPTIONS] if not places <= notes.keys() else ():
+    for place in [*trial.options.counts][:_MOST_OPTIONS] if not places <= notes.keys() else ():
         taken = {**trial.assignment.options, place: 1}
         other = dataclasses.replace(trial, assignment=dataclasses.replace(trial.assignment, options=taken))
         found = _for_all(target, source, other, needs, dims)

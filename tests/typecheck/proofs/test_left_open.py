@@ -23,7 +23,7 @@ from weft.typecheck.proofs import left_open
 from weft.typecheck.proofs.left_open import ROWS, Refusal
 from weft.typecheck.proofs.prover import verify
 from weft.typecheck.proofs.report import Verdict
-from weft.typecheck.proofs.violations import first_line
+from weft.typecheck.proofs.wording import first_line
 
 T = TypeVar("T")
 REFUSALS = {name: one for name, one in vars(left_open).items() if isinstance(one, Refusal)}
