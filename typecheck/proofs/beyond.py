@@ -52,8 +52,8 @@ def _beyond(trial: Trial) -> str | None:
         return f"{called}: the annotation does not say what it returns ({_said(trial)}); pass it in `args`"
     if trial.violations:
         return _of_open(trial)
-    what = in_short(trial.error)
-    reasons = (reason.format(what=what, guard=trial.guard) for is_so, reason in _OF_NO_ARGUMENT if is_so(trial))
+    error = in_short(trial.error)
+    reasons = (reason.format(what=error, guard=trial.guard) for is_so, reason in _OF_NO_ARGUMENT if is_so(trial))
     return next(reasons, None) or left_open(trial)
 
 

@@ -31,14 +31,14 @@ def change_of(**parts: Mapping[str, int | str]) -> Change:
 
 def changed(base: Trial, *changes: Change, **parts: Mapping[str, int | str]) -> Assignment:
     """The assignment of a trial with changes made to it; one may be given by parts: `changed(base, sizes={"n": 1})`."""
-    found: dict[str, dict[str, Any]] = {}
+    entries: dict[str, dict[str, Any]] = {}
     for change in (*changes, change_of(**parts)):
         for (part, key), to in change.items():
-            found.setdefault(part, dict(getattr(base.assignment, part)))[key] = to
-    if "merged" in found:
+            entries.setdefault(part, dict(getattr(base.assignment, part)))[key] = to
+    if "merged" in entries:
         # A change may merge a key into one that another change merges further: each has to point at the last of them.
-        found["merged"] = closed(found["merged"])
-    return dataclasses.replace(base.assignment, **found)
+        entries["merged"] = closed(entries["merged"])
+    return dataclasses.replace(base.assignment, **entries)
 
 
 def difference(base: Trial, trial: Trial) -> Change:
@@ -86,6 +86,6 @@ def in_words(trial: Trial, changes: Sequence[Change]) -> str:
     """Changes of options and numbers of axes in a reader's words: `mask left out and x of 3 axes`."""
     return " and ".join(
         describe_option(trial.options, place, int(to)) if part == "options" else f"{place} of {axes(int(to))}"
-        for one in changes
-        for (part, place), to in one.items()
+        for change in changes
+        for (part, place), to in change.items()
     )

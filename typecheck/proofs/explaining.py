@@ -74,7 +74,7 @@ class _Step:
     Attributes:
         best: the trial that got furthest, if a trial got further than without its need.
         joined: the first trial that joins the sizes that disagreed, and fails with other sizes.
-        sideways: the first trial that gets as far as before, and fails with a message that is new.
+        elsewhere: the first trial that gets as far as before, and fails with a message that is new.
         asked_last: the last questions of the failing trial, with their answers.
         by_question: the need that was last read off a question.
         asked: the first trial that gives a guard's last question the other answer, and fails at the same guard.
@@ -84,37 +84,37 @@ class _Step:
         self.trial, self.needs, self.complaints = trial, needs, complaints
         self.best: tuple[Trial, Needs] | None = None
         self.joined: tuple[Trial, Needs] | None = None
-        self.sideways: tuple[Trial, Needs] | None = None
+        self.elsewhere: tuple[Trial, Needs] | None = None
         self.by_question: Needs | None = None
         self.asked_last: tuple[Answer, ...] = ()
         self.asked: tuple[Trial, Needs] | None = None
 
-    def see(self, found: Trial, candidate: Needs) -> None:
+    def see(self, result: Trial, candidate: Needs) -> None:
         """Compares a failing trial with the best ones so far."""
         trial = self.trial
         merges = len(candidate.merged) > len(self.needs.merged)
-        if merges and self.joined is None and found.progress >= trial.progress and found.spoken_of != trial.spoken_of:
-            self.joined = found, candidate
+        if merges and self.joined is None and result.progress >= trial.progress and result.spoken_of != trial.spoken_of:
+            self.joined = result, candidate
         # With arrays of one shape a line may get as far as needing their numbers, where every trial ends.
-        ends = candidate.of_one_shape and needs_numbers(found)
+        ends = candidate.of_one_shape and needs_numbers(result)
         reached = (trial if self.best is None else self.best[0]).progress
-        if found.progress > reached or (ends and found.progress == reached):
-            self.best = found, candidate
+        if result.progress > reached or (ends and result.progress == reached):
+            self.best = result, candidate
         # A guard that asks two things of sizes (`n != m or n != k`) is met again once the first is so.
-        if self.asked is None and candidate is self.by_question and trial.guard and found.guard == trial.guard:
-            self.asked = found, candidate
-        if self.sideways is None and found.progress == trial.progress and found.complaint not in self.complaints:
-            self.sideways = found, candidate
+        if self.asked is None and candidate is self.by_question and trial.guard and result.guard == trial.guard:
+            self.asked = result, candidate
+        if self.elsewhere is None and result.progress == trial.progress and result.complaint not in self.complaints:
+            self.elsewhere = result, candidate
 
     @property
-    def taken(self) -> tuple[Trial, Needs] | None:
-        return self.best or self.joined or self.sideways or self.asked
+    def chosen(self) -> tuple[Trial, Needs] | None:
+        return self.best or self.joined or self.elsewhere or self.asked
 
 
-def _as_tried(candidate: Needs, needs: Needs, taken: frozenset[str]) -> Needs:
+def _as_tried(candidate: Needs, needs: Needs, pinned: frozenset[str]) -> Needs:
     """Makes a size that was tried of an equation `n = 4` whose key's number the program took: `side * side = n`, where
     `side` is computed from that number, says nothing of other sizes."""
-    new = [entry for entry in candidate.equal if entry not in needs.equal and entry[0] in taken]
+    new = [entry for entry in candidate.equal if entry not in needs.equal and entry[0] in pinned]
     if not new:
         return candidate
     tried = tuple((key, (number,)) for key, number in new)
@@ -129,10 +129,10 @@ class Explainer:
         furthest: of the failing trials that no need explained, the trial that got furthest.
         stuck: the last failing trial that no need explained.
         unbuilt: why no arguments could be made under some need; None if they always could.
-        beyond: the first trial that passed a guard without joining sizes, with its needs.
-        at_end: the first trial that ran to its end and broke only its promise, without needs that fix or join sizes.
+        past_guard: the first trial that passed a guard without joining sizes, with its needs.
+        ran_through: the first trial that ran to its end and broke only its promise, with no size fixed or joined.
         pending: the failing trial that the search is explaining now.
-        in_vain: the places and messages of classes' failures that neither options nor needs mended.
+        unmended: the places and messages of classes' failures that neither options nor needs mended.
         refused: by place, the first trial in which a guard refused the class there, while the base met no guard.
     """
 
@@ -142,11 +142,11 @@ class Explainer:
         self.furthest: Trial | None = None
         self.stuck: Trial | None = None
         self.unbuilt: Unbuildable | None = None
-        self.beyond: tuple[Trial, Needs] | None = None
-        self.at_end: Trial | None = None
+        self.past_guard: tuple[Trial, Needs] | None = None
+        self.ran_through: Trial | None = None
         self.pending: Trial | None = None
         self.refused: dict[str, Trial] = {}
-        self.in_vain: set[tuple[object, str]] = set()
+        self.unmended: set[tuple[object, str]] = set()
         # None once the search has ended: what comes then (smaller sizes of what failed, lints) is little, and a verdict
         # that stands must not fall with it.
         self._meter: Meter | None = Meter(budget)
@@ -185,9 +185,9 @@ class Explainer:
         """The keys of all sizes in all trials so far."""
         return {key for trial in self._known.values() for key in trial.assignment.sizes}
 
-    def was_in_vain(self, failing: Trial) -> bool:
+    def is_unmended(self, failing: Trial) -> bool:
         """Whether a class fails in the place and words of an earlier class that neither options nor needs mended."""
-        return (failing.place, failing.complaint) in self.in_vain
+        return (failing.place, failing.complaint) in self.unmended
 
     def with_needs(self, trial: Trial, needs: Needs, deal: Deal) -> Trial:
         """The trial with the same options and numbers of axes, at sizes dealt so that they meet the needs."""
@@ -205,26 +205,31 @@ class Explainer:
             kinds = kinds or needs_numbers(base)  # a program may ask for numbers only with this option
             if base.ok or not (base.guard or kinds or base.options.classes.keys() - but):
                 break
-            other = self.with_other_options(base, but)
-            if other is base:
+            varied = self.with_other_options(base, but)
+            if varied is base:
                 break
-            base = other
+            base = varied
         return base
 
     def _may_be_for_others(self, base: Trial) -> bool:
         """Whether a member of a union may be meant for other code: for other classes that inherit a method, or for
         other users of a record among the arguments."""
-        places = [one.removeprefix("self.") for one in base.options.values if one.endswith(" type")]
-        return not base.violations and any(self.target.inherited or "." in one for one in places)
+        places = [place.removeprefix("self.") for place in base.options.values if place.endswith(" type")]
+        return not base.violations and any(self.target.inherited or "." in place for place in places)
 
     def with_other_options(self, base: Trial, but: frozenset[str] = frozenset()) -> Trial:
         """The first trial with one or two other options that holds, else the one that gets furthest beyond a guard."""
         others = options_left(base, but)
-        pairs = [{**one, **two} for n, one in enumerate(others) for two in others[n + 1 :] if one.keys() != two.keys()]
+        pairs = [
+            {**first, **second}
+            for n, first in enumerate(others)
+            for second in others[n + 1 :]
+            if first.keys() != second.keys()
+        ]
         # Where a class is tried, what helps it is one option after another: that any two together do, and neither alone
         # gets further, was never seen, and looking for them took most of the time of programs over many classes.
         pairs = [] if but or needs_numbers(base) else pairs[:MOST_PAIRS]
-        best, sideways, alike = base, base, collections.Counter[str]()
+        best, of_other_kind, alike = base, base, collections.Counter[str]()
         for number, options in enumerate((*others, *pairs)):
             if number >= len(others) and best is not base:
                 break  # the next round tries further options together with the one that helped
@@ -232,9 +237,9 @@ class Explainer:
                 break
             if any(alike[place] >= MOST_CLASSES for place in options):
                 continue  # so many classes end in this failure that it is not about the class
-            taken = {**base.assignment.options, **options}
+            merged = {**base.assignment.options, **options}
             try:
-                trial = self.attempt(dataclasses.replace(base.assignment, options=taken))
+                trial = self.attempt(dataclasses.replace(base.assignment, options=merged))
             except Unbuildable as reason:
                 self.unbuilt = self.unbuilt or reason
                 continue
@@ -252,9 +257,9 @@ class Explainer:
                 alike.update(place for place in options if but or is_class(place))
             kinds = all(place.endswith((" tree", " dtype")) for place in options)
             elsewhere = trial.progress >= base.progress and trial.complaint != base.complaint
-            if kinds and sideways is base and elsewhere and not asks_for_dtype(trial):
-                sideways = trial  # the message is no longer about the kind of its arguments
-        return sideways if best is base else best
+            if kinds and of_other_kind is base and elsewhere and not asks_for_dtype(trial):
+                of_other_kind = trial  # the message is no longer about the kind of its arguments
+        return of_other_kind if best is base else best
 
     def explain(self, trial: Trial, needs: Needs, deal: Deal) -> Needs | None:
         """The needs under which a failing trial holds, or None where no needs explain it.
@@ -263,21 +268,21 @@ class Explainer:
         program further. `weaken` then drops what turned out to be needless.
         """
         outer, self.pending = self.pending, trial
-        found = self._explained(trial, needs, deal)
+        explanation = self._explained(trial, needs, deal)
         self.pending = outer  # left as it is where the budget ends the search
-        return found
+        return explanation
 
     def _candidates(self, step: _Step) -> Iterator[Needs]:
         """The needs with one more: read off the questions of the trial, and guesses where it read a size's number."""
         trial, needs, constants = step.trial, step.needs, self.target.constants
         yield from of_no_size(trial, needs, constants)
-        asked, is_known, taken = self.asked_last(trial)
+        asked, is_known, pinned = self.asked_last(trial)
         step.asked_last = tuple(asked.items())
         for candidate in preconditions(asked, trial, needs, constants):
-            step.by_question = _as_tried(candidate, needs, taken)
+            step.by_question = _as_tried(candidate, needs, pinned)
             yield step.by_question
         if not is_known and step.best is None:
-            yield from candidates(trial, needs, constants, taken, self._is_of_whole_sizes(trial, needs))
+            yield from candidates(trial, needs, constants, pinned, self._is_of_whole_sizes(trial, needs))
 
     def _with_the_rest_as_before(self, trial: Trial, needs: Needs, asked: tuple[Answer, ...]) -> Trial | None:
         """The trial at sizes that meet the needs and leave every other question its answer; None if there are none.
@@ -289,9 +294,9 @@ class Explainer:
             if not question.is_order:
                 continue
             rest = (*asked[:number], *asked[number + 1 :], (question, answer))
-            found = next((one for one in otherwise(rest, sizes, {}) if needs.allows(one)), None)
-            if found is not None:
-                return self.attempt(dataclasses.replace(trial.assignment, sizes=found))
+            allowed = next((solution for solution in otherwise(rest, sizes, {}) if needs.allows(solution)), None)
+            if allowed is not None:
+                return self.attempt(dataclasses.replace(trial.assignment, sizes=allowed))
         return None
 
     def followed(self, base: Trial, written: Written, numbers: Mapping[str, int]) -> tuple[Space, Trial | Exception]:
@@ -322,8 +327,8 @@ class Explainer:
         if isinstance(traced, Exception):
             return {}, False, frozenset()
         asked = {written.of_keys(question): answer for question, answer in space.last.items()}
-        taken = frozenset(space.pinned)
-        return asked, traced.place[:2] == trial.place[:2] and not taken & {*(trial.spoken_of or taken)}, taken
+        pinned = frozenset(space.pinned)
+        return asked, traced.place[:2] == trial.place[:2] and not pinned & {*(trial.spoken_of or pinned)}, pinned
 
     def _is_of_whole_sizes(self, trial: Trial, needs: Needs) -> bool:
         """Whether an error is about the very sizes of two keys, and not by chance: half of 11 is 5, too."""
@@ -346,41 +351,41 @@ class Explainer:
                 if _is_out_of_hand(assignment_for(trial.assignment.sizes, candidate, deal, trial.assignment)):
                     continue
                 try:
-                    found = self.with_needs(trial, candidate, deal)
-                    if not found.ok and candidate is step.by_question and found.place == trial.place:
-                        found = self._with_the_rest_as_before(trial, candidate, step.asked_last) or found
+                    result = self.with_needs(trial, candidate, deal)
+                    if not result.ok and candidate is step.by_question and result.place == trial.place:
+                        result = self._with_the_rest_as_before(trial, candidate, step.asked_last) or result
                 except Unbuildable as reason:
                     self.unbuilt = self.unbuilt or reason
                     continue
-                if found.ok:
+                if result.ok:
                     return self.weaken(trial, candidate, deal, first)
-                if candidate is step.by_question and not candidate.allows(found.assignment.sizes):
+                if candidate is step.by_question and not candidate.allows(result.assignment.sizes):
                     continue  # another need asks for the opposite, so the trial shows nothing of this one
-                step.see(found, candidate)
-                if found.error is None and not found.joins_dims and candidate.of_many_sizes:
-                    self.at_end = self.at_end or found
+                step.see(result, candidate)
+                if result.error is None and not result.joins_dims and candidate.of_many_sizes:
+                    self.ran_through = self.ran_through or result
                 # What ran to its end is past the guard, whatever is wrong with its result.
-                further = found.progress > trial.progress or found.error is None
-                if trial.guard not in ("", found.guard) and not candidate.merged and further:
-                    self.beyond = self.beyond or (found, candidate)
-            if step.taken is None:
+                further = result.progress > trial.progress or result.error is None
+                if trial.guard not in ("", result.guard) and not candidate.merged and further:
+                    self.past_guard = self.past_guard or (result, candidate)
+            if step.chosen is None:
                 self.stuck = trial
                 others = () if self.furthest is None else (self.furthest,)
                 ordered = (trial, *others) if needs_numbers(trial) else (*others, trial)
                 self.furthest = max(ordered, key=lambda one: one.progress)
                 return None
-            trial, needs = step.taken
+            trial, needs = step.chosen
             complaints.add(trial.complaint)
         return None
 
     def weaken(self, trial: Trial, needs: Needs, deal: Deal, first: Trial) -> Needs:
         """The weakest needs that suffice: needless ones dropped, divisors made smaller, equations made orders."""
-        for one, other in needs.merged:
-            if other not in trial.assignment.sizes:
+        for key, root in needs.merged:
+            if root not in trial.assignment.sizes:
                 continue  # axes that arrays of more axes would have
-            apart = needs.without(merged=(one, other))
-            weaker = [apart.plus(order=pair) for pair in ((one, other, 1), (other, one, 1))]
-            weaker += [apart.plus(multiples=pair) for pair in ((one, other), (other, one))]
+            unjoined = needs.without(merged=(key, root))
+            weaker = [unjoined.plus(order=pair) for pair in ((key, root, 1), (root, key, 1))]
+            weaker += [unjoined.plus(multiples=pair) for pair in ((key, root), (root, key))]
             for candidate in weaker:
                 # Of the first trial, in which the two still have sizes of their own.
                 if all(self.with_needs(first, candidate, each).ok for each in (deal, *DEALS)):
@@ -392,8 +397,10 @@ class Explainer:
                 needs = candidate
         for key, number in needs.multiples:
             others = needs.without(multiples=(key, number))
-            numbers = [one for one in range(2, number) if number % one == 0] if isinstance(number, int) else []
-            for candidate in (others, *(others.plus(multiples=(key, one)) for one in numbers)):
+            numbers = (
+                [divisor for divisor in range(2, number) if number % divisor == 0] if isinstance(number, int) else []
+            )
+            for candidate in (others, *(others.plus(multiples=(key, divisor)) for divisor in numbers)):
                 if self.with_needs(trial, candidate, deal).ok:
                     needs = candidate
                     break
@@ -418,7 +425,7 @@ class Explainer:
         """
         if beyond_annotations(self.furthest or base) is not None:
             return None
-        kept = self.furthest, self.stuck, self.beyond, self.unbuilt
+        noted = self.furthest, self.stuck, self.past_guard, self.unbuilt
         queue, tried = [base], 0
         try:
             while queue and tried < _MOST_MAKERS:
@@ -435,7 +442,7 @@ class Explainer:
             return None
         finally:
             # A failure is reported for records that their class makes, as readers make them.
-            self.furthest, self.stuck, self.beyond, self.unbuilt = kept
+            self.furthest, self.stuck, self.past_guard, self.unbuilt = noted
 
     def shrink(self, trial: Trial, needs: Needs) -> Trial:
         """The same failure at the smallest sizes that still show it."""

@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager
 from types import CodeType, FrameType
 from typing import Any, Literal, Protocol
 
-Left = Literal["return", "yield", "raises"]
+Ending = Literal["return", "yield", "raises"]
 
 
 class Follower(Protocol):
@@ -37,7 +37,7 @@ class Follower(Protocol):
         """Whether to report the end of a call."""
         ...
 
-    def left(self, frame: FrameType, how: Left, value: Any) -> None:
+    def ended(self, frame: FrameType, how: Ending, value: Any) -> None:
         """A call that the follower wants has ended, or has reached a `yield`."""
         ...
 
@@ -99,7 +99,7 @@ def _traced(follower: Follower) -> Iterator[None]:
             follower.at_line(frame)
         elif event == "return" and follower.wants(frame):
             at = _instruction(frame)
-            follower.left(
+            follower.ended(
                 frame, "return" if at.startswith("RETURN") else "yield" if at == "YIELD_VALUE" else "raises", value
             )
         return returned
@@ -208,7 +208,7 @@ def _callbacks(monitoring: Any, tool: int) -> dict[str, Callable[..., Any]]:
 
         return callback
 
-    def left(how: Left) -> Callable[..., Any]:
+    def ending(how: Ending) -> Callable[..., Any]:
         def callback(code: CodeType, offset: int, value: Any) -> Any:
             if _told is None or _told[1] != threading.get_ident():
                 return None
@@ -216,7 +216,7 @@ def _callbacks(monitoring: Any, tool: int) -> dict[str, Callable[..., Any]]:
                 return None if how == "raises" else disable
             frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
             if _told[0].wants(frame):
-                _told[0].left(frame, how, value)
+                _told[0].ended(frame, how, value)
             return None
 
         return callback
@@ -230,7 +230,7 @@ def _callbacks(monitoring: Any, tool: int) -> dict[str, Callable[..., Any]]:
         "PY_START": called(thrown=False),
         "PY_RESUME": called(thrown=False),
         "PY_THROW": called(thrown=True),
-        "PY_RETURN": left("return"),
-        "PY_YIELD": left("yield"),
-        "PY_UNWIND": left("raises"),
+        "PY_RETURN": ending("return"),
+        "PY_YIELD": ending("yield"),
+        "PY_UNWIND": ending("raises"),
     }

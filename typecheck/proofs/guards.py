@@ -58,13 +58,13 @@ def is_packages(file: str, own: frozenset[str]) -> bool:
 @cached_by("files")
 def _packages(own: frozenset[str]) -> tuple[str, ...]:
     """The outermost folders of the packages that these files are in."""
-    found: list[str] = []
+    tops: list[str] = []
     for folder in (Path(name).parent for name in sorted(own)):
         top = None
         while (folder / "__init__.py").exists() and folder != folder.parent:
             top, folder = folder, folder.parent
-        found += [f"{top}/"] if top is not None else []
-    return tuple(found)
+        tops += [f"{top}/"] if top is not None else []
+    return tuple(tops)
 
 
 def _condition(file: str, line: int, text: str) -> str:

@@ -123,7 +123,7 @@ def _integers(trial: Trial) -> list[str]:
     return [keys[size] for size in shape] if all(size in keys for size in shape) else []
 
 
-def _held(trial: Trial) -> set[str]:
+def _inner_classes(trial: Trial) -> set[str]:
     """The classes named in an error whose instances are inside of other records."""
     said = first_line(trial.error) if isinstance(trial.error, TypeError | AttributeError) else ""
     return {cls for cls in trial.unsaid.inner_classes if f"'{cls}'" in said}
@@ -202,7 +202,9 @@ ROWS = {
         (NO_ATTRIBUTE, no_method, OTHER_ARGUMENTS),
         "{places}: no class that was tried has, or gives, what is read of it",
     ),
-    "a record": Row(_held, (_any_error,), "it holds a {places} where it computes with an array", can_be_passed=False),
+    "a record": Row(
+        _inner_classes, (_any_error,), "it holds a {places} where it computes with an array", can_be_passed=False
+    ),
     "a tree": Row(open_trees, (A_TREE, OTHER_STRUCTURE), "{places}: the annotation leaves open which tree it is"),
     "contents of some structure": Row(
         lambda trial: trial.unsaid.contents, (OTHER_STRUCTURE,), "{places}: the annotation leaves open which tree it is"

@@ -36,12 +36,12 @@ def what_is_unsaid(explainer: Explainer, failures: Sequence[Trial], *, none_pass
         none_passed: whether no trial holds. Then two dims of one array are never linked: a program that swaps them is
             right wherever they are equal. A program that holds with other options does not swap them.
     """
-    beside = explainer.target.beside if none_passed else ()
-    links = [_links_of(explainer, one, beside) for one in failures]
+    shapes = explainer.target.shapes if none_passed else ()
+    links = [_links_of(explainer, failed, shapes) for failed in failures]
     if all(links):
         words = " and ".join(dict.fromkeys(itertools.chain(*links)))
         return f"it holds when {words}, which no annotation says"
-    items = sorted({place for one in failures for place in _members_of_items(one)})
+    items = sorted({place for failed in failures for place in _members_of_items(failed)})
     return f"which members of their unions {', '.join(items)} are, what else is given may decide" if items else None
 
 
@@ -53,7 +53,7 @@ def _members_of_items(failed: Trial) -> list[str]:
     return [] if failed.violations else [argument_of(one) for one in failed.options.values if one.endswith("] type")]
 
 
-def _links_of(explainer: Explainer, failed: Trial, beside: tuple[frozenset[str], ...]) -> tuple[str, ...]:
+def _links_of(explainer: Explainer, failed: Trial, shapes: tuple[frozenset[str], ...]) -> tuple[str, ...]:
     """The equations of sizes that make a failing trial hold and that no annotation states, in words.
 
     The sizes of a result are promised, so they are linked to nothing if the result is the first thing that is wrong.
@@ -62,33 +62,33 @@ def _links_of(explainer: Explainer, failed: Trial, beside: tuple[frozenset[str],
     if (alone := _of_batches(explainer, failed)) is not None:
         return (alone,)
     target = explainer.target
-    own = [one for one in failed.violations[:1] if one.place[:2] == (target.file, target.line)]
+    own = [violation for violation in failed.violations[:1] if violation.place[:2] == (target.file, target.line)]
     # A guard's refusal has a report of its own, and no size mends a wrong number of axes or a wrong dtype.
-    if failed.guard or any(not one.sizes for one in own):
+    if failed.guard or any(not violation.sizes for violation in own):
         return ()
-    promised = frozenset(one.sizes[0] for one in own)
-    reader = _Reader(frozenset(key for key, size in failed.assignment.sizes.items() if size in promised), beside)
+    promised = frozenset(violation.sizes[0] for violation in own)
+    reader = _Reader(frozenset(key for key, size in failed.assignment.sizes.items() if size in promised), shapes)
     # An integer may count a part of a result, such as rows that are left out and replaced: it is no more than all.
-    few = tuple((key, one, 1) for key in failed.keys.configured for one in reader.promised if key != one)
+    few = tuple((key, part, 1) for key in failed.keys.configured for part in reader.promised if key != part)
     needs = Needs(order=few)
     trial = explainer.with_needs(failed, needs, ascending) if few else failed
     if trial.ok:
         return ()
     for _ in range(_MOST_JOINED):
-        further = sideways = None
+        further = elsewhere = None
         for more in reader.equations(explainer.asked_last(trial)[0], trial, needs):
             try:
-                found = explainer.with_needs(trial, more, ascending)
+                linked = explainer.with_needs(trial, more, ascending)
             except Unbuildable:
                 continue
-            if found.ok:
+            if linked.ok:
                 return dataclasses.replace(more, order=()).words()
-            if further is None and found.progress > trial.progress:
-                further = found, more
+            if further is None and linked.progress > trial.progress:
+                further = linked, more
             # Where one line has two products, the second disagrees as soon as the first agrees.
-            if sideways is None and found.progress == trial.progress and found.spoken_of != trial.spoken_of:
-                sideways = found, more
-        step = further or sideways
+            if elsewhere is None and linked.progress == trial.progress and linked.spoken_of != trial.spoken_of:
+                elsewhere = linked, more
+        step = further or elsewhere
         if step is None:
             break
         trial, needs = step
@@ -121,8 +121,10 @@ def _of_batches(explainer: Explainer, failed: Trial) -> str | None:
     Only a `*name` that only fields of records write may be of no axes: a record may be a batch for those who map over
     it, while a function takes a single record.
     """
-    held = [key for key, rank in failed.ranks.items() if rank.axes and not rank.is_unnamed and _is_held(explainer, key)]
-    for keys in (*((one,) for one in held), tuple(held)):
+    of_records = [
+        key for key, rank in failed.ranks.items() if rank.axes and not rank.is_unnamed and _is_held(explainer, key)
+    ]
+    for keys in (*((key,) for key in of_records), tuple(of_records)):
         if keys and holds(explainer, failed, change_of(ranks=dict.fromkeys(keys, 0))):
             verb = "is" if len(keys) == 1 else "are"
             return f"{' and '.join(map(array_of, keys))} {verb} of {axes(0)}"
@@ -147,11 +149,11 @@ class _Reader:
 
     Attributes:
         promised: the keys of the sizes in a wrong result, which are linked to nothing.
-        beside: sets of names that annotations write for one array, no two of which may be linked.
+        shapes: sets of names that annotations write for one array, no two of which may be linked.
     """
 
     promised: frozenset[str]
-    beside: tuple[frozenset[str], ...]
+    shapes: tuple[frozenset[str], ...]
 
     def equations(self, asked: Mapping[Question, bool], trial: Trial, needs: Needs) -> Iterator[Needs]:
         """The needs with one more equation, the last question's first."""
@@ -162,8 +164,8 @@ class _Reader:
             if pair is not None:
                 order = list(trial.assignment.sizes)
                 # The report says `features = width`, with the name of an annotation before an integer's.
-                one, other = sorted(pair, key=lambda key: (key in trial.keys.configured, order.index(key)))
-                merged = needs.plus(merged=(one, other))
+                key, root = sorted(pair, key=lambda key: (key in trial.keys.configured, order.index(key)))
+                merged = needs.plus(merged=(key, root))
                 if not self._are_apart(trial, closed(dict(merged.merged))):
                     yield merged
             elif number is not None:
@@ -181,7 +183,7 @@ class _Reader:
         for root in {*merged.values()}:
             group = {root, *(key for key, other in merged.items() if other == root)}
             named = {key.rpartition(".")[2] for key in group}
-            if len(group & numbers) > 1 or any(len(named & names) > 1 for names in self.beside):
+            if len(group & numbers) > 1 or any(len(named & names) > 1 for names in self.shapes):
                 return True
         return False
 

@@ -103,8 +103,8 @@ def at_guard(trial: Trial) -> str:
 
 def items_of(assignment: Assignment, places: Collection[str]) -> dict[str, int]:
     """The number of items of each collection among the arguments that may have any number, by place."""
-    lengths = (one for one in places if one.endswith(" length"))
-    return {one: ITEMS[assignment.options.get(one, 0)] for one in lengths}
+    lengths = (place for place in places if place.endswith(" length"))
+    return {place: ITEMS[assignment.options.get(place, 0)] for place in lengths}
 
 
 def argument_of(place: str) -> str:
@@ -126,23 +126,23 @@ _WORDS = {
 
 def _words(options: Options, place: str, option: int) -> tuple[str, str, str]:
     """The three phrases for an option."""
-    name, _, what = place.rpartition(" ")
+    name, _, aspect = place.rpartition(" ")
     if place in options.classes:  # not if it failed before it came to that argument
         cls = options.classes[place][option]
         return f"{name} of class {cls}", f"{name} is of class {cls}", f"{name} is not of class {cls}"
-    if what == "made":
+    if aspect == "made":
         maker = options.makers[name][option - 1]
         return f"{name} made by {maker}", f"{name} is made by {maker}", f"{name} is not made by {maker}"
-    if what == "type" and place in options.values:
+    if aspect == "type" and place in options.values:
         value = options.values[place][option]
         return f"{name}: {value}", f"{name} is a {value}", f"{name} is not a {value}"
     if place in options.values:
         value = options.values[place][option]
         return f"{place} = {value}", f"{place} = {value}", f"{place} is not {value}"
-    if name and what in _WORDS:
-        described, taken, refused = _WORDS[what]
+    if name and aspect in _WORDS:
+        described, needed, refused = _WORDS[aspect]
         filling = {"name": name, "of": argument_of(place), "items": f"{ITEMS[option]} item{'s' * (ITEMS[option] != 1)}"}
-        return described.format(**filling), taken.format(**filling), refused.format(**filling)
+        return described.format(**filling), needed.format(**filling), refused.format(**filling)
     described = f"{place} as option {option + 1}"
     return described, f"{place} is option {option + 1}", f"{place} is not option {option + 1}"
 
@@ -208,12 +208,12 @@ def _classes_alike(trial: Trial) -> Iterator[dict[str, int]]:
 
 def options_left(trial: Trial, but: frozenset[str]) -> list[dict[str, int]]:
     """Each other option that a trial could take, except at the places in `but`; the likeliest to help first."""
-    open_places = (one for one in trial.options.counts if one not in but)
-    places = [one for one in open_places if not one.endswith(" dtype") or speaks_of_kinds(trial)]
+    open_places = (place for place in trial.options.counts if place not in but)
+    places = [place for place in open_places if not place.endswith(" dtype") or speaks_of_kinds(trial)]
     owners = tuple(f"{place.removesuffix(' class')}." for place in but)
     places.sort(key=lambda place: not place.startswith(owners))  # a class most often fails for its own arguments
     if unpacks_items(trial):
-        places = [one for one in places if one.endswith(" length")]
+        places = [place for place in places if place.endswith(" length")]
     others = [
         {place: option}
         for place in places

@@ -129,9 +129,9 @@ def proofs_of(thing: Any, args: Mapping[str, Any], dims: Mapping[str, Any], budg
         AnnotationError: in one line, for an annotation that cannot be read.
         TypeError: if it is nothing that can be verified.
     """
-    taken = names_taken(thing) if args else None
-    if taken is not None and not args.keys() <= taken:
-        raise AnnotationError(f"{min(args.keys() - taken)!r} is no parameter of what is judged")
+    known_names = names_taken(thing) if args else None
+    if known_names is not None and not args.keys() <= known_names:
+        raise AnnotationError(f"{min(args.keys() - known_names)!r} is no parameter of what is judged")
     with one_at_a_time:  # a trial in another thread may have put abstract arrays among a module's globals
         return [Proof(target, dict(dims), budget) for target in targets_of(thing, dict(args), generalise)]
 
@@ -155,9 +155,9 @@ def prove(target: Target, dims: Mapping[str, Any], budget: Budget, met: set[str]
         # An annotation that cannot be read is no finding about the program: it is an error of whoever wrote it.
         raise outcome.failed[0].error
     wrong = outcome.failed or ((outcome.pending,) if outcome.pending is not None else ())
-    other = target_instead(target, wrong)
-    if other is not None:
-        return prove(other, dims, budget, met)
+    replacement = target_instead(target, wrong)
+    if replacement is not None:
+        return prove(replacement, dims, budget, met)
     if outcome.failed:
         return _failed(target, search, outcome)
     if outcome.ended is not None:
@@ -231,7 +231,7 @@ _ITEM = re.compile(r"\[\d+\]$")
 
 def _failed(target: Target, search: Search, outcome: Outcome) -> Contract:
     # Python's limit on recursion depends on how deep the caller already is, so such a failure is no finding.
-    deep = next((one.error for one in outcome.failed if isinstance(one.error, RecursionError)), None)
+    deep = next((trial.error for trial in outcome.failed if isinstance(trial.error, RecursionError)), None)
     if deep is not None:
         return _undecided(target, Cause.RECURSION, str(deep) if isinstance(deep, Endless) else Cause.RECURSION.value)
     none_passed = not outcome.passed
@@ -241,9 +241,9 @@ def _failed(target: Target, search: Search, outcome: Outcome) -> Contract:
     # Doubts are only about how a failure can be shown, so they are looked into at the sizes that a reader will see.
     smallest = [search.shrink(failure, outcome.needs) for failure in outcome.failed]
     told = [shown(target, in_names(search, failure), search.dims) for failure in smallest]
-    if all(one.doubt for one in told):
+    if all(each.doubt for each in told):
         return _undecided(target, Cause.DOUBT, f"{told[0].findings[0]}: {told[0].doubt}", _tried(outcome))
-    findings = [one for each in told if not each.doubt for one in each.findings]
+    findings = [finding for each in told if not each.doubt for finding in each.findings]
     unsaid = None if is_users(target.file) else what_is_unsaid(search, outcome.failed, none_passed=none_passed)
     if unsaid is not None:
         return _undecided(target, Cause.DOUBT, f"{findings[0]}: {unsaid}")
@@ -252,21 +252,23 @@ def _failed(target: Target, search: Search, outcome: Outcome) -> Contract:
         Verdict.FAILS,
         tried=_tried(outcome),
         assumptions=_assumptions(target, outcome),
-        failures=tuple({(one.rule, one.file, one.line, one.message): one for one in findings}.values()),
+        failures=tuple(
+            {(finding.rule, finding.file, finding.line, finding.message): finding for finding in findings}.values()
+        ),
     )
 
 
 def _ended(target: Target, outcome: Outcome) -> Contract:
     """The undecided contract of a search that the budget ended, with the failure that was not explained yet, if any."""
     tried = _tried(outcome)
-    found = f"it held on the {len(tried)} assignments of sizes that were tried" if tried else "nothing is known yet"
+    so_far = f"it held on the {len(tried)} assignments of sizes that were tried" if tried else "nothing is known yet"
     if outcome.pending is not None and isinstance(outcome.pending.error, RecursionError):
         return _undecided(target, Cause.RECURSION, str(outcome.pending.error), tried)  # which more trials would not end
     if outcome.pending is not None:
-        found = f"what is not explained yet: {findings_of(target, outcome.pending)[0]}"
+        so_far = f"what is not explained yet: {findings_of(target, outcome.pending)[0]}"
     assert outcome.ended is not None
     cause = Cause.SECONDS if outcome.ended.of_time else Cause.TRIALS
-    return _undecided(target, cause, f"the search ended after {outcome.ended}; {found}", tried)
+    return _undecided(target, cause, f"the search ended after {outcome.ended}; {so_far}", tried)
 
 
 def _undecided(target: Target, cause: Cause, reason: str, tried: tuple[Mapping[str, Any], ...] = ()) -> Contract:
@@ -300,9 +302,9 @@ def _of_refused_classes(search: Search, failed: Trial) -> str | None:
     """
     for place, refused in search.refused.items() if not failed.violations else ():
         names, option = refused.options.classes.get(place, ()), failed.assignment.options.get(place, 0)
-        if names and option != (other := refused.assignment.options[place]):
+        if names and option != (refused_option := refused.assignment.options[place]):
             cls, error = names[option], first_line(failed.error)
-            at = f"{names[other]} ends at a {refused.guard}"
+            at = f"{names[refused_option]} ends at a {refused.guard}"
             return f"{argument_of(place)}: {cls} fails ({error}), and {at}; pass one in `args`"
     return None
 
@@ -314,14 +316,19 @@ def _warnings(target: Target, search: Search, outcome: Outcome) -> list[Finding]
         variants.setdefault(tuple(trial.assignment.options.items()), trial)
     findings: dict[tuple[str, str, int], Finding] = {}
     for trial in variants.values():
-        for one in lint(_traces(search, trial, outcome.needs), target.own, target.products):
-            file, line = (one.file, one.line) if one.line else (target.file, target.line)
-            findings.setdefault((one.rule, file, line), Finding(one.rule, one.message, file, line))
-    findings |= {("one-class", one.message, 0): one for one in _of_one_class(target, search, outcome)}
-    bare = sorted({one for trial in outcome.passed for one in trial.unsaid.unsatisfied})
-    findings |= {("annotation", one, 0): Finding("annotation", one, target.file, target.line) for one in bare}
+        for warning in lint(_traces(search, trial, outcome.needs), target.own, target.products):
+            file, line = (warning.file, warning.line) if warning.line else (target.file, target.line)
+            findings.setdefault((warning.rule, file, line), Finding(warning.rule, warning.message, file, line))
+    findings |= {("one-class", finding.message, 0): finding for finding in _of_one_class(target, search, outcome)}
+    bare = sorted({annotation for trial in outcome.passed for annotation in trial.unsaid.unsatisfied})
+    findings |= {
+        ("annotation", annotation, 0): Finding("annotation", annotation, target.file, target.line)
+        for annotation in bare
+    }
     drifted = drifts(target, outcome.passed[0], search.dims)
-    findings |= {("dtype-drift", one, 0): Finding("dtype-drift", one, target.file, target.line) for one in drifted}
+    findings |= {
+        ("dtype-drift", sentence, 0): Finding("dtype-drift", sentence, target.file, target.line) for sentence in drifted
+    }
     return list(findings.values())
 
 
@@ -336,8 +343,8 @@ def _of_one_class(target: Target, search: Search, outcome: Outcome) -> Iterator[
             program = program_of(target, smallest, search.dims)
             # The class may be at fault as well as the program, so this is a warning, and only with a program that shows
             # it.
-            for one in findings_of(target, smallest) if program.text else ():
-                yield dataclasses.replace(one, rule="one-class", program=program.text)
+            for finding in findings_of(target, smallest) if program.text else ():
+                yield dataclasses.replace(finding, rule="one-class", program=program.text)
 
 
 def _traces(search: Search, variant: Trial, needs: Needs) -> Iterator[tuple[Any, Mapping[str, Any]]]:

@@ -23,7 +23,7 @@ from weft.typecheck.proofs.options import at_guard
 from weft.typecheck.proofs.preconditions import at_least
 from weft.typecheck.proofs.trial import Trial
 from weft.typecheck.proofs.under_needs import Written, written_under
-from weft.typecheck.proofs.variations import Found
+from weft.typecheck.proofs.variations import Results
 from weft.typecheck.proofs.whose import is_users
 from weft.typecheck.proofs.wording import in_short
 from weft.typecheck.sizes.clauses import Answer, Clause, beside
@@ -56,12 +56,12 @@ class Answers:
     traces: int = 0
 
 
-def answer(explainer: Explainer, found: Found) -> Answers:
-    """Tries the questions of each variant of a program both ways; adds failures and needs to `found`."""
+def answer(explainer: Explainer, results: Results) -> Answers:
+    """Tries the questions of each variant of a program both ways; adds failures and needs to `results`."""
     answers, seen = Answers(), set[Any]()
     variants = {
-        (tuple(one.assignment.options.items()), tuple(one.assignment.ranks.items())): one
-        for one in reversed(found.passed)
+        (tuple(trial.assignment.options.items()), tuple(trial.assignment.ranks.items())): trial
+        for trial in reversed(results.passed)
     }
     # The first of the trials goes first: variants with other options share most of its questions, which are not tried
     # again.
@@ -69,9 +69,9 @@ def answer(explainer: Explainer, found: Found) -> Answers:
         if answers.traces >= _MOST_TRACES:
             for key in trial.assignment.sizes:
                 answers.sampled.setdefault(key, f"its sizes were followed in {_MOST_TRACES} traces, of more")
-        elif not found.failed and trial.ok:
-            _Variant(explainer, found, trial, answers, seen).answer()
-    first = found.passed[0].assignment.sizes
+        elif not results.failed and trial.ok:
+            _Variant(explainer, results, trial, answers, seen).answer()
+    first = results.passed[0].assignment.sizes
     answers.free = {key: None for key in answers.free if key in first and key not in answers.sampled}
     return answers
 
@@ -81,7 +81,7 @@ class _Variant:
     """One variant of a program, with options, classes and numbers of axes of its own."""
 
     explainer: Explainer
-    found: Found
+    results: Results
     trial: Trial
     answers: Answers
     seen: set[Any]
@@ -92,7 +92,7 @@ class _Variant:
         space = self._first()
         self._sample([key for key in self.answers.sampled if key not in known])
         queue = list(self._new(space)) if space is not None else []
-        while queue and not self.found.failed:
+        while queue and not self.results.failed:
             asked = queue.pop(0)
             if len(self.seen) > _MOST or self.answers.traces >= _MOST_TRACES:
                 self.answers.open.setdefault(asked.words(self.written))
@@ -107,10 +107,10 @@ class _Variant:
         # Each round makes at least one more key a number, as what a trace asks after reading a number is valid for that
         # number alone.
         for _ in range(len(keys) + 1):
-            self.written = written_under(self.found.needs, sizes, plain)
+            self.written = written_under(self.results.needs, sizes, plain)
             space, traced, why = self._traced(self.written.numbers)
             if traced is not None and traced.ok and not space.pinned:
-                asked = {*plain, *dict(self.found.needs.equal)}
+                asked = {*plain, *dict(self.results.needs.equal)}
                 for key in keys:
                     if dims_of(self.written.terms[key]):
                         self.answers.free.setdefault(key)
@@ -122,7 +122,7 @@ class _Variant:
                 pinned = set(keys) - plain
             for key in keys:
                 if key in pinned:
-                    self.answers.sampled.setdefault(key, why or _taken(space, self.written, key))
+                    self.answers.sampled.setdefault(key, why or _why_sampled(space, self.written, key))
             if not pinned:
                 return None
             plain |= pinned
@@ -130,13 +130,13 @@ class _Variant:
 
     def _sample(self, keys: list[str]) -> None:
         """Tries other sizes of keys whose number the program reads, since such keys ask no questions."""
-        compared = (number + near for number in sorted(self.explainer.target.compared) for near in (0, -1, 1))
+        compared = (number + offset for number in sorted(self.explainer.target.compared) for offset in (0, -1, 1))
         usual = [(key, number) for key in keys for number in _USUAL]
-        beside = [(key, number) for number in compared for key in keys]
-        for key, number in dict.fromkeys((*usual, *beside[:_MOST_COMPARED])):
+        neighbours = [(key, number) for number in compared for key in keys]
+        for key, number in dict.fromkeys((*usual, *neighbours[:_MOST_COMPARED])):
             sizes = {**self.trial.assignment.sizes, key: number}
             known = key in self.trial.assignment.sizes and number > 0
-            if known and not self.found.failed and self.found.needs.allows(sizes):
+            if known and not self.results.failed and self.results.needs.allows(sizes):
                 is_it = question_of(False, plus({(key,): 1}, constant(-number)))
                 self._tried_at(sizes, [(is_it, False)], key)
 
@@ -145,11 +145,11 @@ class _Variant:
         with contextlib.suppress(Unbuildable):
             plain = self.explainer.attempt(changed(self.trial, sizes=sizes))
             if plain.ok:
-                self.found.passed.append(plain)
+                self.results.passed.append(plain)
                 return True
             if plain.guard and sampled:
                 # A guard refuses this size. Which others it refuses is not known, as this key asks no questions.
-                self.found.needs = self.found.needs.plus(asked=Clause(tuple(way), at_guard(plain)))
+                self.results.needs = self.results.needs.plus(asked=Clause(tuple(way), at_guard(plain)))
             else:
                 self._refused(way, plain, own=own)
         return False
@@ -174,9 +174,9 @@ class _Variant:
         before, way = list[Answer](), list[Answer]()
         every = [(question, answered) for question, (answered, *_) in space.asked.items()]
         for question, (answered, at, own) in space.asked.items():
-            one = (question, at, tuple(way) if own else ())
-            if one not in self.seen:
-                self.seen.add(one)
+            identity = (question, at, tuple(way) if own else ())
+            if identity not in self.seen:
+                self.seen.add(identity)
                 after = tuple(every[len(before) + 1 :])
                 yield _Asked(space.numbers, (question, answered), tuple(before), after, tuple(way) if own else (), own)
             before.append((question, answered))
@@ -192,11 +192,11 @@ class _Variant:
         # on this question, whichever of them is the reason: three contracts of traceax were undecided for that.
         alone = otherwise((*asked.before, *asked.after, asked.answer), asked.numbers, self.written.least)
         further = otherwise((*asked.before, asked.answer), asked.numbers, self.written.least)
-        for other in itertools.chain(alone, further):
-            sizes = self.written.at(other)
-            if not self.found.needs.allows({**self.trial.assignment.sizes, **sizes}):
+        for numbers in itertools.chain(alone, further):
+            sizes = self.written.at(numbers)
+            if not self.results.needs.allows({**self.trial.assignment.sizes, **sizes}):
                 continue
-            space, traced, _ = self._traced(other)
+            space, traced, _ = self._traced(numbers)
             if traced is not None and traced.ok:
                 if space.pinned:  # further questions of this trace are known for these sizes alone
                     self.answers.open.setdefault(asked.words(self.written))
@@ -228,22 +228,22 @@ class _Variant:
             own: whether the program itself asked, rather than a library on its behalf. A library may return another
                 shape for fewer elements than it needs, as for a window of three.
         """
-        found, written = self.found, [(self.written.of_keys(question), answer) for question, answer in way]
-        one = _is_one(written[0][0])
-        few = not own and (_is_least(*written[0]) or (one is not None and not self._holds_at_two(one, plain)))
+        results, written = self.results, [(self.written.of_keys(question), answer) for question, answer in way]
+        key = _is_one(written[0][0])
+        few = not own and (_is_least(*written[0]) or (key is not None and not self._holds_at_two(key, plain)))
         is_behind = not own and len(written) > 1
-        if (plain.breaks_promise and not few) or not (plain.guard or one or written[0][0].is_order or is_behind):
-            found.failed.append(plain)
-        elif one is None:
-            needed = {answer for clause in found.needs.asked if len(clause.answers) == 1 for answer in clause.answers}
+        if (plain.breaks_promise and not few) or not (plain.guard or key or written[0][0].is_order or is_behind):
+            results.failed.append(plain)
+        elif key is None:
+            needed = {answer for clause in results.needs.asked if len(clause.answers) == 1 for answer in clause.answers}
             others = [(question, answer) for question, answer in written[1:] if (question, not answer) not in needed]
             if written[0][0].is_order and not others and not plain.guard:
-                found.needs = at_least(*written[0], found.needs)
+                results.needs = at_least(*written[0], results.needs)
                 return
             clause = Clause((written[0], *others), at_guard(plain))
-            found.needs = dataclasses.replace(found.needs, asked=beside(found.needs.asked, clause))
-        elif (one, 2) not in found.needs.least:
-            found.needs = found.needs.plus(least=(one, 2))
+            results.needs = dataclasses.replace(results.needs, asked=beside(results.needs.asked, clause))
+        elif (key, 2) not in results.needs.least:
+            results.needs = results.needs.plus(least=(key, 2))
 
     def _holds_at_two(self, key: str, plain: Trial) -> bool:
         """Whether a failure at size 1 is one of size 1 alone, as with a squeezed axis: the trial at size 2 holds."""
@@ -311,7 +311,7 @@ def _is_least(question: Question, answer: bool) -> bool:
     )
 
 
-def _taken(space: Space, written: Written, key: str) -> str:
+def _why_sampled(space: Space, written: Written, key: str) -> str:
     """The reason why a key was sampled: the program's line that read its number; empty if a library did."""
     file, line = next((at for name, at in space.pinned.items() if name in dims_of(written.terms[key])), ("", 0))
     return f"its number is taken at line {line}" if file and is_users(file) else ""

@@ -15,7 +15,7 @@ from weft.typecheck.proofs.wording import numbers_in
 
 
 @dataclass(frozen=True)
-class Near:
+class Suspects:
     """The sizes and keys that a rule may use.
 
     Attributes:
@@ -29,10 +29,10 @@ class Near:
     constants: frozenset[int] = frozenset()
 
 
-def near_to(trial: Trial, constants: frozenset[int] = frozenset()) -> Near:
+def suspects_of(trial: Trial, constants: frozenset[int] = frozenset()) -> Suspects:
     """The sizes and keys that rules may use for a failing trial."""
     sizes = {key: size for key, size in trial.assignment.sizes.items() if isinstance(size, int)}
-    return Near(sizes, list(trial.spoken_of) or list(sizes), constants)
+    return Suspects(sizes, list(trial.spoken_of) or list(sizes), constants)
 
 
 _RANKS = (1, 2, 0, 3, 4)
@@ -40,9 +40,9 @@ _RANKS = (1, 2, 0, 3, 4)
 _MOST_DOTS = 3
 
 
-def same_shapes(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
+def same_shapes(trial: Trial, needs: Needs, suspects: Suspects) -> Iterator[Needs]:
     """The needs with all arrays whose annotations give no shape of the same shape, or the same number of axes."""
-    keys = [key for key in trial.keys.unnamed if key in near.sizes]
+    keys = [key for key in trial.keys.unnamed if key in suspects.sizes]
     names = dict.fromkeys(key.rpartition(".")[0] for key in keys)
     open_ranks = {key: rank.axes for key, rank in trial.ranks.items() if rank.is_unnamed}
     if needs.merged or not open_ranks:
@@ -60,7 +60,7 @@ def same_shapes(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
             yield dataclasses.replace(needs, ranks=tuple((key, rank) for key in open_ranks))
 
 
-def same_dots(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
+def same_dots(trial: Trial, needs: Needs, suspects: Suspects) -> Iterator[Needs]:
     """The needs with the `...` of two arrays, or of all, of the same shape.
 
     A `...` binds nothing, but the author of `"batch ... d"`, written twice, may mean the same axes.
@@ -72,7 +72,7 @@ def same_dots(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
         yield dataclasses.replace(needs, merged=together, alike=together)
 
 
-def ranks_needed(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
+def ranks_needed(trial: Trial, needs: Needs, suspects: Suspects) -> Iterator[Needs]:
     # A name such as `*batch` promises any number of axes. Only a guard, an array without a shape, or a record that
     # writes the name for other users may ask for a certain number.
     for key, (rank, is_unnamed, of_record) in trial.ranks.items():

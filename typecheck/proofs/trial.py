@@ -24,11 +24,11 @@ from weft.typecheck.matching.scopes import records_in
 from weft.typecheck.modes import mode
 from weft.typecheck.proofs.following import among_jaxs_own, paused
 from weft.typecheck.proofs.guards import is_packages, raised_at
-from weft.typecheck.proofs.kept_shapes import changes, shapes_of
 from weft.typecheck.proofs.notes import Keys, Options, Rank, Unsaid, keys_of, options_of, ranks_of, unsaid_of
 from weft.typecheck.proofs.passing import Passing
 from weft.typecheck.proofs.reshapes import impossible_reshape
 from weft.typecheck.proofs.tracing import trace
+from weft.typecheck.proofs.variable_shapes import changes, shapes_of
 from weft.typecheck.proofs.violations import Violation
 from weft.typecheck.proofs.watch import Watch
 from weft.typecheck.proofs.whose import file_of, is_users
@@ -68,7 +68,7 @@ class Target:
         own: files that count as the user's, wherever they are.
         products: the products of dims that its annotations write, in order.
         written: the names of dims in its own annotations, in contrast to those of records among its arguments.
-        beside: for each array in the annotations of the target and its class, the names of dims in the array's shape.
+        shapes: for each array in the annotations of the target and its class, the names of dims in the array's shape.
         instead: the target to prove if this one cannot be traced: the same, with arrays from outside as they are.
         constants: sizes outside of the program that it may require, such as those of arrays that it closes over.
         compared: numbers that its body compares values with; a value may be a size.
@@ -77,7 +77,7 @@ class Target:
         inherited: whether it is a method that a base class defines, for all of its subclasses.
         made: the instances that its trials have made, by class and arguments, so that each is constructed once.
         transformed: whether a transform around it was taken off, under which callers call it.
-        behind: the guards that numbers were taken to pass while these instances were made.
+        passed_when_made: the guards that numbers were taken to pass while these instances were made.
     """
 
     name: str
@@ -88,7 +88,7 @@ class Target:
     constants: frozenset[int] = frozenset()
     products: tuple[tuple[str, ...], ...] = ()
     written: frozenset[str] = frozenset()
-    beside: tuple[frozenset[str], ...] = ()
+    shapes: tuple[frozenset[str], ...] = ()
     instead: Target | None = None
     compared: frozenset[int] = frozenset()
     compared_ranks: frozenset[int] = frozenset()
@@ -96,7 +96,7 @@ class Target:
     inherited: bool = False
     transformed: bool = False
     made: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
-    behind: dict[str, None] = field(default_factory=dict, compare=False, repr=False)
+    passed_when_made: dict[str, None] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -224,7 +224,7 @@ def run_trial(
         mode("off"),  # the watch checks, and goes on after the first finding
         _tracers.whole_tracebacks(),
         whole_tracebacks(),
-        watching(target.own, apart=assignment.apart, about=(target.file, target.line)) as watch,
+        watching(target.own, names_per_record=assignment.apart, about=(target.file, target.line)) as watch,
         warnings.catch_warnings(),
         passing.going_on(),
         known_to_python() if space is not None else _tracers.own_functions_traced(_of_jaxs_own),
@@ -251,7 +251,7 @@ def run_trial(
         progress=_progress(watch, ran.called, at[1]),
         jaxpr=ran.jaxpr,
         transformed=target.transformed,
-        passing=(*{**target.behind, **passing.passed},),
+        passing=(*{**target.passed_when_made, **passing.passed},),
     )
 
 
@@ -280,7 +280,7 @@ def _run(target: Target, builder: Builder, watch: Watch, passing: Passing, share
             function, args, kwargs = target.prepare(builder)
         if not watch.violations:  # a violation of a constructor must be found again in each trial
             target.made.update(builder.made)
-            target.behind.update(passing.passed)
+            target.passed_when_made.update(passing.passed)
             ran.called = True
             watch.calls.clear()  # the first trial calls constructors whose instances later trials reuse
         passing.ended = target.transformed

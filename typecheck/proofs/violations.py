@@ -63,8 +63,8 @@ def describe(mismatch: Mismatch) -> str:
         # A link is told in its own words below: its sizes belong to two records, and `dim is 5, not 7` would name
         # neither.
         text += f": {mismatch.dim} is {mismatch.expected}"
-        found = None if isinstance(mismatch.dim, VariadicDim) else _found(mismatch)
-        text += f", not {found}" if found is not None else ""
+        actual = None if isinstance(mismatch.dim, VariadicDim) else _actual_size(mismatch)
+        text += f", not {actual}" if actual is not None else ""
     detail = _DETAILS.get(mismatch.reason, _detail)(mismatch)
     return text + (f" ({detail})" if detail else "")
 
@@ -105,7 +105,7 @@ def _linked_size(mismatch: Mismatch) -> Any:
     return None if mismatch.inner is None else mismatch.inner.sizes.get(mismatch.detail)
 
 
-def _found(mismatch: Mismatch) -> Any:
+def _actual_size(mismatch: Mismatch) -> Any:
     if mismatch.reason == "link":
         return _linked_size(mismatch)
     shape, axis = getattr(mismatch.value, "shape", ()), mismatch.axis
@@ -116,8 +116,8 @@ def _found(mismatch: Mismatch) -> Any:
 def sizes_of(mismatch: Mismatch) -> tuple[int, ...]:
     """The two sizes that disagree; empty where the mismatch is not about two sizes."""
     if mismatch.reason == "batched":
-        return tuple(one for one in mismatch.expected if isinstance(one, int))
+        return tuple(size for size in mismatch.expected if isinstance(size, int))
     stacked = mismatch.stacked[0] if mismatch.stacked is not None else ()
-    sizes = (mismatch.expected, *(stacked or (_found(mismatch),)))
+    sizes = (mismatch.expected, *(stacked or (_actual_size(mismatch),)))
     # A mismatch of a variadic name compares whole shapes, and an axis may be missing: neither is a pair of sizes.
-    return sizes if all(isinstance(one, int) for one in sizes) else ()
+    return sizes if all(isinstance(size, int) for size in sizes) else ()

@@ -33,7 +33,7 @@ from weft.typecheck.matching.records import check_instance, dims_of_instance, re
 from weft.typecheck.matching.scopes import bind_numbers
 from weft.typecheck.messages.fixes import likely_fix
 from weft.typecheck.proofs.endless import Depths, Endless
-from weft.typecheck.proofs.following import Left, following
+from weft.typecheck.proofs.following import Ending, following
 from weft.typecheck.proofs.violations import Violation, describe, inside_of, sizes_of, wants_subclass
 from weft.typecheck.proofs.watched import Watched, watched_of_code
 from weft.typecheck.proofs.whose import Whose, file_of, file_of_init, is_users, place_of
@@ -45,7 +45,7 @@ class Watch:
 
     Args:
         own: files that count as the user's.
-        apart: whether every record keeps its names to itself, so that equal names of two records may differ in size.
+        names_per_record: whether each record has names of its own, so that equal names of two records may differ.
         about: file and line of the function whose contract is proved.
 
     Attributes:
@@ -61,9 +61,11 @@ class Watch:
     # The matching policy under which records share their names with the function that takes them.
     _shared = PROOF
 
-    def __init__(self, own: frozenset[str] = frozenset(), *, apart: bool = False, about: tuple[str, int] = ("", 0)):
+    def __init__(
+        self, own: frozenset[str] = frozenset(), *, names_per_record: bool = False, about: tuple[str, int] = ("", 0)
+    ):
         self.own = own
-        self.policy = APART if apart else self._shared
+        self.policy = APART if names_per_record else self._shared
         self.about = about
         self.unreadable: AnnotationError | None = None
         self.violations: list[Violation] = []
@@ -130,13 +132,13 @@ class Watch:
             return
         if watched is None:
             return
-        given = frame.f_locals  # read once: Python collects the dict anew at each access
-        bindings = self.bindings_of_call(watched, given)
+        arguments = frame.f_locals  # read once: Python collects the dict anew at each access
+        bindings = self.bindings_of_call(watched, arguments)
         try:
-            _refuse_stack(given.get("self"), watched.signature.function, bindings)
+            _refuse_stack(arguments.get("self"), watched.signature.function, bindings)
             for parameter in watched.signature.parameters:
-                if parameter.name in given:
-                    self._argument(parameter, given[parameter.name], bindings, watched)
+                if parameter.name in arguments:
+                    self._argument(parameter, arguments[parameter.name], bindings, watched)
             settle(bindings, finally_=False)
         except Mismatch as mismatch:
             self._violated(watched.signature.function, mismatch)
@@ -149,14 +151,14 @@ class Watch:
         signature = watched.signature
         first = signature.parameters[0].name if signature.parameters else ""
         record = arguments.get(first) if first == "self" else None
-        given = dict(arguments)
-        bindings = Bindings(Slot("argument", "", signature.function, Anything()), lambda: given)
+        by_name = dict(arguments)
+        bindings = Bindings(Slot("argument", "", signature.function, Anything()), lambda: by_name)
         if form_of_value(record) not in (None, TYPEDDICT) and signature.function.__name__ != "__init__":
             own = dims_of_instance(record, PROOF)
             bindings.sizes.update(own.sizes)
             bindings.origins.update(own.origins)
             bindings.variadics.update(own.variadics)
-        bind_numbers(bindings, {name: one for name, one in arguments.items() if name in watched.names})
+        bind_numbers(bindings, {name: value for name, value in arguments.items() if name in watched.names})
         return bindings
 
     def _argument(self, parameter: Parameter, value: Any, bindings: Bindings, watched: Watched) -> None:
@@ -172,15 +174,15 @@ class Watch:
         slot, check = watched.argument(parameter, self.policy)
         if check is None:
             return
-        for one in values:
+        for item in values:
             bindings.slot, bindings.path = slot, ()
             try:
-                check(one, bindings)
+                check(item, bindings)
             except Mismatch as mismatch:
                 if not _is_wrapper(mismatch):
                     raise
 
-    def left(self, frame: FrameType, how: Left, value: Any) -> None:
+    def ended(self, frame: FrameType, how: Ending, value: Any) -> None:
         opened = self._open.pop(id(frame), None)
         if how == "raises":
             return
@@ -205,7 +207,7 @@ class Watch:
             # error of the annotation, which only the proof of that function reports.
             settle(bindings, finally_=role == "return" and watched.place == self.about)
             if role == "return":
-                self._left(frame)
+                self._check_arguments_again(frame)
         except Mismatch as mismatch:
             self._violated(watched.signature.function, mismatch)
         except AnnotationError as error:
@@ -215,7 +217,7 @@ class Watch:
         if self.unreadable is None and watched.place == self.about:
             self.unreadable = error
 
-    def _left(self, frame: FrameType) -> None:
+    def _check_arguments_again(self, frame: FrameType) -> None:
         """Checks the objects among a function's arguments again when it returns, since it may have changed them."""
         for name in frame.f_code.co_varnames[: frame.f_code.co_argcount]:
             if form_of_value(value := frame.f_locals.get(name)) is OBJECT:
@@ -229,27 +231,21 @@ class Watch:
         if not has_own_dims(cls) or getattr(cls.__init__, "__code__", None) is not code:
             return
         if is_users(file_of(cls), self.own):
-            given = {name: frame.f_locals.get(name) for name in code.co_varnames[1 : _count_of_parameters(code)]}
+            arguments = {name: frame.f_locals.get(name) for name in code.co_varnames[1 : _count_of_parameters(code)]}
             named = names_of_class(cls)
-            sizes = {name: one for name, one in given.items() if name in named and is_size(one)}
+            sizes = {name: value for name, value in arguments.items() if name in named and is_size(value)}
             note_sizes(record, sizes)
-            self._check(_converted(record), whole=True, given=sizes)
+            self._check(_converted(record), whole=True, sizes=sizes)
 
     def check_module(self, record: Any) -> None:
         """Checks the fields of a record or object of the user's against their annotations; see `check_instance`."""
         self._check(record)
 
-    def _check(
-        self,
-        record: Any,
-        *,
-        whole: bool = False,
-        given: Mapping[str, Any] | None = None,
-    ) -> None:
+    def _check(self, record: Any, *, whole: bool = False, sizes: Mapping[str, Any] | None = None) -> None:
         if not is_users(file_of(type(record)), self.own):
             return
         try:
-            check_instance(record, PROOF, whole=whole, given=given)
+            check_instance(record, PROOF, whole=whole, given=sizes)
         except AnnotationError:
             return
         except Mismatch as mismatch:
@@ -293,8 +289,8 @@ class AsJaxtyping(Watch):
     _shared = APART
 
     def bindings_of_call(self, watched: Watched, arguments: dict[str, Any]) -> Bindings:
-        given = dict(arguments)
-        return Bindings(Slot("argument", "", watched.signature.function, Anything()), lambda: given)
+        by_name = dict(arguments)
+        return Bindings(Slot("argument", "", watched.signature.function, Anything()), lambda: by_name)
 
     def check_module(self, record: Any) -> None:
         """Does nothing, since jaxtyping checks a record only when it is made."""

@@ -61,8 +61,8 @@ def rank_in(error: Exception | None) -> set[int]:
     """The number of axes that an error says an array has; empty if it says none."""
     text = str(error)
     unpacked = numbers_in(text.partition("values to unpack (expected")[2])[1:2]
-    at_end = (numbers_in(text.partition(before)[2])[:1] for before in (names.NO_SUCH_AXIS, "it has ndim "))
-    return {*unpacked, *(rank for ranks in at_end for rank in ranks)}
+    ran_through = (numbers_in(text.partition(before)[2])[:1] for before in (names.NO_SUCH_AXIS, "it has ndim "))
+    return {*unpacked, *(rank for ranks in ran_through for rank in ranks)}
 
 
 def sizes_that_disagree(message: str) -> set[int]:

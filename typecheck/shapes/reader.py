@@ -11,7 +11,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from weft.typecheck.matching.bindings import Bindings
-from weft.typecheck.proofs.following import Left, paused
+from weft.typecheck.proofs.following import Ending, paused
 from weft.typecheck.proofs.watch import Watch
 from weft.typecheck.shapes.statements import Assigned, Function, Statement, Statements
 from weft.typecheck.shapes.values import Value, value_of
@@ -37,15 +37,15 @@ class Reader(Watch):
 
     Args:
         source: the statements of the file.
-        own, apart, about: as for a `Watch`.
+        own, names_per_record, about: as for a `Watch`.
 
     Attributes:
         found: for each assigned name, its different values in order.
         scopes: for each annotated function that ran, the names bound in its first call.
     """
 
-    def __init__(self, source: Statements, own: frozenset[str], *, apart: bool, about: tuple[str, int]):
-        super().__init__(own, apart=apart, about=about)
+    def __init__(self, source: Statements, own: frozenset[str], *, names_per_record: bool, about: tuple[str, int]):
+        super().__init__(own, names_per_record=names_per_record, about=about)
         self.source = source
         self.found: dict[Assigned, dict[str, Found]] = {}
         self.scopes: dict[Function, Bindings] = {}
@@ -98,7 +98,7 @@ class Reader(Watch):
         if statement is not None and any(place.text == "return" for place in statement.assigned):
             call.returning = statement
 
-    def left(self, frame: FrameType, how: Left, value: Any) -> None:
+    def ended(self, frame: FrameType, how: Ending, value: Any) -> None:
         call = self._call(frame)
         if call is not None and how != "raises":
             self._look(call)
@@ -109,7 +109,7 @@ class Reader(Watch):
                     self._keep(call, place, value)
         if call is not None and how != "yield":
             self._running.remove(call)
-        super().left(frame, how, value)
+        super().ended(frame, how, value)
 
     def _call(self, frame: FrameType) -> _Call | None:
         return next((one for one in reversed(self._running) if one.frame is frame), None)

@@ -87,8 +87,8 @@ def _traced(
 ) -> _Trace:
     made: list[Reader] = []
 
-    def reading(own: frozenset[str], *, apart: bool, about: tuple[str, int]) -> Reader:
-        made.append(Reader(source, own, apart=apart, about=about))
+    def reading(own: frozenset[str], *, names_per_record: bool, about: tuple[str, int]) -> Reader:
+        made.append(Reader(source, own, names_per_record=names_per_record, about=about))
         return made[-1]
 
     # No instance of an earlier trial is reused: the lines of constructors must run to be read.

@@ -37,7 +37,7 @@ class Log:
     def called(self, frame, *, thrown):
         self.told.append(("throws" if thrown else "calls", frame.f_code.co_name))
 
-    def left(self, frame, how, value):
+    def ended(self, frame, how, value):
         self.told.append((how, frame.f_code.co_name, value))
 
 
