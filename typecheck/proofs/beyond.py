@@ -53,7 +53,7 @@ def _beyond(trial: Trial) -> str | None:
     if trial.violations:
         return _of_open(trial)
     error = in_short(trial.error)
-    reasons = (reason.format(what=error, guard=trial.guard) for is_so, reason in _OF_NO_ARGUMENT if is_so(trial))
+    reasons = (reason.format(error=error, guard=trial.guard) for is_so, reason in _OF_NO_ARGUMENT if is_so(trial))
     return next(reasons, None) or left_open(trial)
 
 
@@ -144,19 +144,19 @@ def _divides_by_nothing(trial: Trial) -> bool:
 
 # Failures that say nothing of a contract whatever arguments it is given, with the reason; the first that fits is told.
 _OF_NO_ARGUMENT: tuple[tuple[Callable[[Trial], bool], str], ...] = (
-    (_needs_values, "it needs the numbers in an array, not only its shape ({what})"),
-    (Refusal((ValueError,), (names.OUTSIDE_ONLY,)), "it does what only a plain call can, and not a trace ({what})"),
-    (Refusal((NotImplementedError,)), "it is not implemented ({what})"),
-    (_is_not_here, "it needs a device, or a library, that is not here ({what})"),
-    (_is_refused_by_a_library, "a library refuses what is asked of it, and not for its shapes ({what})"),
+    (_needs_values, "it needs the numbers in an array, not only its shape ({error})"),
+    (Refusal((ValueError,), (names.OUTSIDE_ONLY,)), "it makes a call that JAX refuses while tracing ({error})"),
+    (Refusal((NotImplementedError,)), "it is not implemented ({error})"),
+    (_is_not_here, "it needs a device, or a library, that is not here ({error})"),
+    (_is_refused_by_a_library, "a library refuses the call, and not because of shapes ({error})"),
     (
         lambda trial: trial.refused,
-        "no arguments were found that the validation of their classes lets pass ({what}); pass some in `args`",
+        "no arguments were found that the constructors of their classes accept ({error}); pass some in `args`",
     ),
-    (_asks_another_version, "it needs a package, or a version of one, that is not here ({what})"),
-    (_divides_by_nothing, "by which integers it can divide, no annotation says ({what}); pass some in `args`"),
-    (Refusal((OSError,)), "it needs what lies outside of the program ({what})"),
-    (lambda trial: bool(trial.guard), "{guard}: no arguments were found that pass ({what}); pass some in `args`"),
+    (_asks_another_version, "it needs a package, or a version of one, that is not here ({error})"),
+    (_divides_by_nothing, "no annotation says by which integers it can divide ({error}); pass some in `args`"),
+    (Refusal((OSError,)), "it needs a file, or something else from outside of the program ({error})"),
+    (lambda trial: bool(trial.guard), "{guard}: no arguments were found that pass ({error}); pass some in `args`"),
 )
 
 

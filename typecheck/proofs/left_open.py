@@ -186,31 +186,42 @@ class Row:
 # same failures and say less.
 ROWS = {
     "a value": Row(
-        lambda _: ("any",), (NOT_AMONG, NONE_FOUND), "it looks a value up, and annotations do not say that it is there"
+        lambda _: ("any",),
+        (NOT_AMONG, NONE_FOUND),
+        "the program looks up a value, and no annotation says that it is there",
     ),
     "the items of a default": Row(
-        lambda trial: trial.unsaid.empty_fields, (NO_ITEMS,), "{places}: it has no items by default, and it needs items"
+        lambda trial: trial.unsaid.empty_fields,
+        (NO_ITEMS,),
+        "{places}: it is empty by default, and the program needs items",
     ),
     "the items of a collection of anything": Row(
         lambda trial: trial.unsaid.emptied,
         (NO_ITEMS, NO_ARGUMENT),
-        "{places}: nothing was put into it, and it needs items",
+        "{places}: no annotation says what is in it, so it was left empty, and the program needs items",
     ),
-    "integers": Row(_integers, (_any_error,), "{places}: what has this shape, annotations do not say"),
+    "integers": Row(_integers, (_any_error,), "{places}: no annotation says which array has this shape"),
     "a class": Row(
         _classes,
         (NO_ATTRIBUTE, no_method, OTHER_ARGUMENTS),
-        "{places}: no class that was tried has, or gives, what is read of it",
+        "{places}: no class that was tried has the attribute, or takes the arguments, that the program uses",
     ),
     "a record": Row(
-        _inner_classes, (_any_error,), "it holds a {places} where it computes with an array", can_be_passed=False
+        _inner_classes,
+        (_any_error,),
+        "a record holds a {places} where the program computes with an array",
+        can_be_passed=False,
     ),
     "a tree": Row(open_trees, (A_TREE, OTHER_STRUCTURE), "{places}: the annotation leaves open which tree it is"),
     "contents of some structure": Row(
         lambda trial: trial.unsaid.contents, (OTHER_STRUCTURE,), "{places}: the annotation leaves open which tree it is"
     ),
-    "kinds of numbers": Row(_kinds, (OTHER_NUMBERS,), "{places}: the annotations leave open which numbers they are"),
-    "keywords": Row(_keywords, (NO_ARGUMENT, OF_NONE, NO_KEY), "{places}: the annotations do not say what it takes"),
+    "kinds of numbers": Row(
+        _kinds, (OTHER_NUMBERS,), "{places}: no annotation says whether they are integers or floats"
+    ),
+    "keywords": Row(
+        _keywords, (NO_ARGUMENT, OF_NONE, NO_KEY), "{places}: no annotation says which keywords the program needs"
+    ),
     "a key by its name": Row(
         lambda trial: trial.unsaid.keys_by_name, (NO_GENERATOR,), "{places}: no annotation says that it is a random key"
     ),
@@ -220,7 +231,7 @@ ROWS = {
     "a method": Row(
         lambda _: ("any",),
         (no_method,),
-        "nothing is there for what it is given, and no annotation says that there is",
+        "the program looks up a method or an entry for its arguments, and no annotation says that there is one",
     ),
 }
 

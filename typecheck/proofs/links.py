@@ -42,7 +42,9 @@ def what_is_unsaid(explainer: Explainer, failures: Sequence[Trial], *, none_pass
         words = " and ".join(dict.fromkeys(itertools.chain(*links)))
         return f"it holds when {words}, which no annotation says"
     items = sorted({place for failed in failures for place in _members_of_items(failed)})
-    return f"which members of their unions {', '.join(items)} are, what else is given may decide" if items else None
+    return (
+        f"{', '.join(items)}: which member of its union each item is may depend on another argument" if items else None
+    )
 
 
 def _members_of_items(failed: Trial) -> list[str]:

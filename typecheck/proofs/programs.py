@@ -42,9 +42,9 @@ def program_of(
             which value is wrong.
     """
     if target.instead is not None:
-        return Program("", "it is about arrays from outside of the function")
+        return Program("", "the failure depends on arrays from outside of the function")
     if target.axes:
-        return Program("", "it runs under a named axis")
+        return Program("", "the function runs under a named axis")
     with one_at_a_time, mode("off"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -54,7 +54,7 @@ def program_of(
         except (Unwritable, Unbuildable) as reason:
             return Program("", str(reason))
         except Exception as error:  # raised while the arguments were made
-            return Program("", f"its arguments cannot be made: {type(error).__name__}")
+            return Program("", f"making its arguments raises {type(error).__name__}")
     return Program("\n".join(lines)) if len(lines) <= _MOST_LINES else Program("", "it needs more than ten lines")
 
 

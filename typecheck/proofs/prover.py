@@ -131,7 +131,9 @@ def proofs_of(thing: Any, args: Mapping[str, Any], dims: Mapping[str, Any], budg
     """
     known_names = names_taken(thing) if args else None
     if known_names is not None and not args.keys() <= known_names:
-        raise AnnotationError(f"{min(args.keys() - known_names)!r} is no parameter of what is judged")
+        raise AnnotationError(
+            f"{min(args.keys() - known_names)!r} is a parameter of none of the functions that are judged"
+        )
     with one_at_a_time:  # a trial in another thread may have put abstract arrays among a module's globals
         return [Proof(target, dict(dims), budget) for target in targets_of(thing, dict(args), generalise)]
 
@@ -165,7 +167,7 @@ def prove(target: Target, dims: Mapping[str, Any], budget: Budget, met: set[str]
     answers = outcome.answers
     sampled, reason = tuple(dict.fromkeys((*answers.sampled, *dict(outcome.needs.among)))), ""
     if answers.open:
-        reason = f"only some sizes were tried of which {', '.join(answers.open)}"
+        reason = f"only some sizes were tried at which {', '.join(answers.open)}"
     elif sampled:
         reason = "; ".join(dict.fromkeys(filter(None, answers.sampled.values())))
     assumptions = _assumptions(target, outcome)
@@ -196,9 +198,9 @@ def _assumptions(target: Target, outcome: Outcome) -> tuple[str, ...]:
         *outcome.needs.words(),
         *outcome.notes,
         *(f"it runs under an axis named {axis!r}" for axis in target.axes),
-        *(f"{place} returns something like what it is given first" for place in assumed),
+        *(f"{place} returns a value like its first argument" for place in assumed),
         *(f"{place} is empty" for place in emptied),
-        *(f"it does not matter what {place} says" for place in dict.fromkeys(_ITEM.sub("", one) for one in named)),
+        *(f"the text of {place} makes no difference" for place in dict.fromkeys(_ITEM.sub("", one) for one in named)),
         *(f"the numbers pass the {guard}" for guard in guards),
     )
 
@@ -281,10 +283,12 @@ def reason_beyond(search: Search, failed: Trial, *, none_passed: bool) -> str | 
     wrong = next(iter(failed.violations), None)
     if wrong is not None and wrong.place[:2] == (target.file, target.line) and wrong.where.startswith("argument"):
         # A trial made an argument that does not fit its own annotation: that is weft's failure, and not the program's.
-        return f"what was made for it is none ({wrong.where}: {wrong.message}); pass it in `args`"
+        made = f"{wrong.where}: weft made no value that fits the annotation ({wrong.message})"
+        return f"{made.removeprefix('argument ')}; pass one in `args`"
     if wrong is not None and wrong.of_subclass and target.inherited:
         # As the base class of all games takes any state, and a game a state of its own.
-        return f"what it inherits takes more than it takes itself ({wrong.where}: {wrong.message}); pass it in `args`"
+        refused = f"{wrong.where}: {wrong.message}"
+        return f"the inherited method allows what this class does not take ({refused}); pass it in `args`"
     if none_passed and first is not None and first.unsaid.results:
         return beyond_annotations(first)  # with other options the program fails before it calls that callable
     reason = beyond_annotations(failed) or (

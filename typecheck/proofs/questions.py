@@ -68,7 +68,7 @@ def answer(explainer: Explainer, results: Results) -> Answers:
     for trial in reversed(variants.values()):
         if answers.traces >= _MOST_TRACES:
             for key in trial.assignment.sizes:
-                answers.sampled.setdefault(key, f"its sizes were followed in {_MOST_TRACES} traces, of more")
+                answers.sampled.setdefault(key, f"its questions were tried in {_MOST_TRACES} traces, and more are left")
         elif not results.failed and trial.ok:
             _Variant(explainer, results, trial, answers, seen).answer()
     first = results.passed[0].assignment.sizes
@@ -314,4 +314,4 @@ def _is_least(question: Question, answer: bool) -> bool:
 def _why_sampled(space: Space, written: Written, key: str) -> str:
     """The reason why a key was sampled: the program's line that read its number; empty if a library did."""
     file, line = next((at for name, at in space.pinned.items() if name in dims_of(written.terms[key])), ("", 0))
-    return f"its number is taken at line {line}" if file and is_users(file) else ""
+    return f"the program reads its number at line {line}" if file and is_users(file) else ""

@@ -32,7 +32,7 @@ class Cause(enum.Enum):
     TRIALS = "the search took all its trials"
     SECONDS = "the search took all its time"
     RECURSION = "its calls go deeper than Python's limit of recursion"
-    DOUBT = "what shows its failure could not be confirmed"
+    DOUBT = "its failure could not be shown without weft"
 
 
 class Edit(NamedTuple):

@@ -49,7 +49,7 @@ def shown(target: Target, trial: Trial, dims: Mapping[str, Any]) -> Shown:
         if strangers and (seen.ok or trial.violations[0].of_instances):
             return Shown(
                 findings_of(target, trial),
-                "only what instances and integers say of dims shows it, which jaxtyping does not bind",
+                "it shows only where instances and integers bind dims, as weft lets them and jaxtyping does not",
             )
         # jaxtyping sees another violation of this trial. Its author can see that one, so it is the one to tell.
         if strangers and by_weft:

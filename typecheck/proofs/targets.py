@@ -240,7 +240,7 @@ def _of_method(
 
     def prepare(builder: Builder) -> Call:
         if getattr(function, "__isabstractmethod__", False) or is_protocol(cls) or is_stub(written.function):
-            raise Unwritten(f"{function.__name__} is abstract: it is judged in the classes that bring it")
+            raise Unwritten(f"{function.__name__} is abstract: it is judged in the classes that implement it")
         record = make(builder)
         scope = Scope(values={"self": record})
         if _has_fields(cls):

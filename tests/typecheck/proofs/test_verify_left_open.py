@@ -42,7 +42,7 @@ class Holder(eqx.Module, Generic[T]):
 def test_a_type_variable_stands_for_a_tree(thing: Any):
     report = verify(thing)
     assert report.ok
-    assert report.proved or {*report.assumptions} == {"step returns something like what it is given first"}
+    assert report.proved or {*report.assumptions} == {"step returns a value like its first argument"}
 
 
 class Calls(eqx.Module, Generic[T]):
