@@ -29,6 +29,7 @@ from weft.typecheck.proofs.options import (
 )
 from weft.typecheck.proofs.preconditions import preconditions
 from weft.typecheck.proofs.rules import candidates, of_no_size
+from weft.typecheck.proofs.steps import Step, as_tried, is_out_of_hand
 from weft.typecheck.proofs.trial import Target, Trial, clashing_keys, run_trial
 from weft.typecheck.proofs.under_needs import Written, written_under
 from weft.typecheck.sizes.clauses import Answer
@@ -55,70 +56,6 @@ def _key(assignment: Assignment) -> tuple[object, ...]:
 
 # The most trials that end in an endless recursion, each of which may take as long as a hundred others.
 _MOST_ENDLESS = 3
-
-# Multiples of multiples: no program needs them, and a loop over such an axis would be written out.
-_LARGEST = 1 << 20
-
-
-def _is_out_of_hand(assignment: Assignment) -> bool:
-    return any(isinstance(size, int) and size > _LARGEST for size in assignment.sizes.values())
-
-
-class _Step:
-    """Chooses which failing trial, of those with one more need, the search goes on from.
-
-    Where a failure needs several things, each of them gets the program further, so the trial that got furthest is
-    preferred. A trial that fails on the same line with other sizes or another message is the next best: within one call
-    a library checks one thing after the other.
-
-    Attributes:
-        best: the trial that got furthest, if a trial got further than without its need.
-        joined: the first trial that joins the sizes that disagreed, and fails with other sizes.
-        elsewhere: the first trial that gets as far as before, and fails with a message that is new.
-        asked_last: the last questions of the failing trial, with their answers.
-        by_question: the need that was last read off a question.
-        asked: the first trial that gives a guard's last question the other answer, and fails at the same guard.
-    """
-
-    def __init__(self, trial: Trial, needs: Needs, complaints: set[str]):
-        self.trial, self.needs, self.complaints = trial, needs, complaints
-        self.best: tuple[Trial, Needs] | None = None
-        self.joined: tuple[Trial, Needs] | None = None
-        self.elsewhere: tuple[Trial, Needs] | None = None
-        self.by_question: Needs | None = None
-        self.asked_last: tuple[Answer, ...] = ()
-        self.asked: tuple[Trial, Needs] | None = None
-
-    def see(self, result: Trial, candidate: Needs) -> None:
-        """Compares a failing trial with the best ones so far."""
-        trial = self.trial
-        merges = len(candidate.merged) > len(self.needs.merged)
-        if merges and self.joined is None and result.progress >= trial.progress and result.spoken_of != trial.spoken_of:
-            self.joined = result, candidate
-        # With arrays of one shape a line may get as far as needing their numbers, where every trial ends.
-        ends = candidate.of_one_shape and needs_numbers(result)
-        reached = (trial if self.best is None else self.best[0]).progress
-        if result.progress > reached or (ends and result.progress == reached):
-            self.best = result, candidate
-        # A guard that asks two things of sizes (`n != m or n != k`) is met again once the first is so.
-        if self.asked is None and candidate is self.by_question and trial.guard and result.guard == trial.guard:
-            self.asked = result, candidate
-        if self.elsewhere is None and result.progress == trial.progress and result.complaint not in self.complaints:
-            self.elsewhere = result, candidate
-
-    @property
-    def chosen(self) -> tuple[Trial, Needs] | None:
-        return self.best or self.joined or self.elsewhere or self.asked
-
-
-def _as_tried(candidate: Needs, needs: Needs, pinned: frozenset[str]) -> Needs:
-    """Makes a size that was tried of an equation `n = 4` whose key's number the program took: `side * side = n`, where
-    `side` is computed from that number, says nothing of other sizes."""
-    new = [entry for entry in candidate.equal if entry not in needs.equal and entry[0] in pinned]
-    if not new:
-        return candidate
-    tried = tuple((key, (number,)) for key, number in new)
-    return dataclasses.replace(candidate, equal=needs.equal, among=(*candidate.among, *tried))
 
 
 class Explainer:
@@ -186,15 +123,17 @@ class Explainer:
         return {key for trial in self._known.values() for key in trial.assignment.sizes}
 
     def is_unmended(self, failing: Trial) -> bool:
-        """Whether a class fails in the place and words of an earlier class that neither options nor needs mended."""
+        """Whether a trial fails like an earlier one with another class, which neither options nor needs made hold."""
         return (failing.place, failing.complaint) in self.unmended
 
     def with_needs(self, trial: Trial, needs: Needs, deal: Deal) -> Trial:
-        """The trial with the same options and numbers of axes, at sizes dealt so that they meet the needs."""
+        """Runs the trial with its options and numbers of axes, at sizes of a deal that meet the needs."""
         return self.attempt(assignment_for(trial.assignment.sizes, needs, deal, trial.assignment))
 
-    def otherwise(self, base: Trial, but: frozenset[str] = frozenset()) -> Trial:
-        """The trial with other options, changed one by one as long as a guard or an open annotation is in the way.
+    def with_options_in_rounds(self, base: Trial, but: frozenset[str] = frozenset()) -> Trial:
+        """Changes options of a failing trial, one after another, while a guard or an open annotation ends each trial.
+
+        Example: with `mask` given a guard asks for `heads`, so the second round gives `heads` as well.
 
         Args:
             base: a trial that failed.
@@ -212,13 +151,23 @@ class Explainer:
         return base
 
     def _may_be_for_others(self, base: Trial) -> bool:
-        """Whether a member of a union may be meant for other code: for other classes that inherit a method, or for
-        other users of a record among the arguments."""
+        """Whether some member of a union may not be meant for the target.
+
+        The union may be there for other classes that inherit the method, or for other functions that take the record.
+        """
         places = [place.removeprefix("self.") for place in base.options.values if place.endswith(" type")]
         return not base.violations and any(self.target.inherited or "." in place for place in places)
 
     def with_other_options(self, base: Trial, but: frozenset[str] = frozenset()) -> Trial:
-        """The first trial with one or two other options that holds, else the one that gets furthest beyond a guard."""
+        """The first trial that holds with one option changed, or two; else the trial that gets furthest.
+
+        Example: a guard "give scale or offset" raises while neither is given; the trial with `scale` given is returned.
+
+        Args:
+            base: the failing trial.
+            but: places whose options stay as they are. If there are any, they hold a class that is being tried, and
+                options are then changed one at a time.
+        """
         others = options_left(base, but)
         pairs = [
             {**first, **second}
@@ -264,22 +213,25 @@ class Explainer:
     def explain(self, trial: Trial, needs: Needs, deal: Deal) -> Needs | None:
         """The needs under which a failing trial holds, or None where no needs explain it.
 
-        The search is greedy, since all pairs of needs would be too many: each need is added to those that got the
-        program further. `weaken` then drops what turned out to be needless.
+        The search is greedy, since all pairs of needs would be too many: it adds each need to those that got the
+        program further. `weaken` then drops needs that turn out to be needless.
         """
         outer, self.pending = self.pending, trial
         explanation = self._explained(trial, needs, deal)
         self.pending = outer  # left as it is where the budget ends the search
         return explanation
 
-    def _candidates(self, step: _Step) -> Iterator[Needs]:
-        """The needs with one more: read off the questions of the trial, and guesses where it read a size's number."""
+    def _candidates(self, step: Step) -> Iterator[Needs]:
+        """Yields the needs with one more: first those that the trial's questions show, then guesses.
+
+        Guesses are made only if the program read the number of a size, since such a size asks no questions.
+        """
         trial, needs, constants = step.trial, step.needs, self.target.constants
         yield from of_no_size(trial, needs, constants)
         asked, is_known, pinned = self.asked_last(trial)
         step.asked_last = tuple(asked.items())
         for candidate in preconditions(asked, trial, needs, constants):
-            step.by_question = _as_tried(candidate, needs, pinned)
+            step.by_question = as_tried(candidate, needs, pinned)
             yield step.by_question
         if not is_known and step.best is None:
             yield from candidates(trial, needs, constants, pinned, self._is_of_whole_sizes(trial, needs))
@@ -331,7 +283,10 @@ class Explainer:
         return asked, traced.place[:2] == trial.place[:2] and not pinned & {*(trial.spoken_of or pinned)}, pinned
 
     def _is_of_whole_sizes(self, trial: Trial, needs: Needs) -> bool:
-        """Whether an error is about the very sizes of two keys, and not by chance: half of 11 is 5, too."""
+        """Whether an error shows two sizes of keys that disagree, at other sizes as well.
+
+        At one assignment a number in an error may be a key's size by chance: half of 11 is 5, another key's size.
+        """
         keys = clashing_keys(trial)
         if not keys or trial.guard:
             return False
@@ -345,10 +300,10 @@ class Explainer:
         complaints = {trial.complaint}
         first = trial
         for _ in range(_DEPTH):
-            step = _Step(trial, needs, complaints)
-            # What asks for the numbers in an array asks for them at any size.
+            step = Step(trial, needs, complaints)
+            # A program that asks for the numbers in an array does so at any size.
             for candidate in () if needs_numbers(trial) else self._candidates(step):
-                if _is_out_of_hand(assignment_for(trial.assignment.sizes, candidate, deal, trial.assignment)):
+                if is_out_of_hand(assignment_for(trial.assignment.sizes, candidate, deal, trial.assignment)):
                     continue
                 try:
                     result = self.with_needs(trial, candidate, deal)
@@ -364,7 +319,7 @@ class Explainer:
                 step.see(result, candidate)
                 if result.error is None and not result.joins_dims and candidate.of_many_sizes:
                     self.ran_through = self.ran_through or result
-                # What ran to its end is past the guard, whatever is wrong with its result.
+                # A trial that ran to its end is past the guard, whatever is wrong with its result.
                 further = result.progress > trial.progress or result.error is None
                 if trial.guard not in ("", result.guard) and not candidate.merged and further:
                     self.past_guard = self.past_guard or (result, candidate)
@@ -379,7 +334,7 @@ class Explainer:
         return None
 
     def weaken(self, trial: Trial, needs: Needs, deal: Deal, first: Trial) -> Needs:
-        """The weakest needs that suffice: needless ones dropped, divisors made smaller, equations made orders."""
+        """Returns weaker needs that suffice: with fewer conditions, smaller divisors, or orders for equations."""
         for key, root in needs.merged:
             if root not in trial.assignment.sizes:
                 continue  # axes that arrays of more axes would have
@@ -406,8 +361,11 @@ class Explainer:
                     break
         return needs
 
-    def explain_apart(self, base: Trial) -> Needs | None:
-        """The needs under which a trial holds whose records do not share dims, if it fails about a name they share."""
+    def explain_with_names_per_record(self, base: Trial) -> Needs | None:
+        """The needs under which a trial holds if each record has dims of its own, or None.
+
+        It is tried only if the failure is about a name that several scopes use: two layers may each have a `width`.
+        """
         spoken_of = base.spoken_of or tuple(base.keys.scopes)
         if all(len(base.keys.scopes_of(key)) < 2 for key in spoken_of):
             return None
@@ -417,11 +375,11 @@ class Explainer:
             return None  # a failure about one size alone, such as an odd one, is not about names that records share
         return needs if trial.ok else self.explain(trial, needs, ascending)
 
-    def made_otherwise(self, base: Trial) -> tuple[Trial, Needs] | None:
-        """A trial that holds with records made by class methods or functions, and its needs.
+    def made_by_functions(self, base: Trial) -> tuple[Trial, Needs] | None:
+        """A trial that holds, with records that class methods or functions make, and its needs; None if there is none.
 
-        Annotations may not say what the fields of a record have in common; a function that returns the record knows. A
-        failure that says nothing of the contract anyhow, such as a guard's, is not worth the trials.
+        Annotations may not say what the fields of a record have in common, and a function that returns the record knows
+        it. Where the failure says nothing of the contract anyhow, as a guard's does, no trials are spent on this.
         """
         if beyond_annotations(self.furthest or base) is not None:
             return None
@@ -441,12 +399,12 @@ class Explainer:
                         queue.append(trial)
             return None
         finally:
-            # A failure is reported for records that their class makes, as readers make them.
+            # Readers make records by their class, so a failure is reported for such records.
             self.furthest, self.stuck, self.past_guard, self.unbuilt = noted
 
     def shrink(self, trial: Trial, needs: Needs) -> Trial:
-        """The same failure at the smallest sizes that still show it."""
-        # Twice, since a key that is a multiple of another can only shrink after that one.
+        """The trial at the smallest sizes at which the same failure remains."""
+        # Keys are gone through twice, since a multiple of another key can only shrink after that key.
         for key in (*trial.assignment.sizes, *trial.assignment.sizes):
             for size in (1, 2, 3, 4):
                 sizes = {**trial.assignment.sizes, key: size}

@@ -28,7 +28,7 @@ _MOST_JOINED, _MOST_TRIED = 4, 160
 
 
 def what_is_unsaid(explainer: Explainer, failures: Sequence[Trial], *, none_passed: bool) -> str | None:
-    """A sentence about the links between sizes that would mend all failures and that no annotation states, or None.
+    """Says which sizes have to be equal for all failing trials to hold, though no annotation says so; None if none do.
 
     Args:
         explainer: runs the trials.
@@ -48,20 +48,20 @@ def what_is_unsaid(explainer: Explainer, failures: Sequence[Trial], *, none_pass
 
 
 def _members_of_items(failed: Trial) -> list[str]:
-    """The collections whose items are members of a union, such as distributions of a mixture, in a trial that raised.
+    """The collections whose items are members of a union, in a trial that raised: the distributions of a mixture.
 
-    Which member each item has to be may depend on the item of another argument that goes with it.
+    The member that an item has to be may depend on an item of another argument.
     """
     return [] if failed.violations else [argument_of(one) for one in failed.options.values if one.endswith("] type")]
 
 
 def _links_of(explainer: Explainer, failed: Trial, shapes: tuple[frozenset[str], ...]) -> tuple[str, ...]:
-    """The equations of sizes that make a failing trial hold and that no annotation states, in words.
+    """The equations of sizes that make a failing trial hold, and no annotation states, in words: `features = width`.
 
-    The sizes of a result are promised, so they are linked to nothing if the result is the first thing that is wrong.
+    If the result is the first value that breaks its annotation, its sizes are promised, and are linked to nothing.
     """
     failed = _with_dots_of_one_axis(explainer, failed)
-    if (alone := _of_batches(explainer, failed)) is not None:
+    if (alone := _batch_shape_that_holds(explainer, failed)) is not None:
         return (alone,)
     target = explainer.target
     own = [violation for violation in failed.violations[:1] if violation.place[:2] == (target.file, target.line)]
@@ -105,7 +105,7 @@ def _with_dots_of_one_axis(explainer: Explainer, failed: Trial) -> Trial:
 
 
 def _with_needs(explainer: Explainer, trial: Trial, links: Needs) -> tuple[str, ...]:
-    """The links so far together with the needs under which the trial then holds, such as a divisor, in words."""
+    """The links so far and the needs under which the trial holds with them, in words: `d = width`, `2 divides d`."""
     if not links.merged or links.asked:
         return ()
     needs = explainer.explain(trial, links, ascending)
@@ -117,14 +117,18 @@ def _with_needs(explainer: Explainer, trial: Trial, links: Needs) -> tuple[str, 
     return (*dataclasses.replace(links, order=()).words(), *more)
 
 
-def _of_batches(explainer: Explainer, failed: Trial) -> str | None:
-    """What `*name`s and `...` have to be for a trial to hold, in words: no axes, or one shape for several of them.
+def _batch_shape_that_holds(explainer: Explainer, failed: Trial) -> str | None:
+    """Which batch axes make a failing trial hold, as the end of "it holds when ...".
 
-    Only a `*name` that only fields of records write may be of no axes: a record may be a batch for those who map over
-    it, while a function takes a single record.
+    A record whose fields are `"*batch n"` may be mapped over, and is then called without batch axes; and the shapes of
+    two `*name`s or `...` may be equal wherever the program is used. No annotation can say either, so both are tried:
+    `*batch is of 0 axes`, `*a and *b are of one shape`. A function's own `*name` is a promise, and keeps its axes.
     """
+    written = explainer.target.written
     of_records = [
-        key for key, rank in failed.ranks.items() if rank.axes and not rank.is_unnamed and _is_held(explainer, key)
+        key
+        for key, rank in failed.ranks.items()
+        if rank.axes and not rank.is_unnamed and f"*{key.rpartition('.')[2]}" not in written
     ]
     for keys in (*((key,) for key in of_records), tuple(of_records)):
         if keys and holds(explainer, failed, change_of(ranks=dict.fromkeys(keys, 0))):
@@ -132,12 +136,10 @@ def _of_batches(explainer: Explainer, failed: Trial) -> str | None:
             return f"{' and '.join(map(array_of, keys))} {verb} of {axes(0)}"
     every = tuple(failed.ranks)
     groups = [*itertools.islice(itertools.combinations(every, 2), _MOST_TRIED), *([every] if len(every) > 2 else [])]
-    alike = next((one for one in groups if holds(explainer, failed, _of_one_shape(one))), None)
-    return None if alike is None else f"{' and '.join(map(array_of, alike))} are of one shape"
-
-
-def _is_held(explainer: Explainer, key: str) -> bool:
-    return f"*{key.rpartition('.')[2]}" not in explainer.target.written
+    for keys in groups:
+        if holds(explainer, failed, _of_one_shape(keys)):
+            return f"{' and '.join(map(array_of, keys))} are of one shape"
+    return None
 
 
 def _of_one_shape(keys: Sequence[str]) -> Change:
@@ -191,5 +193,5 @@ class _Reader:
 
 
 def _is_counted(trial: Trial, number: int) -> bool:
-    """Whether a number may be a count: the number of items of a collection, or one more or less."""
+    """Whether a number may count items: it is the number of items of a collection, or one more or less."""
     return any(abs(count - number) < 2 for count in items_of(trial.assignment, trial.options.counts).values())

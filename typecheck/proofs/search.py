@@ -146,7 +146,7 @@ class Search(Explainer):
         records that do not share dims; records made by class methods or functions instead of their class.
         """
         self.pending = first = base
-        varied = self.otherwise(base)
+        varied = self.with_options_in_rounds(base)
         needs = Needs() if varied.ok else self.explain(varied, Needs(), ascending)
         if needs is not None:
             base = self._as_usual(base, varied, needs)
@@ -169,8 +169,8 @@ class Search(Explainer):
             if needs is None and base.error is None:
                 self.furthest = base
         if needs is None:
-            needs = self.explain_apart(base)
-        if needs is None and (made := self.made_otherwise(first)) is not None:
+            needs = self.explain_with_names_per_record(base)
+        if needs is None and (made := self.made_by_functions(first)) is not None:
             base, needs = made
             self.results.notes += self._chosen(base, needs)
         if needs is None:

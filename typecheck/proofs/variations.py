@@ -145,7 +145,7 @@ def with_option(explainer: Explainer, base: Trial, options: Mapping[str, int], n
         return fresh, needs
     first = fresh
     if of_class:
-        fresh = explainer.otherwise(fresh, frozenset(options))
+        fresh = explainer.with_options_in_rounds(fresh, frozenset(options))
     if fresh.ok:
         return fresh, needs
     further = explainer.explain(fresh, needs, ascending)
