@@ -1,4 +1,4 @@
-"""Which dims each axis of a value in a jaxpr consists of, and the reading of jaxprs that this takes.
+"""The axes of values in a jaxpr: which dims each axis consists of, and functions that read this off the jaxpr.
 
 An axis consists of *atoms*, outermost first: a dim is one atom, an axis that a reshape merged has several, and a part
 that a reshape split off a dim is an atom of its own.
@@ -20,7 +20,7 @@ Origin = Literal["given", "kept", "asked", "promoted"]
 
 @dataclass(frozen=True)
 class Axis:
-    """Origin axis of a value.
+    """One axis of a value.
 
     Attributes:
         atoms: the dims and parts of dims that the axis consists of, as (name, size), outermost first.
@@ -54,7 +54,7 @@ def crossings(first: Axes, second: Axes) -> Iterator[tuple[int, int]]:
 
 
 def nobody_asked(origin: Origin, other_origin: Origin) -> bool:
-    """Whether two axes of size 1 meet by accident: one added by promotion or by `None`, one that the value had."""
+    """Whether two axes of size 1 meet by accident: promotion or `None` added one of them, and a value had the other."""
     # `x[:, None] * x` pairs an axis asked for with a promoted one, `sq + sq.T` two that a reduction kept: both mean all
     # pairs. `x @ w - y[None]`, where `w` has one column, does not.
     ways = {origin, other_origin}
@@ -175,7 +175,7 @@ def declared_atoms(sizes: Mapping[str, int], products: Sequence[Sequence[str]]) 
 
 
 def orders(operand: Axes) -> Iterator[list[tuple[str, int]]]:
-    """The atoms of all axes in a row; those of a product with a square, such as `c*r*r`, in every order."""
+    """Yields the atoms of all axes in a row, once for each order of an axis that has equal atoms, such as `c*r*r`."""
     # `c*r*r` says how many channels a pixel shuffle takes and not which `r` is the outer one, so no order of them is
     # wrong.
     ways = [

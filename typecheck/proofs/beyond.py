@@ -32,7 +32,7 @@ _OF_KEYWORD = Refusal((TypeError,), ("got an unexpected keyword argument",))
 
 
 def beyond_annotations(trial: Trial) -> str | None:
-    """Why a failure says nothing of the contract; None if it does, as annotations settle what it depends on."""
+    """Why a failure shows nothing about the contract; None if annotations settle everything that it depends on."""
     reason = _beyond(trial)
     if reason is None and trial.unsaid.texts:  # another text may well do otherwise
         texts = ", ".join(sorted(trial.unsaid.texts))
@@ -88,7 +88,7 @@ def _is_not_here(trial: Trial) -> bool:
 
 
 def _was_not_imported(error: Exception | None) -> bool:
-    """Whether an attribute is read of a global that is None, as modules set where an import has failed."""
+    """Whether the program reads an attribute of a global that is None, as modules set it when an import has failed."""
     if not isinstance(error, AttributeError) or error.obj is not None:
         return False
     *_, (frame, line) = traceback.walk_tb(error.__traceback__)
@@ -161,7 +161,7 @@ _OF_NO_ARGUMENT: tuple[tuple[Callable[[Trial], bool], str], ...] = (
 
 
 def _of_open(trial: Trial) -> str | None:
-    """Why a violation says nothing of the contract: its annotation leaves a tree or a shape open; None if it does."""
+    """Why a violation shows nothing about the contract: an annotation leaves a tree or a shape open; else None."""
     first = trial.violations[0]
     trees = sorted(open_trees(trial))
     if trees and first.of_kind and first.where.startswith("argument") and first.of_tree:

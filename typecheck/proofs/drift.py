@@ -59,7 +59,7 @@ def _speaks_of(dtype: Any, jaxpr: Any) -> bool:
 def _lowered(
     prepare: Callable[[Builder], Call], sentences: list[str], low: Any, *, in_records: bool
 ) -> Callable[[Builder], Call]:
-    """The target's arguments in a low precision; its function then adds to `sentences` what drifts."""
+    """Makes the target's arguments in a low precision; its function then adds a sentence for each array that drifts."""
 
     def lowered(builder: Builder) -> Call:
         function, args, kwargs = prepare(builder)

@@ -108,7 +108,7 @@ class Lint:
                 )
 
     def fresh(self, aval: Any) -> Axes:
-        """The axes of a value of which only the sizes are known: by size, they are dims that annotations name."""
+        """The axes of a value of which only the sizes are known: an axis of size 7 is the dim whose size is 7."""
         return tuple(self._axis(size) for size in getattr(aval, "shape", ()))
 
     def _axis(self, size: int) -> Axis:
@@ -392,7 +392,7 @@ def _without(axes: Axes, gone: Collection[int]) -> Axes:
 def lint(
     trials: Iterable[tuple[Any, Mapping[str, int]]], own: frozenset[str], products: Sequence[Sequence[str]] = ()
 ) -> list[Warning_]:
-    """The warnings that every one of several traces shows.
+    """The warnings that all of several traces show.
 
     In one trace a size may happen to be a multiple of another and suggest a merge that is none; not in every trace.
 

@@ -110,7 +110,7 @@ def _last_line(statement: ast.stmt) -> int:
 
 
 def _asked(statement: ast.stmt, names: Mapping[str, Any]) -> set[bool | None]:
-    """The truth value of each number in a statement with which it does not raise; None where that is not known."""
+    """The truth values that numbers in a statement must have so that it does not raise; None where that is unknown."""
     guard = _guard_of(statement)
     if guard is not None:
         return _answers(*guard)
@@ -160,7 +160,7 @@ _DECIDING = ast.IfExp | ast.BoolOp | ast.Not | ast.NamedExpr | ast.Lambda | ast.
 
 
 def _answers(test: ast.expr, wanted: bool) -> set[bool | None]:
-    """The truth value of each number in a condition with which the condition is as wanted; None if not known."""
+    """The truth values that numbers in a condition must have so that the condition is `wanted`; None where unknown."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         return _answers(test.operand, not wanted)
     if isinstance(test, ast.BoolOp):

@@ -66,7 +66,7 @@ class _Reader:
     constants: frozenset[int]
 
     def read(self, question: Question, wanted: bool) -> Iterator[Needs]:
-        """The needs with this answer, in each form that a report may state."""
+        """The needs with the wanted answer to a question, in each form in which a report may state it."""
         terms = dict(question.terms)
         if question.is_order:
             if not self.trial.breaks_promise:
@@ -103,7 +103,7 @@ class _Reader:
             first, second = sorted(pair, key=lambda key: (not key.isidentifier(), order.index(key)))
             roots = closed(dict(self.needs.merged))
             pair = roots.get(second, second), roots.get(first, first)
-            if self._may_be_one(first, second) and pair[0] != pair[1]:
+            if self._may_be_equal(first, second) and pair[0] != pair[1]:
                 yield self.needs.plus(merged=pair)
         elif atoms and not self.trial.breaks_promise:
             exactly = len(terms) == 1 and atoms[0].op == "%" and len(atoms) == 1
@@ -124,7 +124,7 @@ class _Reader:
             yield self._clause(question, True)
 
     def _may_be(self, key: str, number: int) -> bool:
-        """Whether a size may have to be a certain number.
+        """Whether a precondition may fix a size to a number.
 
         A guard may ask for one, a size of an array outside of the program may be one, or a program that takes a record
         may write the number of the record's dim.
@@ -144,8 +144,8 @@ class _Reader:
         tied = of_records or (key in trial.keys.configured and trial.error is not None)
         return tied and number > 1 and trial.keys.originals.get(key, number) == number and not trial.breaks_promise
 
-    def _may_be_one(self, first: str, second: str) -> bool:
-        """Whether two keys may be the same size: dims of two records may, two names of one contract may not."""
+    def _may_be_equal(self, first: str, second: str) -> bool:
+        """Whether a precondition may make two keys equal: dims of two records, but not two names of one contract."""
         trial = self.trial
         # An integer that divides a size counts parts, as heads do, and is no size of data.
         parts = {factor for _, factor in self.needs.multiples} & (trial.keys.numbers | trial.keys.configured)
@@ -162,7 +162,10 @@ class _Reader:
     # ---- divisors and orders -------------------------------------------------------------------------------------
 
     def _divides(self, divisor: Terms, dividend: Terms) -> Iterator[Needs]:
-        """The needs with one polynomial dividing another; where both are products, with a factor divided."""
+        """The needs with the condition that `divisor` divides `dividend`, both polynomials: `2*h divides d`.
+
+        If both are products of dims, a factor of the dividend is enough: that `h` divides `d` also divides `t*d`.
+        """
         quotient: Monomial = next(iter(dividend), ())
         if len(dividend) == 1 == len(quotient) and isinstance(quotient[0], Atom) and quotient[0].op == "//":
             # `d // h` was only computed because `h` divides `d`. So 2 divides `d // h` where 2*h divides `d`.

@@ -222,7 +222,7 @@ def target_instead(target: Target, wrong: Sequence[Trial]) -> Target | None:
 
 
 def _missing_axis(failed: Iterable[Trial]) -> str | None:
-    """The named axis that a program needs, as one that is meant to run inside a `vmap` does."""
+    """The named axis that a program asks for: one with `jax.lax.psum(x, "i")` is meant to run inside of a transform."""
     errors = (str(trial.error) for trial in failed if isinstance(trial.error, NameError))
     axes = (error.partition(names.UNBOUND_AXIS)[2].partition(".")[0] for error in errors)
     return next(filter(str.isidentifier, axes), None)
@@ -278,7 +278,7 @@ def _undecided(target: Target, cause: Cause, reason: str, tried: tuple[Mapping[s
 
 
 def reason_beyond(search: Search, failed: Trial, *, none_passed: bool) -> str | None:
-    """Why a failure says nothing of the contract, as it depends on what annotations leave open; None if it does."""
+    """Why a failure shows nothing about the contract, since it depends on what annotations leave open; else None."""
     first, target = search.first, search.target
     wrong = next(iter(failed.violations), None)
     if wrong is not None and wrong.place[:2] == (target.file, target.line) and wrong.where.startswith("argument"):
@@ -300,9 +300,9 @@ def reason_beyond(search: Search, failed: Trial, *, none_passed: bool) -> str | 
 
 
 def _of_refused_classes(search: Search, failed: Trial) -> str | None:
-    """Why a failure for one concrete class of an abstract class says nothing: a guard refused another class. Or None.
+    """The reason not to judge a failure for one concrete class, if a guard refused another class; else None.
 
-    With arguments that pass the guard the program may hold for that other class, and one class suffices.
+    With arguments that pass the guard the program may hold for that other class, and one class that holds suffices.
     """
     for place, refused in search.refused.items() if not failed.violations else ():
         names, option = refused.options.classes.get(place, ()), failed.assignment.options.get(place, 0)

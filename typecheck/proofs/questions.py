@@ -41,7 +41,7 @@ _MOST, _MOST_TRACES = 60, 80
 
 @dataclass
 class Answers:
-    """The outcome of a program's questions, with what is left open.
+    """What trying both answers to a program's questions has shown.
 
     Attributes:
         free: the keys whose sizes were symbolic in every trace.
@@ -78,7 +78,7 @@ def answer(explainer: Explainer, results: Results) -> Answers:
 
 @dataclass
 class _Variant:
-    """One variant of a program, with options, classes and numbers of axes of its own."""
+    """Tries the questions of one variant of a program, which has options, classes and numbers of axes of its own."""
 
     explainer: Explainer
     results: Results
@@ -101,7 +101,7 @@ class _Variant:
             queue += self._new(further) if further is not None else ()
 
     def _first(self) -> Space | None:
-        """The space of a trace over symbolic sizes, in which keys whose number the program reads are plain numbers."""
+        """The space of a trace in which all sizes are symbolic, but for keys whose numbers the program reads."""
         sizes, plain = self.trial.assignment.sizes, set(self.explainer.dims)
         keys = [key for key in sizes if key not in plain]
         # Each round makes at least one more key a number, as what a trace asks after reading a number is valid for that
@@ -155,7 +155,7 @@ class _Variant:
         return False
 
     def _traced(self, numbers: Mapping[str, int]) -> tuple[Space, Trial | None, str]:
-        """The trace at some numbers of the free dims, or None, and its failure in one line."""
+        """Traces over symbolic sizes: the space, the trial (None without one), and its failure in one line."""
         self.answers.traces += 1
         space, traced = self.explainer.followed(self.trial, self.written, numbers)
         if isinstance(traced, Exception):
@@ -246,13 +246,13 @@ class _Variant:
             results.needs = results.needs.plus(least=(key, 2))
 
     def _holds_at_two(self, key: str, plain: Trial) -> bool:
-        """Whether a failure at size 1 is one of size 1 alone, as with a squeezed axis: the trial at size 2 holds."""
+        """Whether the trial holds at size 2, so that a failure is one of size 1 alone, as with a squeezed axis."""
         return key not in plain.assignment.sizes or self.explainer.attempt(changed(plain, sizes={key: 2})).ok
 
 
 @dataclass(frozen=True)
 class _Asked:
-    """A question of a trace, with what the trace asked around it.
+    """A question of a trace, with the questions that the trace asked before and after it.
 
     Attributes:
         numbers: the numbers of the free dims in that trace.
@@ -289,7 +289,7 @@ class _Asked:
 
 
 def _is_one(question: Question) -> str | None:
-    """The dim of a question that is true at size 1 and at no other size, such as `n = 1` or `n < 2`; else None."""
+    """The dim of a question that is true at size 1 alone, such as `n = 1` or `n < 2`; None for any other question."""
     if len(question.dims) != 1:
         return None
     (name,) = question.dims

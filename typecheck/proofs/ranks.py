@@ -99,7 +99,10 @@ def _of_ranks(explainer: Explainer, base: Trial, ranks: Mapping[str, int]) -> Tr
 
 
 def _speaks_of_axes(needs: Needs, key: str) -> bool:
-    """Whether needs are about single axes of an array of any number of axes, except that they equal another array's."""
+    """Whether a need names a single axis of an array that may have any number of axes: `x.shape[1] = 3`.
+
+    That an axis equals the same axis of another array is no such need.
+    """
     pairs = [*needs.multiples, *needs.equal, *needs.least, *((one, other) for one, other, _ in needs.order)]
     # The first axis of one is the first of another, however many they have.
     pairs += [pair for pair in needs.merged if len({axis.partition("....")[2] or axis for axis in pair}) > 1]

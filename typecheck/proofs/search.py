@@ -96,7 +96,7 @@ class Search(Explainer):
         return (base, Needs()) if started is None else (self.with_needs(*started, ascending), started[1])
 
     def run(self) -> Outcome:
-        """Runs the whole search, once.
+        """Runs the whole search; a `Search` is for one run.
 
         Raises:
             Unbuildable: if the arguments cannot be built.
@@ -182,7 +182,10 @@ class Search(Explainer):
         return base, needs
 
     def _blamed(self, nearest: Trial) -> Trial:
-        """The failure to report, of those that no needs explain: preferably one that is left once needs are met."""
+        """The failing trial to report, of those that no needs explain.
+
+        If needs got a trial further before it failed, that trial is reported: its error is one that no need mends.
+        """
         further = self.furthest
         # But a trial with joined sizes, or with records that do not share dims, is no trial of what annotations say.
         blamed = nearest if further is None or further.joins_dims or further.assignment.apart else further
@@ -191,7 +194,7 @@ class Search(Explainer):
         return blamed
 
     def _as_usual(self, base: Trial, varied: Trial, needs: Needs) -> Trial:
-        """The trial with the usual options, if the needs of a trial with other options suffice for it, too."""
+        """The trial with the usual options if it holds under the needs that `varied` has, else `varied`."""
         if varied is not base and needs != Needs():
             with contextlib.suppress(Unbuildable):
                 usual = self.with_needs(base, needs, ascending)
@@ -236,7 +239,10 @@ class Search(Explainer):
         ]
 
     def _not_both(self, base: Trial, omitted: str, needs: Needs) -> str | None:
-        """The condition, in words, that two arguments exclude each other, if a trial holds only without one."""
+        """Says that two arguments exclude each other, if a trial holds only with one of them left out; else None.
+
+        Example: "exactly one of mean and points is given".
+        """
 
         def fails(*supplied: str) -> Trial | None:
             """The trial with only these of the two arguments given, if it fails."""

@@ -128,7 +128,7 @@ def written_under(needs: Needs, sizes: Mapping[str, int], plain: Collection[str]
 
 
 def _multiple_of_both(first: Terms, second: Terms) -> Terms:
-    """A multiple of both polynomials: the polynomial that the other divides, or else their product."""
+    """A multiple of two polynomials: the larger one if the other divides it, else their product."""
     if not polynomials.divided(first, second)[1]:
         return first
     return second if not polynomials.divided(second, first)[1] else product(first, second)

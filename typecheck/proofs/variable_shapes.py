@@ -20,7 +20,7 @@ Shapes = Mapping[str, tuple[str, Any]]
 
 
 def shapes_of(args: tuple[Any, ...], names: Mapping[str, Any]) -> Shapes:
-    """The shape and dtype of each variable among the arguments that is not to grow, with its kind, by path."""
+    """For each variable among the arguments whose shape must not change, by path: its kind and name, and its aval."""
     shapes: dict[str, tuple[str, Any]] = {}
     for path, owner in objects_in({**dict(enumerate(args)), **names}):
         layer = layer_of(type(owner))

@@ -75,7 +75,7 @@ def vary_classes(explainer: Explainer, results: Results) -> None:
 
 
 def _further_options(base: Trial, trial: Trial, place: str) -> str:
-    """The further options that a trial had to change to hold with another class, in brackets."""
+    """The options besides the class that a trial changed to hold with that class, in brackets: ` (mask is given)`."""
     usual = base.assignment.options
     differing = {
         place_there: n
@@ -87,7 +87,10 @@ def _further_options(base: Trial, trial: Trial, place: str) -> str:
 
 
 def vary_options(explainer: Explainer, results: Results) -> None:
-    """Tries each option once, with everything else as in a trial that held."""
+    """Tries each option once, with all other options as in a trial that held, and notes those that are conditions.
+
+    A failing option is a failure of the program, unless a guard refuses it or annotations cannot say what goes with it.
+    """
     base = results.passed[0]
     seen: set[str] = set(results.settled)
     queue = [base]
@@ -159,7 +162,7 @@ def with_option(explainer: Explainer, base: Trial, options: Mapping[str, int], n
 
 
 def _is_for_others(explainer: Explainer, trial: Trial, place: str) -> bool:
-    """Whether a failing member of a union, or a field left at its default, may be meant for other code than the target.
+    """Whether a failing option may be there for other code: a member of a union, or a field left at its default.
 
     A record's class writes its unions for all users, and a base class those of its methods for all subclasses. Which
     members a single function, or subclass, takes is written nowhere. A wrong result of the target itself is wrong for
@@ -175,7 +178,7 @@ def _is_for_others(explainer: Explainer, trial: Trial, place: str) -> bool:
 
 
 def _suits(explainer: Explainer, results: Results, needs: Needs) -> bool:
-    """Whether all variants that held so far hold under the needs, too, since a report states needs for all of them."""
+    """Whether all variants that held so far also hold under new needs: a report states one set of needs for all."""
     if needs == results.needs:
         return True
     variants = {tuple(trial.assignment.options.items()): trial for trial in reversed(results.passed)}
@@ -186,7 +189,7 @@ def _suits(explainer: Explainer, results: Results, needs: Needs) -> bool:
 
 
 def _is_open(trial: Trial) -> bool:
-    """Whether a failure depends on what annotations leave open: with another choice the option may hold."""
+    """Whether an error depends on something that annotations leave open, so that another choice of it may hold."""
     return not trial.violations and beyond_annotations(trial) is not None
 
 
@@ -221,11 +224,11 @@ def _where_there_is_none(explainer: Explainer, failing: Trial, place: str) -> st
 
 
 def _helped(explainer: Explainer, base: Trial, place: str, option: int, needs: Needs) -> bool:
-    """Whether an option that fails alone holds with another option, or a record's field with another number of axes."""
+    """Whether an option that fails alone holds with another option, or a field's with another number of axes."""
     ranks = (change_of(ranks={key: rank}) for key, usual in base.ranks.items() for rank in (1, 2) if rank != usual.axes)
     if "." in place and goes_with(explainer, base, change_of(options={place: option}), ranks):
         return True
-    for options in _options_beside(explainer, base, {place: option}):
+    for options in _options_together(explainer, base, {place: option}):
         with contextlib.suppress(Unbuildable):
             if with_option(explainer, base, options, needs)[0].ok:
                 return True
@@ -237,7 +240,7 @@ def options_of_fields(base: Trial) -> Iterator[Change]:
     return (change_of(options={place: 1}) for place in base.options.counts if "." in place)
 
 
-def _options_beside(explainer: Explainer, base: Trial, options: Mapping[str, int]) -> Iterator[dict[str, int]]:
+def _options_together(explainer: Explainer, base: Trial, options: Mapping[str, int]) -> Iterator[dict[str, int]]:
     """Options that fail alone, together with each further option that changes the failure.
 
     If the two fail as the further option alone does, or earlier than the first options, the further option is at fault,

@@ -19,7 +19,7 @@ from weft.core.callers import Owner, owner_of
 
 @cached_by("nothing", most=1)
 def _targets() -> tuple[str, ...]:
-    """The folders on the path into which `pip install --target` has put packages, known by the metadata it leaves."""
+    """The folders on the path into which `pip install --target` has put packages; each holds their `*.dist-info`."""
     folders = [Path(folder) for folder in sys.path if folder]
     return tuple(f"{folder}/" for folder in folders if next(folder.glob("*.dist-info"), None) is not None)
 
