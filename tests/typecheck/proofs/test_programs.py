@@ -153,7 +153,7 @@ def test_what_users_call_is_seen_with_the_dims_that_weft_binds():
 def test_what_an_installed_package_calls_is_seen_as_jaxtyping_would():
     report = verify(spectrum)
     assert report.verdict.name == "UNDECIDED"
-    assert "which jaxtyping does not bind" in str(report)
+    assert "as weft lets them and jaxtyping does not" in str(report)
     assert verify(gram).verdict.name == "FAILS"
 
 

@@ -81,7 +81,7 @@ def test_the_sizes_that_are_tried_are_distinct_and_those_that_are_given_stay():
 def test_a_failure_is_shown_at_the_smallest_sizes():
     search = Search(target(lambda x, y: x + y, "n", "m"), {}, USUAL)
     (failure,) = search.run().failed
-    small = search.shrink(failure, search.found.needs)
+    small = search.shrink(failure, search.results.needs)
     assert sorted(small.assignment.sizes.values()) == [2, 3]
 
 
@@ -96,7 +96,7 @@ def test_equal_trials_are_run_once():
     runs: list[None] = []
     search = Search(target(lambda x: runs.append(None) or x * 2, "n"), {}, USUAL)
     search.run()
-    search.attempt(search.found.passed[0].assignment)
+    search.attempt(search.results.passed[0].assignment)
     count = len(runs)
-    search.attempt(search.found.passed[0].assignment)
+    search.attempt(search.results.passed[0].assignment)
     assert len(runs) == count
