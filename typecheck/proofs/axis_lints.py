@@ -43,10 +43,10 @@ Axes = tuple[Axis, ...]
 
 
 def crossings(first: Axes, second: Axes) -> Iterator[tuple[int, int]]:
-    """Pairs of axes (i, j) of the same dim, where only the left operand varies along i and only the right along j."""
+    """Pairs of axes (i, j) of the same dim, where only the first operand varies along i and only the second along j."""
     for i, (a, b) in enumerate(zip(first, second, strict=True)):
         for j, (c, d) in enumerate(zip(first, second, strict=True)):
-            # `(b, 1) - (b,)`: only the left operand varies along axis 0, only the right along axis 1, and both are `b`.
+            # `(b, 1) - (b,)`: only the first varies along axis 0, only the second along axis 1, and both axes are `b`.
             # Axes whose name is empty are of arrays without a shape, of which nothing is known.
             varies = i != j and a.real and a.atoms and not (b.real and b.atoms)
             if varies and d.real and d.atoms and not (c.real and c.atoms) and a.atoms == d.atoms and a.atoms[0][0]:

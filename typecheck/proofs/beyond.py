@@ -36,8 +36,8 @@ def beyond_annotations(trial: Trial) -> str | None:
     reason = _beyond(trial)
     if reason is None and trial.unsaid.texts:  # another text may well do otherwise
         texts = ", ".join(sorted(trial.unsaid.texts))
-        which = "neither the annotation nor the body says which text it may be"
-        return f"{texts}: {which} ({_said(trial)}); pass it in `args`"
+        unknown = "neither the annotation nor the body says which text it may be"
+        return f"{texts}: {unknown} ({_said(trial)}); pass it in `args`"
     return reason
 
 
@@ -110,7 +110,7 @@ def _refuses_a_choice(trial: Trial) -> bool:
     if is_users(trial.error_at[0]):
         return False
     said, cls = first_line(trial.error), type(trial.error)
-    # Libraries have classes of their own for that.
+    # Libraries derive classes of their own from ValueError for such refusals.
     of_value = not trial.guard and (cls is ValueError or (cls.__module__ != "builtins" and issubclass(cls, ValueError)))
     of_library = is_refused_by_library(trial.error) or is_of_jax(trial.error)
     return of_value and of_library and bool(said) and not says(said.lower(), SHAPES_OR_DTYPES)

@@ -32,7 +32,7 @@ from weft.typecheck.proofs.variable_shapes import shapes_of
 
 
 def drifts(target: Target, trial: Trial, dims: Mapping[str, Any]) -> list[str]:
-    """A sentence for each array that leaves a trial, which holds, with another dtype than it entered with."""
+    """Sentences about the arrays of a state that a program returns with another dtype than they had before the call."""
     lows = (jnp.bfloat16, jnp.float16) if _speaks_of(jnp.bfloat16, trial.jaxpr.jaxpr) else (jnp.bfloat16,)
     for low, in_records in itertools.product(lows, (True, False)):
         sentences: list[str] = []
@@ -67,7 +67,7 @@ def _lowered(
         def noting(*args: Any, **kwargs: Any) -> Any:
             before = list(_records((args, kwargs)))
             dtypes = [_dtypes(record_before) for record_before in before]
-            boxes = _boxes(args, kwargs)
+            variables = _dtypes_of_variables(args, kwargs)
             out = function(*args, **kwargs)
             for record, old in zip(before, dtypes, strict=True):
                 successors = [_dtypes(successor) for successor in _of_class(out, type(record))]
@@ -77,7 +77,7 @@ def _lowered(
                     sentences.extend(
                         sentence for new in successors for sentence in _changes(type(record).__name__, old, new)
                     )
-            sentences.extend(_changes("", boxes, _boxes(args, kwargs)))
+            sentences.extend(_changes("", variables, _dtypes_of_variables(args, kwargs)))
             return out
 
         return noting, *_cast((args, kwargs), low, in_records=in_records)
@@ -120,8 +120,8 @@ def _dtypes(record: Any) -> dict[str, Any]:
     return {jax.tree_util.keystr(path).lstrip("."): leaf.dtype for path, leaf in leaves if is_array(leaf)}
 
 
-def _boxes(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The dtypes of the variables in objects of the program's own classes; a library answers for its own layers."""
+def _dtypes_of_variables(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The dtypes of the variables in objects of the program's own classes: a user can mend no layer of a library."""
     inside = objects.objects_in({**dict(enumerate(args)), **kwargs})
     own = {path for path, inner in inside if not objects.is_library(type(inner))}
     shapes = shapes_of(args, kwargs)

@@ -23,9 +23,9 @@ from weft.typecheck.proofs.options import (
     asks_for_dtype,
     is_class,
     leaves_kinds_open,
-    makers_left,
-    options_left,
     unpacks_items,
+    untried_makers,
+    untried_options,
 )
 from weft.typecheck.proofs.preconditions import preconditions
 from weft.typecheck.proofs.rules import candidates, of_no_size
@@ -168,7 +168,7 @@ class Explainer:
             but: places whose options stay as they are. If there are any, they hold a class that is being tried, and
                 options are then changed one at a time.
         """
-        others = options_left(base, but)
+        others = untried_options(base, but)
         pairs = [
             {**first, **second}
             for n, first in enumerate(others)
@@ -218,7 +218,7 @@ class Explainer:
         """
         outer, self.pending = self.pending, trial
         explanation = self._explained(trial, needs, deal)
-        self.pending = outer  # left as it is where the budget ends the search
+        self.pending = outer  # if the budget ends the search here, `pending` stays the trial to report
         return explanation
 
     def _candidates(self, step: Step) -> Iterator[Needs]:
@@ -337,12 +337,12 @@ class Explainer:
         """Returns weaker needs that suffice: with fewer conditions, smaller divisors, or orders for equations."""
         for key, root in needs.merged:
             if root not in trial.assignment.sizes:
-                continue  # axes that arrays of more axes would have
+                continue  # a need of shapes also joins axes that the arrays of this trial do not have
             unjoined = needs.without(merged=(key, root))
             weaker = [unjoined.plus(order=pair) for pair in ((key, root, 1), (root, key, 1))]
             weaker += [unjoined.plus(multiples=pair) for pair in ((key, root), (root, key))]
             for candidate in weaker:
-                # Of the first trial, in which the two still have sizes of their own.
+                # The first trial is tried, since it has sizes of its own for both keys.
                 if all(self.with_needs(first, candidate, each).ok for each in (deal, *DEALS)):
                     needs = candidate
                     break
@@ -388,7 +388,7 @@ class Explainer:
         try:
             while queue and tried < _MOST_MAKERS:
                 current = queue.pop(0)
-                for options in makers_left(current):
+                for options in untried_makers(current):
                     tried += 1
                     options = {**current.assignment.options, **options}
                     with contextlib.suppress(Unbuildable):

@@ -48,10 +48,10 @@ def is_refused_by_library(error: Exception | None) -> bool:
 
 
 def is_packages(file: str, own: frozenset[str]) -> bool:
-    """Whether a file is one of `own` or of the same packages; a virtual environment inside a package does not count."""
+    """Whether a file is one of `own`, or lies in the same package and in no virtual environment inside of it."""
     if file in own:
         return True
-    # A package that is installed itself may be under proof: then only an environment below it is another's.
+    # Every file of a package that is itself installed lies in an environment, so there that says nothing.
     return any(file.startswith(top) and (is_installed(top) or not is_installed(file)) for top in _packages(own))
 
 
@@ -68,7 +68,7 @@ def _packages(own: frozenset[str]) -> tuple[str, ...]:
 
 
 def _condition(file: str, line: int, text: str) -> str:
-    """The guard's text: its statement, or the `if` on the line before, which says what is refused."""
+    """The text by which a report shows a guard: its line, or of a bare `raise` the `if` on the line before."""
     if not text.startswith("raise"):
         return text
     before = linecache.getline(file, line - 1).strip()

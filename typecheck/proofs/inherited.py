@@ -22,13 +22,10 @@ def as_narrowed(parameter: Parameter, method: str, cls: type) -> Parameter:
     """
     if method in vars(cls):
         return parameter
-    # Under the transforms around it, too: a method that `jit` has made is no function.
-    own = (inspect.unwrap(member) for member in vars(cls).values() if callable(member))
-    for function in (
-        function_of_class
-        for function_of_class in own
-        if inspect.isfunction(function_of_class) and _is_overriding(function_of_class, cls)
-    ):
+    for member in vars(cls).values():
+        function = inspect.unwrap(member) if callable(member) else None  # a method under `jit` is no function
+        if not inspect.isfunction(function) or not _is_overriding(function, cls):
+            continue
         with contextlib.suppress(AnnotationError):  # reported where that method itself is judged
             for narrower in signature_of(function, cls).parameters:
                 if narrower.name == parameter.name and _is_narrower(narrower.annotation, parameter.annotation):

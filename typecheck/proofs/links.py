@@ -106,7 +106,7 @@ def _with_dots_of_one_axis(explainer: Explainer, failed: Trial) -> Trial:
 
 def _with_needs(explainer: Explainer, trial: Trial, links: Needs) -> tuple[str, ...]:
     """The links so far and the needs under which the trial holds with them, in words: `d = width`, `2 divides d`."""
-    if not links.merged or links.asked:
+    if not links.merged or links.asked:  # needs alone are no link, and clauses are not met by dealing sizes
         return ()
     needs = explainer.explain(trial, links, ascending)
     if needs is None:

@@ -343,7 +343,7 @@ class Lint:
                 Warning_(
                     "memory-order",
                     f"reshape of {self._show(operand)} to {self._show(result)} cuts across the axes in memory order; "
-                    f"transpose first so that what is merged lies side by side",
+                    f"transpose first, so that the axes to merge are adjacent",
                     *self._line(eqn),
                 )
             )

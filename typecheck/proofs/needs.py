@@ -193,7 +193,7 @@ _OF_VARIADIC = re.compile(r"(?<![\w.\]])([A-Za-z_]\w*)\.(\d+)(?![\w.])")
 
 
 def spelled(text: str) -> str:
-    """A text with the keys of nameless axes written as code would (`x.shape[1]`), and a `*name`'s as annotations would.
+    """Rewrites the keys of axes in a text as a reader would: nameless ones as code, those of a `*name` as annotations.
 
     >>> spelled("4 divides x[1].0"), spelled("x....1 = 3"), spelled("k = batch.0")
     ('4 divides x.shape[1]', 'x.shape[1] = 3', 'k = *batch[0]')

@@ -171,7 +171,7 @@ def is_class(place: str) -> bool:
 _MOST_OF_ONE = 4
 
 
-def makers_left(trial: Trial) -> Iterator[dict[str, int]]:
+def untried_makers(trial: Trial) -> Iterator[dict[str, int]]:
     """For each record that its class has made, each class method or function that could make it instead."""
     for place, makers in trial.options.makers.items():
         if not trial.assignment.options.get(f"{place} made"):
@@ -206,7 +206,7 @@ def _classes_alike(trial: Trial) -> Iterator[dict[str, int]]:
             yield from (dict.fromkeys(alike, option) for option in range(1, min(len(classes), _MOST_TOGETHER)))
 
 
-def options_left(trial: Trial, but: frozenset[str]) -> list[dict[str, int]]:
+def untried_options(trial: Trial, but: frozenset[str]) -> list[dict[str, int]]:
     """Each other option that a trial could take, except at the places in `but`; the likeliest to help first."""
     open_places = (place for place in trial.options.counts if place not in but)
     places = [place for place in open_places if not place.endswith(" dtype") or speaks_of_kinds(trial)]

@@ -107,8 +107,8 @@ def _lines(
 def _module_of(file: str) -> str:
     """The name of the module that was loaded from a file; empty if there is none."""
     for name, module in [*sys.modules.items()]:
-        # By `__dict__`: an entry of `sys.modules` may be None, or a lazy module that loads itself at any other
-        # attribute.
+        # `__dict__` is read, since an entry of `sys.modules` may be None, or a lazy module that loads itself when any
+        # other attribute is read.
         if (getattr(module, "__dict__", None) or {}).get("__file__") == file and name != "__main__":
             return name
     return ""

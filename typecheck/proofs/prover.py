@@ -288,7 +288,8 @@ def reason_beyond(search: Search, failed: Trial, *, none_passed: bool) -> str | 
     if wrong is not None and wrong.of_subclass and target.inherited:
         # As the base class of all games takes any state, and a game a state of its own.
         refused = f"{wrong.where}: {wrong.message}"
-        return f"the inherited method allows what this class does not take ({refused}); pass it in `args`"
+        reason = "the method is inherited, and this class does not take all that its base class allows"
+        return f"{reason} ({refused}); pass it in `args`"
     if none_passed and first is not None and first.unsaid.results:
         return beyond_annotations(first)  # with other options the program fails before it calls that callable
     reason = beyond_annotations(failed) or (

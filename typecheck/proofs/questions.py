@@ -97,7 +97,7 @@ class _Variant:
             if len(self.seen) > _MOST or self.answers.traces >= _MOST_TRACES:
                 self.answers.open.setdefault(asked.words(self.written))
                 continue
-            further = self._otherwise(asked)
+            further = self._try_other_answer(asked)
             queue += self._new(further) if further is not None else ()
 
     def _first(self) -> Space | None:
@@ -182,8 +182,8 @@ class _Variant:
             before.append((question, answered))
             way += [(question, answered)] if own else ()
 
-    def _otherwise(self, asked: _Asked) -> Space | None:
-        """The space of a trace in which a question has the other answer; None if no such trace holds.
+    def _try_other_answer(self, asked: _Asked) -> Space | None:
+        """Traces the program at sizes at which a question has the other answer; returns the space if that trace holds.
 
         If the program refuses all sizes with the other answer, or none of them leaves earlier questions their answers,
         the question has one answer only. If no sizes with the other answer are found at all, it stays open.

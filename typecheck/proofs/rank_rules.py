@@ -41,7 +41,7 @@ _MOST_DOTS = 3
 
 
 def same_shapes(trial: Trial, needs: Needs, suspects: Suspects) -> Iterator[Needs]:
-    """The needs with all arrays whose annotations give no shape of the same shape, or the same number of axes."""
+    """The needs that all arrays without a shape in their annotations have one shape, or one number of axes."""
     keys = [key for key in trial.keys.unnamed if key in suspects.sizes]
     names = dict.fromkeys(key.rpartition(".")[0] for key in keys)
     open_ranks = {key: rank.axes for key, rank in trial.ranks.items() if rank.is_unnamed}
@@ -61,7 +61,7 @@ def same_shapes(trial: Trial, needs: Needs, suspects: Suspects) -> Iterator[Need
 
 
 def same_dots(trial: Trial, needs: Needs, suspects: Suspects) -> Iterator[Needs]:
-    """The needs with the `...` of two arrays, or of all, of the same shape.
+    """The needs that the `...` of two arrays, or of all arrays, stand for the same axes.
 
     A `...` binds nothing, but the author of `"batch ... d"`, written twice, may mean the same axes.
     """
@@ -73,8 +73,11 @@ def same_dots(trial: Trial, needs: Needs, suspects: Suspects) -> Iterator[Needs]
 
 
 def ranks_needed(trial: Trial, needs: Needs, suspects: Suspects) -> Iterator[Needs]:
-    # A name such as `*batch` promises any number of axes. Only a guard, an array without a shape, or a record that
-    # writes the name for other users may ask for a certain number.
+    """The needs that a `*name`, a `...` or an array without a shape has another number of axes.
+
+    A name such as `*batch` promises any number of axes. Only a guard, an array without a shape, or a record that writes
+    the name for other users may ask for a certain number.
+    """
     for key, (rank, is_unnamed, of_record) in trial.ranks.items():
         if key in dict(needs.ranks) or not (is_unnamed or trial.guard or of_record):
             continue
@@ -82,12 +85,12 @@ def ranks_needed(trial: Trial, needs: Needs, suspects: Suspects) -> Iterator[Nee
         ranks = sorted(_RANKS) if of_record else _RANKS
         # The author of a `...` expects axes there, so no axes at all are tried only if a guard asks for them.
         needless = 0 if key.endswith("]") and not trial.guard else rank
-        others = (one for one in (*ranks, *_told(trial, rank)) if one not in (rank, needless))
+        others = (one for one in (*ranks, *_rank_of_error(trial, rank)) if one not in (rank, needless))
         yield from (needs.plus(ranks=(key, other)) for other in others)
 
 
-def _told(trial: Trial, rank: int) -> Iterator[int]:
-    """The number of axes that an array needs, where JAX's error names two numbers of axes that do not agree."""
+def _rank_of_error(trial: Trial, rank: int) -> Iterator[int]:
+    """The number of axes that an array needs according to JAX's error, if it names two numbers that disagree."""
     ranks = numbers_in(str(trial.error).partition(names.UNLIKE_RANKS)[2])[:2] if is_of_jax(trial.error) else []
     more = max(ranks) - min(ranks) if ranks else 0
     if more and rank + more not in _RANKS:

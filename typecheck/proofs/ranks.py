@@ -25,12 +25,13 @@ def vary_ranks(explainer: Explainer, results: Results) -> None:
         if any(one == key for one, _ in results.needs.ranks):
             continue
         if is_unnamed and _speaks_of_axes(results.needs, key):
-            results.needs = results.needs.plus(ranks=(key, rank))  # its needs name axes by number, as of this many axes
+            # The needs name axes of this array by number, which has a meaning for this many axes alone.
+            results.needs = results.needs.plus(ranks=(key, rank))
             continue
         notes = _other_ranks(explainer, results, key)
         if notes:
             alone[key] = notes
-    # Two arrays without a shape that are added may have any number of axes, but the same: one alone always fails.
+    # Two arrays without a shape that are added need the same number of axes, so another number for one of them fails.
     together = [key for key in alone if len(alone[key]) > 1 and base.ranks[key][:2] == (2, True)]
     if len(together) > 1:
         with contextlib.suppress(Unbuildable):
@@ -104,6 +105,6 @@ def _speaks_of_axes(needs: Needs, key: str) -> bool:
     That an axis equals the same axis of another array is no such need.
     """
     pairs = [*needs.multiples, *needs.equal, *needs.least, *((one, other) for one, other, _ in needs.order)]
-    # The first axis of one is the first of another, however many they have.
+    # A need that `x.shape[0] = y.shape[0]` has a meaning for any number of axes.
     pairs += [pair for pair in needs.merged if len({axis.partition("....")[2] or axis for axis in pair}) > 1]
     return any(isinstance(part, str) and part.startswith(f"{key}.") for pair in pairs for part in pair)

@@ -25,14 +25,14 @@ from weft.typecheck.proofs.wording import UNPAIRED, numbers_in, says
 def candidates(
     trial: Trial, needs: Needs, constants: frozenset[int], pinned: frozenset[str], whole: bool
 ) -> Iterator[Needs]:
-    """The needs with one more that might explain a failure, the likeliest first: about the sizes that it mentions.
+    """Yields the needs with one more, the likeliest to explain a failure first: needs of the sizes that it mentions.
 
     Args:
         trial: the failing trial.
         needs: the needs under which it failed.
         constants: sizes that the program is tied to from outside.
         pinned: keys whose numbers the program read.
-        whole: whether two sizes of keys disagree, whichever sizes are dealt, and not parts or multiples of sizes.
+        whole: whether the error shows two sizes of keys that disagree, and shows the same keys at other sizes.
     """
     suspects = suspects_of(trial, constants)
     of_ranks = (
@@ -71,10 +71,10 @@ def _merges(trial: Trial, needs: Needs, suspects: Suspects) -> Iterator[Needs]:
 
 
 def _as_recorded(trial: Trial, needs: Needs, suspects: Suspects) -> Iterator[Needs]:
-    """The needs with two dims of a record equal that were equal in a recorded call, as its configuration may require.
+    """The needs with two dims of a record equal, if they were equal in the instance that is generalised.
 
-    An operator that is tagged as symmetric is square, whatever the annotation of its matrix says. The library that
-    defines such records refuses others itself, so only its own errors count, and none of JAX's about shapes.
+    A record's configuration may require it: an operator that is tagged as symmetric is square, whatever the annotation
+    of its matrix says. The library that defines the record then raises, so only a library's own errors count.
     """
     if trial.error is None or trial.violations or not _is_of_a_library(trial.error):
         return

@@ -271,8 +271,7 @@ def _bind_computed(builder: Builder, record: Any, signature: Signature, scope: S
         if isinstance(inspect.getattr_static(type(record), name, None), property | functools.cached_property):
             with contextlib.suppress(Exception):  # whatever it computes
                 size = getattr(record, name)
-                # Integers of fields give dims their sizes elsewhere; many models tell their number of states by a
-                # property.
+                # Many models have a property for their number of states; integers of fields bind dims elsewhere.
                 if isinstance(size, int) and not isinstance(size, bool) and size > 0:
                     scope.bound[name] = size
                     builder.used(size, scope)

@@ -196,8 +196,7 @@ def _is_open(trial: Trial) -> bool:
 def _left_out_together(explainer: Explainer, base: Trial, failing: Trial, place: str, needs: Needs) -> Trial | None:
     """The trial that leaves out an argument together with the arguments that share a dim with it, if it holds.
 
-    Ending out alone, the argument is replaced by a default whose size differs from the size of the others. Points, with
-    their mean and covariance, are such a group.
+    If a call leaves out the points alone, and gives their mean and covariance, the default points have another size.
     """
     spoken_of = {key.rpartition(".")[2] for key in failing.spoken_of}
     own = base.options.optional.get(place, frozenset()) & spoken_of
@@ -241,10 +240,9 @@ def options_of_fields(base: Trial) -> Iterator[Change]:
 
 
 def _options_together(explainer: Explainer, base: Trial, options: Mapping[str, int]) -> Iterator[dict[str, int]]:
-    """Options that fail alone, together with each further option that changes the failure.
+    """Yields options that fail alone, together with each further option that changes the failure.
 
-    If the two fail as the further option alone does, or earlier than the first options, the further option is at fault,
-    and it is tried by itself.
+    A further option is left out if it is itself at fault: if it fails alone in the same way, or gets less far.
     """
     alone = explainer.attempt(changed(base, options=options))
     for place, count in base.options.counts.items():
