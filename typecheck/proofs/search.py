@@ -202,7 +202,7 @@ class Search(Explainer):
         return varied
 
     def _dealt(self, base: Trial, needs: Needs, deals: Iterable[Deal]) -> bool:
-        """Whether the trial holds at every deal of sizes, under these needs or further ones."""
+        """Tries every deal of sizes, and adds needs where a deal fails; whether the trial then holds at all of them."""
         self.results.needs = needs
         for deal in deals:
             trial = self.with_needs(base, needs, deal)
