@@ -118,11 +118,7 @@ def ranks_of(builder: Builder) -> dict[str, Rank]:
 
 def options_of(builder: Builder) -> Options:
     return Options(
-        dict(builder.options),
-        dict(builder.classes),
-        dict(builder.values),
-        dict(builder.optional),
-        dict(builder.makers),
+        dict(builder.options), dict(builder.classes), dict(builder.values), dict(builder.optional), dict(builder.makers)
     )
 
 

@@ -30,13 +30,7 @@ from weft.typecheck.proofs.pairs import vary_pairs
 from weft.typecheck.proofs.questions import Answers, answer
 from weft.typecheck.proofs.ranks import vary_ranks
 from weft.typecheck.proofs.trial import Target, Trial
-from weft.typecheck.proofs.variations import (
-    Results,
-    is_inert,
-    vary_classes,
-    vary_options,
-    with_option,
-)
+from weft.typecheck.proofs.variations import Results, is_inert, vary_classes, vary_options, with_option
 
 
 @dataclass(frozen=True)

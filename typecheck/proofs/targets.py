@@ -30,21 +30,10 @@ from weft.typecheck.arguments.protocols import is_protocol
 from weft.typecheck.arguments.records import build_module
 from weft.typecheck.arguments.uses import is_stub, numbers_compared, ranks_compared
 from weft.typecheck.errors import AnnotationError
-from weft.typecheck.language.annotations import (
-    Annotation,
-    Anything,
-    Instance,
-    RecordOf,
-    SequenceOf,
-    holds_arrays,
-)
+from weft.typecheck.language.annotations import Annotation, Anything, Instance, RecordOf, SequenceOf, holds_arrays
 from weft.typecheck.language.forms import OBJECT, TYPEDDICT, form_of, has_own_dims
 from weft.typecheck.language.names import names_beside, names_of_signature, products_in
-from weft.typecheck.language.objects import (
-    layer_of,
-    opened,
-    refuse_foreign,
-)
+from weft.typecheck.language.objects import layer_of, opened, refuse_foreign
 from weft.typecheck.language.signatures import Signature, signature_of
 from weft.typecheck.matching.policies import PROOF
 from weft.typecheck.matching.records import dims_of_instance

@@ -14,13 +14,7 @@ from weft.typecheck.proofs.beyond import beyond_annotations
 from weft.typecheck.proofs.changing import Change, change_of, changed, difference, goes_with, with_changes
 from weft.typecheck.proofs.explaining import MOST_CLASSES, Explainer
 from weft.typecheck.proofs.needs import Needs, ascending
-from weft.typecheck.proofs.options import (
-    argument_of,
-    at_guard,
-    is_class,
-    taken_option,
-    without_option,
-)
+from weft.typecheck.proofs.options import argument_of, at_guard, is_class, taken_option, without_option
 from weft.typecheck.proofs.trial import Trial
 
 
