@@ -14,6 +14,7 @@ from weft.typecheck.proofs import tracing
 from weft.typecheck.proofs.guards import is_refused_by_library
 from weft.typecheck.proofs.left_open import Refusal, left_open, open_trees
 from weft.typecheck.proofs.trial import Trial
+from weft.typecheck.proofs.violations import OF_KIND
 from weft.typecheck.proofs.whose import is_of_jax, is_users
 from weft.typecheck.proofs.wording import SHAPES_OR_DTYPES, first_line, in_short, says
 
@@ -164,10 +165,10 @@ def _of_open(trial: Trial) -> str | None:
     """Why a violation shows nothing about the contract: an annotation leaves a tree or a shape open; else None."""
     first = trial.violations[0]
     trees = sorted(open_trees(trial))
-    if trees and first.of_kind and first.where.startswith("argument") and first.of_tree:
+    if trees and first.reason in OF_KIND and first.where.startswith("argument") and first.of_tree:
         return f"{', '.join(trees)}: the annotation leaves open which tree it is ({_said(trial)}); pass it in `args`"
     keys = [key for key, size in trial.assignment.sizes.items() if size in first.sizes and key in trial.keys.unnamed]
-    if not keys and not (first.of_rank and trial.keys.unnamed):
+    if not keys and not (first.reason == "rank" and trial.keys.unnamed):
         return None
     places = ", ".join(sorted({trial.keys.unnamed[key] for key in keys or trial.keys.unnamed}))
     return f"{places}: the annotation gives no shape ({first.where}: {first.message}); pass it in `args`"

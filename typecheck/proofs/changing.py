@@ -17,7 +17,7 @@ from typing import Any
 from weft.typecheck.arguments.builder import Assignment, Unbuildable
 from weft.typecheck.proofs.explaining import Explainer
 from weft.typecheck.proofs.needs import Needs, ascending, axes, closed
-from weft.typecheck.proofs.options import describe_option
+from weft.typecheck.proofs.options import phrases
 from weft.typecheck.proofs.trial import Trial
 
 # New values for entries of an assignment, by the entry's part and key: `{("options", "mask given"): 1}`.
@@ -85,7 +85,7 @@ def goes_with(explainer: Explainer, base: Trial, change: Change, others: Iterabl
 def in_words(trial: Trial, changes: Sequence[Change]) -> str:
     """Changes of options and numbers of axes in a reader's words: `mask left out and x of 3 axes`."""
     return " and ".join(
-        describe_option(trial.options, place, int(to)) if part == "options" else f"{place} of {axes(int(to))}"
+        phrases(trial.options, place, int(to)).taken_here if part == "options" else f"{place} of {axes(int(to))}"
         for change in changes
         for (part, place), to in change.items()
     )

@@ -32,6 +32,7 @@ from weft.typecheck.proofs.rules import candidates, of_no_size
 from weft.typecheck.proofs.steps import Step, as_tried, is_out_of_hand
 from weft.typecheck.proofs.trial import Target, Trial, clashing_keys, run_trial
 from weft.typecheck.proofs.under_needs import Written, written_under
+from weft.typecheck.proofs.violations import OF_KIND
 from weft.typecheck.sizes.clauses import Answer
 from weft.typecheck.sizes.deciding import Question, otherwise
 from weft.typecheck.sizes.space import Space
@@ -194,7 +195,7 @@ class Explainer:
                 continue
             if trial.ok:
                 return trial
-            if base.violations and base.violations[0].of_kind and not any(map(is_class, options)):
+            if base.violations and base.violations[0].reason in OF_KIND and not any(map(is_class, options)):
                 continue  # the result is of the wrong kind, and a kind of argument that only raises does not mend that
             if isinstance(trial.error, NotImplementedError) and any(map(is_class, options)):
                 continue  # a method that a class does not implement says nothing of the program

@@ -33,6 +33,7 @@ class Refusal:
         return isinstance(trial.error, self.errors) and by_words
 
 
+ANY_ERROR = Refusal((Exception,))
 # A key, attribute or item does not exist.
 NOTHING_THERE = Refusal((KeyError, AttributeError, IndexError))
 NO_ATTRIBUTE = Refusal((AttributeError,))
@@ -106,10 +107,6 @@ def of_any_shape(trial: Trial) -> bool:
 def no_method(trial: Trial) -> bool:
     """Whether multiple dispatch (plum's) found no method for the classes of the arguments."""
     return isinstance(trial.error, LookupError) and not isinstance(trial.error, KeyError | IndexError | UnicodeError)
-
-
-def _any_error(_: Trial) -> bool:
-    return True
 
 
 def _integers(trial: Trial) -> list[str]:
@@ -200,7 +197,7 @@ ROWS = {
         (NO_ITEMS, NO_ARGUMENT),
         "{places}: no annotation says what is in it, so it was left empty, and the program needs items",
     ),
-    "integers": Row(_integers, (_any_error,), "{places}: no annotation says which array has this shape"),
+    "integers": Row(_integers, (ANY_ERROR,), "{places}: no annotation says which array has this shape"),
     "a class": Row(
         _classes,
         (NO_ATTRIBUTE, no_method, OTHER_ARGUMENTS),
@@ -208,7 +205,7 @@ ROWS = {
     ),
     "a record": Row(
         _inner_classes,
-        (_any_error,),
+        (ANY_ERROR,),
         "a record holds a {places} where the program computes with an array",
         can_be_passed=False,
     ),

@@ -10,12 +10,13 @@ from __future__ import annotations
 import ast
 import collections
 from collections.abc import Collection, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from weft.typecheck.arguments.builder import ITEMS, Assignment
 from weft.typecheck.matching.bindings import Mismatch
 from weft.typecheck.proofs.notes import Options
 from weft.typecheck.proofs.trial import Trial
+from weft.typecheck.proofs.violations import OF_KIND
 from weft.typecheck.proofs.wording import DTYPE_OR_INTEGER, DTYPES, OF_NOTHING, UNPACKED, says
 
 
@@ -23,7 +24,7 @@ def leaves_kinds_open(trial: Trial) -> bool:
     """Whether a failure may come from a tree or a dtype of the wrong kind, where annotations leave the kind open."""
     kinds = (" tree", " dtype") if says(str(trial.error), DTYPE_OR_INTEGER) else (" tree",)
     # A function of any tree that promises an array may be meant for trees of one array.
-    about_kinds = trial.violations[0].of_kind if trial.violations else True
+    about_kinds = not trial.violations or trial.violations[0].reason in OF_KIND
     return about_kinds and any(place.endswith(kinds) for place in trial.options.counts)
 
 
@@ -52,7 +53,7 @@ def takes_apart(trial: Trial) -> bool:
 def speaks_of_rank(trial: Trial) -> bool:
     """Whether a contract, and no guard, was broken by a wrong number of axes."""
     if trial.violations:
-        return trial.violations[0].of_rank
+        return trial.violations[0].reason == "rank"
     # The stand-in of a callable raises with the mismatch as its context.
     reason = None if trial.error is None else trial.error.__context__
     return isinstance(reason, Mismatch) and reason.reason == "rank"
@@ -69,7 +70,7 @@ def is_about_kinds(trial: Trial) -> bool:
     TypeErrors, too, but they show the shapes.
     """
     if trial.violations:
-        return trial.violations[0].of_kind or trial.violations[0].of_dtype
+        return trial.violations[0].reason in (*OF_KIND, "dtype")
     if trial.guard:
         return _asks_for_kinds(trial.guard.partition(": ")[2])
     of_kind = isinstance(trial.error, AttributeError | TypeError) or says(str(trial.error), OF_NOTHING)
@@ -111,9 +112,16 @@ def argument_of(place: str) -> str:
     return place.rpartition(" ")[0].removeprefix("self.")
 
 
-# For what may be open about an argument, the words of its other options: beside sizes, after "holds when" if they are
-# needed, and after "holds when" if they are excluded. `{of}` is the argument without the name of its record.
-_WORDS = {
+class Phrases(NamedTuple):
+    """The words for an option: next to the sizes of a failure, and as the end of "holds when ..."."""
+
+    taken_here: str
+    needed: str
+    excluded: str
+
+
+# The phrases for what may be open about an argument. `{of}` is the argument without the name of its record.
+_PHRASES = {
     "given": ("{name} left out", "{of} is left out", "{of} is given"),
     "present": ("{name} is None", "{of} is None", "{of} is not None"),
     "broadcast": ("{name} of size 1", "{name} is of size 1", "{name} is not of size 1"),
@@ -121,45 +129,29 @@ _WORDS = {
     "tree": ("{name} of one array", "{name} is one array", "{name} is not one array"),
     "width": ("{name} of 32 bits", "{name} are of 32 bits", "{name} are of 64 bits, as JAX makes them here"),
     "dtype": ("{name} of integers", "{name} is of integers", "{name} is not of integers"),
+    "made": ("{name} made by {value}", "{name} is made by {value}", "{name} is not made by {value}"),
+    "of a class": ("{name} of class {value}", "{name} is of class {value}", "{name} is not of class {value}"),
+    "of a union": ("{name}: {value}", "{name} is a {value}", "{name} is not a {value}"),
+    "a value": ("{place} = {value}", "{place} = {value}", "{place} is not {value}"),
+    "by number": ("{place} as option {number}", "{place} is option {number}", "{place} is not option {number}"),
 }
 
 
-def _words(options: Options, place: str, option: int) -> tuple[str, str, str]:
-    """The three phrases for an option."""
+def phrases(options: Options, place: str, option: int) -> Phrases:
+    """The words for an option: `kernel of class RBF`, `kernel is of class RBF`, `kernel is not of class RBF`."""
     name, _, aspect = place.rpartition(" ")
-    if place in options.classes:  # not if it failed before it came to that argument
-        cls = options.classes[place][option]
-        return f"{name} of class {cls}", f"{name} is of class {cls}", f"{name} is not of class {cls}"
-    if aspect == "made":
-        maker = options.makers[name][option - 1]
-        return f"{name} made by {maker}", f"{name} is made by {maker}", f"{name} is not made by {maker}"
-    if aspect == "type" and place in options.values:
-        value = options.values[place][option]
-        return f"{name}: {value}", f"{name} is a {value}", f"{name} is not a {value}"
-    if place in options.values:
-        value = options.values[place][option]
-        return f"{place} = {value}", f"{place} = {value}", f"{place} is not {value}"
-    if name and aspect in _WORDS:
-        described, needed, refused = _WORDS[aspect]
-        filling = {"name": name, "of": argument_of(place), "items": f"{ITEMS[option]} item{'s' * (ITEMS[option] != 1)}"}
-        return described.format(**filling), needed.format(**filling), refused.format(**filling)
-    described = f"{place} as option {option + 1}"
-    return described, f"{place} is option {option + 1}", f"{place} is not option {option + 1}"
-
-
-def describe_option(options: Options, place: str, option: int) -> str:
-    """The words for an option next to the sizes of a failure: `mask left out`, `kernel of class RBF`."""
-    return _words(options, place, option)[0]
-
-
-def taken_option(options: Options, place: str, option: int) -> str:
-    """The words for an option that a program needs, as the end of "holds when ..."."""
-    return _words(options, place, option)[1]
-
-
-def without_option(options: Options, place: str, option: int) -> str:
-    """The words for an option that a program does not take, as the end of "holds when ..."."""
-    return _words(options, place, option)[2]
+    items, value = ITEMS[option] if aspect == "length" else 0, ""
+    if place in options.classes:  # not if the trial failed before it came to that argument
+        aspect, value = "of a class", options.classes[place][option]
+    elif aspect == "made":
+        value = options.makers[name][option - 1]
+    elif place in options.values:
+        aspect, value = "of a union" if aspect == "type" else "a value", options.values[place][option]
+    elif not name or aspect not in _PHRASES:
+        aspect = "by number"
+    words = {"place": place, "name": name, "of": argument_of(place), "value": value, "number": option + 1}
+    words["items"] = f"{items} item{'s' * (items != 1)}"
+    return Phrases(*(phrase.format(**words) for phrase in _PHRASES[aspect]))
 
 
 def is_class(place: str) -> bool:

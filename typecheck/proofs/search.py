@@ -18,14 +18,7 @@ from weft.typecheck.errors import AnnotationError
 from weft.typecheck.proofs.budget import Budget, Exhausted
 from weft.typecheck.proofs.explaining import Explainer
 from weft.typecheck.proofs.needs import DEALS, Deal, Needs, ascending
-from weft.typecheck.proofs.options import (
-    argument_of,
-    at_guard,
-    is_class,
-    leaves_kinds_open,
-    taken_option,
-    without_option,
-)
+from weft.typecheck.proofs.options import argument_of, at_guard, is_class, leaves_kinds_open, phrases
 from weft.typecheck.proofs.pairs import vary_pairs
 from weft.typecheck.proofs.questions import Answers, answer
 from weft.typecheck.proofs.ranks import vary_ranks
@@ -228,7 +221,9 @@ class Search(Explainer):
         several = {place for place in chosen if place in base.options.values and base.options.counts.get(place, 0) > 2}
         self.results.settled |= chosen.keys() - several
         return [
-            without_option(base.options, place, 0) if place in several else taken_option(base.options, place, option)
+            phrases(base.options, place, 0).excluded
+            if place in several
+            else phrases(base.options, place, option).needed
             for place, option in chosen.items()
         ]
 

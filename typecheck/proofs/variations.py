@@ -14,7 +14,7 @@ from weft.typecheck.proofs.beyond import beyond_annotations
 from weft.typecheck.proofs.changing import Change, change_of, changed, difference, goes_with, with_changes
 from weft.typecheck.proofs.explaining import MOST_CLASSES, Explainer
 from weft.typecheck.proofs.needs import Needs, ascending
-from weft.typecheck.proofs.options import argument_of, at_guard, is_class, taken_option, without_option
+from weft.typecheck.proofs.options import argument_of, at_guard, is_class, phrases
 from weft.typecheck.proofs.trial import Trial
 
 
@@ -76,7 +76,7 @@ def _further_options(base: Trial, trial: Trial, place: str) -> str:
         for place_there, n in trial.assignment.options.items()
         if n and n != usual.get(place_there) and not is_class(place_there)
     }
-    said = ", ".join(taken_option(trial.options, place_there, option) for place_there, option in differing.items())
+    said = ", ".join(phrases(trial.options, place_there, option).needed for place_there, option in differing.items())
     return f" ({said})" if said else ""
 
 
@@ -100,12 +100,12 @@ def vary_options(explainer: Explainer, results: Results) -> None:
                 try:
                     trial, further = with_option(explainer, current, {place: option}, results.needs)
                 except Unbuildable:  # the option could not be tried, and the report says so
-                    results.notes.append(without_option(current.options, place, option))
+                    results.notes.append(phrases(current.options, place, option).excluded)
                     continue
                 # Many who annotate any number of items, or any tree, mean a certain one: a failure is only a condition.
                 is_loose = place.endswith((" length", " tree", " width"))
                 if trial.ok and not _suits(explainer, results, further):
-                    results.notes.append(without_option(trial.options, place, option))
+                    results.notes.append(phrases(trial.options, place, option).excluded)
                 elif trial.ok:
                     results.passed.append(trial)
                     results.needs = further
@@ -114,9 +114,11 @@ def vary_options(explainer: Explainer, results: Results) -> None:
                     results.passed.append(together)
                     more = (one for _, one in difference(current, together) if one != place)
                     partners = " and ".join(map(argument_of, more))
-                    results.notes.append(f"{without_option(trial.options, place, option)}, or left out with {partners}")
+                    results.notes.append(
+                        f"{phrases(trial.options, place, option).excluded}, or left out with {partners}"
+                    )
                 elif (none := _where_there_is_none(explainer, trial, place)) is not None:
-                    results.notes.append(f"{without_option(trial.options, place, option)}, or {none}")
+                    results.notes.append(f"{phrases(trial.options, place, option).excluded}, or {none}")
                 elif (
                     trial.guard
                     or is_loose
@@ -124,7 +126,7 @@ def vary_options(explainer: Explainer, results: Results) -> None:
                     or _is_for_others(explainer, trial, place)
                     or _helped(explainer, current, place, option, results.needs)
                 ):
-                    results.notes.append(without_option(trial.options, place, option) + at_guard(trial))
+                    results.notes.append(phrases(trial.options, place, option).excluded + at_guard(trial))
                 else:
                     results.failed.append(trial)
 

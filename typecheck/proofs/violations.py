@@ -12,6 +12,10 @@ from weft.typecheck.matching.bindings import Mismatch
 from weft.typecheck.matching.words import axes_in_words, in_words
 from weft.typecheck.messages.fixes import Fix
 
+# The reasons of a value of the wrong kind (a dict, another class), whatever its sizes are, and of dims that only weft
+# binds: those of the records in a stack, or of linked records.
+OF_KIND, OF_INSTANCES = ("type", "class"), ("batched", "unbatched", "overmapped", "link")
+
 
 @dataclass(frozen=True)
 class Violation:
@@ -24,10 +28,7 @@ class Violation:
         message: the expected and the actual value, in words.
         sizes: the two sizes that should be equal, if two sizes disagree.
         inside: the place of the record whose field is wrong, if a value contains that record: "return.b".
-        of_rank: whether the number of axes is wrong.
-        of_instances: whether dims of records disagree, which only weft binds: stacks, and links.
-        of_kind: whether the kind of the value is wrong (a dict, another class), whatever its sizes are.
-        of_dtype: whether the dtype of an array is wrong.
+        reason: what is wrong with the value, as `Mismatch.reason` names it: its "rank", its "dtype", ...
         of_subclass: whether the annotation expects a subclass of the value's class.
         of_tree: whether the value is a dict, a list or a tuple.
         fix: how to mend it, if it looks like a common mistake.
@@ -40,10 +41,7 @@ class Violation:
     message: str
     sizes: tuple[int, ...] = ()
     inside: str = ""
-    of_rank: bool = False
-    of_instances: bool = False
-    of_kind: bool = False
-    of_dtype: bool = False
+    reason: str = ""
     of_subclass: bool = False
     of_tree: bool = False
     fix: Fix | None = field(default=None, compare=False)
@@ -65,7 +63,7 @@ def describe(mismatch: Mismatch) -> str:
         text += f": {mismatch.dim} is {mismatch.expected}"
         actual = None if isinstance(mismatch.dim, VariadicDim) else _actual_size(mismatch)
         text += f", not {actual}" if actual is not None else ""
-    detail = _DETAILS.get(mismatch.reason, _detail)(mismatch)
+    detail = _DETAILS[mismatch.reason](mismatch) if mismatch.reason in _DETAILS else mismatch.detail
     return text + (f" ({detail})" if detail else "")
 
 
@@ -81,10 +79,6 @@ def inside_of(mismatch: Mismatch) -> str:
         return ""
     slot, path = mismatch.outer[-1]
     return format_path(path, f"{slot.role} {slot.name}".strip())
-
-
-def _detail(mismatch: Mismatch) -> str:
-    return mismatch.detail
 
 
 def _link(mismatch: Mismatch) -> str:

@@ -270,10 +270,7 @@ class Watch:
             describe(mismatch),
             sizes_of(mismatch),
             inside_of(mismatch),
-            mismatch.reason == "rank",
-            mismatch.reason in ("batched", "unbatched", "overmapped", "link"),
-            mismatch.reason in ("type", "class"),
-            mismatch.reason == "dtype",
+            mismatch.reason,
             wants_subclass(mismatch),
             type(mismatch.value) in (dict, list, tuple),
             # The search for a common mistake compares sizes, and would ask symbolic ones what no program asked.
