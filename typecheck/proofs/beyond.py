@@ -138,9 +138,8 @@ def _divides_by_nothing(trial: Trial) -> bool:
 
     In the user's own code the same error is a failure: its author can annotate or guard the integer.
     """
-    return (
-        isinstance(trial.error, ZeroDivisionError) and bool(trial.keys.configured) and not is_users(trial.error_at[0])
-    )
+    is_strangers = isinstance(trial.error, ZeroDivisionError) and not is_users(trial.error_at[0])
+    return is_strangers and bool(trial.keys.configured)
 
 
 # Failures that say nothing of a contract whatever arguments it is given, with the reason; the first that fits is told.

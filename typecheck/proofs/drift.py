@@ -74,9 +74,7 @@ def _lowered(
                 # If one of the records has the old dtypes, it is the successor, and the rest of its class, such as
                 # points that a function returns next to it, are something else.
                 if old not in successors:
-                    sentences.extend(
-                        sentence for new in successors for sentence in _changes(type(record).__name__, old, new)
-                    )
+                    sentences.extend(text for new in successors for text in _changes(type(record).__name__, old, new))
             sentences.extend(_changes("", variables, _dtypes_of_variables(args, kwargs)))
             return out
 

@@ -353,9 +353,7 @@ class Explainer:
                 needs = candidate
         for key, number in needs.multiples:
             others = needs.without(multiples=(key, number))
-            numbers = (
-                [divisor for divisor in range(2, number) if number % divisor == 0] if isinstance(number, int) else []
-            )
+            numbers = [n for n in range(2, number) if number % n == 0] if isinstance(number, int) else []
             for candidate in (others, *(others.plus(multiples=(key, divisor)) for divisor in numbers)):
                 if self.with_needs(trial, candidate, deal).ok:
                     needs = candidate

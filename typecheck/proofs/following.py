@@ -180,9 +180,7 @@ def _listen(monitoring: Any) -> int:
     holders = [monitoring.get_tool(tool) for tool in range(6)]
     tool = next((tool for tool in reversed(range(6)) if holders[tool] is None), None)
     if tool is None:
-        raise RuntimeError(
-            f"a proof needs one of the six tool ids of sys.monitoring, which are all in use: {', '.join(holders)}"
-        )
+        raise RuntimeError(f"a proof needs a tool id of sys.monitoring, and all are taken: {', '.join(holders)}")
     monitoring.use_tool_id(tool, "weft")
     events = 0
     for name, callback in _callbacks(monitoring, tool).items():

@@ -35,10 +35,8 @@ def raised_at(error: BaseException, own: frozenset[str]) -> tuple[tuple[str, int
     by_checker = inner and (_CHECKS.search(text) or _CHECKERS.search(inner[-1].filename))
     if not by_statement and not by_checker:
         return place, ""
-    return (
-        place,
-        f"guard at {Path(last.filename).name}:{last.lineno}: {_condition(last.filename, last.lineno or 0, text)}",
-    )
+    asked = _condition(last.filename, last.lineno or 0, text)
+    return place, f"guard at {Path(last.filename).name}:{last.lineno}: {asked}"
 
 
 def is_refused_by_library(error: Exception | None) -> bool:

@@ -22,10 +22,9 @@ def as_narrowed(parameter: Parameter, method: str, cls: type) -> Parameter:
     """
     if method in vars(cls):
         return parameter
-    for member in vars(cls).values():
-        function = inspect.unwrap(member) if callable(member) else None  # a method under `jit` is no function
-        if not inspect.isfunction(function) or not _is_overriding(function, cls):
-            continue
+    # Unwrapped, since `jit` makes an object that is no function of a method.
+    own = (inspect.unwrap(member) for member in vars(cls).values() if callable(member))
+    for function in (one for one in own if inspect.isfunction(one) and _is_overriding(one, cls)):
         with contextlib.suppress(AnnotationError):  # reported where that method itself is judged
             for narrower in signature_of(function, cls).parameters:
                 if narrower.name == parameter.name and _is_narrower(narrower.annotation, parameter.annotation):

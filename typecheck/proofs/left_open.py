@@ -183,19 +183,13 @@ class Row:
 # same failures and say less.
 ROWS = {
     "a value": Row(
-        lambda _: ("any",),
-        (NOT_AMONG, NONE_FOUND),
-        "the program looks up a value, and no annotation says that it is there",
+        lambda _: ("any",), (NOT_AMONG, NONE_FOUND), "no annotation says that the value that it looks up is there"
     ),
     "the items of a default": Row(
-        lambda trial: trial.unsaid.empty_fields,
-        (NO_ITEMS,),
-        "{places}: it is empty by default, and the program needs items",
+        lambda trial: trial.unsaid.empty_fields, (NO_ITEMS,), "{places}: it is empty by default, and items are needed"
     ),
     "the items of a collection of anything": Row(
-        lambda trial: trial.unsaid.emptied,
-        (NO_ITEMS, NO_ARGUMENT),
-        "{places}: no annotation says what is in it, so it was left empty, and the program needs items",
+        lambda trial: trial.unsaid.emptied, (NO_ITEMS, NO_ARGUMENT), "{places}: weft left it empty; items are needed"
     ),
     "integers": Row(_integers, (ANY_ERROR,), "{places}: no annotation says which array has this shape"),
     "a class": Row(
@@ -203,22 +197,13 @@ ROWS = {
         (NO_ATTRIBUTE, no_method, OTHER_ARGUMENTS),
         "{places}: no class that was tried has the attribute, or takes the arguments, that the program uses",
     ),
-    "a record": Row(
-        _inner_classes,
-        (ANY_ERROR,),
-        "a record holds a {places} where the program computes with an array",
-        can_be_passed=False,
-    ),
+    "a record": Row(_inner_classes, (ANY_ERROR,), "a {places} is where it needs an array", can_be_passed=False),
     "a tree": Row(open_trees, (A_TREE, OTHER_STRUCTURE), "{places}: the annotation leaves open which tree it is"),
     "contents of some structure": Row(
         lambda trial: trial.unsaid.contents, (OTHER_STRUCTURE,), "{places}: the annotation leaves open which tree it is"
     ),
-    "kinds of numbers": Row(
-        _kinds, (OTHER_NUMBERS,), "{places}: no annotation says whether they are integers or floats"
-    ),
-    "keywords": Row(
-        _keywords, (NO_ARGUMENT, OF_NONE, NO_KEY), "{places}: no annotation says which keywords the program needs"
-    ),
+    "kinds of numbers": Row(_kinds, (OTHER_NUMBERS,), "{places}: no annotation says whether they are of integers"),
+    "keywords": Row(_keywords, (NO_ARGUMENT, OF_NONE, NO_KEY), "{places}: no annotation says which keywords it takes"),
     "a key by its name": Row(
         lambda trial: trial.unsaid.keys_by_name, (NO_GENERATOR,), "{places}: no annotation says that it is a random key"
     ),

@@ -42,9 +42,7 @@ def what_is_unsaid(explainer: Explainer, failures: Sequence[Trial], *, none_pass
         words = " and ".join(dict.fromkeys(itertools.chain(*links)))
         return f"it holds when {words}, which no annotation says"
     items = sorted({place for failed in failures for place in _members_of_items(failed)})
-    return (
-        f"{', '.join(items)}: which member of its union each item is may depend on another argument" if items else None
-    )
+    return f"{', '.join(items)}: another argument may decide which member of its union each is" if items else None
 
 
 def _members_of_items(failed: Trial) -> list[str]:
@@ -124,22 +122,16 @@ def _batch_shape_that_holds(explainer: Explainer, failed: Trial) -> str | None:
     two `*name`s or `...` may be equal wherever the program is used. No annotation can say either, so both are tried:
     `*batch is of 0 axes`, `*a and *b are of one shape`. A function's own `*name` is a promise, and keeps its axes.
     """
-    written = explainer.target.written
-    of_records = [
-        key
-        for key, rank in failed.ranks.items()
-        if rank.axes and not rank.is_unnamed and f"*{key.rpartition('.')[2]}" not in written
-    ]
-    for keys in (*((key,) for key in of_records), tuple(of_records)):
+    named = [key for key, rank in failed.ranks.items() if rank.axes and not rank.is_unnamed]
+    of_records = tuple(key for key in named if f"*{key.rpartition('.')[2]}" not in explainer.target.written)
+    for keys in (*((key,) for key in of_records), of_records):
         if keys and holds(explainer, failed, change_of(ranks=dict.fromkeys(keys, 0))):
             verb = "is" if len(keys) == 1 else "are"
             return f"{' and '.join(map(array_of, keys))} {verb} of {axes(0)}"
     every = tuple(failed.ranks)
     groups = [*itertools.islice(itertools.combinations(every, 2), _MOST_TRIED), *([every] if len(every) > 2 else [])]
-    for keys in groups:
-        if holds(explainer, failed, _of_one_shape(keys)):
-            return f"{' and '.join(map(array_of, keys))} are of one shape"
-    return None
+    alike = next((keys for keys in groups if holds(explainer, failed, _of_one_shape(keys))), None)
+    return None if alike is None else f"{' and '.join(map(array_of, alike))} are of one shape"
 
 
 def _of_one_shape(keys: Sequence[str]) -> Change:

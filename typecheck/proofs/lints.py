@@ -19,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -142,7 +142,7 @@ class Lint:
             return [tuple(Axis(((str(n), n), *axis.atoms)) if n > 1 else axis for axis, n in repeats)]
         if name == "squeeze":
             gone = eqn.params["dimensions"]
-            return [_without(operands[0], gone)]
+            return [tuple(axis for number, axis in enumerate(operands[0]) if number not in gone)]
         if name in UNARY:
             self._pass_on(eqn)
             return [operands[0]]
@@ -150,7 +150,7 @@ class Lint:
             return [self._elementwise(eqn, operands)]
         if name.startswith(("reduce_", "arg")) and "axes" in eqn.params:
             gone = eqn.params["axes"]
-            return [_without(operands[0], gone) for _ in eqn.outvars]
+            return [tuple(axis for number, axis in enumerate(operands[0]) if number not in gone) for _ in eqn.outvars]
         if name == "dot_general":
             self._contraction(eqn, operands)
         if name == "gather":
@@ -303,8 +303,7 @@ class Lint:
         # `take_along_axis` needs an axis of size 1 in its indices. In the result nobody asked for that axis, as after
         # `keepdims=True`.
         indexed = {
-            axis: dataclasses.replace(one, origin="kept") if one.size == 1 else one
-            for axis, one in gathered.indexed.items()
+            n: dataclasses.replace(one, origin="kept") if one.size == 1 else one for n, one in gathered.indexed.items()
         }
         known = {**gathered.whole, **indexed}
         return tuple(known.get(axis, self._axis(size)) for axis, size in enumerate(shape_of(eqn.outvars[0])))
@@ -312,12 +311,9 @@ class Lint:
     def _update(self, eqn: Any, operand: Axes, update: Axes) -> None:
         """Warns of an update that is written along one axis while its dim is that of another axis of the array."""
         for i, written in enumerate(update):
-            homes = [
-                j
-                for j, axis in enumerate(operand)
-                if axis.atoms == written.atoms and written.atoms and written.atoms[0][0]
-            ]
-            if homes and i not in homes and all(update[j].atoms != written.atoms for j in homes):
+            atoms = written.atoms
+            homes = [j for j, axis in enumerate(operand) if axis.atoms == atoms and atoms and atoms[0][0]]
+            if homes and i not in homes and all(update[j].atoms != atoms for j in homes):
                 self.warnings.append(
                     Warning_(
                         "swapped-axes",
@@ -383,10 +379,6 @@ class Lint:
             return "*".join(name or str(size) for name, size in axis.atoms)
 
         return f"({', '.join(map(word, axes))})"
-
-
-def _without(axes: Axes, gone: Collection[int]) -> Axes:
-    return tuple(axis for number, axis in enumerate(axes) if number not in gone)
 
 
 def lint(

@@ -62,10 +62,8 @@ class Needs:
 
     def without(self, **less: Any) -> Needs:
         """The needs without one of them: `needs.without(order=("k", "n", 1))`."""
-        lists = {
-            name: tuple(entry for entry in getattr(self, name) if entry != dropped) for name, dropped in less.items()
-        }
-        return dataclasses.replace(self, **lists)
+        fewer = {name: tuple(one for one in getattr(self, name) if one != entry) for name, entry in less.items()}
+        return dataclasses.replace(self, **fewer)
 
     def divisors(self, key: str) -> tuple[str | int, ...]:
         """The keys and numbers that divide a key."""

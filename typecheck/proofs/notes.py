@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -24,18 +24,18 @@ class Keys:
         are_shared: whether the function and the records that it is given have names in common.
     """
 
-    scopes: Mapping[str, frozenset[str]]
+    scopes: Mapping[str, Set[str]]
     originals: Mapping[str, int]
-    leading: frozenset[str]
-    numbers: frozenset[str]
-    configured: frozenset[str]
+    leading: Set[str]
+    numbers: Set[str]
+    configured: Set[str]
     unnamed: Mapping[str, str]
-    by_default: frozenset[int]
+    by_default: Set[int]
     are_shared: bool
 
-    def scopes_of(self, key: str) -> frozenset[str]:
+    def scopes_of(self, key: str) -> Set[str]:
         """The scopes whose annotations name a key: "" is the function's, "self." that of its own record."""
-        return self.scopes.get(key, frozenset())
+        return self.scopes.get(key, frozenset[str]())
 
 
 class Rank(NamedTuple):
@@ -67,7 +67,7 @@ class Options:
     counts: Mapping[str, int]
     classes: Mapping[str, tuple[str, ...]]
     values: Mapping[str, tuple[str, ...]]
-    optional: Mapping[str, frozenset[str]]
+    optional: Mapping[str, Set[str]]
     makers: Mapping[str, tuple[str, ...]]
 
 
@@ -87,28 +87,20 @@ class Unsaid:
         inner_classes: the classes of records inside of other records among the arguments.
     """
 
-    contents: frozenset[str]
+    contents: Set[str]
     has_shapes: bool
-    keys_by_name: frozenset[str]
-    emptied: frozenset[str]
+    keys_by_name: Set[str]
+    emptied: Set[str]
     texts: Mapping[str, str]
-    unsatisfied: frozenset[str]
-    results: frozenset[str]
-    empty_fields: frozenset[str] = frozenset()
-    inner_classes: frozenset[str] = frozenset()
+    unsatisfied: Set[str]
+    results: Set[str]
+    empty_fields: Set[str]
+    inner_classes: Set[str]
 
 
 def keys_of(builder: Builder) -> Keys:
-    return Keys(
-        scopes=builder.contracts_by_key(),
-        originals=dict(builder.originals),
-        leading=frozenset(builder.leading),
-        numbers=frozenset(builder.numbers),
-        configured=builder.configured,
-        unnamed=dict(builder.open_keys),
-        by_default=builder.by_default,
-        are_shared=bool(builder.names & builder.names_outside),
-    )
+    used = builder.contracts_by_key(), builder.originals, builder.leading, builder.numbers, builder.configured
+    return Keys(*used, builder.open_keys, builder.by_default, bool(builder.names & builder.names_outside))
 
 
 def ranks_of(builder: Builder) -> dict[str, Rank]:
@@ -117,20 +109,9 @@ def ranks_of(builder: Builder) -> dict[str, Rank]:
 
 
 def options_of(builder: Builder) -> Options:
-    return Options(
-        dict(builder.options), dict(builder.classes), dict(builder.values), dict(builder.optional), dict(builder.makers)
-    )
+    return Options(builder.options, builder.classes, builder.values, builder.optional, builder.makers)
 
 
-def unsaid_of(builder: Builder, empty_fields: frozenset[str], inner_classes: frozenset[str]) -> Unsaid:
-    return Unsaid(
-        contents=frozenset(builder.vague),
-        has_shapes=builder.has_shapes,
-        keys_by_name=frozenset(builder.by_name),
-        emptied=frozenset(builder.emptied),
-        texts=dict(builder.texts),
-        unsatisfied=frozenset(builder.bare),
-        results=frozenset(builder.assumed),
-        empty_fields=empty_fields,
-        inner_classes=inner_classes,
-    )
+def unsaid_of(builder: Builder, empty_fields: Set[str], inner_classes: Set[str]) -> Unsaid:
+    made_up = builder.emptied, builder.texts, builder.bare, builder.assumed
+    return Unsaid(builder.vague, builder.has_shapes, builder.by_name, *made_up, empty_fields, inner_classes)

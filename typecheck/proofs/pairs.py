@@ -37,11 +37,7 @@ def vary_pairs(explainer: Explainer, results: Results) -> None:
     for group in _groups(single, untried) if len(untried) > _MANY_PAIRS else ():
         changes = [single[number] for number in group]
         trial = _together(explainer, results, changes)
-        if (
-            trial is not None
-            and trial.ok
-            and all(trial.progress >= alone[repr(change)][1].progress for change in changes)
-        ):
+        if trial is not None and trial.ok and all(trial.progress >= alone[repr(c)][1].progress for c in changes):
             results.passed.append(trial)
             untried = [pair for pair in untried if not {*pair} <= {*group}]
     for pair in ([single[number] for number in pair] for pair in untried[:MOST_PAIRS]):

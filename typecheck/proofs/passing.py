@@ -57,12 +57,8 @@ class Passing:
             or not (is_users(file, self.own) or is_packages(file, self.own))
         ):
             return None
-        statements = [
-            statement
-            for statement in _statements(frame.f_code)
-            if statement.lineno <= frame.f_lineno <= _last_line(statement)
-        ]
-        answers = {answer for statement in statements for answer in _asked(statement, frame.f_globals)}
+        statements = [each for each in _statements(frame.f_code) if each.lineno <= frame.f_lineno <= _last_line(each)]
+        answers = {answer for each in statements for answer in _asked(each, frame.f_globals)}
         # With two statements on a line, or two numbers that would have to differ, which of them asks is not known.
         if len(statements) != 1 or len(answers) != 1 or None in answers:
             return None

@@ -44,12 +44,9 @@ def preconditions(
     last = list(asked.items())[: -_LAST - 1 : -1]
     for question, answered in last:
         # A condition that the trial meets already does not explain its failure.
-        further = reader.read(question, not answered)
-        yield from (
-            candidate
-            for candidate in further
-            if candidate.merged != needs.merged or not candidate.allows(trial.assignment.sizes)
-        )
+        for further in reader.read(question, not answered):
+            if further.merged != needs.merged or not further.allows(trial.assignment.sizes):
+                yield further
     halved = {name for question, _ in last if any(atoms_of(dict(question.terms))) for name in question.dims}
     if len(halved) > 1 and not trial.breaks_promise:
         # Height and width that are halved twice each have to be even, and one alone changes nothing.

@@ -131,9 +131,7 @@ def proofs_of(thing: Any, args: Mapping[str, Any], dims: Mapping[str, Any], budg
     """
     known_names = names_taken(thing) if args else None
     if known_names is not None and not args.keys() <= known_names:
-        raise AnnotationError(
-            f"{min(args.keys() - known_names)!r} is a parameter of none of the functions that are judged"
-        )
+        raise AnnotationError(f"no function that is judged has a parameter {min(args.keys() - known_names)!r}")
     with one_at_a_time:  # a trial in another thread may have put abstract arrays among a module's globals
         return [Proof(target, dict(dims), budget) for target in targets_of(thing, dict(args), generalise)]
 
@@ -254,9 +252,7 @@ def _failed(target: Target, search: Search, outcome: Outcome) -> Contract:
         Verdict.FAILS,
         tried=_tried(outcome),
         assumptions=_assumptions(target, outcome),
-        failures=tuple(
-            {(finding.rule, finding.file, finding.line, finding.message): finding for finding in findings}.values()
-        ),
+        failures=tuple({finding.identity: finding for finding in findings}.values()),
     )
 
 
@@ -283,13 +279,10 @@ def reason_beyond(search: Search, failed: Trial, *, none_passed: bool) -> str | 
     wrong = next(iter(failed.violations), None)
     if wrong is not None and wrong.place[:2] == (target.file, target.line) and wrong.where.startswith("argument"):
         # A trial made an argument that does not fit its own annotation: that is weft's failure, and not the program's.
-        made = f"{wrong.where}: weft made no value that fits the annotation ({wrong.message})"
-        return f"{made.removeprefix('argument ')}; pass one in `args`"
+        return f"weft made no {wrong.where} that fits its annotation ({wrong.message}); pass one in `args`"
     if wrong is not None and wrong.of_subclass and target.inherited:
         # As the base class of all games takes any state, and a game a state of its own.
-        refused = f"{wrong.where}: {wrong.message}"
-        reason = "the method is inherited, and this class does not take all that its base class allows"
-        return f"{reason} ({refused}); pass it in `args`"
+        return f"this class takes less than its base class ({wrong.where}: {wrong.message}); pass it in `args`"
     if none_passed and first is not None and first.unsaid.results:
         return beyond_annotations(first)  # with other options the program fails before it calls that callable
     reason = beyond_annotations(failed) or (
@@ -325,15 +318,10 @@ def _warnings(target: Target, search: Search, outcome: Outcome) -> list[Finding]
             file, line = (warning.file, warning.line) if warning.line else (target.file, target.line)
             findings.setdefault((warning.rule, file, line), Finding(warning.rule, warning.message, file, line))
     findings |= {("one-class", finding.message, 0): finding for finding in _of_one_class(target, search, outcome)}
-    bare = sorted({annotation for trial in outcome.passed for annotation in trial.unsaid.unsatisfied})
-    findings |= {
-        ("annotation", annotation, 0): Finding("annotation", annotation, target.file, target.line)
-        for annotation in bare
-    }
+    unsatisfied = sorted({annotation for trial in outcome.passed for annotation in trial.unsaid.unsatisfied})
     drifted = drifts(target, outcome.passed[0], search.dims)
-    findings |= {
-        ("dtype-drift", sentence, 0): Finding("dtype-drift", sentence, target.file, target.line) for sentence in drifted
-    }
+    for rule, messages in (("annotation", unsatisfied), ("dtype-drift", drifted)):
+        findings |= {(rule, one, 0): Finding(rule, one, target.file, target.line) for one in messages}
     return list(findings.values())
 
 

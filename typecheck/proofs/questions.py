@@ -293,9 +293,8 @@ def _is_one(question: Question) -> str | None:
     if len(question.dims) != 1:
         return None
     (name,) = question.dims
-    return (
-        name if question.answer({name: 1}) and not any(question.answer({name: size}) for size in range(2, 30)) else None
-    )
+    is_at_one_alone = [question.answer({name: size}) for size in range(1, 30)] == [True] + [False] * 28
+    return name if is_at_one_alone else None
 
 
 def _is_least(question: Question, answer: bool) -> bool:

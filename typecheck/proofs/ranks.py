@@ -62,9 +62,8 @@ def _other_ranks(explainer: Explainer, results: Results, key: str) -> list[str]:
     rank, is_unnamed, _ = base.ranks[key]
     compared = explainer.target.compared_ranks
     # A body that compares `x.ndim` with 4 may branch there, so the numbers next to those that it writes are tried, too.
-    others = dict.fromkeys(
-        (0, 2, 1, *sorted(number + offset for number in compared for offset in (-1, 0, 1) if number + offset > 2))
-    )
+    further = sorted(number + offset for number in compared for offset in (-1, 0, 1))
+    others = dict.fromkeys((0, 2, 1, *(number for number in further if number > 2)))
     holding, refused = {rank}, dict[int, Trial]()
     for count in others:
         if count == rank or results.failed:

@@ -80,6 +80,11 @@ class Finding:
     fix: str = field(default="", compare=False)
     edit: Edit | None = field(default=None, compare=False)
 
+    @property
+    def identity(self) -> tuple[str, str, int, str]:
+        """The rule, the place and the message: two findings that share these are one."""
+        return self.rule, self.file, self.line, self.message
+
     def __str__(self) -> str:
         parts = [f"{spelled(name)}={size}" for name, size in self.sizes.items()] + list(self.options)
         return self.message + (f" (at {', '.join(parts)})" if parts else "")
@@ -119,10 +124,8 @@ class Contract:
     def __str__(self) -> str:
         lines = [f"{self.name}: {self.verdict.value}{self._way()}"]
         # A failure is reported at sizes that meet the conditions, so a reader needs them to repeat it.
-        lines += [
-            f"  {'given' if self.verdict is Verdict.FAILS else 'holds when'} {condition}"
-            for condition in self.assumptions
-        ]
+        begins = "given" if self.verdict is Verdict.FAILS else "holds when"
+        lines += [f"  {begins} {condition}" for condition in self.assumptions]
         lines += [f"  {finding.rule}: {finding}" for finding in self.failures]
         lines += [f"  warning, {finding.rule}: {finding}" for finding in self.warnings]
         if self.reason:
@@ -212,9 +215,8 @@ class Report:
         for contract in self.contracts:
             for finding in (*contract.failures, *(_strictly(contract) if self.strict else ())):
                 # A helper that several functions call breaks its annotation once, and not once for each of its callers.
-                place = (finding.rule, finding.file, finding.line, finding.message)
-                if place not in seen:
-                    seen.add(place)
+                if finding.identity not in seen:
+                    seen.add(finding.identity)
                     yield finding
 
 

@@ -220,12 +220,8 @@ class Search(Explainer):
         # An option of several values was tried in order, and the first that held was taken; the rest is varied later.
         several = {place for place in chosen if place in base.options.values and base.options.counts.get(place, 0) > 2}
         self.results.settled |= chosen.keys() - several
-        return [
-            phrases(base.options, place, 0).excluded
-            if place in several
-            else phrases(base.options, place, option).needed
-            for place, option in chosen.items()
-        ]
+        words = {place: phrases(base.options, place, 0 if place in several else chosen[place]) for place in chosen}
+        return [phrase.excluded if place in several else phrase.needed for place, phrase in words.items()]
 
     def _not_both(self, base: Trial, omitted: str, needs: Needs) -> str | None:
         """Says that two arguments exclude each other, if a trial holds only with one of them left out; else None.

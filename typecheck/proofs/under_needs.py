@@ -90,11 +90,8 @@ def written_under(needs: Needs, sizes: Mapping[str, int], plain: Collection[str]
         # Needs in a circle (`a <= b`, `b <= a`) have no polynomial over free dims, so one of the keys stays a number.
         if key in numbers or key in above or not isinstance(sizes[key], int):
             return size_of_number(key)
-        factors = [
-            factor
-            for factor in (*needs.divisors(key), *of_products.get(key, ()))
-            if isinstance(factor, int) or factor in sizes
-        ]
+        every = (*needs.divisors(key), *of_products.get(key, ()))
+        factors = [factor for factor in every if isinstance(factor, int) or factor in sizes]
         least = dict(needs.least).get(key, 1)
         below = next(((small, factor) for small, big, factor in needs.order if big == key and small in sizes), None)
         if factors:

@@ -27,11 +27,8 @@ def shapes_of(args: tuple[Any, ...], names: Mapping[str, Any]) -> Shapes:
         for name, value in layer.attributes(owner).items() if layer is not None else ():
             if layer is not None and isinstance(value, layer.lasting) and is_array(unboxed(value)):
                 # As an abstract value, since the call may put another array into the same variable.
-                array = unboxed(value)
-                shapes[f"{path}.{name}"] = (
-                    f"{type(value).__name__} {name}",
-                    jax.ShapeDtypeStruct(array.shape, array.dtype),
-                )
+                array, kind = unboxed(value), type(value).__name__
+                shapes[f"{path}.{name}"] = f"{kind} {name}", jax.ShapeDtypeStruct(array.shape, array.dtype)
     return shapes
 
 

@@ -102,10 +102,11 @@ def vary_options(explainer: Explainer, results: Results) -> None:
                 except Unbuildable:  # the option could not be tried, and the report says so
                     results.notes.append(phrases(current.options, place, option).excluded)
                     continue
+                excluded = phrases(trial.options, place, option).excluded
                 # Many who annotate any number of items, or any tree, mean a certain one: a failure is only a condition.
                 is_loose = place.endswith((" length", " tree", " width"))
                 if trial.ok and not _suits(explainer, results, further):
-                    results.notes.append(phrases(trial.options, place, option).excluded)
+                    results.notes.append(excluded)
                 elif trial.ok:
                     results.passed.append(trial)
                     results.needs = further
@@ -114,11 +115,9 @@ def vary_options(explainer: Explainer, results: Results) -> None:
                     results.passed.append(together)
                     more = (one for _, one in difference(current, together) if one != place)
                     partners = " and ".join(map(argument_of, more))
-                    results.notes.append(
-                        f"{phrases(trial.options, place, option).excluded}, or left out with {partners}"
-                    )
+                    results.notes.append(f"{excluded}, or left out with {partners}")
                 elif (none := _where_there_is_none(explainer, trial, place)) is not None:
-                    results.notes.append(f"{phrases(trial.options, place, option).excluded}, or {none}")
+                    results.notes.append(f"{excluded}, or {none}")
                 elif (
                     trial.guard
                     or is_loose
@@ -126,7 +125,7 @@ def vary_options(explainer: Explainer, results: Results) -> None:
                     or _is_for_others(explainer, trial, place)
                     or _helped(explainer, current, place, option, results.needs)
                 ):
-                    results.notes.append(phrases(trial.options, place, option).excluded + at_guard(trial))
+                    results.notes.append(excluded + at_guard(trial))
                 else:
                     results.failed.append(trial)
 

@@ -231,9 +231,9 @@ class Watch:
         if not has_own_dims(cls) or getattr(cls.__init__, "__code__", None) is not code:
             return
         if is_users(file_of(cls), self.own):
-            arguments = {name: frame.f_locals.get(name) for name in code.co_varnames[1 : _count_of_parameters(code)]}
-            named = names_of_class(cls)
-            sizes = {name: value for name, value in arguments.items() if name in named and is_size(value)}
+            named, parameters = names_of_class(cls), code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+            arguments = {name: frame.f_locals.get(name) for name in parameters if name in named}
+            sizes = {name: value for name, value in arguments.items() if is_size(value)}
             note_sizes(record, sizes)
             self._check(_converted(record), whole=True, sizes=sizes)
 
@@ -322,10 +322,6 @@ def _is_wrapper(mismatch: Mismatch) -> bool:
 
 
 _VALUES = (bool, int, float, complex, str, tuple, list, dict, type(None))
-
-
-def _count_of_parameters(code: CodeType) -> int:
-    return code.co_argcount + code.co_kwonlyargcount
 
 
 def _site(frame: FrameType | None, whose: Whose) -> tuple[int, int]:

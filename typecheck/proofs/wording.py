@@ -26,10 +26,7 @@ SIZES = (r"\b([dD]imensions?|shapes?|sizes?|lengths?|ax[ei]s)\b",)
 # A library, or JAX, speaks of a number of axes.
 AXES = (r"\bdimensional\b", r"\bndim\b", r"\b\d-?[dD]\b", "number of indices")
 # A library refuses shapes or dtypes, so the refusal is about the contract. The text is compared in lower case.
-SHAPES_OR_DTYPES = (
-    r"\d", "shape", "dim", "ax[ie]s", "rank", "size", "length", "dtype", "broadcast", "array", "structure", "scalar",
-    "matri",
-)  # fmt: skip
+SHAPES_OR_DTYPES = (r"\d|shape|dim|ax[ie]s|rank|size|length|dtype|broadcast|array|structure|scalar|matri",)
 
 # A number by itself: not the 32 of `f32`, and no part of a number with a decimal point.
 _NUMBER = re.compile(r"(?<![\w.])\d+(?!\w|\.\d)")

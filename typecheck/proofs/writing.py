@@ -143,9 +143,9 @@ class Writer:
         inside = ", ".join(map(self.expression, value))
         if isinstance(value, list):
             return f"[{inside}]"
-        return (
-            f"({inside}{',' * (len(value) == 1)})" if type(value) is tuple else f"{self.named(type(value))}({inside})"
-        )
+        if type(value) is tuple:
+            return f"({inside}{',' * (len(value) == 1)})"
+        return f"{self.named(type(value))}({inside})"
 
     def _stand_in(self, value: Callable[..., Any], spec: CallableOf) -> str:
         """An expression for a callable: a function that returns its first argument, or an array as annotated."""

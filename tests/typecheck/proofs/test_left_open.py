@@ -306,7 +306,7 @@ def highest(graph: Graph, x: Float[Array, "n"]) -> Float[Array, ""]:
 def test_an_object_that_was_made_without_items_has_none_by_default():
     (contract,) = verify(highest).contracts
     assert contract.verdict is Verdict.SKIPPED
-    assert contract.reason.startswith("Graph.edges: it is empty by default, and the program needs items")
+    assert contract.reason.startswith("Graph.edges: it is empty by default, and items are needed")
 
 
 def test_what_a_cross_product_asks_of_an_open_shape_is_a_condition():

@@ -161,7 +161,7 @@ def test_what_a_program_takes_from_its_keywords_is_asked_for():
     (contract,) = verify(scaled).contracts
     assert contract.verdict is Verdict.SKIPPED
     assert contract.reason.startswith(
-        "**kwargs: no annotation says which keywords the program needs (KeyError: 'scale')"
+        "**kwargs: no annotation says which keywords it takes (KeyError: 'scale')"
     )
     assert verify(scaled, args={"kwargs": {"scale": 2.0}}).proved
 
