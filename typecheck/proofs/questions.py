@@ -293,8 +293,8 @@ def _is_one(question: Question) -> str | None:
     if len(question.dims) != 1:
         return None
     (name,) = question.dims
-    is_at_one_alone = [question.answer({name: size}) for size in range(1, 30)] == [True] + [False] * 28
-    return name if is_at_one_alone else None
+    answers = [bool(question.answer({name: size})) for size in range(1, 30)]
+    return name if answers[0] and sum(answers) == 1 else None
 
 
 def _is_least(question: Question, answer: bool) -> bool:
