@@ -172,7 +172,7 @@ def test_what_needs_something_in_it_is_skipped(function: Callable[..., Any]):
 class Parts(eqx.Module):
     parts: tuple[Callable[..., Any], ...] = ()
 
-    def one(self, which: Int[Array, ""], x: Float[Array, "n"]) -> Float[Array, "n"]:
+    def chosen(self, which: Int[Array, ""], x: Float[Array, "n"]) -> Float[Array, "n"]:
         return jax.lax.switch(which, self.parts, x)
 
 
@@ -185,8 +185,8 @@ class Kept(eqx.Module, Generic[T]):
     value: T
 
 
-def taken_apart(x: Float[Array, "n"], kept: Kept[T]) -> Float[Array, "n"]:
-    first, (_, _) = kept.value
+def taken_apart(x: Float[Array, "n"], box: Kept[T]) -> Float[Array, "n"]:
+    first, (_, _) = box.value
     return x * first
 
 
@@ -229,8 +229,8 @@ def test_a_function_of_the_program_that_is_called_otherwise_fails():
 
 
 def partitioned(x: Float[Array, "n"], which: PyTree[bool]) -> Float[Array, "n"]:
-    kept, _ = eqx.partition({"x": x}, which)
-    return kept["x"]
+    part, _ = eqx.partition({"x": x}, which)
+    return part["x"]
 
 
 def test_which_structure_a_tree_has_is_left_open():

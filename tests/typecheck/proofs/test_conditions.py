@@ -372,23 +372,23 @@ class Gaussian(NamedTuple):
     cov: Float[Array, "d d"] | Float[Array, "packed"]
 
 
-def whitened(x: Float[Array, "n d"], given: Gaussian) -> Float[Array, "n d"]:
-    return (x - given.mean) @ jnp.linalg.cholesky(given.cov)
+def whitened(x: Float[Array, "n d"], normal: Gaussian) -> Float[Array, "n d"]:
+    return (x - normal.mean) @ jnp.linalg.cholesky(normal.cov)
 
 
 def factor(cov: Float[Array, "d d"]) -> Float[Array, "d d"]:
     return jnp.linalg.cholesky(cov)
 
 
-def whitened_in_two(x: Float[Array, "n d"], given: Gaussian) -> Float[Array, "n d"]:
-    return (x - given.mean) @ factor(given.cov)
+def whitened_in_two(x: Float[Array, "n d"], normal: Gaussian) -> Float[Array, "n d"]:
+    return (x - normal.mean) @ factor(normal.cov)
 
 
 def whitened_by(x: Float[Array, "n d"], cov: Float[Array, "d d"] | Float[Array, "packed"]) -> Float[Array, "n d"]:
     return x @ jnp.linalg.cholesky(cov)
 
 
-def test_a_function_need_not_take_all_that_a_record_may_hold_but_what_it_says_itself():
+def test_a_function_need_not_take_all_that_a_record_may_hold_but_what_it_writes():
     for function in (whitened, whitened_in_two):
         (contract,) = verify(function).contracts
         assert contract.assumptions == ('given.cov is not a Float[Array, "packed"]',)

@@ -173,8 +173,8 @@ class Kept(eqx.Module, Generic[T]):
     value: T
 
 
-def taken_apart(x: Float[Array, "n"], kept: Kept[T]) -> Float[Array, "n"]:
-    first, (_, _) = kept.value  # pyright: ignore[reportGeneralTypeIssues]
+def taken_apart(x: Float[Array, "n"], box: Kept[T]) -> Float[Array, "n"]:
+    first, (_, _) = box.value  # pyright: ignore[reportGeneralTypeIssues]
     return x * first
 
 
@@ -213,9 +213,9 @@ def of_two_sizes(x: Float[Array, "..."]) -> Float[Array, "6 7"]:
 
 def frame_of(x: Array, y: Array) -> Array:
     x = x / jnp.sqrt((x**2).sum(axis=-1, keepdims=True))
-    beside = y - (x * y).sum(axis=-1, keepdims=True) * x
-    beside = beside / jnp.sqrt((beside**2).sum(axis=-1, keepdims=True))
-    return jnp.stack([x, beside, jnp.cross(x, beside)], axis=-1)
+    normal = y - (x * y).sum(axis=-1, keepdims=True) * x
+    normal = normal / jnp.sqrt((normal**2).sum(axis=-1, keepdims=True))
+    return jnp.stack([x, normal, jnp.cross(x, normal)], axis=-1)
 
 
 class Tree(NamedTuple):

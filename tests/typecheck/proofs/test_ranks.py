@@ -58,18 +58,18 @@ def test_no_number_of_axes_of_a_record_excuses_a_fault(judged):
     assert contract.verdict is Verdict.FAILS, contract
 
 
-def error(found: Float[Array, "n ... d"], wanted: Float[Array, "n ... d"]) -> Float[Array, ""]:
-    return jnp.mean((found - wanted) ** 2)
+def error(predicted: Float[Array, "n ... d"], wanted: Float[Array, "n ... d"]) -> Float[Array, ""]:
+    return jnp.mean((predicted - wanted) ** 2)
 
 
-def error_of_each(found: Float[Array, "n ... d"], wanted: Float[Array, "n ... d"]) -> Float[Array, "1"]:
-    return jnp.mean((found - wanted) ** 2)
+def error_of_each(predicted: Float[Array, "n ... d"], wanted: Float[Array, "n ... d"]) -> Float[Array, "1"]:
+    return jnp.mean((predicted - wanted) ** 2)
 
 
 def weighted(
-    found: Float[Array, "... d"], wanted: Float[Array, "... d"], by: Float[Array, "... d"]
+    predicted: Float[Array, "... d"], wanted: Float[Array, "... d"], by: Float[Array, "... d"]
 ) -> Float[Array, ""]:
-    return jnp.mean((found - wanted) ** 2 * by)
+    return jnp.mean((predicted - wanted) ** 2 * by)
 
 
 def mixed(x: Float[Array, "... n"], y: Float[Array, "... d"]) -> Float[Array, "..."]:

@@ -70,14 +70,14 @@ class Engine:
     """Abstract by what it says, though Python would make one."""
 
     @abc.abstractmethod
-    def one(self, x: Float[Array, "n"]) -> Float[Array, ""]: ...
+    def scalar(self, x: Float[Array, "n"]) -> Float[Array, ""]: ...
 
     def each(self, x: Float[Array, "m n"]) -> Float[Array, "m"]:
-        return jnp.stack([self.one(row) for row in x])
+        return jnp.stack([self.scalar(row) for row in x])
 
 
 class SumEngine(Engine):
-    def one(self, x: Float[Array, "n"]) -> Float[Array, ""]:
+    def scalar(self, x: Float[Array, "n"]) -> Float[Array, ""]:
         return jnp.sum(x)
 
 
@@ -179,7 +179,7 @@ def test_what_no_class_has_that_stands_for_an_abstract_one_is_no_failure_of_shap
     (contract,) = verify(of_none).contracts
     assert contract.verdict is Verdict.SKIPPED
     assert contract.reason.startswith(
-        "shape: no class that was tried has the attribute, or takes the arguments, that the program uses (AttributeError"
+        "shape: no class that was tried has the attribute, or takes the arguments, that the program uses (Attr"
     )
 
 

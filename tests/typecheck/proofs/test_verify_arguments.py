@@ -160,9 +160,7 @@ def scaled(x: Float[Array, "n"], **kwargs: Any) -> Float[Array, "n"]:
 def test_what_a_program_takes_from_its_keywords_is_asked_for():
     (contract,) = verify(scaled).contracts
     assert contract.verdict is Verdict.SKIPPED
-    assert contract.reason.startswith(
-        "**kwargs: no annotation says which keywords it takes (KeyError: 'scale')"
-    )
+    assert contract.reason.startswith("**kwargs: no annotation says which keywords it takes (KeyError: 'scale')")
     assert verify(scaled, args={"kwargs": {"scale": 2.0}}).proved
 
 
