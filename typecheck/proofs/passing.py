@@ -59,7 +59,7 @@ class Passing:
             return None
         statements = [each for each in _statements(frame.f_code) if each.lineno <= frame.f_lineno <= _last_line(each)]
         answers = {answer for each in statements for answer in _asked(each, frame.f_globals)}
-        # With two statements on a line, or two numbers that would have to differ, which of them asks is not known.
+        # If a line has two statements, or two numbers that would have to differ, nothing tells which of them asks.
         if len(statements) != 1 or len(answers) != 1 or None in answers:
             return None
         line = statements[0].lineno
@@ -129,7 +129,10 @@ def _guard_of(statement: ast.stmt) -> tuple[ast.expr, bool] | None:
 
 
 def _asked_by_call(call: ast.expr, names: Mapping[str, Any]) -> set[bool | None]:
-    """`_asked` for a call of a function that raises depending on one argument, such as `errorif(not finite, ...)`."""
+    """The truth values that numbers in a call must have so that the called function does not raise; None if unknown.
+
+    Only functions whose guard tests one argument are known: `errorif(not jnp.isfinite(x).all(), ...)`.
+    """
     function = names.get(call.func.id) if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) else None
     if not isinstance(call, ast.Call) or not isinstance(function, FunctionType):
         return {None}

@@ -235,7 +235,7 @@ def _of_method(
         if _has_fields(cls):
             own = dims_of_instance(record, PROOF)
             scope.bound = dict(own.sizes)
-            scope.variadics = {name: parameter.shape for name, parameter in own.variadics.items()}
+            scope.variadics = {name: bound.shape for name, bound in own.variadics.items()}
             for size in own.sizes.values():
                 builder.used(size, scope)
             builder.names |= own.sizes.keys()
