@@ -79,13 +79,14 @@ def mixed(x: Float[Array, "... n"], y: Float[Array, "... d"]) -> Float[Array, ".
 def test_the_dots_of_three_arrays_may_have_to_be_of_one_shape():
     (contract,) = verify(weighted).contracts
     assert contract.verdict is Verdict.HOLDS, contract
-    assert contract.assumptions == ("the `...` of found and the `...` of wanted and the `...` of by are of one shape",)
+    words = "the `...` of predicted and the `...` of wanted and the `...` of by are of one shape"
+    assert contract.assumptions == (words,)
 
 
 def test_the_dots_of_two_arrays_may_have_to_be_of_one_shape():
     (contract,) = verify(error).contracts
     assert contract.verdict is Verdict.HOLDS, contract
-    assert contract.assumptions == ("the `...` of found and the `...` of wanted are of one shape",)
+    assert contract.assumptions == ("the `...` of predicted and the `...` of wanted are of one shape",)
     assert {sum(key.startswith("found[1]") for key in sizes) for sizes in contract.tried} == {0, 1, 2}
 
 
