@@ -18,7 +18,7 @@ from weft.typecheck.errors import AnnotationError
 from weft.typecheck.proofs.beyond import beyond_annotations, needs_numbers
 from weft.typecheck.proofs.budget import Budget, Exhausted, Meter
 from weft.typecheck.proofs.endless import Endless
-from weft.typecheck.proofs.needs import DEALS, Deal, Needs, ascending, assignment_for, interleaved
+from weft.typecheck.proofs.needs import Deal, Needs, ascending, assignment_for, interleaved
 from weft.typecheck.proofs.options import (
     asks_for_dtype,
     is_class,
@@ -29,7 +29,7 @@ from weft.typecheck.proofs.options import (
 )
 from weft.typecheck.proofs.preconditions import preconditions
 from weft.typecheck.proofs.rules import candidates, of_no_size
-from weft.typecheck.proofs.steps import Step, as_tried, is_out_of_hand
+from weft.typecheck.proofs.steps import Step, as_tried, is_out_of_hand, weakened
 from weft.typecheck.proofs.trial import Target, Trial, clashing_keys, run_trial
 from weft.typecheck.proofs.under_needs import Written, written_under
 from weft.typecheck.proofs.violations import OF_KIND
@@ -131,6 +131,9 @@ class Explainer:
         """Runs the trial with its options and numbers of axes, at sizes of a deal that meet the needs."""
         return self.attempt(assignment_for(trial.assignment.sizes, needs, deal, trial.assignment))
 
+    def _holds(self, trial: Trial, needs: Needs, deal: Deal) -> bool:
+        return self.with_needs(trial, needs, deal).ok
+
     def with_options_in_rounds(self, base: Trial, but: frozenset[str] = frozenset()) -> Trial:
         """Changes options of a failing trial, one after another, while a guard or an open annotation ends each trial.
 
@@ -215,7 +218,7 @@ class Explainer:
         """The needs under which a failing trial holds, or None where no needs explain it.
 
         The search is greedy, since all pairs of needs would be too many: it adds each need to those that got the
-        program further. `weaken` then drops needs that turn out to be needless.
+        program further. `weakened` then drops needs that turn out to be needless.
         """
         outer, self.pending = self.pending, trial
         explanation = self._explained(trial, needs, deal)
@@ -314,7 +317,7 @@ class Explainer:
                     self.unbuilt = self.unbuilt or reason
                     continue
                 if result.ok:
-                    return self.weaken(trial, candidate, deal, first)
+                    return weakened(self._holds, trial, candidate, deal, first)
                 if candidate is step.by_question and not candidate.allows(result.assignment.sizes):
                     continue  # another need asks for the opposite, so the trial shows nothing of this one
                 step.see(result, candidate)
@@ -333,32 +336,6 @@ class Explainer:
             trial, needs = step.chosen
             complaints.add(trial.complaint)
         return None
-
-    def weaken(self, trial: Trial, needs: Needs, deal: Deal, first: Trial) -> Needs:
-        """Returns weaker needs that suffice: with fewer conditions, smaller divisors, or orders for equations."""
-        for key, root in needs.merged:
-            if root not in trial.assignment.sizes:
-                continue  # a need of shapes also joins axes that the arrays of this trial do not have
-            unjoined = needs.without(merged=(key, root))
-            weaker = [unjoined.plus(order=pair) for pair in ((key, root, 1), (root, key, 1))]
-            weaker += [unjoined.plus(multiples=pair) for pair in ((key, root), (root, key))]
-            for candidate in weaker:
-                # The first trial is tried, since it has sizes of its own for both keys.
-                if all(self.with_needs(first, candidate, each).ok for each in (deal, *DEALS)):
-                    needs = candidate
-                    break
-        for entry in needs.order if len(needs.order) > 1 else ():
-            candidate = needs.without(order=entry)
-            if all(self.with_needs(first, candidate, each).ok for each in (deal, *DEALS)):
-                needs = candidate
-        for key, number in needs.multiples:
-            others = needs.without(multiples=(key, number))
-            numbers = [n for n in range(2, number) if number % n == 0] if isinstance(number, int) else []
-            for candidate in (others, *(others.plus(multiples=(key, divisor)) for divisor in numbers)):
-                if self.with_needs(trial, candidate, deal).ok:
-                    needs = candidate
-                    break
-        return needs
 
     def explain_with_names_per_record(self, base: Trial) -> Needs | None:
         """The needs under which a trial holds if each record has dims of its own, or None.

@@ -25,7 +25,7 @@ from weft.typecheck.sizes.polynomials import Atom, Monomial, Terms, atoms_of, co
 
 # The number of last questions that are read. Several, since comparing two shapes asks a question for each axis.
 _LAST = 12
-# A number with many divisors; `Explainer.weaken` then finds the divisor that is needed.
+# A number with many divisors; `steps.weakened` then finds the divisor that is needed.
 _MANY_DIVIDE = 48
 
 

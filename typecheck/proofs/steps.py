@@ -1,12 +1,13 @@
-"""Steps of the search for needs: which failing trial the search goes on from once it has tried one more need."""
+"""Steps of the search for needs: which failing trial it goes on from, and how it weakens needs that suffice."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 from weft.typecheck.arguments.builder import Assignment
 from weft.typecheck.proofs.beyond import needs_numbers
-from weft.typecheck.proofs.needs import Needs
+from weft.typecheck.proofs.needs import DEALS, Deal, Needs
 from weft.typecheck.proofs.trial import Trial
 from weft.typecheck.sizes.clauses import Answer
 
@@ -75,3 +76,34 @@ def as_tried(candidate: Needs, needs: Needs, pinned: frozenset[str]) -> Needs:
         return candidate
     tried = tuple((key, (number,)) for key, number in new)
     return dataclasses.replace(candidate, equal=needs.equal, among=(*candidate.among, *tried))
+
+
+# Whether a trial holds at sizes that a deal chooses so that they meet needs.
+Holds = Callable[[Trial, Needs, Deal], bool]
+
+
+def weakened(holds: Holds, trial: Trial, needs: Needs, deal: Deal, first: Trial) -> Needs:
+    """Weaker needs that suffice: with fewer conditions, smaller divisors, or orders in place of equations."""
+    for key, root in needs.merged:
+        if root not in trial.assignment.sizes:
+            continue  # a need of shapes also joins axes that the arrays of this trial do not have
+        unjoined = needs.without(merged=(key, root))
+        weaker = [unjoined.plus(order=pair) for pair in ((key, root, 1), (root, key, 1))]
+        weaker += [unjoined.plus(multiples=pair) for pair in ((key, root), (root, key))]
+        for candidate in weaker:
+            # The first trial is tried, since it has sizes of its own for both keys.
+            if all(holds(first, candidate, each) for each in (deal, *DEALS)):
+                needs = candidate
+                break
+    for entry in needs.order if len(needs.order) > 1 else ():
+        candidate = needs.without(order=entry)
+        if all(holds(first, candidate, each) for each in (deal, *DEALS)):
+            needs = candidate
+    for key, number in needs.multiples:
+        others = needs.without(multiples=(key, number))
+        numbers = [n for n in range(2, number) if number % n == 0] if isinstance(number, int) else []
+        for candidate in (others, *(others.plus(multiples=(key, divisor)) for divisor in numbers)):
+            if holds(trial, candidate, deal):
+                needs = candidate
+                break
+    return needs
