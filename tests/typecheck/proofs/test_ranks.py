@@ -87,7 +87,7 @@ def test_the_dots_of_two_arrays_may_have_to_be_of_one_shape():
     (contract,) = verify(error).contracts
     assert contract.verdict is Verdict.HOLDS, contract
     assert contract.assumptions == ("the `...` of predicted and the `...` of wanted are of one shape",)
-    assert {sum(key.startswith("found[1]") for key in sizes) for sizes in contract.tried} == {0, 1, 2}
+    assert {sum(key.startswith("predicted[1]") for key in sizes) for sizes in contract.tried} == {0, 1, 2}
 
 
 def test_what_is_wrong_whatever_the_dots_are_is_told_of_dots_of_one_shape():
