@@ -391,7 +391,7 @@ def whitened_by(x: Float[Array, "n d"], cov: Float[Array, "d d"] | Float[Array, 
 def test_a_function_need_not_take_all_that_a_record_may_hold_but_what_it_writes():
     for function in (whitened, whitened_in_two):
         (contract,) = verify(function).contracts
-        assert contract.assumptions == ('given.cov is not a Float[Array, "packed"]',)
+        assert contract.assumptions == ('normal.cov is not a Float[Array, "packed"]',)
     assert verify(whitened_by).verdict is Verdict.FAILS
 
 
