@@ -167,7 +167,7 @@ def _is_for_others(explainer: Explainer, trial: Trial, place: str) -> bool:
     own = any(one.place[:2] == (target.file, target.line) for one in trial.violations)
     if not place.endswith((" type", " given", " present")) or own:
         return False
-    if not place.endswith(" type"):  # as a dataset may be made without data
+    if not place.endswith(" type"):  # a record may lack a field that only other functions read
         return "." in place and not place.startswith("self.")
     return "." in place.removeprefix("self.") or target.inherited
 
