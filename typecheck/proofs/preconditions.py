@@ -176,7 +176,7 @@ class _Reader:
             by = tuple((collections.Counter(by) - common).elements())
             of = tuple((collections.Counter(of) - common).elements())
             if all(isinstance(factor, str) for factor in (*by, *of)) and len(by) + (times > 1) <= 2:
-                # The axes of features come last, and are what is divided into parts.
+                # The last axes are tried first: they are those of features, which programs divide into parts.
                 for key in reversed(list(dict.fromkeys(of))):
                     yield self._multiple(key, times, by)
                 return

@@ -72,11 +72,11 @@ def _further_options(base: Trial, trial: Trial, place: str) -> str:
     """The options besides the class that a trial changed to hold with that class, in brackets: ` (mask is given)`."""
     usual = base.assignment.options
     differing = {
-        place_there: n
-        for place_there, n in trial.assignment.options.items()
-        if n and n != usual.get(place_there) and not is_class(place_there)
+        choice: n
+        for choice, n in trial.assignment.options.items()
+        if n and n != usual.get(choice) and not is_class(choice)
     }
-    said = ", ".join(phrases(trial.options, place_there, option).needed for place_there, option in differing.items())
+    said = ", ".join(phrases(trial.options, choice, option).needed for choice, option in differing.items())
     return f" ({said})" if said else ""
 
 
