@@ -14,7 +14,21 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 # The packages whose names hold to this; add a package when its names do.
-ROOMS = ["core", "transforms", "typecheck/proofs"]
+ROOMS = [
+    "core",
+    "transforms",
+    "typecheck/sizes",
+    "typecheck/matching",
+    "typecheck/language",
+    "typecheck/calls",
+    "typecheck/messages",
+    "typecheck/proofs",
+    "tests/typecheck/sizes",
+    "tests/typecheck/matching",
+    "tests/typecheck/language",
+    "tests/typecheck/calls",
+    "tests/typecheck/messages",
+]
 FILLERS = frozenset(
     [
         "one",
@@ -35,8 +49,9 @@ FILLERS = frozenset(
 )
 # A function called `_itself` returns its argument, which the name says, but not what for.
 ENDINGS = ("_itself",)
-# Python's own name for the second operand of a comparison, and the public name of a part of every error.
-CONVENTIONS = {"other": "__eq__", "what": "__init__"}
+# Python's own name for the second operand of an operator (`__eq__`, `__add__`), and the public name of a part of every
+# error, each with the beginning of the names of the functions that may use it.
+CONVENTIONS = {"other": "__", "what": "__init__"}
 
 
 def long_lived_fillers(source: str) -> Iterator[tuple[int, str]]:
@@ -51,7 +66,7 @@ def long_lived_fillers(source: str) -> Iterator[tuple[int, str]]:
         names = [*_names(function)]
         bound = {name: line for line, name, is_bound in reversed(names) if is_bound and is_filler(name)}
         for name, first in bound.items():
-            is_convention = getattr(function, "name", None) == CONVENTIONS.get(name, "")
+            is_convention = name in CONVENTIONS and getattr(function, "name", "").startswith(CONVENTIONS[name])
             if not is_convention and any(used == name and line > first for line, used, _ in names):
                 yield first, name
 
@@ -89,6 +104,8 @@ def test_no_filler_is_the_name_of_anything_that_lives_longer_than_a_line(room: s
         ("def value_itself(x):\n    return x", [(1, "value_itself")]),
         ("found = 1", []),
         ("def __eq__(self, other):\n    return self.x == other.x", []),
+        ("def __add__(self, other):\n    return self.x + other.x", []),
+        ("def add(self, other):\n    return self.x + other.x", [(1, "other")]),
         ("def f(founder):\n    return founder.found", []),
     ],
 )

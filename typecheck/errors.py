@@ -40,12 +40,12 @@ class ContractError(WeftError, TypeError):
         super().__init__(what, at=at, fix=fix)
 
     def _message(self) -> str:
-        lines = [self.what, *(f"  at: {place}" for place in self.at), *(f"  where: {one}" for one in self.bound)]
+        lines = [self.what, *(f"  at: {place}" for place in self.at), *(f"  where: {line}" for line in self.bound)]
         if self.fix:
             lines.append(f"  fix: {self.fix}")
         if self.inside:
             lines.append(f"  inside: {self.inside}")
-        return "\n".join((*lines, *(f"  {one}" for one in self.more)))
+        return "\n".join((*lines, *(f"  {line}" for line in self.more)))
 
 
 class PromotionError(WeftError, ValueError):
@@ -64,4 +64,4 @@ class BudgetError(WeftError, ValueError):
 
 
 class AnnotationError(WeftError, ValueError):
-    """An annotation that cannot be read, or a dim expression that cannot be evaluated; always one line."""
+    """An annotation that cannot be read, or a dim expression that cannot be evaluated; its message is one line."""

@@ -53,11 +53,11 @@ def _restore(shell: Any, exceptions: Any, handler: Any) -> None:
 def _show(
     shell: Any, kind: type[BaseException], error: BaseException, tb: TracebackType, tb_offset: Any = None
 ) -> None:
-    kept = tb if verbose() else users_frames(_below_shell(tb, shell)) or tb
+    shown = tb if verbose() else users_frames(_below_shell(tb, shell)) or tb
     # JAX attaches its unfiltered traceback as the cause, which the shell would print in full.
     cause, error.__cause__ = error.__cause__, error.__cause__ if verbose() else None
     try:
-        shell.showtraceback((kind, error, kept), tb_offset=0)
+        shell.showtraceback((kind, error, shown), tb_offset=0)
     finally:
         error.__cause__ = cause
 

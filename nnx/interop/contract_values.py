@@ -43,7 +43,7 @@ def _optimizer(builder: Builder, spec: Instance, place: str, scope: Scope) -> An
 def _model_for(builder: Builder, spec: Instance, place: str, scope: Scope) -> Any:
     """Chooses the model of an optimizer: one of the class in its annotation; of several, by its name."""
     models = {name: value for name, value in scope.values.items() if isinstance(value, Module)}
-    for argument in spec.given:
+    for argument in spec.arguments:
         if isinstance(argument, RecordOf):
             of_class = {name: model for name, model in models.items() if isinstance(model, argument.cls)}
             if not of_class:

@@ -29,7 +29,7 @@ IMAGES = jnp.arange(2.0 * 3 * 8 * 8).reshape(2, 3, 8, 8)
 def test_channels_that_come_first_are_told_to_be_put_last(layer: Any, x: Any, advice: str):
     with pytest.raises(weft.ContractError) as caught:
         layer(x)
-    assert caught.value.fix.endswith(f"if its channels or features come first, put them last, {advice}")
+    assert caught.value.fix.endswith(f"if the channels or features come first, put them last, {advice}")
     layer(eval(advice, {"jnp": jnp, "x": x}))
 
 

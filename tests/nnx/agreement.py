@@ -97,7 +97,8 @@ class Observer:
             return Values(value.shape, str(value.dtype), None)
         if isinstance(value, jax.Ref):
             return "ref", self._leaf(value[...])
-        if isinstance(value, jax.Array | np.ndarray | np.generic):
+        # `jax.checkpoint` outside of jit returns a number as JAX's own `TypedInt`, which has a dtype as arrays have.
+        if isinstance(value, jax.Array | np.ndarray | np.generic) or hasattr(value, "dtype"):
             if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
                 value = jax.random.key_data(value)
             array = np.asarray(value)

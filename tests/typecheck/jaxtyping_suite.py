@@ -40,8 +40,8 @@ TRACED = {
 
 def run_by(checker: str) -> tuple[list[str], dict[str, str]]:
     """The command and the environment for the tests over a checker; their package has the name of one of Python's."""
-    found = [str(folder_of(checker)), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-    environment = {"CHECKED_BY": checker, "JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(filter(None, found))}
+    paths = [str(folder_of(checker)), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    environment = {"CHECKED_BY": checker, "JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     return [sys.executable], environment
 
 

@@ -76,12 +76,12 @@ class Shifts(weft.Module):
 def test_what_strict_refuses_is_an_error_of_wefts_own(transform):
     with mode("strict"), pytest.raises(PromotionError) as caught:
         transform(Shifts(Shift(jnp.ones(3))))(jnp.ones((2, 3)))
-    what, model, line, fix, *_ = str(caught.value).splitlines()
-    assert what.endswith("for add on shapes (2, 3) (3,): the mode 'strict' promotes no ranks implicitly")
+    message, model, line, fix, *_ = str(caught.value).splitlines()
+    assert message.endswith("for add on shapes (2, 3) (3,): the mode 'strict' promotes no ranks implicitly")
     assert model == "  at: in Shifts.last (Shift)"
     assert re.fullmatch(r"  at: __call__ \(test_modes.py:\d+\): return x \+ self.by", line)
-    assert fix == "  fix: give both the axes that are meant, as x[None, :]"
-    with mode("strict"), pytest.raises(PromotionError, match=r"fix: cast one, as x\.astype"):
+    assert fix == "  fix: add the missing axes, as in x[None, :]"
+    with mode("strict"), pytest.raises(PromotionError, match=r"fix: cast one operand, as in x\.astype"):
         transform(shift)(jnp.ones(3), jnp.ones(()))
 
 
@@ -186,7 +186,7 @@ print("weft.typecheck" in sys.modules, "beartype.door" in sys.modules)
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("given", "lines"),
+    ("variables", "lines"),
     [
         ({}, ["field Box.value should be f32[n], and is f32[]", "True False"]),
         ({"WEFT_TYPECHECK": "off"}, ["False False"]),
@@ -196,8 +196,8 @@ print("weft.typecheck" in sys.modules, "beartype.door" in sys.modules)
         ),
     ],
 )
-def test_the_checker_loads_with_the_first_record(given, lines):
-    environment = {**{k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}, **given}
+def test_the_checker_loads_with_the_first_record(variables, lines):
+    environment = {**{k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}, **variables}
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=environment, check=True)
     assert done.stdout.splitlines() == lines
 

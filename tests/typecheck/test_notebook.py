@@ -70,6 +70,6 @@ def test_a_notebook_says_mistakes_while_the_extension_is_loaded(tmp_path):
     assert loses.endswith("error: SuccessorError\n")
     assert "a successor is lost" in loses
     # Cells that are run again, changed, are new functions and classes.
-    assert [one.endswith("error: NoneType\n") for one in (mended, again, redefined)] == [True] * 3
+    assert [cell.endswith("error: NoneType\n") for cell in (mended, again, redefined)] == [True] * 3
     assert unloaded.endswith("True\n")
-    assert [one.endswith("error: NoneType\n") for one in (last, lost)] == [True] * 2
+    assert [cell.endswith("error: NoneType\n") for cell in (last, lost)] == [True] * 2

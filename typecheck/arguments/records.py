@@ -22,6 +22,8 @@ from weft.typecheck.language.forms import form_of, has_own_dims
 from weft.typecheck.language.names import names_of_class
 from weft.typecheck.language.objects import is_library
 from weft.typecheck.language.signatures import Signature, fields_of
+from weft.typecheck.sizes.dim import Dim
+from weft.typecheck.sizes.space import Space
 
 # The base classes themselves have no fields: the caller knows which subclass is meant and whether it is called.
 _BASES = (eqx.Module, Module)
@@ -158,21 +160,34 @@ def _of_subclass(builder: Builder, cls: type, place: str, scope: Scope, given: M
 
 
 def _constructed(builder: Builder, cls: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Calls a class abstractly, or makes new objects of an earlier trial's result for the same arguments."""
+    """Calls a class abstractly, or makes new objects of an earlier trial's result for the same arguments.
+
+    Where sizes are symbolic, the trace then asks what the constructor asked of them in the earlier trial.
+    """
     leaves, treedef = jax.tree.flatten(opened((args, kwargs)))
-    abstract = jax.ShapeDtypeStruct
-    key = cls, treedef, tuple((one.shape, one.dtype) if isinstance(one, abstract) else one for one in leaves)
+    key = cls, treedef, tuple(map(_key_of, leaves))
+    space = next((one.space for one in builder.sizes.values() if type(one) is Dim), None) or Space()
     try:
         known = builder.known.get(key)
     except TypeError:  # something that cannot be hashed
         return abstractly(lambda given: cls(*given[0], **given[1]), (args, kwargs))
     if known is None:
-        made = abstractly(lambda given: cls(*given[0], **given[1]), (args, kwargs))
+        with space.listening() as asked:
+            made = abstractly(lambda given: cls(*given[0], **given[1]), (args, kwargs))
         # The flattened result is stored, not the instance: a trial may mutate
         # its objects, and the next needs fresh ones.
-        known = builder.made[key] = jax.tree.flatten(opened(made))
-    leaves, treedef = known
+        known = builder.made[key] = *jax.tree.flatten(opened(made)), asked
+    else:
+        space.ask_again(known[2])
+    leaves, treedef, _ = known
     return closed(treedef.unflatten(leaves))
+
+
+def _key_of(leaf: Any) -> Any:
+    """A key that says what a constructor is called with: of an abstract array its shape and dtype."""
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return (*map(_key_of, leaf.shape), leaf.dtype)
+    return leaf.at_its_number if type(leaf) is Dim else leaf
 
 
 def _is_told_by_fields(cls: type) -> bool:

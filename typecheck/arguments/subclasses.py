@@ -16,7 +16,7 @@ from typing import Any
 
 from weft.core.caches import cached_by
 from weft.typecheck.arguments.uses import is_stub
-from weft.typecheck.language.siblings import is_apart
+from weft.typecheck.language.siblings import is_test_or_script
 
 # Each subclass costs at least one trial, so a base class such as `eqx.Module` may not bring all of a package.
 _MOST = 24
@@ -83,7 +83,7 @@ def concrete_subclasses(cls: type) -> list[type]:
         one
         for one in dict.fromkeys(_below(cls))
         if one.__module__.partition(".")[0] == package and not is_abstract(one) and _is_public(one, cls)
-        if is_apart(cls.__module__) or not is_apart(one.__module__)
+        if is_test_or_script(cls.__module__) or not is_test_or_script(one.__module__)
     ]
     return sorted(found, key=lambda one: (one.__module__ != cls.__module__, one.__module__, _line(one)))[:_MOST]
 

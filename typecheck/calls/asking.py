@@ -1,8 +1,8 @@
 """Tells jaxtyping the dims of a running call, for `isinstance(y, Float[Array, "a b"])` in the function's body.
 
-jaxtyping keeps the dims of a call in a context of its own. While a function runs that asks jaxtyping, such a context is
-open and knows the dims of the arguments; dims that the body binds in it must agree with the result. Only public means
-are used: a context binds the dims of each `isinstance` inside it, which a shape without an array is enough for.
+jaxtyping stores the dims of a call in a context of its own. While a function that asks jaxtyping runs, such a context
+is open and knows the dims of the arguments; dims that the body binds in it must agree with the result. Only public
+means are used: an `isinstance` binds its dims in the open context, and needs only an object with a shape, no array.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PyTree: Any = PyTree
 
 
 def asks(function: Any) -> bool:
-    """Whether a function's code may ask jaxtyping: it uses the name `isinstance` and a name from jaxtyping.
+    """Whether a function's code may ask jaxtyping about dims: it uses `isinstance` and a name from jaxtyping.
 
     Most uses of `isinstance` are about other classes, and a jaxtyping context costs some 45 µs for each eager call.
     """
@@ -39,18 +39,18 @@ def asks(function: Any) -> bool:
 
 def _names(code: CodeType) -> set[str]:
     # Nested functions count, because they run inside the call and ask about its dims.
-    inner = (one for one in code.co_consts if isinstance(one, CodeType))
-    return {*code.co_names, *code.co_freevars, *(name for one in inner for name in _names(one))}
+    nested = (constant for constant in code.co_consts if isinstance(constant, CodeType))
+    return {*code.co_names, *code.co_freevars}.union(*map(_names, nested))
 
 
 def _is_jaxtypings(value: Any) -> bool:
     # `jaxtyping` itself, an annotation class or an alias such as `Scalar = Float[Array, ""]` all lead to the package.
     home = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
-    return any(str(one).partition(".")[0] == "jaxtyping" for one in (home, type(value).__module__))
+    return any(str(module).partition(".")[0] == "jaxtyping" for module in (home, type(value).__module__))
 
 
 @contextmanager
-def told(bindings: Bindings) -> Iterator[None]:
+def sharing_dims(bindings: Bindings) -> Iterator[None]:
     """A jaxtyping context in which the call's dims are bound; at its end the dims of the result must agree.
 
     Raises:
@@ -68,7 +68,7 @@ def told(bindings: Bindings) -> Iterator[None]:
         for name, shape in _sizes(bindings).items():
             if name not in before and not _meets(name, shape):
                 raise ContractError(
-                    f"{name} is {', '.join(map(str, shape))} in what is returned, and another in the body",
+                    f"{name} is {', '.join(map(str, shape))} in the returned value, and has another size in the body",
                     at=f"an isinstance in {getattr(bindings.slot.owner, '__qualname__', 'the function')}",
                 )
 
@@ -77,7 +77,7 @@ def _sizes(bindings: Bindings) -> Mapping[str, tuple[int, ...]]:
     """The names with known sizes, as jaxtyping writes them, with their axes; names of single leaves are left out."""
     single = {name: (size,) for name, size in bindings.sizes.items() if name.isidentifier()}
     variadics = bindings.variadics.items()
-    several = {f"*{name}": one.shape for name, one in variadics if name.isidentifier() and not one.broadcastable}
+    several = {f"*{name}": axes.shape for name, axes in variadics if name.isidentifier() and not axes.broadcastable}
     # A size that a proof or an export leaves symbolic cannot be a shape of `ShapeDtypeStruct` for jaxtyping.
     return {name: shape for name, shape in {**single, **several}.items() if all(type(size) is int for size in shape)}
 
@@ -86,4 +86,4 @@ def _meets(name: str, shape: tuple[int, ...]) -> bool:
     return isinstance(jax.ShapeDtypeStruct(shape, np.float32), _Shaped[jax.ShapeDtypeStruct, name])
 
 
-__all__ = ["asks", "told"]
+__all__ = ["asks", "sharing_dims"]

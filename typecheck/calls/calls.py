@@ -22,7 +22,7 @@ from typing import Any, cast
 import equinox as eqx
 from weft.core.errors import WeftError
 from weft.core.tracebacks import cut
-from weft.typecheck.calls.asking import told
+from weft.typecheck.calls.asking import sharing_dims
 from weft.typecheck.calls.plans import FunctionPlan, Row, owner_of, plan_of, wrapper_of
 from weft.typecheck.calls.strictness import call_strictly
 from weft.typecheck.errors import AnnotationError
@@ -33,7 +33,7 @@ from weft.typecheck.matching.arrays import settle
 from weft.typecheck.matching.bindings import Bindings, Mismatch, Slot
 from weft.typecheck.matching.policies import RUN_TIME
 from weft.typecheck.matching.record_plans import record_plan
-from weft.typecheck.matching.records import check_rebuilt, not_one
+from weft.typecheck.matching.records import check_rebuilt, mismatch_of
 from weft.typecheck.matching.scopes import bind_numbers, dims_of, number_for_array, scope_of
 from weft.typecheck.messages.explain import contract_error, place_of
 from weft.typecheck.messages.running import enter_record, leave_record, module_path
@@ -114,9 +114,9 @@ def enter(
             running.plan = plan
             if plan.asking:
                 running.context = ExitStack()
-                running.context.enter_context(told(running.bindings))
+                running.context.enter_context(sharing_dims(running.bindings))
             if current_mode() == "strict" and plan.signature.flavour == "function":
-                running.function = _strictly(function)
+                running.function = functools.partial(call_strictly, function)
     # `fail` and `end` must run here as well: a caller gets no `Running` whose `end` it could call.
     except BaseException as error:
         if isinstance(error, Exception):
@@ -141,15 +141,8 @@ def _plain(
     return function, args, kwargs
 
 
-def _strictly(function: Callable[..., Any]) -> Callable[..., Any]:
-    def strictly(*args: Any, **kwargs: Any) -> Any:
-        __tracebackhide__ = True
-        return call_strictly(function, args, kwargs)
-
-    return strictly
-
-
 def _check_numbers(record: Any) -> None:
+    """Refuses a record, whose method is called, that has a number where a field is annotated as an array."""
     __tracebackhide__ = True
     try:
         plan = record_plan(type(record), RUN_TIME)
@@ -161,21 +154,22 @@ def _check_numbers(record: Any) -> None:
 
 
 def _is_dispatched(function: Any, args: Sequence[Any]) -> bool:
+    """Whether a function is called as the method of a Module."""
     return bool(args) and isinstance(args[0], eqx.Module) and owner_of(function, args) is not None
 
 
 def _check_rebuilt(plan: FunctionPlan | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Checks the records among the arguments whose parameters have no annotation: a transform may have rebuilt them."""
+    """Checks the records in arguments without annotations: a transform may have rebuilt them with other arrays."""
     __tracebackhide__ = True
-    unasked: list[Any] = list(args) + list(kwargs.values())
+    unannotated: list[Any] = [*args, *kwargs.values()]
     if plan is not None:
         # Annotated parameters are left out, because their own check looks into the records.
         rows = itertools.chain(plan.positional, itertools.repeat(plan.rest[0]))
-        unasked = [value for row, value in zip(rows, args, strict=False) if row is None]
-        unasked += [value for name, value in kwargs.items() if plan.named.get(name) is None]
-    miss = check_rebuilt(unasked)
+        unannotated = [value for row, value in zip(rows, args, strict=False) if row is None]
+        unannotated += [value for name, value in kwargs.items() if plan.named.get(name) is None]
+    miss = check_rebuilt(unannotated)
     if miss is not None:
-        raise contract_error(miss, module="rebuilt inside a transform") from None
+        raise contract_error(miss, module="a record that a transform has rebuilt") from None
 
 
 def run(
@@ -191,18 +185,19 @@ def run(
         plan: the function's plan.
         function: the function to call.
         args, kwargs: its arguments.
-        lenient: whether fields of the record that do not fit are ignored instead of being an error.
+        lenient: whether fields of the record that do not fit are ignored rather than refused.
 
     Raises:
         ContractError: if an argument, a field of the record, or the result does not fit its annotation.
     """
     __tracebackhide__ = True
     bindings = _enter(plan, args, kwargs, lenient)
-    strict = current_mode() == "strict" and plan.signature.flavour == "function"
-    with told(bindings) if plan.asking else nullcontext():
+    if current_mode() == "strict" and plan.signature.flavour == "function":
+        function = functools.partial(call_strictly, function)
+    with sharing_dims(bindings) if plan.asking else nullcontext():
         try:
-            result = call_strictly(function, args, kwargs) if strict else function(*args, **kwargs)
-        # `from None`: the error says all, and a chain would show weft's frames between the user's.
+            result = function(*args, **kwargs)
+        # `from None`: the error is complete, and its context would show weft's frames among the user's.
         except WeftError as error:
             raise cut(error) from None
         return _leave(plan, bindings, result)
@@ -214,7 +209,7 @@ def _leave(plan: FunctionPlan, bindings: Bindings, result: Any) -> Any:
     if plan.signature.flavour != "function":
         return _WRAPPERS[plan.signature.flavour](plan, bindings, result)
     if plan.returns is not None:
-        _check_one(plan.returns, result, bindings)
+        _check_value(plan.returns, result, bindings)
     if bindings.pending:
         _settle(bindings)
     return result
@@ -224,7 +219,7 @@ def _enter(plan: FunctionPlan, args: tuple[Any, ...], kwargs: Mapping[str, Any],
     """Checks the arguments of a call and returns the scope."""
     __tracebackhide__ = True
     bindings = _record_scope(plan, args[0], lenient) if plan.is_method else Bindings(_NO_SLOT)
-    # A function, since few annotations read arguments by name, and binding them takes longer than a check.
+    # A function, not a dict: few annotations read arguments by name, and binding them takes longer than a check.
     bindings.arguments = lambda: _arguments(plan, args, kwargs)
     positional = plan.positional
     # Records' methods accept NumPy arrays, which `jit` converts: refused here, the error would vanish under `jit`.
@@ -263,17 +258,18 @@ def _bind_sizes(plan: FunctionPlan, bindings: Bindings) -> None:
                 continue
             bindings.slot = Slot("argument", name, plan.signature.function, Instance(int))
             bind_numbers(bindings, {name: value})
-        # If an array has the name, a record's dim of that name is another one: `concatenate(a: Batch, b: Batch)`.
+        # If an array has bound the name, the record may have another size: `concatenate(a: Batch, b: Batch)`.
         elif name not in bindings.sizes and form_of_value(value) in (DATACLASS, NAMEDTUPLE):
             own = dims_of(value, RUN_TIME)
-            bindings.sizes.update((one, size) for one, size in own.sizes.items() if one == name)
-            bindings.origins.update((one, origin) for one, origin in own.origins.items() if one == name)
+            if name in own.sizes:
+                bindings.sizes[name], bindings.origins[name] = own.sizes[name], own.origins[name]
 
 
 _NO_SLOT = Slot("value", "", None, None)  # pyright: ignore[reportArgumentType]
 
 
 def _check_rest(row: Row, values: Any, bindings: Bindings) -> None:
+    """Checks the values of `*args` or `**kwargs`."""
     bindings.slot = row[0]
     for key, value in values:
         bindings.path = (key,)
@@ -298,10 +294,10 @@ def _record_scope(method: FunctionPlan, record: Any, lenient: bool) -> Bindings:
         return scope_of(record, plan)
     except Mismatch:
         slot = Slot("argument", "self", method.signature.function, RecordOf(type(record)))
-        raise contract_error(not_one(record, plan, Bindings(slot)), module=module_path()) from None
+        raise contract_error(mismatch_of(record, plan, Bindings(slot)), module=module_path()) from None
 
 
-def _check_one(row: Row, value: Any, bindings: Bindings) -> None:
+def _check_value(row: Row, value: Any, bindings: Bindings) -> None:
     __tracebackhide__ = True
     bindings.slot = row[0]
     try:
@@ -313,6 +309,7 @@ def _check_one(row: Row, value: Any, bindings: Bindings) -> None:
 
 
 def _settle(bindings: Bindings) -> None:
+    """Checks the expressions that still wait for names at the end of a call."""
     __tracebackhide__ = True
     try:
         settle(bindings, finally_=True)
@@ -331,28 +328,28 @@ def _generator(plan: FunctionPlan, bindings: Bindings, inner: Generator[Any, Any
     def generator() -> Generator[Any, Any, Any]:
         __tracebackhide__ = True
         step: Callable[[Any], Any] = inner.send
-        given: Any = None
+        sent_value: Any = None
         while True:
             try:
-                value = step(given)
+                value = step(sent_value)
             except StopIteration as stop:
                 if returns is not None:
-                    _check_one(returns, stop.value, bindings)
+                    _check_value(returns, stop.value, bindings)
                 return stop.value
             if yields is not None:
-                _check_one(yields, value, bindings)
+                _check_value(yields, value, bindings)
             try:
-                step, given = inner.send, (yield value)
+                step, sent_value = inner.send, (yield value)
             # Closing the outer generator must close the inner one, whose `finally` blocks have to run.
             except GeneratorExit:
                 inner.close()
                 raise
             except BaseException as error:
                 # The function's code may handle an exception that is thrown into it, and yield again.
-                step, given = cast(Callable[[Any], Any], inner.throw), error
+                step, sent_value = cast(Callable[[Any], Any], inner.throw), error
                 continue
-            if sent is not None and given is not None:
-                _check_one(sent, given, bindings)
+            if sent is not None and sent_value is not None:
+                _check_value(sent, sent_value, bindings)
 
     return generator()
 
@@ -362,7 +359,7 @@ def _coroutine(plan: FunctionPlan, bindings: Bindings, inner: Coroutine[Any, Any
         __tracebackhide__ = True
         result = await inner
         if plan.returns is not None:
-            _check_one(plan.returns, result, bindings)
+            _check_value(plan.returns, result, bindings)
         return result
 
     return coroutine()
@@ -373,18 +370,18 @@ def _async_generator(plan: FunctionPlan, bindings: Bindings, inner: AsyncGenerat
 
     async def generator() -> AsyncGenerator[Any, Any]:
         __tracebackhide__ = True
-        given: Any = None
+        sent_value: Any = None
         try:
             while True:
                 try:
-                    value = await inner.asend(given)
+                    value = await inner.asend(sent_value)
                 except StopAsyncIteration:
                     return
                 if yields is not None:
-                    _check_one(yields, value, bindings)
-                given = yield value
-                if sent is not None and given is not None:
-                    _check_one(sent, given, bindings)
+                    _check_value(yields, value, bindings)
+                sent_value = yield value
+                if sent is not None and sent_value is not None:
+                    _check_value(sent, sent_value, bindings)
         finally:
             # An async generator that is abandoned would otherwise run its `finally` blocks at some later time.
             await inner.aclose()

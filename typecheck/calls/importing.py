@@ -39,11 +39,11 @@ _NAME = "__weft_contract__"
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
-_NO_CHECKER = "leave the type checker out that jaxtyping's hook takes: this one checks by itself"
+_NO_CHECKER = "leave out the type checker that jaxtyping's hook takes: this hook has its own"
 
 
 class ImportHookError(WeftError, ImportError):
-    """Contracts cannot be checked for a package, for example because it is imported already."""
+    """An import hook that cannot check a package, for example because it is imported already."""
 
 
 class ImportHook(MetaPathFinder):
@@ -61,10 +61,10 @@ class ImportHook(MetaPathFinder):
 
     decorates_all = False
 
-    # The error for a package that is imported already, and how to avoid it.
+    # The error for a package that is imported already, and its fix.
     too_late = (
-        "contracts are put into a package as it is imported, and this one is",
-        "install the hook before the first import of it",
+        "the hook adds contracts to a package while it is imported, and this package is imported already",
+        "install the hook before the package is first imported",
     )
 
     def __init__(self, packages: Sequence[str]):
@@ -86,8 +86,8 @@ class ImportHook(MetaPathFinder):
         # Functions of a loaded module cannot be replaced: `jax.jit` and other modules hold references to them.
         imported = sorted(filter(self.covers, sys.modules))
         if imported:
-            what, fix = self.too_late
-            raise ImportHookError(what, at=imported[:3], fix=fix)
+            problem, fix = self.too_late
+            raise ImportHookError(problem, at=imported[:3], fix=fix)
         sys.meta_path.insert(0, self)
         return self
 
@@ -99,14 +99,14 @@ class ImportHook(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Finds a module of the packages as Python does, and has `_Loader` load it."""
+        """Finds a module of the packages as Python does, with `_Loader` as its loader."""
         if not self.covers(fullname):
             return None
         for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
             find = getattr(finder, "find_spec", None)
             spec = find(fullname, path, target) if find is not None else None
             if spec is not None:
-                # A module that another hook loads is left to it: jaxtyping's hook checks the same contracts.
+                # If another hook loads the module, its loader stays: jaxtyping's hook checks the same contracts.
                 if type(spec.loader) is importlib.machinery.SourceFileLoader:
                     spec.loader = _Loader(spec.loader.name, spec.loader.path, self)
                 return spec
@@ -121,12 +121,12 @@ class ImportHook(MetaPathFinder):
         return isinstance(spec.loader, _Loader) and spec.loader.hook is self
 
     def not_checked(self) -> dict[str, str]:
-        """The functions, classes and modules that were not checked although they look so, with the reasons."""
-        missing = [one for one in self.packages if one not in sys.modules]
-        found = {**self.unread, **dict.fromkeys(missing, "nothing has imported it")}
+        """The functions, classes and packages that were to be checked and are not, with the reasons."""
+        missing = [package for package in self.packages if package not in sys.modules]
+        reasons = {**self.unread, **dict.fromkeys(missing, "no module has imported it")}
         if jaxtyping.config.jaxtyping_disable:
-            found["all"] = "JAXTYPING_DISABLE is set, which switches contracts of other packages off"
-        return found
+            reasons["all"] = "JAXTYPING_DISABLE is set, which switches off the contracts of other packages"
+        return reasons
 
     def checked(self, thing: Any) -> Any:
         """The decorator: returns a function or class that checks its contract."""
@@ -173,7 +173,7 @@ class ImportHook(MetaPathFinder):
         if form is DATACLASS and "__init__" in vars(cls):
             self._after(cls, "__init__")
         elif form is MODULE and not issubclass(cls, Module) and dataclasses.fields(cast(Any, cls)):
-            self._after(cls, "__check_init__")  # without fields a package that looks for these finds its own only
+            self._after(cls, "__check_init__")  # none without fields: a package may look for its own `__check_init__`
         return cls
 
     def _after(self, cls: Any, name: str) -> None:
@@ -185,7 +185,7 @@ class ImportHook(MetaPathFinder):
             if original is not None:
                 original(instance, *args, **kwargs)
             # A subclass's instance is not complete before the subclass's own method has run.
-            if type(instance) is cls and cls.__qualname__ not in self.unread and not _is_off():
+            if type(instance) is cls and not _is_off():
                 try:
                     CONTRACTS.initialised(instance)
                 except AnnotationError as error:
@@ -227,15 +227,16 @@ class _Loader(importlib.machinery.SourceFileLoader):
 def decorate(tree: ast.Module, all_of_it: bool = False) -> None:
     """Puts the decorator on the annotated functions and all classes of a module, at any depth.
 
-    Left out, with everything inside: definitions under `no_type_check`, and, unless `all_of_it`, under `jaxtyped`.
+    Definitions under `no_type_check` are left out with all definitions inside them. Unless `all_of_it`, so are
+    definitions under `jaxtyped` with a type checker, but not the definitions inside them.
     """
     pending: list[ast.AST] = [tree]
     while pending:
         node = pending.pop()
         if isinstance(node, _Definition):
-            if any(_name(one) == "no_type_check" for one in node.decorator_list):
+            if "no_type_check" in map(_name, node.decorator_list):
                 continue
-            if all_of_it or not any(_checks_itself(one) for one in node.decorator_list):
+            if all_of_it or not any(map(_has_checker, node.decorator_list)):
                 _decorate(node)
         pending += ast.iter_child_nodes(node)
     ast.fix_missing_locations(tree)
@@ -247,9 +248,9 @@ def _decorate(node: _Definition) -> None:
     if isinstance(node, ast.ClassDef):
         node.decorator_list.insert(0, decorator)
         return
-    given = node.args
-    parameters = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
-    if node.returns is not None or any(one is not None and one.annotation is not None for one in parameters):
+    arguments = node.args
+    parameters = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
+    if node.returns is not None or any(getattr(p, "annotation", None) is not None for p in parameters):
         # Last in the list is innermost: `jax.jit` and others then wrap the checked function.
         node.decorator_list.append(decorator)
 
@@ -260,12 +261,12 @@ def _name(decorator: ast.expr) -> str:
     return called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
 
 
-def _checks_itself(decorator: ast.expr) -> bool:
-    """Whether a decorator is `jaxtyped` with a type checker; without one, it binds names and checks nothing."""
+def _has_checker(decorator: ast.expr) -> bool:
+    """Whether a decorator is `jaxtyped` with a type checker; without a checker it binds names and checks nothing."""
     if _name(decorator) != "jaxtyped" or not isinstance(decorator, ast.Call):
         return False
-    given = [one.value for one in decorator.keywords if one.arg == "typechecker"]
-    return any(not (isinstance(one, ast.Constant) and one.value is None) for one in given)
+    checkers = [keyword.value for keyword in decorator.keywords if keyword.arg == "typechecker"]
+    return any(not (isinstance(checker, ast.Constant) and checker.value is None) for checker in checkers)
 
 
 def install_import_hook(packages: str | Sequence[str], *more: str) -> ImportHook:
@@ -284,17 +285,17 @@ def install_import_hook(packages: str | Sequence[str], *more: str) -> ImportHook
         The hook; `with install_import_hook("package"): import package`, or `hook.uninstall()`.
 
     Raises:
-        ImportHookError: if a package or a part of it is imported already, or a name is no string: jaxtyping's hook also
-            takes a type checker, too, and this one checks by itself.
+        ImportHookError: if a package or a part of it is imported already, or a name is no string, such as the type
+            checker that jaxtyping's hook takes.
 
     >>> with install_import_hook("this_package", "that_package.layers") as hook:
     ...     hook.packages
     ('this_package', 'that_package.layers')
     """
     names = (*((packages,) if isinstance(packages, str) else packages), *more)
-    others = [name for name in names if not isinstance(name, str)]
-    if others:
-        raise ImportHookError(f"the name of a package is a string, and this is {others[0]!r}", fix=_NO_CHECKER)
+    not_names = [name for name in names if not isinstance(name, str)]
+    if not_names:
+        raise ImportHookError(f"the name of a package must be a string, and this is {not_names[0]!r}", fix=_NO_CHECKER)
     return ImportHook(names).install()
 
 

@@ -1,7 +1,7 @@
 """Plans of functions: the checks of the parameters and of the result, made once for each function.
 
-A wrapper of the user's (`functools.wraps`) has its function's annotations as well, but may pass on other arguments than
-it takes. So it runs with a checked function in place of the wrapped one, which is checked for what it really gets.
+A user's wrapper (`functools.wraps`) has the annotations of the function inside, but may pass it other arguments than it
+takes itself. So the wrapper is not checked; it runs with a checked function in place of the function inside.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ Row = tuple[Slot, Check]
 
 @dataclass(frozen=True)
 class FunctionPlan:
-    """The checks around one function; a row is `None` where every value passes.
+    """The checks of one function; a row is None if every value passes.
 
     Attributes:
         signature: the function's annotations.
-        positional: the rows of the parameters that may be given by position.
-        named: the rows of the parameters that may be given by name.
+        positional: the rows of the parameters that may be passed by position.
+        named: the rows of the parameters that may be passed by name.
         rest: the rows of `*args` and `**kwargs`.
         returns: the row of the result.
         streams: the rows of what a generator yields, is sent and returns.
@@ -99,11 +99,11 @@ def function_plan(
 
 def _sized_by(signature: Signature) -> Iterator[tuple[str, str]]:
     parameters = signature.parameters
-    named = [names_in(one.annotation, of_records=False) for one in parameters]
+    named = [names_in(p.annotation, of_records=False) for p in parameters]
     for name in sorted(names_in(signature.returns, of_records=False).difference(*named)):
-        integers = [one.name for one in parameters if one.name == name and one.annotation == Instance(int)]
+        integers = [p.name for p in parameters if p.name == name and p.annotation == Instance(int)]
         # Two records with the dim may differ in it, as two that are concatenated do, so neither determines the result.
-        records = [one.name for one in parameters if _is_plain(one.annotation) and name in names_in(one.annotation)]
+        records = [p.name for p in parameters if _is_plain(p.annotation) and name in names_in(p.annotation)]
         sources = integers or records
         if len(sources) == 1:
             yield name, sources[0]
@@ -113,7 +113,7 @@ def _is_plain(annotation: Annotation) -> bool:
     return isinstance(annotation, RecordOf) and annotation.form in (DATACLASS, NAMEDTUPLE)
 
 
-def _names_shapes(annotation: Annotation, met: set[type]) -> bool:
+def _names_shapes(annotation: Annotation, seen: set[type]) -> bool:
     """Whether an annotation names a shape or a dtype somewhere, and not only the class of an array."""
     match annotation:
         case ArrayOf(dtype=dtype, shape=shape):
@@ -121,16 +121,16 @@ def _names_shapes(annotation: Annotation, met: set[type]) -> bool:
         case BatchedOf():
             return True
         case RecordOf(cls=cls):
-            if cls in met:
+            if cls in seen:
                 return False
-            met.add(cls)
+            seen.add(cls)
             try:
                 fields = fields_of(cls)
             except (AnnotationError, TypeError):
                 return False  # an unreadable field is reported where its class is checked
-            return any(_names_shapes(field.annotation, met) for field in fields)
+            return any(_names_shapes(field.annotation, seen) for field in fields)
         case _:
-            return any(_names_shapes(part, met) for part in annotation.mentions)
+            return any(_names_shapes(part, seen) for part in annotation.mentions)
 
 
 def _row(slot: Slot, annotation: Annotation) -> Row | None:
@@ -171,8 +171,8 @@ class _Note:
         return _Note, ()
 
 
-def _kept(name: str, make: Callable[[FunctionType, Sequence[Any]], T]) -> Callable[[Any, Sequence[Any]], T | None]:
-    """Makes a value once for each function and stores it in the function's attributes; None for other callables.
+def _stored(name: str, make: Callable[[FunctionType, Sequence[Any]], T]) -> Callable[[Any, Sequence[Any]], T | None]:
+    """A getter that makes a value once for each function, in the function's attributes; None for other callables.
 
     The value refers to the function, so a table of functions, even a weak one, would keep both alive forever.
     `functools.wraps` copies attributes, so a note of another function is ignored.
@@ -190,7 +190,7 @@ def _kept(name: str, make: Callable[[FunctionType, Sequence[Any]], T]) -> Callab
 
 
 def _new_plan(function: FunctionType, args: Sequence[Any]) -> FunctionPlan | None:
-    if not _says_what_it_takes(function):
+    if not _has_own_annotations(function):
         return None
     owner = owner_of(function, args)
     try:
@@ -203,15 +203,15 @@ def _new_plan(function: FunctionType, args: Sequence[Any]) -> FunctionPlan | Non
 
 
 # The plan of a function that the core calls; None if there is nothing to check.
-plan_of = _kept("__weft_plan__", _new_plan)
+plan_of = _stored("__weft_plan__", _new_plan)
 
 
 def _new_wrapper(function: FunctionType, args: Sequence[Any]) -> FunctionType | None:
     inner = getattr(function, "__wrapped__", None)
-    if not isinstance(inner, FunctionType) or not is_users(function) or _says_what_it_takes(function):
+    if not isinstance(inner, FunctionType) or not is_users(function) or _has_own_annotations(function):
         return None
     cells = function.__closure__ or ()
-    # A decorator that wraps without keeping the function in a closure gives no cell to replace.
+    # Without a cell that contains the function there is nothing to replace.
     if not any(_holds(cell, inner) for cell in cells):
         return None
 
@@ -235,11 +235,11 @@ def _holds(cell: CellType, value: object) -> bool:
 
 
 # The user's wrapper with a checked function inside; None if the function is no such wrapper.
-wrapper_of = _kept("__weft_wrapper__", _new_wrapper)
+wrapper_of = _stored("__weft_wrapper__", _new_wrapper)
 
 
-def _says_what_it_takes(function: Any) -> bool:
-    """Whether a function's annotations are its own, and not copied by a wrapper that may batch or bind arguments."""
+def _has_own_annotations(function: Any) -> bool:
+    """Whether a function's annotations are its own, and not copied to a wrapper that may batch or bind arguments."""
     while hasattr(function, "__wrapped__"):
         if not function.__code__.co_filename.startswith(_TRANSPARENT):
             return False

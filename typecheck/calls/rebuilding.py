@@ -1,8 +1,8 @@
 """Tells whether JAX is rebuilding an instance: `tree_unflatten` calls the constructor of a registered dataclass.
 
 `jax.tree_util.register_dataclass`, `flax.struct.dataclass` and a user's own `tree_unflatten` all run `__init__` with
-JAX's placeholders: stacks of arrays, in-axes, `None`, `object()`. Such an instance breaks no contract, and the same
-fields passed by the user do. The values look alike, so the running call decides: JAX is rebuilding if the nearest
+JAX's placeholders: stacks of arrays, in-axes, `None`, `object()`. Such an instance breaks no contract, although an
+instance that the user makes of the same values does. So the running call decides: JAX is rebuilding if the nearest
 caller outside Python is jaxlib (`treedef.unflatten(...)`, a compiled function that returns the instance).
 """
 
@@ -18,7 +18,7 @@ from typing import Any
 
 from weft.core.interpreter.codegen import GENERATED
 
-# Python code of JAX calls the user's functions, and what these construct is the user's.
+# Instances that the user's functions construct are the user's, also if Python code of JAX calls these functions.
 _JAX = "jax"
 # The methods of jaxlib's classes, such as `PyTreeDef.unflatten`, are made by nanobind.
 _COMPILED = ("jaxlib", "nanobind")
@@ -27,7 +27,7 @@ _COMPILED = ("jaxlib", "nanobind")
 def is_rebuilding(frame: FrameType | None) -> bool:
     """Whether jaxlib called the code above a frame; asked only about instances whose fields do not fit."""
     while frame is not None:
-        # Weft's generated code calls only constructors of the user's, and has no source to read the callee from.
+        # Weft's generated code calls constructors only to rebuild, and has no source to read the callee from.
         if frame.f_code.co_filename == GENERATED:
             return True
         is_of_jax = frame.f_globals.get("__name__", "").split(".")[0] == _JAX
@@ -49,7 +49,7 @@ def _callee(frame: FrameType, attribute: Callable[[Any, str, None], Any]) -> Any
     if line is None or end_line is None or column is None or end_column is None:
         return None
     text = linecache.getlines(frame.f_code.co_filename, frame.f_globals)
-    lines = [one.encode() for one in text[line - 1 : end_line]]  # columns count bytes
+    lines = [text_line.encode() for text_line in text[line - 1 : end_line]]  # columns count bytes
     if not lines:
         return None
     # The end is cut first: on a single line, cutting the start would shift the end.

@@ -20,8 +20,8 @@ from weft.typecheck.matching.arrays import settle
 from weft.typecheck.matching.bindings import Bindings, Mismatch, Slot
 from weft.typecheck.matching.compiling import check_of
 from weft.typecheck.matching.policies import RUN_TIME
-from weft.typecheck.matching.record_plans import RecordPlan, record_plan
-from weft.typecheck.matching.records import is_made_of_fields
+from weft.typecheck.matching.record_plans import record_plan
+from weft.typecheck.matching.records import has_generated_init
 from weft.typecheck.matching.scopes import scope_of, stack_of
 from weft.typecheck.messages.explain import contract_error
 from weft.typecheck.modes import current_mode
@@ -35,36 +35,22 @@ class Contracts:
 
     def constructed(self, record: Any) -> None:
         __tracebackhide__ = True
-        if current_mode() == "off":
-            return
-        plan = record_plan(type(record), RUN_TIME)
-        try:
-            scope_of(record, plan, everything=True, sparse=False)
-        except Mismatch as miss:
-            if not is_made_of_fields(type(record)):  # a handwritten constructor makes one record, never a stack
-                raise contract_error(miss) from None
-            _refuse_unless_stack(record, plan, sparse=False, shares=False)
+        _check_fields(record, is_new=True)
 
     def initialised(self, record: Any) -> None:
-        """`constructed` for a dataclass after its `__init__`, which JAX also runs, with placeholders for arrays."""
+        """Checks a dataclass after its `__init__`, which JAX also runs, with placeholders for arrays."""
         __tracebackhide__ = True
         try:
             self.constructed(record)
         except ContractError:
-            # Walking the frames is slow, so it is asked last, about an instance that is a pytree node and does not fit.
+            # `is_rebuilding` walks the frames, which is slow, so it comes last, for pytree nodes that do not fit.
             if jax.tree_util.all_leaves([record]) or not is_rebuilding(sys._getframe(2)):
                 raise
 
     def replaced(self, record: Any) -> None:
         __tracebackhide__ = True
-        if current_mode() == "off":
-            return
-        plan = record_plan(type(record), RUN_TIME)
-        try:
-            scope_of(record, plan, everything=True)
         # `tree_at` and `replace` may make a stack, or a tree of axes for `vmap`: both are allowed until they are used.
-        except Mismatch:
-            _refuse_unless_stack(record, plan)
+        _check_fields(record, is_new=False)
 
     def enter(
         self,
@@ -80,12 +66,21 @@ class Contracts:
         return calls.enter(function, args, kwargs, typed or mode == "strict")
 
 
-def _refuse_unless_stack(record: Any, plan: RecordPlan, *, sparse: bool = True, shares: bool = True) -> None:
+def _check_fields(record: Any, *, is_new: bool) -> None:
+    """Checks the fields of a record, which may lack arrays unless it is new, and may be a stack."""
     __tracebackhide__ = True
+    if current_mode() == "off":
+        return
+    plan = record_plan(type(record), RUN_TIME)
     try:
-        stack_of(record, plan, everything=True, sparse=sparse, shares=shares)
-    except Mismatch as nearest:
-        raise contract_error(nearest) from None
+        scope_of(record, plan, everything=True, sparse=not is_new)
+    except Mismatch as miss:
+        if is_new and not has_generated_init(type(record)):  # a handwritten one makes a single record, never a stack
+            raise contract_error(miss) from None
+        try:
+            stack_of(record, plan, everything=True, sparse=not is_new, shares=not is_new)
+        except Mismatch as nearest:
+            raise contract_error(nearest) from None
 
 
 # The checker of this process.
@@ -111,7 +106,7 @@ def contract(function: Any = None, /, *, names: Mapping[str, Any] | None = None)
 
     Args:
         function: a function (plain, async, generator), a method, or a dataclass.
-        names: further names that string annotations may use, besides those visible at the definition.
+        names: further names that string annotations may use, in addition to those visible at the definition.
 
     Returns:
         A function with the same signature.
@@ -164,8 +159,8 @@ def _checked_function(function: Callable[..., Any], names: Mapping[str, Any]) ->
 def _checked_dataclass(cls: type[T]) -> type[T]:
     if form_of(cls) is not DATACLASS:
         raise AnnotationError(
-            f"contract is for functions and dataclasses, and {cls.__qualname__} is neither"
-            + ("; a Module is checked by itself" if form_of(cls) is MODULE else "")
+            f"`contract` takes a function or a dataclass, and {cls.__qualname__} is neither"
+            + ("; a Module is checked without it" if form_of(cls) is MODULE else "")
         )
     original = cast(Any, cls).__init__
 
@@ -186,7 +181,7 @@ def check(value: T, annotation: Any, name: str = "value") -> T:
 
     Args:
         value: the value to check.
-        annotation: any hint that contracts understand.
+        annotation: a type hint, as for an argument or a field.
         name: how the error refers to the value.
 
     Returns:

@@ -28,7 +28,7 @@ from weft.core.errors import WeftError
 from weft.typecheck.errors import PromotionError
 
 
-def call_strictly(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+def call_strictly(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Calls a checked function with JAX's options set to refuse promotions in the user's frames.
 
     Raises:
@@ -38,10 +38,10 @@ def call_strictly(function: Callable[..., Any], args: tuple[Any, ...], kwargs: M
     try:
         return _call(function, args, kwargs)
     except ValueError as error:
-        told = _promoted(error)
-        if told is None:
+        promotion = _promoted(error)
+        if promotion is None:
             raise
-        raise told.with_traceback(error.__traceback__) from None
+        raise promotion.with_traceback(error.__traceback__) from None
 
 
 def _promoted(error: ValueError) -> PromotionError | None:
@@ -51,11 +51,11 @@ def _promoted(error: ValueError) -> PromotionError | None:
     if isinstance(error, WeftError) or not (isinstance(error, TypePromotionError) or ranks in str(error)):
         return None
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__) if is_users(frame)]
-    what = str(error).partition(ranks)[0].partition(" when jax_numpy_dtype_promotion=")[0]
+    reason = str(error).partition(ranks)[0].partition(" when jax_numpy_dtype_promotion=")[0]
     of_ranks = ranks in str(error)
-    fix = "give both the axes that are meant, as x[None, :]" if of_ranks else "cast one, as x.astype(y.dtype)"
+    fix = "add the missing axes, as in x[None, :]" if of_ranks else "cast one operand, as in x.astype(y.dtype)"
     return PromotionError(
-        f"{what}: the mode 'strict' promotes no {'ranks' if of_ranks else 'dtypes'} implicitly",
+        f"{reason}: the mode 'strict' promotes no {'ranks' if of_ranks else 'dtypes'} implicitly",
         at=[
             f"{place_of(frame)}: {linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()}"
             for frame in frames[-1:]
@@ -67,10 +67,10 @@ def _promoted(error: ValueError) -> PromotionError | None:
 def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     __tracebackhide__ = True
     profiler = sys.getprofile()
-    # A checked function that another one calls finds the profiler in place.
+    # Inside of another checked function the profiler is in place already.
     if isinstance(getattr(profiler, "__self__", None), _Frames):
         return function(*args, **kwargs)
-    # Only one profiler can be active: replacing the user's would end their measurement.
+    # Only one profiler can be active, and replacing the user's would end their measurement.
     if profiler is not None:
         with _promotion(*_REFUSED):
             return function(*args, **kwargs)

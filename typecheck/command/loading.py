@@ -16,7 +16,7 @@ from types import ModuleType
 
 from weft.core.caches import cached_by
 from weft.typecheck.command.units import WEFT, Unit, installed_roots
-from weft.typecheck.language.siblings import Written, below, is_apart, modules_of, written
+from weft.typecheck.language.siblings import Written, below, is_test_or_script, modules_of, written
 from weft.typecheck.proofs.writing import LOADED
 
 
@@ -87,7 +87,7 @@ def import_below(module: str) -> None:
     folder = next(iter(getattr(sys.modules.get(package), "__path__", ())), None)
     if folder is None:
         return
-    files = {name: Path(path) for name, path in modules_of(folder, package) if not is_apart(name)}
+    files = {name: Path(path) for name, path in modules_of(folder, package) if not is_test_or_script(name)}
     known = {name: _written(path) for name, path in files.items() if name in sys.modules}
     others = {name: _written(path) for name, path in files.items() if name not in sys.modules}
     for name in below(known, others):

@@ -2,7 +2,7 @@
 
 `reading.read` turns any hint into one of the classes below; the run-time checker and the prover work on these, never on
 hints. jaxtyping's hints are read through their public attributes (`dim_str`, `dtypes`, `array_type`; `leaftype` and
-`structure` of a `PyTree`). Nothing is lost: where a reader needs the original hint, the node stores it as text.
+`structure` of a `PyTree`). Nothing is lost: where the original hint is needed, the node stores it.
 
 | hint | node |
 |---|---|
@@ -43,7 +43,7 @@ class Node:
     A record has no parts: its fields are read on request, so that types may be recursive.
     """
 
-    # Names of the attributes that hold parts, and of those that hold other annotations: one, a tuple of them, or None.
+    # The attributes that hold parts, and those that hold further annotations: a single one, a tuple of them, or None.
     _inside: ClassVar[tuple[str, ...]] = ()
     _outside: ClassVar[tuple[str, ...]] = ()
 
@@ -59,9 +59,9 @@ class Node:
 
     def rebuilt(self, change: Callable[[Annotation], Any]) -> Self:
         """The same annotation with each part replaced by `change(part)`."""
-        held = {name: getattr(self, name) for name in self._inside}
+        parts = {name: getattr(self, name) for name in self._inside}
         changed = {
-            name: tuple(map(change, one)) if isinstance(one, tuple) else change(one) for name, one in held.items()
+            name: tuple(map(change, part)) if isinstance(part, tuple) else change(part) for name, part in parts.items()
         }
         return dataclasses.replace(self, **changed) if changed else self  # pyright: ignore[reportArgumentType]
 
@@ -73,11 +73,11 @@ class Node:
 
 
 def _collected(node: Node, names: tuple[str, ...]) -> tuple[Annotation, ...]:
-    found: list[Annotation] = []
+    annotations: list[Annotation] = []
     for name in names:
-        held = getattr(node, name)
-        found += held if isinstance(held, tuple) else () if held is None else (held,)
-    return tuple(found)
+        attribute = getattr(node, name)
+        annotations += attribute if isinstance(attribute, tuple) else () if attribute is None else (attribute,)
+    return tuple(annotations)
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Dtypes:
         """Whether a dtype, by its name such as `float32` or `prng_key`, is in the class."""
         if self.accepted is None:
             return True
-        return any(dtype == one if isinstance(one, str) else bool(one.match(dtype)) for one in self.accepted)
+        return any(dtype == name if isinstance(name, str) else bool(name.match(dtype)) for name in self.accepted)
 
 
 ANY_DTYPE = Dtypes("Shaped")
@@ -125,13 +125,12 @@ class TreeOf(Node):
 
 @dataclass(frozen=True)
 class OneOf(Node):
-    """A union; `members` are in the order of the hint."""
+    """A union; `members` are in the order of the hint: of members that fit equally badly, an error names the first."""
 
     _inside = ("members",)
 
     members: tuple[Annotation, ...]
 
-    # The order matters: a mismatch in all members is reported for the first of those that came closest.
     def __str__(self) -> str:
         return " | ".join(map(str, self.members))
 
@@ -293,16 +292,16 @@ class LiteralOf(Node):
 
 @dataclass(frozen=True)
 class Instance(Node):
-    """An instance of a class; `given` are type arguments that say nothing about the arrays in the instance."""
+    """An instance of a class; its type arguments say nothing about the arrays in the instance."""
 
-    _outside = ("given",)
+    _outside = ("arguments",)
 
     cls: type
-    given: tuple[Annotation, ...] = ()
+    arguments: tuple[Annotation, ...] = ()
 
     def __str__(self) -> str:
         name = "None" if self.cls is type(None) else self.cls.__name__
-        return f"{name}[{', '.join(map(str, self.given))}]" if self.given else name
+        return f"{name}[{', '.join(map(str, self.arguments))}]" if self.arguments else name
 
 
 @dataclass(frozen=True)
@@ -315,7 +314,7 @@ class Anything(Node):
 
 @dataclass(frozen=True)
 class Variable(Anything):
-    """A type variable without a bound: any value, and of one type at each use."""
+    """A type variable without a bound: any value, of the same type wherever the variable stands in a signature."""
 
     name: str
 
@@ -376,7 +375,7 @@ def members_of(annotation: Annotation) -> tuple[Annotation, ...]:
 
 def holds_arrays(annotation: Annotation) -> bool:
     """Whether a value can hold an array, or a record that may hold one."""
-    return any(isinstance(one, _WITH_ARRAYS) for one in annotation.walk())
+    return any(isinstance(part, _WITH_ARRAYS) for part in annotation.walk())
 
 
 _WITH_ARRAYS = (ArrayOf, TreeOf, RecordOf, Shell, BatchedOf, BoxOf)

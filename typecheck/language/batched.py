@@ -29,9 +29,9 @@ else:
     class Batched:
         """The type of a stacked record: `Batched[Linear, "layers"]` is a Linear whose arrays have a leading axis.
 
-        `vmap` and `scan` over it take the axis off, so that the function inside sees a plain `Linear`; both sides are
-        checked. Several axes are written as in any shape: `Batched[Linear, "stages layers"]`. Any annotation can be
-        batched, a `PyTree[...]` too.
+        `vmap` and `scan` over it remove the axis, so that the function inside gets a plain `Linear`; the stack and the
+        plain record are both checked. Several axes are written as in any shape: `Batched[Linear, "stages layers"]`. Any
+        annotation can be batched, also a `PyTree[...]`.
 
         >>> Batched[int, "layers"].__metadata__
         (Batching(axes=Shape('layers')),)
@@ -66,7 +66,7 @@ class Dims:
     def __init__(self, links: str):
         self.links: tuple[tuple[str, Dim], ...] = tuple(_read_link(word, links) for word in links.split())
 
-    # By links and not by text: with other spaces between the words it is the same annotation.
+    # The links are compared, not the text: other spaces between the words do not change the annotation.
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Dims) and self.links == other.links
 

@@ -253,7 +253,7 @@ def parse_dim(word: str, shape: str | None = None) -> Dim:
     broadcastable, per_leaf = "#" in marks, "?" in marks
     if body == "" or body.isidentifier():
         if "_" in marks and broadcastable:
-            raise _unreadable(shape, word, "an anonymous dim matches any size, so `#` says nothing")
+            raise _unreadable(shape, word, "an anonymous dim matches any size, so `#` has no effect")
         if "*" in marks:
             return VariadicDim(None if "_" in marks else body, broadcastable, per_leaf)
         return AnyDim(body) if "_" in marks else NamedDim(body, broadcastable, per_leaf)

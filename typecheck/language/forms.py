@@ -35,7 +35,7 @@ class Form:
     """A sort of class with annotated fields.
 
     Attributes:
-        name: what to call it.
+        name: the name for messages and debugging.
         is_class: whether a class is of this form.
         fields: the fields of a class, in order.
         values: returns the fields of an instance that are set, by name.
@@ -61,13 +61,10 @@ class Form:
     def __repr__(self) -> str:
         return self.name
 
-    def held(self, cls: type, value: Any) -> Any:
-        """The part of a value that is an instance of a class, or stands for one: the value itself, or a wrapped layer.
+    def instance_in(self, cls: type, value: Any) -> Any:
+        """The value if it is an instance of a class, the layer inside if it wraps one, else None.
 
         An instance of a TypedDict is a dict, so any dict passes here.
-
-        Returns:
-            None if the value is not an instance.
         """
         # A wrapper of a layer may stand where the layer's class is annotated.
         if self is MODULE:
@@ -91,7 +88,7 @@ def _object_fields(cls: type) -> list[FieldData]:
 
 
 def _declared(base: type) -> list[str]:
-    """The attributes that a class of objects declares; nothing for the layer's own classes."""
+    """The attributes that a class of objects declares; none for the classes of the layer that defines objects."""
     layer = objects.layer_of(base)
     if layer is None or base.__module__.startswith(layer.package):
         return []
@@ -116,7 +113,7 @@ def _values_of_dataclass(value: Any) -> Mapping[str, Any]:
 
 
 def _make_dataclass(cls: Any, values: Mapping[str, Any]) -> Any:
-    # Not by calling the class, whose `__init__` may take other arguments or compute something.
+    # The class is not called, because its `__init__` may take other arguments or compute something.
     record = object.__new__(cls)
     for name, value in {**_defaults(cls, values), **values}.items():
         # `object.__setattr__` also works for frozen dataclasses.
@@ -124,19 +121,19 @@ def _make_dataclass(cls: Any, values: Mapping[str, Any]) -> Any:
     return record
 
 
-def _defaults(cls: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The defaults of the fields without a value in `given`."""
+def _defaults(cls: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The defaults of the fields that have no value yet."""
     missing = dataclasses.MISSING
-    fields = [one for one in dataclasses.fields(cls) if one.name not in given]
-    made = {one.name: one.default_factory() for one in fields if one.default_factory is not missing}
-    return made | {one.name: one.default for one in fields if one.default is not missing}
+    fields = [field for field in dataclasses.fields(cls) if field.name not in values]
+    made = {field.name: field.default_factory() for field in fields if field.default_factory is not missing}
+    return made | {field.name: field.default for field in fields if field.default is not missing}
 
 
 def _make_module(cls: Any, values: Mapping[str, Any]) -> Any:
     record = object.__new__(cls)
     values = {**_defaults(cls, values), **values}
-    kept = {name: stored(value) for name, value in values.items()} if keeps_numbers(cls) else values
-    fields_of(record).update(kept)
+    values = {name: stored(value) for name, value in values.items()} if keeps_numbers(cls) else values
+    fields_of(record).update(values)
     return record
 
 
@@ -151,7 +148,7 @@ def _is_namedtuple(cls: type) -> bool:
     return (
         issubclass(cls, tuple)
         and hasattr(cls, "_fields")
-        and any("__annotations__" in vars(one) for one in cls.__mro__)
+        and any("__annotations__" in vars(base) for base in cls.__mro__)
     )
 
 

@@ -1,4 +1,4 @@
-"""Random keys that are recognised by name only: `key: jax.Array`, or `key` without an annotation."""
+"""Random keys that only a parameter's name shows: `key: jax.Array`, or `key` without an annotation."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from weft.typecheck.language.dims import Shape
 from weft.typecheck.language.signatures import Parameter
 
 KEY = ArrayOf(jax.Array, Dtypes("Key", ("prng_key",)), Shape.parse(""))
-# Proofs need keys of the right dtype: `jax.random` refuses a float array, and the failure would be no fault.
+# Proofs need keys of the right dtype: `jax.random` refuses a float array, which would be no fault of the program.
 _KEY_NAME = re.compile(r"(.+_)?(key|rng|prng)_?\d*|k\d")
-_BESIDE_KEYS = {"query", "queries", "q", "value", "values", "v"}  # with these, `key` is attention's or a mapping's
+# The names of parameters that make a `key` the key of an attention or of a mapping.
+_WITH_OTHER_KEYS = {"query", "queries", "q", "value", "values", "v"}
 
 
 def with_keys(parameters: tuple[Parameter, ...]) -> tuple[Parameter, ...]:
-    """The parameters, with those annotated as random keys whose names alone show that they are."""
-    # Next to `query` or `value`, `key` is an array of attention's: as a random key it could not be traced.
-    if _BESIDE_KEYS & {one.name for one in parameters}:
+    """The parameters, of which those that only their names show to be random keys are annotated as keys."""
+    # Next to `query` or `value`, `key` is an array of attention: as a random key it could not be traced.
+    if _WITH_OTHER_KEYS & {parameter.name for parameter in parameters}:
         return parameters
     return tuple(
-        dataclasses.replace(one, annotation=KEY)
-        if _KEY_NAME.fullmatch(one.name) and _is_unsaid(one.annotation)
-        else one
-        for one in parameters
+        dataclasses.replace(parameter, annotation=KEY)
+        if _KEY_NAME.fullmatch(parameter.name) and _is_unsaid(parameter.annotation)
+        else parameter
+        for parameter in parameters
     )
 
 
@@ -36,6 +37,5 @@ def is_key_by_name(parameter: Parameter) -> bool:
 
 def _is_unsaid(annotation: Annotation) -> bool:
     """Whether an annotation says at most that the value is an array, without dtype and shape."""
-    return annotation != NONE and all(
-        one in (Anything(), NONE, ArrayOf(jax.Array, ANY_DTYPE, Shape.parse("..."))) for one in members_of(annotation)
-    )
+    unsaid = (Anything(), NONE, ArrayOf(jax.Array, ANY_DTYPE, Shape.parse("...")))
+    return annotation != NONE and all(member in unsaid for member in members_of(annotation))

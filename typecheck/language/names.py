@@ -17,15 +17,15 @@ from weft.typecheck.language.signatures import Signature, fields_of, signature_o
 
 
 def shapes_in(
-    annotation: Annotation, enters: Callable[[RecordOf], bool] = lambda one: False, seen: frozenset[type] = frozenset()
+    annotation: Annotation, enters: Callable[[RecordOf], bool] = lambda _: False, seen: frozenset[type] = frozenset()
 ) -> Iterator[Shape]:
     """The shapes in an annotation, leading axes included, and in the fields of records for which `enters` is true."""
-    for one in annotation.walk():
-        match one:
+    for part in annotation.walk():
+        match part:
             case ArrayOf(shape=shape) | BatchedOf(axes=shape):
                 yield shape
             # `seen` ends recursive types, such as a tree node with fields of its own class.
-            case RecordOf(cls=cls) if cls not in seen and enters(one):
+            case RecordOf(cls=cls) if cls not in seen and enters(part):
                 for field in fields_of(cls):
                     yield from shapes_in(field.annotation, enters, seen | {cls})
             case _:
@@ -38,7 +38,7 @@ def names_in(annotation: Annotation, of_records: bool = True) -> frozenset[str]:
 
 
 def _names_of_arrays(annotation: Annotation, of_records: bool = True) -> Iterator[frozenset[str]]:
-    return map(_names_in_shape, shapes_in(annotation, lambda one: of_records and one.form.plain))
+    return map(_names_in_shape, shapes_in(annotation, lambda record: of_records and record.form.plain))
 
 
 def _names_in_shape(shape: Shape) -> frozenset[str]:
@@ -56,16 +56,17 @@ def _names_in_shape(shape: Shape) -> frozenset[str]:
 def names_of_signature(signature: Signature, of_records: bool = True) -> frozenset[str]:
     """The dims that a function's annotations name; with `of_records`, also those of records among the arguments."""
     annotations = (signature.returns, *(p.annotation for p in signature.parameters))
-    return frozenset().union(*(names_in(one, of_records) for one in annotations))
+    return frozenset().union(*(names_in(annotation, of_records) for annotation in annotations))
 
 
-def names_beside(signature: Signature) -> tuple[frozenset[str], ...]:
-    """For each array in the annotations of a function and its class, the dims that it names, if more than one."""
-    found = (_names_of_arrays(one) for one in _annotations_of(signature))
-    return tuple(dict.fromkeys(names for one in found for names in one if len(names) > 1))
+def name_groups(signature: Signature) -> tuple[frozenset[str], ...]:
+    """The sets of dims that one array names: a set for each array with several, of a function and its class."""
+    annotations = _annotations_of(signature)
+    return tuple(dict.fromkeys(names for a in annotations for names in _names_of_arrays(a) if len(names) > 1))
 
 
 def _annotations_of(signature: Signature) -> tuple[Annotation, ...]:
+    """The annotations of a function's result and parameters, and of the fields of its class."""
     owner = signature.owner
     fields = fields_of(owner) if owner is not None and form_of(owner) is not None else ()
     return (signature.returns, *(p.annotation for p in signature.parameters), *(f.annotation for f in fields))
@@ -79,25 +80,26 @@ def names_of_fields(cls: type) -> frozenset[str]:
 
 @cached_by("class")
 def names_of_class(cls: type) -> frozenset[str]:
-    """The dims that the fields and methods of a class name, without those of the layer's own base classes."""
+    """The dims that the fields and methods of a class name, without those of base classes of NNX."""
     layer = layer_of(cls)
     own = [base for base in cls.__mro__ if layer is None or not base.__module__.startswith(layer.package)]
     functions = [inspect.unwrap(value) for base in own for value in vars(base).values() if callable(value)]
-    found = frozenset() if form_of(cls) is None else names_of_fields(cls)
+    names = frozenset() if form_of(cls) is None else names_of_fields(cls)
     for function in functions:
         if isinstance(function, FunctionType) and function.__annotations__:
             # A method with an unreadable annotation is reported when the method itself is checked.
             with contextlib.suppress(AnnotationError):
-                found |= names_of_signature(signature_of(function, cls))
-    return found
+                names |= names_of_signature(signature_of(function, cls))
+    return names
 
 
 def products_in(signature: Signature) -> tuple[tuple[str, ...], ...]:
     """The dims of a signature that are products of names, such as `h*c`, each as a tuple of the names in order."""
-    shapes = (shape for one in _annotations_of(signature) for shape in shapes_in(one, lambda _: True))
+    annotations = _annotations_of(signature)
+    shapes = (shape for annotation in annotations for shape in shapes_in(annotation, lambda _: True))
     split = dict.fromkeys(
         tuple(dim.text.split("*")) for shape in shapes for dim in shape.dims if isinstance(dim, SymbolicDim)
     )
     orders = [names for names in split if all(name.isidentifier() for name in names)]
     # A program with `h*w` in one place and `w*h` in another uses both orders, so neither is the right one.
-    return tuple(one for one in orders if not any(other != one and sorted(other) == sorted(one) for other in orders))
+    return tuple(names for names in orders if sum(sorted(names) == sorted(order) for order in orders) == 1)

@@ -67,7 +67,7 @@ class Layer:
 
 
 def refuse_foreign(thing: Any) -> None:
-    """Raises for an object, or a class of objects, of the real flax.nnx.
+    """Refuses an object, or a class of objects, of the real flax.nnx.
 
     Raises:
         TypeError: with the call that makes flax.nnx programs use weft.nnx.
@@ -75,7 +75,7 @@ def refuse_foreign(thing: Any) -> None:
     cls = thing if isinstance(thing, type) else type(thing)
     if is_foreign_class(cls):
         raise ForeignObjectError(
-            f"{cls.__qualname__} is a Module of the real flax.nnx, and proofs are for those of weft.nnx",
+            f"{cls.__qualname__} is a Module of the real flax.nnx, and only those of weft.nnx can be proved",
             fix="call weft.nnx.install() before flax.nnx is imported; `weft check` does so by itself",
         )
 
@@ -132,10 +132,10 @@ def attributes_of(value: Any) -> Mapping[str, Any]:
 
 
 def sizes_of_object(value: Any) -> dict[str, Any]:
-    """The integers that an object stores or was constructed from, by name: the sizes of the dims of these names."""
+    """The integers that an object stores or was constructed from, by name: each is the size of the dim of that name."""
     attributes = attributes_of(value)
-    kept = {name: one for name, one in attributes.items() if is_size(one)}
-    return {**kept, **dict(attributes.get(NOTED, ()))}
+    integers = {name: value for name, value in attributes.items() if is_size(value)}
+    return {**integers, **dict(attributes.get(NOTED, ()))}
 
 
 # The attribute that marks the class of a proof's symbolic sizes.
@@ -143,8 +143,8 @@ SIZE = "_weft_is_size"
 
 
 def is_size(value: Any) -> bool:
-    """Whether a value can be the size of a dim; a mark shows symbolic sizes, so their class is not imported."""
-    # `bool` is a subclass of `int`, and `True` is no size.
+    """Whether a value can be the size of a dim: a plain integer, or a symbolic size, which a mark shows."""
+    # `bool` is a subclass of `int`, and `True` is no size. The mark spares programs the import of the symbolic sizes.
     return type(value) is int or getattr(type(value), SIZE, False) is True
 
 

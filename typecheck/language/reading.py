@@ -43,6 +43,7 @@ from weft.typecheck.language.annotations import (
     TupleOf,
     Unresolved,
     Variable,
+    members_of,
 )
 from weft.typecheck.language.batched import Batching, Dims
 from weft.typecheck.language.dims import Shape
@@ -52,19 +53,21 @@ from weft.typecheck.language.objects import is_box_class
 
 @dataclass(frozen=True)
 class Scope:
-    """The names that string annotations may use, and the class that `Self` stands for.
-    `within` has the strings and `type` aliases around the hint: a recursive alias (`Tree = dict[str, "Tree"]`, `type
+    """The names and classes by which a hint is read.
 
-    Tree = dict[str, Tree]`) ends where it occurs again.
-    Tree = dict[str, Tree]`) ends there.
+    Attributes:
+        globals, locals: the names that string annotations may use.
+        owner: the class that `Self` stands for.
+        within: the strings and `type` aliases around the hint. A recursive alias, such as `Tree = dict[str, "Tree"]` or
+            `type Tree = dict[str, Tree]`, ends where it occurs again.
+        type_arguments: the annotations that an alias's type parameters stand for: `Vec` for the `T` of `Pair[Vec]`.
     """
 
     globals: Mapping[str, Any] = field(default_factory=dict)
     locals: Mapping[str, Any] = field(default_factory=dict)
     owner: type | None = None
     within: frozenset[Any] = frozenset()
-    # The values of an alias's type parameters where the alias is used: `Vec` for the `T` of `Pair[Vec]`.
-    given: Mapping[Any, Any] = field(default_factory=dict)
+    type_arguments: Mapping[Any, Any] = field(default_factory=dict)
 
 
 def read(hint: Any, scope: Scope = Scope()) -> Annotation:
@@ -94,9 +97,8 @@ def read(hint: Any, scope: Scope = Scope()) -> Annotation:
         return read(arguments[0], scope)
     if origin in (Union, types.UnionType):
         members = (read(argument, scope) for argument in arguments)
-        flat = [one for member in members for one in (member.members if isinstance(member, OneOf) else (member,))]
         # A nested union is flattened, so that a check tries each member once and an error lists them in one line.
-        return OneOf(tuple(dict.fromkeys(flat)))
+        return OneOf(tuple(dict.fromkeys(part for member in members for part in members_of(member))))
     if origin in (Literal, typing_extensions.Literal):
         return LiteralOf(arguments)
     if hint in (typing.Self, typing_extensions.Self):
@@ -125,10 +127,10 @@ def _read_string(text: str, scope: Scope) -> Annotation:
     if text in scope.within:
         return ANYTHING
     try:
-        # One by one, unlike `typing.get_type_hints`: there, one name that does not exist at run time hides all others.
+        # `typing.get_type_hints` evaluates all hints together, so one unknown name would hide the others.
         hint = eval(text, dict(scope.globals), scope.locals)
     except (NameError, AttributeError, ImportError) as error:
-        hint = _by_its_whole_name(text)
+        hint = _class_by_dotted_name(text)
         if hint is None:
             return Unresolved(text, str(error))
     # An error about a shape inside the string names the dim already.
@@ -140,7 +142,7 @@ def _read_string(text: str, scope: Scope) -> Annotation:
     return read(hint, dataclasses.replace(scope, within=scope.within | {text}))
 
 
-def _by_its_whole_name(text: str) -> Any:
+def _class_by_dotted_name(text: str) -> Any:
     """The class that a dotted name such as `"package.module.Class"` means, if its module is imported.
 
     beartype reads such strings in the same way; programs write them so that two modules need not import each other.
@@ -150,11 +152,11 @@ def _by_its_whole_name(text: str) -> Any:
         return None
     # The longest prefix that is a module comes first: a package may have an attribute named like one of its modules.
     for count in range(len(parts) - 1, 0, -1):
-        found: Any = sys.modules.get(".".join(parts[:count]))
-        if found is not None:
+        value: Any = sys.modules.get(".".join(parts[:count]))
+        if value is not None:
             for name in parts[count:]:
-                found = getattr(found, name, None)
-            return found if isinstance(found, type) else None
+                value = getattr(value, name, None)
+            return value if isinstance(value, type) else None
     return None
 
 
@@ -212,27 +214,30 @@ def _read_generic(hint: Any, origin: type, arguments: tuple[Any, ...], scope: Sc
         if len(arguments) == 2 and arguments[1] is ...:
             return SequenceOf(tuple, read(arguments[0], scope))
         return _read_tuple(arguments, scope)
-    if origin is np.ndarray:  # `NDArray[np.float64]`: under `jit` the dtype becomes float32
+    if origin is np.ndarray:  # the dtype of `NDArray[np.float64]` is ignored: under `jit` it is float32
         return _read_class(origin, scope)
     if origin is abc.Callable:
         parameters, returns = arguments if len(arguments) == 2 else (..., Any)
-        listed = tuple(read(one, scope) for one in parameters) if isinstance(parameters, list) else None
+        listed = tuple(read(parameter, scope) for parameter in parameters) if isinstance(parameters, list) else None
         return CallableOf(listed, read(returns, scope))
     # A class as a value holds no array, so beartype checks `type[X]`.
     if origin is type:
         return Opaque(hint)
-    given = [read(argument, scope) for argument in arguments]
+    annotations = [read(argument, scope) for argument in arguments]
     if is_box_class(origin):  # first, because a box is iterable as well
-        return BoxOf(origin, given[0])
+        return BoxOf(origin, annotations[0])
     for bases, build in _GENERICS:
         if issubclass(origin, bases):
-            return build(origin, given)
+            return build(origin, annotations)
     whole = _read_class(origin, scope)
-    return dataclasses.replace(whole, given=tuple(given)) if isinstance(whole, Instance) else whole
+    return dataclasses.replace(whole, arguments=tuple(annotations)) if isinstance(whole, Instance) else whole
 
 
 def _read_tuple(arguments: tuple[Any, ...], scope: Scope) -> Annotation:
-    """A tuple of fixed length; if one of any length is unpacked in it, one of any length with all kinds of items."""
+    """The annotation of `tuple[...]`, which has a fixed length unless a tuple of any length is unpacked in it.
+
+    Of `tuple[int, *tuple[str, ...]]` the checks know that it has any length, and that each item is an int or a str.
+    """
     items: list[Annotation] = []
     is_fixed = True
     for argument in arguments:
@@ -241,15 +246,14 @@ def _read_tuple(arguments: tuple[Any, ...], scope: Scope) -> Annotation:
             items += [read(argument, scope)] if argument != () else []
             continue
         inner = get_args(argument)[0] if get_origin(argument) in _UNPACKS else argument.__origin__[argument.__args__]
-        if inner in scope.given:
-            items += scope.given[inner]
+        if inner in scope.type_arguments:
+            items += scope.type_arguments[inner]
             continue
         whole = read(inner, scope) if get_origin(inner) is tuple else SequenceOf(tuple, ANYTHING)  # a TypeVarTuple
         is_fixed &= isinstance(whole, TupleOf)
         items += whole.items if isinstance(whole, TupleOf) else (cast(SequenceOf, whole).item,)
     if is_fixed:
         return TupleOf(tuple(items))
-    # The length is open, so only the kinds of items are known, in any order.
     kinds: list[Any] = list(dict.fromkeys(items))
     return SequenceOf(tuple, ANYTHING if ANYTHING in kinds else OneOf(tuple(kinds)) if len(kinds) > 1 else kinds[0])
 
@@ -257,19 +261,19 @@ def _read_tuple(arguments: tuple[Any, ...], scope: Scope) -> Annotation:
 _UNPACKS = (typing.Unpack, typing_extensions.Unpack)
 
 
-def _stream(origin: type, given: list[Annotation]) -> Annotation:
-    padded = [*given, ANYTHING, ANYTHING, ANYTHING]
+def _stream(origin: type, arguments: list[Annotation]) -> Annotation:
+    padded = [*arguments, ANYTHING, ANYTHING, ANYTHING]
     sends = issubclass(origin, (abc.Generator, abc.AsyncGenerator))
     return StreamOf(origin, padded[0], padded[1] if sends else ANYTHING, padded[2] if sends else ANYTHING)
 
 
 # The order matters: the first row whose classes a generic class inherits from says how to read it.
 _GENERICS: tuple[tuple[tuple[type, ...], Callable[[type, list[Annotation]], Annotation]], ...] = (
-    ((abc.Mapping,), lambda origin, given: MappingOf(origin, *(given if len(given) == 2 else (ANYTHING, ANYTHING)))),
-    ((abc.Coroutine,), lambda origin, given: AwaitableOf(origin, given[-1])),
-    ((abc.Awaitable,), lambda origin, given: AwaitableOf(origin, given[0])),
+    ((abc.Mapping,), lambda origin, args: MappingOf(origin, *(args if len(args) == 2 else (ANYTHING, ANYTHING)))),
+    ((abc.Coroutine,), lambda origin, args: AwaitableOf(origin, args[-1])),
+    ((abc.Awaitable,), lambda origin, args: AwaitableOf(origin, args[0])),
     ((abc.Iterator, abc.AsyncIterator), _stream),
-    ((abc.Collection,), lambda origin, given: SequenceOf(origin, given[0])),
+    ((abc.Collection,), lambda origin, args: SequenceOf(origin, args[0])),
     ((abc.Iterable, abc.AsyncIterable), _stream),
 )
 
@@ -282,23 +286,23 @@ def _read_alias(alias: Any, hint: Any, scope: Scope) -> Annotation:
         value, parameters = alias.__value__, getattr(alias, "__type_params__", ())
     except (NameError, AttributeError, ImportError) as error:  # `__value__` is evaluated lazily, and may fail only here
         return Unresolved(str(hint), str(error))
-    given, arguments = {**scope.given}, [read(one, scope) for one in get_args(hint)]
+    type_arguments, arguments = {**scope.type_arguments}, [read(argument, scope) for argument in get_args(hint)]
     for number, parameter in enumerate(parameters if arguments else ()):
         if isinstance(parameter, TypeVar):
-            given[parameter] = arguments.pop(0) if arguments else ANYTHING
+            type_arguments[parameter] = arguments.pop(0) if arguments else ANYTHING
         else:  # a TypeVarTuple takes the arguments that the parameters after it leave over
             count = max(len(arguments) - (len(parameters) - number - 1), 0)
-            given[parameter], arguments = tuple(arguments[:count]), arguments[count:]
-    return read(value, dataclasses.replace(scope, within=scope.within | {hint}, given=given))
+            type_arguments[parameter], arguments = tuple(arguments[:count]), arguments[count:]
+    return read(value, dataclasses.replace(scope, within=scope.within | {hint}, type_arguments=type_arguments))
 
 
 def _read_named(hint: Any, scope: Scope) -> Annotation:
     if isinstance(hint, TypeVar):
-        if hint in scope.given:
-            return scope.given[hint]
+        if hint in scope.type_arguments:
+            return scope.type_arguments[hint]
         if hint.__bound__ is not None:
             return read(hint.__bound__, scope)
-        members = tuple(read(one, scope) for one in hint.__constraints__)
+        members = tuple(read(constraint, scope) for constraint in hint.__constraints__)
         return OneOf(members) if members else Variable(hint.__name__)
     if hasattr(hint, "__supertype__"):
         return read(hint.__supertype__, scope)

@@ -1,8 +1,8 @@
 """Finds the modules of a package that define subclasses of classes in another module of the package.
 
 An abstract class is proved for its package's subclasses, and Python knows only those that were imported. Which ones are
-known must not depend on what an earlier unit imported, so each unit has these modules imported and depends on them.
-and depends on them.
+known must not depend on the modules that an earlier unit imported, so these modules are imported for each unit, and
+its verdict is cached with them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 
 _CLASS = re.compile(r"^[ \t]*class[ \t]+(\w+)[^(:\n]*(?:\(([^)]*)\))?", re.MULTILINE)
 # Tests, examples and scripts: their subclasses are no part of the package, and importing them may have effects.
-_APART = re.compile(r"(tests?|testing|conftest|examples?|benchmarks?|docs|scripts|setup|__main__|test_.*|.*_test)")
+_NO_PACKAGE = re.compile(r"(tests?|testing|conftest|examples?|benchmarks?|docs|scripts|setup|__main__|test_.*|.*_test)")
 
 # The classes that a source file defines, each with the names of its bases (without their modules).
 Written = Mapping[str, tuple[str, ...]]
@@ -28,27 +28,26 @@ def written(source: str) -> Written:
     """
     classes = ((name, bases.split(",")) for name, bases in _CLASS.findall(source))
     return {
-        name: tuple(re.split(r"[\[(=]", one)[0].strip().rpartition(".")[2] for one in bases) for name, bases in classes
+        name: tuple(re.split(r"[\[(=]", base)[0].strip().rpartition(".")[2] for base in bases)
+        for name, bases in classes
     }
 
 
 def below(known: Mapping[str, Written], others: Mapping[str, Written]) -> list[str]:
-    """The modules among `others` that define subclasses of the known classes, directly or not, in order."""
+    """The modules among `others` that define direct or indirect subclasses of classes in `known`, by module."""
     names = {name for classes in known.values() for name in classes}
-    left, found = dict(others), dict[str, None]()
-    # A subclass found in one round may be the base of a class in a module that was passed over before.
-    while further := [
-        one for one, classes in left.items() if names & {base for bases in classes.values() for base in bases}
-    ]:
-        for one in further:
-            names |= left.pop(one).keys()
-        found.update(dict.fromkeys(further))
-    return list(found)
+    remaining, modules = dict(others), list[str]()
+    # A subclass of one round may be the base of a class in a module that an earlier round passed over.
+    while further := [module for module, bases in remaining.items() if names & set[str]().union(*bases.values())]:
+        for module in further:
+            names |= remaining.pop(module).keys()
+        modules += further
+    return modules
 
 
-def is_apart(module: str) -> bool:
+def is_test_or_script(module: str) -> bool:
     """Whether a module, by its dotted name, belongs to tests, examples or scripts."""
-    return any(_APART.fullmatch(part) for part in module.split("."))
+    return any(_NO_PACKAGE.fullmatch(part) for part in module.split("."))
 
 
 # Folders in which build tools leave copies of the package's modules.
@@ -60,16 +59,16 @@ def sources_below(folder: str) -> Iterator[str]:
     for place, folders, files in os.walk(folder):
         # `os.walk` descends only into the folders that stay in this list.
         folders[:] = sorted(
-            one for one in folders if not one.startswith(".") and not _is_made(os.path.join(place, one))
+            name for name in folders if not name.startswith(".") and not _is_made(os.path.join(place, name))
         )
-        yield from (os.path.join(place, one) for one in sorted(files) if one.endswith(".py"))
+        yield from (os.path.join(place, name) for name in sorted(files) if name.endswith(".py"))
 
 
 def modules_of(folder: str, package: str) -> Iterator[tuple[str, str]]:
     """The modules below a package's folder, as dotted names with their files."""
     for path in sources_below(folder):
         *inner, file = os.path.relpath(path, folder).removesuffix(".py").split(os.sep)
-        if all(one.isidentifier() for one in inner):
+        if all(map(str.isidentifier, inner)):
             yield ".".join((package, *inner, *([] if file == "__init__" else [file]))), path
 
 

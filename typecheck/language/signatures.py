@@ -64,7 +64,7 @@ class Signature:
     @property
     def annotated(self) -> bool:
         """Whether any parameter or the result has an annotation."""
-        return not all(isinstance(one, Anything) for one in (self.returns, *(p.annotation for p in self.parameters)))
+        return not all(isinstance(a, Anything) for a in (self.returns, *(p.annotation for p in self.parameters)))
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,8 @@ def signature_of(
     if isinstance(target, functools.partial):
         target = inspect.unwrap(target.func)
     if inspect.ismethod(target):
-        owner, target = owner or _class_of(target.__self__), target.__func__
+        receiver = target.__self__
+        owner, target = owner or (receiver if isinstance(receiver, type) else type(receiver)), target.__func__
     elif not inspect.isfunction(target) and not inspect.isbuiltin(target) and not isinstance(target, type):
         owner, target = owner or type(target), inspect.unwrap(type(target).__call__)
     scope = Scope(getattr(target, "__globals__", {}), _names_of_function(target, owner, names), owner)
@@ -162,10 +163,6 @@ def _or_none(annotation: Annotation, default: Any) -> Annotation:
     return OneOf(tuple(dict.fromkeys((*members_of(annotation), NONE))))
 
 
-def _class_of(value: Any) -> type:
-    return value if isinstance(value, type) else type(value)
-
-
 def _flavour(function: Any) -> Literal["function", "generator", "coroutine", "async generator"]:
     if inspect.iscoroutinefunction(function):
         return "coroutine"
@@ -180,8 +177,8 @@ def _read_at(hint: Any, scope: Scope, target: Any, name: str) -> Annotation:
     try:
         return read(hint, scope)
     except AnnotationError as error:
-        what = f"{getattr(target, '__qualname__', target)}, {name}: {error.what}"
-        raise AnnotationError(what) from None
+        problem = f"{getattr(target, '__qualname__', target)}, {name}: {error.what}"
+        raise AnnotationError(problem) from None
 
 
 def _names_of_function(function: Any, owner: type | None, names: Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -195,28 +192,28 @@ def _names_of_function(function: Any, owner: type | None, names: Mapping[str, An
         maps.append(_type_parameters(owner))
         maps += [{owner.__name__: owner}, vars(owner)]
     maps += _enclosing_locals(getattr(function, "__qualname__", ""), getattr(function, "__module__", ""))
-    return ChainMap(*(dict(one) for one in maps))
+    return ChainMap(*map(dict, maps))
 
 
 def _type_parameters(definition: Any) -> Mapping[str, Any]:
     """The names in the brackets of `def f[T](...)` or `class C[T]`, which no scope contains at run time."""
-    return {one.__name__: one for one in getattr(definition, "__type_params__", ())}
+    return {parameter.__name__: parameter for parameter in getattr(definition, "__type_params__", ())}
 
 
 def _enclosing_locals(qualname: str, module: str) -> list[Mapping[str, Any]]:
     """The locals of the running function in which something was defined; nothing if that function has returned."""
-    outer, found, _ = qualname.rpartition(".<locals>.")
-    if not found:
+    outer, separator, _ = qualname.rpartition(".<locals>.")
+    if not separator:
         return []
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_qualname == outer and frame.f_globals.get("__name__") == module:
             snapshot = frame.f_locals
-            found_here = dict(snapshot)
+            names = dict(snapshot)
             if sys.version_info < (3, 13):
                 # Before Python 3.13 the frame keeps this snapshot, and all arrays in it, alive for as long as it runs.
                 snapshot.clear()
-            return [found_here]
+            return [names]
         frame = frame.f_back
     return []
 
@@ -270,7 +267,7 @@ def _read_field(cls: type, name: str, base: type, hint: Any) -> Annotation:
     names += [closed_over(method) for method in methods if isinstance(method, FunctionType)]
     names += _enclosing_locals(base.__qualname__, base.__module__)
     module = sys.modules.get(base.__module__)
-    scope = Scope(vars(module) if module else {}, ChainMap(*(dict(one) for one in names)), cls)
+    scope = Scope(vars(module) if module else {}, ChainMap(*map(dict, names)), cls)
     try:
         return read(hint, scope)
     except AnnotationError as error:

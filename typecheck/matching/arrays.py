@@ -27,7 +27,7 @@ def array_check(spec: ArrayOf, policy: Policy) -> Check:
 
 
 def _check_of_array(spec: ArrayOf) -> Check:
-    is_array, jax_takes = _class_test(spec.array_type), spec.array_type is jax.Array
+    is_array, of_jax = _class_test(spec.array_type), spec.array_type is jax.Array
     accepted: dict[Any, bool] = {}  # by dtype, as matching names and patterns at each call would be slow
     dtypes, shape = spec.dtype, spec.shape
     dims, rank, variadic = shape.dims, shape.min_rank, shape.variadic
@@ -38,11 +38,11 @@ def _check_of_array(spec: ArrayOf) -> Check:
             # In one part of a split record, the leaves of the other parts are None.
             if bindings.sparse and type(value) is type(None):
                 return
-            if not (jax_takes and bindings.numpy and _is_taken(value)):
+            if not (of_jax and bindings.numpy and _is_converted(value)):
                 raise Mismatch("class", spec, value, bindings)
         if dtypes.accepted is not None:
             dtype = value.dtype
-            if bindings.numpy and jax_takes and isinstance(value, np.ndarray | np.generic):
+            if bindings.numpy and of_jax and isinstance(value, np.ndarray | np.generic):
                 dtype = jax.dtypes.canonicalize_dtype(dtype)  # `jit` makes float64 a float32, and the check must agree
             fits = accepted.get(dtype)
             if fits is None:
@@ -78,8 +78,7 @@ def _class_test(array_type: Any) -> Callable[[Any], bool]:
         known: dict[type, bool] = {}
 
         def test(value: Any) -> bool:
-            # A class decides whether its instances are arrays, and `isinstance`
-            # on `jax.Array` runs Python code each time.
+            # The class decides whether a value is an array, and `isinstance` on `jax.Array` runs Python code each time.
             answer = known.get(type(value))
             if answer is None:
                 answer = known[type(value)] = isinstance(value, jax.Array | jax.ShapeDtypeStruct)
@@ -93,8 +92,8 @@ def _class_test(array_type: Any) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, array_type)
 
 
-def _is_taken(value: Any) -> bool:
-    """Whether a value is a NumPy array or scalar that JAX would accept; strings, objects and dates are not."""
+def _is_converted(value: Any) -> bool:
+    """Whether JAX would convert a value of NumPy: any array or scalar but strings, objects and dates."""
     return isinstance(value, np.ndarray | np.generic) and value.dtype.kind not in "OSUMm"
 
 
@@ -127,12 +126,12 @@ def check_lead(value: Any, actual: Any, bindings: Bindings, rank: int, open_ende
 def _in_scope_of(outer: Bindings, inner: Bindings, check: Callable[[], None]) -> None:
     if outer is inner:
         return check()
-    kept = outer.slot, outer.path
+    place = outer.slot, outer.path
     outer.slot, outer.path = inner.slot, (*outer.path, *inner.path)
     try:
         check()
     finally:
-        outer.slot, outer.path = kept
+        outer.slot, outer.path = place
 
 
 def check_axes(
@@ -144,8 +143,8 @@ def check_axes(
         if kind is NamedDim:
             if dim.broadcastable and size == 1:  # pyright: ignore[reportAttributeAccessIssue]
                 continue
-            own: Any = dim
-            name: str = _of_leaf(own, bindings) if own.per_leaf else own.name
+            named: Any = dim
+            name: str = _of_leaf(named, bindings) if named.per_leaf else named.name
             expected = bindings.sizes.get(name)
             # A size is never None, so one lookup tells a free name from a bound one.
             if expected is None:
@@ -154,10 +153,11 @@ def check_axes(
             elif expected != size:
                 raise Mismatch("size", spec, value, bindings, axis=axis, dim=dim, expected=expected)
         elif kind is not AnyDim:
-            _check_other(dim, size, axis, value, bindings, spec)
+            _check_size(dim, size, axis, value, bindings, spec)
 
 
-def _check_other(dim: Dim, size: Any, axis: int, value: Any, bindings: Bindings, spec: Any) -> None:
+def _check_size(dim: Dim, size: Any, axis: int, value: Any, bindings: Bindings, spec: Any) -> None:
+    """Checks an axis whose size the annotation gives, as a number or an expression."""
     assert isinstance(dim, FixedDim | SymbolicDim)
     if dim.broadcastable and size == 1:
         return
@@ -191,66 +191,69 @@ def settle(bindings: Bindings, *, finally_: bool) -> None:
     while bindings.pending and progress:
         waiting, progress = bindings.pending, False
         bindings.pending = []
-        for one in waiting:
-            if _settle_one(one, bindings):
+        for entry in waiting:
+            if _is_settled(entry, bindings):
                 progress = True
             else:
-                bindings.pending.append(one)
+                bindings.pending.append(entry)
     if finally_ and bindings.pending:
-        one = bindings.pending[0]
-        if isinstance(one, PendingStructure):
-            raise AnnotationError(one.unbound, fix='give one argument a structure of that name alone: PyTree[..., "T"]')
+        entry = bindings.pending[0]
+        if isinstance(entry, PendingStructure):
+            raise AnnotationError(
+                entry.unbound, fix='annotate one argument with that structure alone: PyTree[..., "T"]'
+            )
         # The last evaluation raises UnboundDim, whose message names the dim that nothing binds.
-        one.dim.evaluate(bindings.sizes, bindings.arguments())
+        entry.dim.evaluate(bindings.sizes, bindings.arguments())
 
 
-def _settle_one(one: Pending | PendingStructure, bindings: Bindings) -> bool:
-    if isinstance(one, PendingStructure):
-        return one.check()
+def _is_settled(entry: Pending | PendingStructure, bindings: Bindings) -> bool:
+    """Checks an axis or structure if its names are bound or can be solved for; returns whether it could."""
+    if isinstance(entry, PendingStructure):
+        return entry.check()
     try:
-        expected = one.dim.evaluate(bindings.sizes, bindings.arguments())
+        expected = entry.dim.evaluate(bindings.sizes, bindings.arguments())
     except UnboundDim as unbound:
-        size = _solve(one, unbound.name, bindings)
+        size = _solve(entry, unbound.name, bindings)
         if size is None:
             return False
         bindings.sizes[unbound.name] = size
-        bindings.origins[unbound.name] = one.origin
+        bindings.origins[unbound.name] = entry.origin
         return True
-    if expected != one.size:
-        raise _pending_mismatch(one, expected, bindings)
+    if expected != entry.size:
+        raise _pending_mismatch(entry, expected, bindings)
     return True
 
 
-def _solve(one: Pending, name: str, bindings: Bindings) -> Any:
+def _solve(pending: Pending, name: str, bindings: Bindings) -> Any:
     """The unknown of an expression that is linear in one unknown; None if it has several or is not linear."""
-    if name not in one.dim.names:
+    if name not in pending.dim.names:
         return None
     try:
         # Three points tell a line from a curve: `n*n` has the same values as a line at any two.
         zero, first, second = (
-            one.dim.evaluate({**bindings.sizes, name: trial}, bindings.arguments()) for trial in (0, 1, 2)
+            pending.dim.evaluate({**bindings.sizes, name: trial}, bindings.arguments()) for trial in (0, 1, 2)
         )
     except Exception:  # several unknowns, or a division by zero at a trial value: not solvable
         return None
     slope = first - zero
     if slope == 0 or second - first != slope:
         return None
-    size = (one.size - zero) // slope
+    size = (pending.size - zero) // slope
     # Floor division rounds: `2*n` of an odd size has no solution, and the check says so here.
-    if one.dim.evaluate({**bindings.sizes, name: size}, bindings.arguments()) != one.size:
-        raise _pending_mismatch(one, None, bindings)
+    if pending.dim.evaluate({**bindings.sizes, name: size}, bindings.arguments()) != pending.size:
+        raise _pending_mismatch(pending, None, bindings)
     return size
 
 
-def _pending_mismatch(one: Pending, expected: Any, bindings: Bindings) -> Mismatch:
-    origin = one.origin
+def _pending_mismatch(pending: Pending, expected: Any, bindings: Bindings) -> Mismatch:
+    origin = pending.origin
     return Mismatch(
         "size",
         origin.slot.annotation,
         origin.value,
         bindings,
         axis=origin.axis,
-        dim=one.dim,
+        dim=pending.dim,
         expected=expected,
         origin=origin,
     )
@@ -260,12 +263,14 @@ def _of_leaf(dim: Any, bindings: Bindings) -> str:
     """The key of a dim that differs from leaf to leaf, made of its name and the leaf that is being checked."""
     trees = bindings.leaf.count(":")
     if trees != 1:  # jaxtyping refuses these as well: with two trees, the name could mean the leaf of either
-        where = "two PyTrees with structures" if trees else 'no PyTree with a structure, as PyTree[..., "T"] is'
-        raise AnnotationError(f"the dim '{dim}' differs from leaf to leaf of a tree, and stands in {where}")
+        problem = (
+            f"the dim '{dim}' has a size for each leaf, so it must be inside of one PyTree with a structure, such as "
+        )
+        raise AnnotationError(problem + f'PyTree[..., "T"]; here {"two are" if trees else "none is"} around it')
     return bindings.leaf + dim.name
 
 
-def check_variadic(dim: Dim, found: tuple[Any, ...], axis: int, value: Any, bindings: Bindings, spec: Any) -> None:
+def check_variadic(dim: Dim, axes: tuple[Any, ...], axis: int, value: Any, bindings: Bindings, spec: Any) -> None:
     """Checks the axes of a variadic dim, and binds its name if it is free; `axis` is the number of the first axis."""
     assert isinstance(dim, VariadicDim)
     if dim.name is None:
@@ -273,25 +278,25 @@ def check_variadic(dim: Dim, found: tuple[Any, ...], axis: int, value: Any, bind
     name = _of_leaf(dim, bindings) if dim.per_leaf else dim.name
     known = bindings.variadics.get(name)
     if known is None:
-        bindings.variadics[name] = Variadic(found, dim.broadcastable)
+        bindings.variadics[name] = Variadic(axes, dim.broadcastable)
         bindings.origins["*" + name] = Origin(bindings.slot, bindings.path, axis, value)
         return
     if not known.broadcastable and not dim.broadcastable:
-        if known.shape != found:
+        if known.shape != axes:
             raise Mismatch("axes", spec, value, bindings, axis=axis, dim=dim, expected=known.shape)
         return
     # As in jaxtyping: a use without `#` has the full shape, and uses with `#` broadcast to that shape.
-    together = _broadcast(known.shape, found)
-    full = together is not None and (dim.broadcastable or together == found)
+    together = _broadcast(known.shape, axes)
+    full = together is not None and (dim.broadcastable or together == axes)
     if not full or (not known.broadcastable and together != known.shape):
         raise Mismatch("axes", spec, value, bindings, axis=axis, dim=dim, expected=known.shape)
     assert together is not None
     bindings.variadics[name] = Variadic(together, known.broadcastable and dim.broadcastable)
 
 
-def _broadcast(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...] | None:
+def _broadcast(*shapes: tuple[Any, ...]) -> tuple[Any, ...] | None:
     # NumPy's rules, written here because sizes may be symbolic, which `np.broadcast_shapes` does not take.
-    longer, shorter = (one, other) if len(one) >= len(other) else (other, one)
+    longer, shorter = sorted(shapes, key=len, reverse=True)
     padded = (1,) * (len(longer) - len(shorter)) + tuple(shorter)
     if any(a != b and a != 1 and b != 1 for a, b in zip(longer, padded, strict=True)):
         return None

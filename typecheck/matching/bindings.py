@@ -36,7 +36,7 @@ class Slot:
     annotation: Annotation
 
 
-class Origin(NamedTuple):  # one is made for every dim that is bound, and a tuple is the fastest to make
+class Origin(NamedTuple):  # made for every dim that is bound, and a tuple is the fastest to make
     """Where a name was bound: a slot, a path inside its value, an axis (None if no axis of an array), and the value."""
 
     slot: Slot
@@ -47,7 +47,7 @@ class Origin(NamedTuple):  # one is made for every dim that is bound, and a tupl
 
 @dataclass(slots=True)
 class Variadic:
-    """The axes that `*name` stands for; `broadcastable` if every use so far was `*#name`."""
+    """The axes that `*name` stands for; `broadcastable` if every annotation so far wrote `*#name`."""
 
     shape: tuple[Any, ...]
     broadcastable: bool
@@ -121,10 +121,10 @@ class Bindings:
         # Pending entries are appended, so their number tells the later ones apart.
         return dict(self.sizes), dict(self.variadics), dict(self.structures), dict(self.origins), len(self.pending)
 
-    def restore(self, kept: tuple[Any, ...]) -> None:
+    def restore(self, snapshot: tuple[Any, ...]) -> None:
         """Forgets the names bound since a snapshot, such as those of a union member that did not match."""
-        self.sizes, self.variadics, self.structures, self.origins = map(dict, kept[:4])
-        del self.pending[kept[4] :]
+        self.sizes, self.variadics, self.structures, self.origins = map(dict, snapshot[:4])
+        del self.pending[snapshot[4] :]
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class Stack:
         scope: the scope in which the axes were declared, and which their names belong to.
         declared: whether `Batched` gives their number, so that no other number is tried.
         role: the role that the field around the record gives it.
-        known: the leading axes of each role for which an array was checked.
+        known: the leading axes of each role of which an array was checked.
     """
 
     leads: tuple[Shape, ...]

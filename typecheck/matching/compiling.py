@@ -29,10 +29,10 @@ def check_of(annotation: Annotation, policy: Policy) -> Check | None:
 
 def at(key: Any, check: Check, value: Any, bindings: Bindings) -> None:
     """Runs a check on a part of a value, with the part's key added to the path."""
-    kept = bindings.path
-    bindings.path = (*kept, key)
+    path = bindings.path
+    bindings.path = (*path, key)
     try:
         # The path must be put back even after a mismatch: a union tries its next member with the same bindings.
         check(value, bindings)
     finally:
-        bindings.path = kept
+        bindings.path = path

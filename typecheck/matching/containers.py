@@ -1,4 +1,4 @@
-"""Checks unions, tuples, collections, mappings and boxes, whose values hold other values."""
+"""Checks unions, tuples, collections, mappings and boxes: annotations that contain further annotations."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ SAMPLED = 64
 
 
 def _one_of(spec: OneOf, policy: Policy) -> Check | None:
-    # Members without arrays are checked under every policy: otherwise an
-    # array that does not fit would pass as one of them.
-    members = [check_of(one, policy) or plain_check(one) for one in spec.members if one != NONE]
+    # Members without arrays are checked under every policy: otherwise an array that fits no member would pass as an
+    # instance of a class.
+    members = [check_of(member, policy) or plain_check(member) for member in spec.members if member != NONE]
     if any(member is None for member in members):
         return None
     optional = spec.optional
@@ -41,16 +41,15 @@ def _one_of(spec: OneOf, policy: Policy) -> Check | None:
             return checks[0](value, bindings)
         misses: list[Mismatch] = []
         for member in checks:
-            # A member that fails has bound names already: without the
-            # snapshot, `"n"` of one member would bind the next.
-            kept = bindings.snapshot()
+            # A member that fails has bound names already: without the snapshot, they would hold in the next member.
+            snapshot = bindings.snapshot()
             try:
                 return member(value, bindings)
             except Mismatch as miss:
                 misses.append(miss)
-                bindings.restore(kept)
-        # The mismatch that came closest says most, such as a wrong size; if
-        # all are of a wrong type, the union is named.
+                bindings.restore(snapshot)
+        # The mismatch of the member that came closest says most, such as a wrong size; if the value has the type of no
+        # member, the error names the union.
         nearest = min(misses, key=lambda miss: _NEARNESS.get(miss.reason, 0))
         raise nearest if nearest.reason in _NEARNESS else Mismatch("type", spec, value, bindings)
 

@@ -1,4 +1,4 @@
-"""Checks values that hold no array: numbers, instances, literals, callables, streams, and hints left to beartype.
+"""Checks values without arrays: numbers, instances, literals, callables, streams, and hints that beartype checks.
 
 These checks run under a policy with `plain`, and in unions under every policy.
 """
@@ -43,7 +43,7 @@ def _instance(spec: Instance) -> Check:
         try:
             if isinstance(value, cls):
                 return
-        except TypeError:  # `isinstance` refuses a Protocol without `@runtime_checkable`
+        except TypeError:  # `isinstance` raises for a Protocol without `@runtime_checkable`
             return
         if number is None or not _is_number(value, *number, bindings.lead):
             raise Mismatch("type", spec, value, bindings)

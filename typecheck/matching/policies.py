@@ -2,8 +2,8 @@
 
 A call at run time is one of many, has one set of sizes, and may be in an eager program whose objects change during the
 call. It is checked fast and for little: each record for its own dims, a value without arrays for its class.
-A proof is about the program: one name has one size throughout a call, as a reader takes it, unless records keep their
-names apart. Values without arrays are left to static type checkers.
+A proof is about the program: one name has one size throughout a call, as a reader expects, unless the names of each
+record are its own. Values without arrays are left to static type checkers.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Policy:
         plain: whether values without arrays are checked outside of unions; in unions they always are.
         boxes: whether a box, such as `nnx.Param`, may stand for its array.
         opens_objects: whether the attributes of objects are checked; if not, only their class is.
-        integers: which integers of a record bind dims: fields annotated `int`, or any integer that is called like a
+        integers: which integers of a record bind dims: fields annotated `int`, or any integer that has the name of a
             dim, arguments of the constructor included.
-        iterates: the collections whose items are checked; iterating over others may have effects.
+        iterates: the classes of collections whose items are checked; iterating over any other may have effects.
         settles: whether an expression in a record's fields that reads unbound names is an error.
     """
 
@@ -41,8 +41,8 @@ class Policy:
 
     @property
     def several(self) -> Policy:
-        """The policy for items of a list or tree: each record there keeps its names, even in a proof."""
-        # Two layers in a list have different sizes under one name; joined, every list of layers would fail.
+        """The policy for items of a list or tree: the names of each record there are its own, even in a proof."""
+        # Two layers in a list have different sizes under one name: with shared names, every list of layers would fail.
         return _SEVERAL.get(self, self)
 
     @property
@@ -71,8 +71,8 @@ PROOF = Policy(
     iterates=(object,),
     settles=False,
 )
-# A proof in which every record keeps its names to itself, which the search tries where one size for a name fails.
-APART = replace(PROOF, name="proof, apart", shares=False)
+# A proof in which the names of every record are its own; tried where a proof fails with one size for each name.
+UNSHARED = replace(PROOF, name="proof, unshared", shares=False)
 
-_SEVERAL = {PROOF: APART}
-_WITHIN = {APART: PROOF}
+_SEVERAL = {PROOF: UNSHARED}
+_WITHIN = {UNSHARED: PROOF}

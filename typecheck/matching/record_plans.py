@@ -57,7 +57,7 @@ class RecordPlan:
         policy: how values are matched.
         config: the fields annotated `int`, as slots.
         fields: the other fields that have something to check.
-        inside: the fields with arrays or records inside, which an argument is checked for beyond its class.
+        inside: the fields with arrays or records inside; an argument is checked for these and for its class.
         binding: the fields that bind dims.
     """
 
@@ -99,7 +99,7 @@ def _field_check(field: Field, slot: Slot, policy: Policy) -> FieldCheck | None:
     own = check_of(_without_insides(field.annotation), policy)
     if whole is None or own is None:
         return None
-    arrays = [one for one in members_of(field.annotation) if isinstance(one, ArrayOf)]
+    arrays = [member for member in members_of(field.annotation) if isinstance(member, ArrayOf)]
     binds = any(map(_binds, field.annotation.walk()))
     return FieldCheck(slot, whole, own, arrays[0] if len(arrays) == 1 else None, binds)
 
@@ -126,7 +126,7 @@ def shell_check(spec: Shell, policy: Policy) -> Check:
     cls, form = spec.record.cls, spec.record.form
 
     def check(value: Any, bindings: Bindings) -> None:
-        if form.held(cls, value) is None:
+        if form.instance_in(cls, value) is None:
             raise Mismatch("type", spec.record, value, bindings)
 
     return check

@@ -40,15 +40,15 @@ from weft.typecheck.matching.stacks import Solution, may_be_stack, solve
 
 
 def record_check(spec: RecordOf, policy: Policy) -> Check:
-    """The check of a record; for an object possibly of its class only, as others may change it during the call."""
+    """The check of a record; of a mutable object only the class is checked at run time, as other code may change it."""
     form = spec.form
     if form.mutable and not policy.opens_objects:
         return shell_check(Shell(spec), policy)
     within = policy if form.plain else policy.within
 
     def check(value: Any, bindings: Bindings) -> None:
-        held = form.held(spec.cls, value)
-        if held is None:
+        record = form.instance_in(spec.cls, value)
+        if record is None:
             raise Mismatch("type", spec, value, bindings)
         plan = record_plan(spec.cls if form is TYPEDDICT else type(value), within)
         if form is TYPEDDICT:
@@ -63,10 +63,10 @@ def record_check(spec: RecordOf, policy: Policy) -> Check:
                 miss.outer.append((bindings.slot, bindings.path))
             raise
         if spec.dims is not None:
-            if held is not value:  # a wrapper such as a mapped layer has dims of its own
-                plan = record_plan(type(held), within)
-                inner = _scope_inside(spec, held, plan, bindings)
-            _check_links(spec, spec.dims, plan, held, inner, bindings)
+            if record is not value:  # a wrapper such as a mapped layer has dims of its own
+                plan = record_plan(type(record), within)
+                inner = _scope_inside(spec, record, plan, bindings)
+            _check_links(spec, spec.dims, plan, record, inner, bindings)
 
     return check
 
@@ -138,7 +138,7 @@ def refuse_stack(solution: Solution, value: Any, plan: RecordPlan, bindings: Bin
     Raises:
         Mismatch: if the solution has leading axes.
     """
-    # An NNX object may run over its own stack, with `nnx.scan` in a method.
+    # A method of an NNX object may scan over the stack that the object itself is (`nnx.scan`).
     if solution.axes and not plan.form.mutable:
         raise Mismatch("batched", RecordOf(type(value)), value, bindings, expected=solution.axes)
 
@@ -159,9 +159,9 @@ def _dims_to_link(plan: RecordPlan) -> set[str]:
     known = {slot.name for slot in plan.config}
     for field in plan.fields:
         known |= {name for shape in shapes_in(field.slot.annotation) for name in shape.names}
-        for one in field.slot.annotation.walk():
-            if isinstance(one, RecordOf) and one.dims is not None:
-                known |= {dim.name for _, dim in one.dims.links if isinstance(dim, NamedDim)}
+        for part in field.slot.annotation.walk():
+            if isinstance(part, RecordOf) and part.dims is not None:
+                known |= {dim.name for _, dim in part.dims.links if isinstance(dim, NamedDim)}
     return known
 
 
@@ -176,14 +176,14 @@ def _check_link(spec: RecordOf, child: str, dim: Any, value: Any, inner: Binding
         outer.origins[dim.name] = Origin(outer.slot, (*outer.path, child), None, inner.origins[child])
 
 
-def is_made_of_fields(cls: Any) -> bool:
+def has_generated_init(cls: Any) -> bool:
     """Whether a class has a generated `__init__` that takes the fields, as a dataclass has."""
     code = getattr(cls.__init__, "__code__", None)
     return code is not None and code.co_filename == "<string>"
 
 
 def check_instance(
-    value: Any, policy: Policy, *, whole: bool = False, given: Mapping[str, Any] | None = None
+    value: Any, policy: Policy, *, whole: bool = False, arguments: Mapping[str, Any] | None = None
 ) -> Solution:
     """Checks a record against its own annotations, with everything inside; returns its dims.
 
@@ -194,7 +194,7 @@ def check_instance(
         value: the record.
         policy: how it is matched.
         whole: whether the record was just constructed.
-        given: the arguments of its constructor; see `start`.
+        arguments: the arguments of its constructor; see `start`.
 
     Raises:
         Mismatch: for the first field that does not fit its annotation, or contradicts another field.
@@ -204,10 +204,10 @@ def check_instance(
     plan = record_plan(cls, policy)
     sparse = plan.form.partial and not whole
     solution = solution_of(
-        value, plan, plan.inside, whole=True, sparse=sparse, shares=not whole, given=given, slot=slot
+        value, plan, plan.inside, whole=True, sparse=sparse, shares=not whole, arguments=arguments, slot=slot
     )
     # A handwritten `__init__` makes one record; a generated one may be called by code that rebuilds a stack.
-    if whole and not is_made_of_fields(cls):
+    if whole and not has_generated_init(cls):
         refuse_stack(solution, value, plan, Bindings(slot))
     _with_numbers(solution.bindings, value, plan)
     return solution
@@ -221,8 +221,8 @@ def dims_of_instance(value: Any, policy: Policy) -> Bindings:
         return _with_numbers(dims_of(value, policy), value, record_plan(type(value), policy))
 
 
-def not_one(record: Any, plan: RecordPlan, bindings: Bindings) -> Mismatch:
-    """The mismatch of a record whose fields do not fit: it is a stack, lacks axes, or has a wrong field."""
+def mismatch_of(record: Any, plan: RecordPlan, bindings: Bindings) -> Mismatch:
+    """The mismatch of a record that is not a single one: it is a stack, lacks axes, or has a wrong field."""
     try:
         solution = stack_of(record, plan)
     except Mismatch as nearest:
@@ -239,7 +239,7 @@ def check_rebuilt(tree: Any, policy: Policy = RUN_TIME) -> Mismatch | None:
                 scope_of(record, plan)
             except Mismatch:
                 slot = Slot("value", type(record).__name__, None, RecordOf(type(record)))
-                miss = not_one(record, plan, Bindings(slot))
+                miss = mismatch_of(record, plan, Bindings(slot))
                 if miss.reason != "batched":
                     return miss
     return None

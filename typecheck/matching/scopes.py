@@ -3,8 +3,8 @@
 Every record is a scope of its own: its fields bind the dims of this instance, and integers among the fields do so as
 well (`Policy.integers`): `width: int` is the size of the dim `width`.
 
-There are three functions. `scope_of` takes the record for a single one, and is fast. `solution_of` finds out whether
-the record is a *stack* (see `stacks`), and over which axes. `dims_of` never fails: it returns the dims that fit.
+`scope_of` is fast, and expects a single record. `solution_of` finds out whether the record is a *stack* (see `stacks`),
+and over which axes. `dims_of` never fails: it returns the dims that fit.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def scope_of(record: Any, plan: RecordPlan, *, everything: bool = False, sparse:
     """The scope that the fields of a record make.
 
     Args:
+        record: the record.
         plan: the plan of the record's class.
-        everything: whether to check all fields, or only the fields that bind dims.
         everything: whether to check all fields, or only the fields that bind dims.
         sparse: whether `None`, an axis or a spec may stand for an array, as in the parts of a split record.
 
@@ -69,16 +69,16 @@ def number_for_array(record: Any, plan: RecordPlan) -> Mismatch | None:
 
 
 def dims_of(record: Any, policy: Policy) -> Bindings:
-    """The dims that the fields of a record bind, as far as they fit; mismatches are ignored, and reported elsewhere."""
+    """The dims that the fields of a record bind; fields that do not fit are left out, as another check reports them."""
     plan = record_plan(type(record), policy)
     values = plan.form.values(record)
     bindings = start(record, plan, values, NO_SLOT, True)
     for field in plan.binding:
-        kept = bindings.snapshot()
+        snapshot = bindings.snapshot()
         try:
             run_fields(plan, (field,), values, bindings, whole=False)
         except (Mismatch, AnnotationError):
-            bindings.restore(kept)
+            bindings.restore(snapshot)
     return bindings
 
 
@@ -88,31 +88,31 @@ def start(
     values: Mapping[str, Any],
     slot: Slot,
     sparse: bool,
-    given: Mapping[str, Any] | None = None,
+    arguments: Mapping[str, Any] | None = None,
 ) -> Bindings:
     """A new scope for a record, in which integers already bind the dims of their names.
 
-    Constructor arguments in `given` bind the dims of their names, too: `Linear(inp, out)` and a field `"inp out"`.
+    In a proof the constructor arguments bind the dims of their names, too: `Linear(inp, out)` and a field `"inp out"`.
     """
     bindings = Bindings(slot, lambda: {**values, "self": record})
     bindings.sparse = sparse
     if plan.policy.integers == "declared":
         # Integers come first, so an array that contradicts `width: int` is reported with the field as its origin.
-        for one in plan.config:
-            value = values.get(one.name)
+        for field in plan.config:
+            value = values.get(field.name)
             if type(value) is int:
-                bindings.sizes[one.name] = value
-                bindings.origins[one.name] = Origin(one, (), None, value)
+                bindings.sizes[field.name] = value
+                bindings.origins[field.name] = Origin(field, (), None, value)
     else:
         named = names_of_fields(plan.cls)
-        numbers = {**(given or {}), **numbers_of(record, plan)}
-        bind_numbers(bindings, {name: one for name, one in numbers.items() if name in named}, plan.cls)
+        numbers = {**(arguments or {}), **numbers_of(record, plan)}
+        bind_numbers(bindings, {name: number for name, number in numbers.items() if name in named}, plan.cls)
     return bindings
 
 
 def numbers_of(record: Any, plan: RecordPlan) -> dict[str, Any]:
     """The integers among the fields of a record; for an object, its integer attributes and constructor arguments."""
-    numbers = {name: one for name, one in plan.form.values(record).items() if is_size(one)}
+    numbers = {name: value for name, value in plan.form.values(record).items() if is_size(value)}
     return {**numbers, **sizes_of_object(record)} if plan.form.mutable else numbers
 
 
@@ -161,7 +161,7 @@ def solution_of(
     whole: bool = False,
     sparse: bool = True,
     shares: bool = True,
-    given: Mapping[str, Any] | None = None,
+    arguments: Mapping[str, Any] | None = None,
     slot: Slot = NO_SLOT,
 ) -> Solution:
     """The dims of a record, and the stack that the record is, if any.
@@ -172,7 +172,7 @@ def solution_of(
         checks: the fields to check.
         outer: the stack around the record.
         whole: whether the insides of child records are checked as well.
-        sparse, given: as in `scope_of`, `start`.
+        sparse, arguments: as in `scope_of`, `start`.
         shares: as in `solve`.
         slot: the argument or field that is being checked.
 
@@ -182,7 +182,11 @@ def solution_of(
     values = plan.form.values(record)
     rows = rows_of(plan, checks, values, outer, sparse, whole=whole)
     return solve(
-        rows, lambda: start(record, plan, values, slot, sparse, given), outer, shares=shares, last=plan.policy.settles
+        rows,
+        lambda: start(record, plan, values, slot, sparse, arguments),
+        outer,
+        shares=shares,
+        last=plan.policy.settles,
     )
 
 
@@ -195,7 +199,7 @@ def stack_of(
     sparse: bool = True,
     shares: bool = True,
 ) -> Solution:
-    """The stack that a record is, for a record whose fields do not fit as a single one or that is inside a stack.
+    """The stack that a record is. Asked if the fields do not fit a single record, and of records inside a stack.
 
     Args:
         record: the record.
@@ -235,19 +239,16 @@ def rows_of(
     """Fields of a record as the rows that `solve` takes."""
     around = NO_ROLE if outer is None else outer.role
     return [
-        row(
-            one.slot,
-            values[one.slot.name],
-            one.whole if whole else one.own,
-            _role(plan, one.slot.name, values[one.slot.name]).inside(around),
-        )
+        row(field.slot, value, field.whole if whole else field.own, _role(plan, field.slot.name, value).inside(around))
         # In a sparse record, a field without an array has nothing that could contradict a stack.
-        for one in checks
-        if one.slot.name in values and not (sparse and _is_absent(one, values[one.slot.name]))
+        for field in checks
+        for value in ([values[field.slot.name]] if field.slot.name in values else [])
+        if not (sparse and _is_absent(field, value))
     ]
 
 
 def _role(plan: RecordPlan, name: str, value: Any) -> Role:
+    """The kind and tags of a field's arrays."""
     # The class of a Variable is its kind: `BatchStat` may be shared where `Param` is stacked.
     if is_box_class(type(value)):
         return Role(cast(Any, type(value)))
@@ -256,27 +257,26 @@ def _role(plan: RecordPlan, name: str, value: Any) -> Role:
 
 def records_in(tree: Any, *, inside: bool = True) -> list[Any]:
     """The Modules in a tree, outermost first; with `inside=False`, only the outermost."""
-    found: list[Any] = []
-    # Objects of other libraries may be pytrees that contain themselves, so
-    # a node that was visited is not visited again.
+    records: list[Any] = []
+    # Objects of other libraries may be pytrees that contain themselves, so each node is visited only once.
     seen: dict[int, Any] = {}
 
     def visit(node: Any) -> None:
-        def is_end(one: Any) -> bool:
-            if one is node:
+        def is_end(child: Any) -> bool:
+            if child is node:
                 return False
-            again = id(one) in seen
-            seen[id(one)] = one  # the reference keeps the object alive, so that its id is not reused
-            return again or is_module(one)
+            again = id(child) in seen
+            seen[id(child)] = child  # the reference keeps the object alive, so that its id is not reused
+            return again or is_module(child)
 
         for leaf in jax.tree.leaves(node, is_leaf=is_end):
             if is_module(leaf):
-                found.append(leaf)
+                records.append(leaf)
                 if inside:
                     visit(leaf)
 
     visit([tree])
-    return found
+    return records
 
 
 def missing_axes(record: Any, plan: RecordPlan) -> int:
@@ -288,11 +288,11 @@ def missing_axes(record: Any, plan: RecordPlan) -> int:
         for array, value in rows
         if array is not None and is_array(value) and array.shape.variadic is None
     }
-    # The same number for every array: if the arrays differ, a single field is wrong and the record was not mapped over.
+    # All arrays must lack the same number: if they differ, a single field is wrong, and no transform took axes off.
     return counts.pop() if len(counts) == 1 and min(counts) > 0 else 0
 
 
 def overmapped(record: Any, plan: RecordPlan, bindings: Bindings) -> Mismatch | None:
-    """A mismatch that says that a record lacks axes; None if it does not lack the same number in every array."""
+    """The mismatch of a record whose arrays all lack the same number of axes; None for any other record."""
     missing = missing_axes(record, plan)
     return Mismatch("overmapped", RecordOf(type(record)), record, bindings, expected=missing) if missing else None

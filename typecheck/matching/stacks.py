@@ -16,6 +16,7 @@ around it included.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -75,13 +76,13 @@ class Solution:
 
 def row(slot: Slot, value: Any, check: Check, role: Role) -> Row:
     """A field as a row for `solve`."""
-    held, annotation = unboxed(value), slot.annotation
-    leaves = jax.tree.leaves(held, is_leaf=is_module)
+    content, annotation = unboxed(value), slot.annotation
+    leaves = jax.tree.leaves(content, is_leaf=is_module)
     arrays = tuple(leaf for leaf in leaves if is_array(leaf) and hasattr(leaf, "shape"))  # a symbolic size has no shape
     if role.kind is None and arrays:
         role = replace(role, kind=kind_of_array(arrays[0]))
-    shapes = [one.shape for one in members_of(annotation) if isinstance(one, ArrayOf)]
-    rank = shapes[0].min_rank if len(shapes) == 1 and arrays and arrays[0] is held else None
+    shapes = [member.shape for member in members_of(annotation) if isinstance(member, ArrayOf)]
+    rank = shapes[0].min_rank if len(shapes) == 1 and arrays and arrays[0] is content else None
     return Row(slot, role, value, check, arrays, rank)
 
 
@@ -106,7 +107,7 @@ def solve(
         Mismatch: if no leading axes fit: the mismatch of the attempt in which the most fields fit.
     """
     attempts: list[_Attempt] = []
-    for stack, size in _without_variadic(outer or Stack((_NONE,)), rows):
+    for stack, bind in _without_variadic(outer or Stack((_NONE,)), rows):
         for extra in _extras(rows, stack):
             for leads in _leads(rows, stack, extra, shares):
                 attempt = _Attempt(stack, extra, leads, start())
@@ -115,10 +116,10 @@ def solve(
                     attempts.append(attempt)
                     attempt.forget()
                     continue
-                if size is not None:
-                    size(attempt.bindings)
-                # Records inside must have the same leading axes by role, so that one
-                # field cannot be stacked without the other.
+                if bind is not None:
+                    bind()
+                # Records inside must have the same leading axes by role, so that `scale` cannot be stacked where `bias`
+                # is not.
                 stack.known.update({role: base for role, (base, _) in leads.items()})
                 below = attempt.below if outer is not None or extra else None
                 return Solution(attempt.bindings, extra, below)
@@ -129,7 +130,7 @@ def solve(
     except Mismatch as miss:
         best.explain(miss)
         raise
-    raise AssertionError("what did not fit at first fits now")
+    raise AssertionError("the leading axes that did not fit at first fit now")
 
 
 def batched_check(spec: BatchedOf, policy: Policy) -> Check | None:
@@ -150,15 +151,15 @@ CASES[BatchedOf] = batched_check
 
 @contextlib.contextmanager
 def leading(axes: Shape, bindings: Bindings) -> Iterator[None]:
-    """Checks inside the `with` block expect declared leading axes, in front of which stand those of outer stacks."""
-    kept = bindings.lead, bindings.stack
+    """In the `with` block, checks expect these leading axes behind those of the stacks around."""
+    before = bindings.lead, bindings.stack
     # Nested `Batched` add up: `Batched[Batched[X, "a"], "b"]` has the axes of both in front.
     bindings.lead = (axes if bindings.lead is None else axes.under(bindings.lead[0]), bindings)
     bindings.stack = (bindings.stack or Stack((_NONE,))).under(axes, bindings)
     try:
         yield
     finally:
-        bindings.lead, bindings.stack = kept
+        bindings.lead, bindings.stack = before
 
 
 def may_be_stack(rows: Sequence[Row]) -> bool:
@@ -171,22 +172,29 @@ _Leads = dict[Role, tuple[Shape, tuple[Any, ...]]]
 
 
 class _Attempt:
-    """One choice of leading axes, and the fields that fit under it."""
+    """One choice of leading axes, and the fields that fit under it.
+
+    Attributes:
+        misses: the mismatches of the fields that do not fit.
+        fitted: the fields that fit.
+        snapshot: the names in the scope around the stack before the attempt.
+        below: the stack that the records inside are part of under this choice.
+    """
 
     def __init__(self, stack: Stack, extra: tuple[Any, ...], leads: _Leads, bindings: Bindings):
         self.stack, self.extra, self.leads, self.bindings = stack, extra, leads, bindings
         self.misses: list[Mismatch] = []
         self.fitted: list[Row] = []
-        # The axes are named in a scope further out, which an attempt that fails must leave unchanged.
-        self.kept = None if stack.scope is None else stack.scope.snapshot()
+        # The names of the axes belong to an outer scope, which an attempt that fails must leave unchanged.
+        self.snapshot = None if stack.scope is None else stack.scope.snapshot()
         known = {role: _then(*lead) for role, lead in leads.items()}
         possible = tuple(_then(lead, axes) for lead in stack.leads for axes in _choices(extra))
         self.below = Stack(possible, stack.scope, False, stack.role, {**stack.known, **known})
 
     def forget(self) -> None:
         """Unbinds the names that this attempt has bound in the scope around the stack."""
-        if self.stack.scope is not None and self.kept is not None:
-            self.stack.scope.restore(self.kept)
+        if self.stack.scope is not None and self.snapshot is not None:
+            self.stack.scope.restore(self.snapshot)
 
     def again(self, bindings: Bindings) -> _Attempt:
         """The same choice of leading axes, with nothing bound."""
@@ -196,21 +204,21 @@ class _Attempt:
         """Checks every field, continuing after a mismatch to count the fields that fit, unless `until_first`."""
         bindings = self.bindings
         in_stack = self.below.leads != (_NONE,)
-        for one in rows:
-            kept = bindings.snapshot()
-            bindings.slot, bindings.path = one.slot, ()
-            lead = self.below.lead_of(one.role)
+        for row in rows:
+            snapshot = bindings.snapshot()
+            bindings.slot, bindings.path = row.slot, ()
+            lead = self.below.lead_of(row.role)
             bindings.lead = (lead, self.below.scope or bindings) if lead.dims else None
-            bindings.stack = replace(self.below, role=one.role) if in_stack else None
+            bindings.stack = replace(self.below, role=row.role) if in_stack else None
             try:
-                one.check(one.value, bindings)
+                row.check(row.value, bindings)
             except Mismatch as miss:
                 if until_first:
                     raise
                 self.misses.append(miss)
-                bindings.restore(kept)
+                bindings.restore(snapshot)
             else:
-                self.fitted.append(one)
+                self.fitted.append(row)
         bindings.lead, bindings.stack = None, None
         if not self.misses:
             try:
@@ -231,7 +239,7 @@ class _Attempt:
         if miss.stacked is not None or self.below.scope is not None or not lead.dims:
             return
         axes = tuple(dim.size for dim in lead.dims if isinstance(dim, FixedDim))
-        carrying = (one for one in self.fitted if one.arrays and self.below.known[one.role] == lead)
+        carrying = (row for row in self.fitted if row.arrays and self.below.known[row.role] == lead)
         witness = next(carrying, None)
         miss.stacked = axes, None if witness is None else Origin(witness.slot, (), 0, witness.arrays[0])
         miss.detail = miss.detail or f"in a stack with the leading axes ({','.join(map(str, axes))})"
@@ -250,12 +258,12 @@ def _choices(axes: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
 def _extras(rows: Sequence[Row], stack: Stack) -> Iterator[tuple[Any, ...]]:
     """The extra axes to try: none, then one, two, ...; sizes that most arrays begin with come first."""
     yield ()
-    # The axes of each array behind those of outer stacks, how many the annotation names, and whether that is unknown.
+    # Of each array: its axes behind those of outer stacks, how many the annotation names, and whether that is unknown.
     rests = [
-        (tuple(array.shape[len(lead.dims) :]), one.rank or 0, one.rank is None)
-        for one in rows
-        for array in one.arrays
-        for lead in stack.of(one.role)
+        (tuple(array.shape[len(lead.dims) :]), row.rank or 0, row.rank is None)
+        for row in rows
+        for array in row.arrays
+        for lead in stack.of(row.role)
     ]
     known = [len(rest) - rank for rest, rank, unknown in rests if not unknown]
     most = max(known or [len(rest) for rest, _, _ in rests], default=0)
@@ -263,13 +271,13 @@ def _extras(rows: Sequence[Row], stack: Stack) -> Iterator[tuple[Any, ...]]:
         return
     for count in range(1, most + 1):
         # In a tie the later fields win, so that the error is about an earlier field: errors follow the order of fields.
-        found = Counter(rest[:count] for rest, rank, _ in reversed(rests) if len(rest) - rank >= count)
-        yield from (axes for axes, _ in found.most_common())
+        counts = Counter(rest[:count] for rest, rank, _ in reversed(rests) if len(rest) - rank >= count)
+        yield from (axes for axes, _ in counts.most_common())
 
 
 def _leads(rows: Sequence[Row], stack: Stack, extra: tuple[Any, ...], shares: bool) -> Iterator[_Leads]:
     """The leading axes that arrays of each role may have: all axes first, then fewer, as far as roles may share."""
-    roles = list(dict.fromkeys(one.role for one in rows if one.arrays))
+    roles = list(dict.fromkeys(row.role for row in rows if row.arrays))
     options = [
         [(base, axes) for base in stack.of(role) for axes in (_choices(extra) if shares else (extra,))]
         for role in roles
@@ -280,11 +288,11 @@ def _leads(rows: Sequence[Row], stack: Stack, extra: tuple[Any, ...], shares: bo
             yield dict(zip(roles, chosen, strict=True))
 
 
-def _without_variadic(stack: Stack, rows: Sequence[Row]) -> Iterator[tuple[Stack, Callable[[Bindings], None] | None]]:
-    """The stacks that `Batched[..., "*stages"]` may mean, each with a function that binds the name if it fits."""
+def _without_variadic(stack: Stack, rows: Sequence[Row]) -> Iterator[tuple[Stack, Callable[[], None] | None]]:
+    """Stacks with single axes in place of the `*stages` of `Batched[..., "*stages"]`, and how to bind that name."""
     lead, scope = stack.leads[0], stack.scope
-    shapes = [tuple(array.shape) for one in rows for array in one.arrays]
-    if lead.variadic is None or scope is None or not shapes:  # a record without arrays leaves it to its children
+    shapes = [tuple(array.shape) for row in rows for array in row.arrays]
+    if lead.variadic is None or scope is None or not shapes:  # without arrays here, those of the children decide
         yield stack, None
         return
     at, dim = lead.variadic, lead.dims[lead.variadic]
@@ -292,8 +300,5 @@ def _without_variadic(stack: Stack, rows: Sequence[Row]) -> Iterator[tuple[Stack
     for count in range(max(map(len, shapes)) - lead.min_rank + 1):
         for axes, _ in Counter(shape[at : at + count] for shape in shapes).most_common():
             dims = (*lead.dims[:at], *map(FixedDim, axes), *lead.dims[at + 1 :])
-
-            def bind(bindings: Bindings, axes: tuple[Any, ...] = axes) -> None:
-                check_variadic(dim, axes, at, None, scope, lead)
-
+            bind = functools.partial(check_variadic, dim, axes, at, None, scope, lead)
             yield Stack((Shape(dims),), scope, True, stack.role), bind

@@ -45,27 +45,27 @@ def tree_check(spec: TreeOf, policy: Policy) -> Check | None:
             _check_structure(spec, structure, value, bindings)
         if leaf_check is None:
             return
-        kept = bindings.path, bindings.leaf
+        outer = bindings.path, bindings.leaf
         try:
             for number, (path, leaf) in enumerate(leaves):
-                bindings.path = (*kept[0], *map(key_part, path))
+                bindings.path = (*outer[0], *map(key_part, path))
                 if spec.structure:  # `"?n"` means the leaf of the tree whose structure has a name
-                    bindings.leaf = f"{kept[1]}({number}){' '.join(spec.structure)}:"
+                    bindings.leaf = f"{outer[1]}({number}){' '.join(spec.structure)}:"
                 leaf_check(leaf, bindings)
         finally:
-            bindings.path, bindings.leaf = kept
+            bindings.path, bindings.leaf = outer
 
     return check
 
 
 def _leaf_test(annotation: Annotation) -> IsLeaf | None:
-    """The test for nodes that the annotation makes leaves; None if only arrays and numbers are leaves."""
+    """The test of which nodes are leaves by the annotation; None if only arrays and numbers are leaves."""
     match annotation:
         case OneOf(members):
             tests = [test for test in map(_leaf_test, members) if test is not None]
             return (lambda node: any(test(node) for test in tests)) if tests else None
         case TupleOf(items):
-            tests = [_leaf_test(item) or _is_plain_leaf for item in items]
+            tests = [_leaf_test(item) or (lambda node: jax.tree_util.all_leaves([node])) for item in items]
             return lambda node: (
                 isinstance(node, tuple)
                 and len(node) == len(tests)
@@ -74,8 +74,7 @@ def _leaf_test(annotation: Annotation) -> IsLeaf | None:
         case SequenceOf(cls=cls) | MappingOf(cls=cls) | BoxOf(cls=cls):
             return lambda node: isinstance(node, cls)
         case RecordOf(cls=cls) if annotation.form is TYPEDDICT:
-            # If any dict were a leaf, no dict could hold several TypedDicts: a
-            # leaf must have the keys of the TypedDict.
+            # A leaf must have the keys of the TypedDict: if any dict were a leaf, no dict could contain TypedDicts.
             keys, required = frozenset(cls.__annotations__), cls.__required_keys__  # pyright: ignore
             return lambda node: isinstance(node, dict) and required <= node.keys() <= keys
         case RecordOf(cls=cls):
@@ -91,47 +90,43 @@ def _leaf_test(annotation: Annotation) -> IsLeaf | None:
             return None
 
 
-def _is_plain_leaf(node: Any) -> bool:
-    return jax.tree_util.all_leaves([node])
-
-
-def _check_structure(spec: TreeOf, found: Any, value: Any, bindings: Bindings) -> None:
+def _check_structure(spec: TreeOf, actual: Any, value: Any, bindings: Bindings) -> None:
     if len(spec.structure) == 1:
         (name,) = spec.structure
         known = bindings.structures.get(name)
         if known is None:
-            bindings.structures[name] = found
+            bindings.structures[name] = actual
             bindings.origins[f"structure {name}"] = Origin(bindings.slot, bindings.path, None, value)
-        elif known != found:
+        elif known != actual:
             raise Mismatch("structure", spec, value, bindings, expected=known, detail=name)
         return
     names = [piece for piece in spec.structure if piece != "..."]
     unbound = next((name for name in names if name not in bindings.structures), None)
     if unbound is not None:
-        # A later argument may bind the structure, as a later argument may bind a dim.
+        # A later argument may bind the structure, so the check waits, as it does for dims.
         slot, path = bindings.slot, bindings.path
 
-        # The check runs again when more is bound; if a name is still missing
-        # it appends itself again, which is undone here.
+        # The check runs again when more names are bound. If one is still missing, `_check_structure` appends a further
+        # pending entry, which is removed here.
         def check() -> bool:
-            kept = bindings.slot, bindings.path, len(bindings.pending)
+            place, count = (bindings.slot, bindings.path), len(bindings.pending)
             bindings.slot, bindings.path = slot, path
-            _check_structure(spec, found, value, bindings)
-            bindings.slot, bindings.path, before = kept
-            waits = len(bindings.pending) > before
-            del bindings.pending[before:]
+            _check_structure(spec, actual, value, bindings)
+            bindings.slot, bindings.path = place
+            waits = len(bindings.pending) > count
+            del bindings.pending[count:]
             return not waits
 
-        what = f"cannot check {spec}: nothing binds the structure {unbound!r}"
-        bindings.pending.append(PendingStructure(what, check, Origin(slot, path, None, value)))
+        unbound_error = f"cannot check {spec}: nothing binds the structure {unbound!r}"
+        bindings.pending.append(PendingStructure(unbound_error, check, Origin(slot, path, None, value)))
         return
     expected = _compose([bindings.structures[name] for name in names])
     if spec.structure[-1] == "...":
-        fits = _begins_with(found, expected)
+        fits = _begins_with(actual, expected)
     elif spec.structure[0] == "...":
-        fits = _ends_with(found, expected)
+        fits = _ends_with(actual, expected)
     else:
-        fits = found == expected
+        fits = actual == expected
     if not fits:
         raise Mismatch("structure", spec, value, bindings, expected=expected, detail=" ".join(spec.structure))
 
@@ -149,20 +144,20 @@ def _compose(structures: list[Any]) -> Any:
     return jax.tree.structure(tree)
 
 
-def _begins_with(found: Any, expected: Any) -> bool:
+def _begins_with(actual: Any, expected: Any) -> bool:
     # `flatten_up_to` raises ValueError where a tree does not begin with the structure.
     try:
-        expected.flatten_up_to(_filled(found))
+        expected.flatten_up_to(_filled(actual))
     except ValueError:
         return False
     return True
 
 
-def _ends_with(found: Any, expected: Any) -> bool:
+def _ends_with(actual: Any, expected: Any) -> bool:
     def is_end(node: Any) -> bool:
         return jax.tree.structure(node) == expected
 
-    return all(map(is_end, jax.tree.leaves(_filled(found), is_leaf=is_end)))
+    return all(map(is_end, jax.tree.leaves(_filled(actual), is_leaf=is_end)))
 
 
 CASES[TreeOf] = tree_check

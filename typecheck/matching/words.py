@@ -33,8 +33,8 @@ def short_dtype(dtype: Any) -> str:
         return "bf16"
     if name == "prng_key":
         return str(dtype)
-    found = _BITS.match(name)
-    return f"{found[1][0]}{found[2]}" if found else name
+    parts = _BITS.match(name)
+    return f"{parts[1][0]}{parts[2]}" if parts else name
 
 
 def in_words(value: Any) -> str:

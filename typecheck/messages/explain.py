@@ -1,7 +1,7 @@
-"""Explain: puts a mismatch into words.
+"""Explain: makes the error message of a mismatch.
 
-One screen: the expected and the actual value, the module path and the line of the annotation, where each relevant dim
-was bound, the likely fix, and the transforms. `WEFT_TYPECHECK_VERBOSE=1` adds every other bound name.
+On one screen: the expected and the actual value, the module path and the line of the annotation, where the relevant
+dims were bound, the likely fix, and the transforms. `WEFT_TYPECHECK_VERBOSE=1` adds every other bound name.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def contract_error(miss: Mismatch, *, module: str = "") -> ContractError:
         module: the path of the module whose method was running; empty if none was.
     """
     slot, bindings = miss.slot, miss.bindings
-    what = _SENTENCES.get(miss.reason, _plain)(miss)
+    sentence = _SENTENCES.get(miss.reason, _plain)(miss)
     at = [place for place in (module, _annotation_at(slot)) if place]
     # The fields around the record tell which of many layers of one class it is.
     at += [f"inside {place_of(*outer)}" for outer in miss.outer]
@@ -92,7 +92,7 @@ def contract_error(miss: Mismatch, *, module: str = "") -> ContractError:
     if verbose():
         more = [f"also: {_bound_at(name, bindings)}" for name in bindings.origins if name not in names]
     fix = likely_fix(miss)
-    return ContractError(what, at=at, bound=bound, fix=fix and fix.text, more=more)
+    return ContractError(sentence, at=at, bound=bound, fix=fix and fix.text, more=more)
 
 
 def _annotation_at(slot: Slot) -> str:
@@ -116,8 +116,8 @@ def _plain(miss: Mismatch) -> str:
         wanted = f"{dtype}[{','.join([*axes, *filter(None, [dims.removesuffix(']')])])}]"
     # After a notebook cell has run again, two classes of one name differ: `should be Block, and is Block` says nothing.
     again = redefined(miss)
-    found = in_words(miss.value) if again is None else another(again)
-    return f"{place} should be {wanted}, and is {found}"
+    actual = in_words(miss.value) if again is None else another(again)
+    return f"{place} should be {wanted}, and is {actual}"
 
 
 def _stack_at(miss: Mismatch) -> list[str]:
@@ -125,8 +125,8 @@ def _stack_at(miss: Mismatch) -> list[str]:
     if miss.stacked is None:
         return []
     axes, origin = miss.stacked
-    shown = "" if origin is None else f" of {_origin(origin)}"
-    return [f"it is a stack, with the leading axes {_tuple(axes)}{shown}"]
+    shown = "" if origin is None else f", as shown by {_origin(origin)}"
+    return [f"the record is a stack with the leading axes {_tuple(axes)}{shown}"]
 
 
 def _length(miss: Mismatch) -> str:
@@ -139,16 +139,16 @@ def _keys(miss: Mismatch) -> str:
 
 
 def _structure(miss: Mismatch) -> str:
-    found = jax.tree.structure(miss.value)
+    actual = jax.tree.structure(miss.value)
     return (
-        f"{place_of(miss.slot, miss.path)} should have the structure {miss.detail} = {miss.expected}, and has {found}"
+        f"{place_of(miss.slot, miss.path)} should have the structure {miss.detail} = {miss.expected}, and has {actual}"
     )
 
 
 def _batched(miss: Mismatch) -> str:
     name = type(miss.value).__name__
     return (
-        f"{place_of(miss.slot, miss.path)} should be one {name}, and is a batched one: "
+        f"{place_of(miss.slot, miss.path)} should be a single {name}, and is a stack: "
         f"all its arrays have extra leading axes {_tuple(miss.expected)}"
     )
 
@@ -168,8 +168,8 @@ def _unbatched(miss: Mismatch) -> str:
         return _plain(miss)
     axes, inner = str(miss.lead), expected(miss.annotation, miss.bindings, miss.value)
     return (
-        f"{place_of(miss.slot, miss.path)} should be batched by {axes!r}: "
-        f"{inner} with those axes in front, and is {in_words(miss.value)}"
+        f"{place_of(miss.slot, miss.path)} should have the leading axes {axes!r} in front of {inner}, "
+        f"and is {in_words(miss.value)}"
     )
 
 
@@ -192,6 +192,7 @@ _SENTENCES = {
 
 
 def _names_that_matter(miss: Mismatch) -> list[str]:
+    """The names of dims and structures whose origins the error shows."""
     bindings = miss.bindings
     # A wrong size needs the origin of that dim; a wrong rank needs those of all dims, to see which axis is missing.
     if miss.dim is not None:
@@ -218,7 +219,7 @@ def _names_that_matter(miss: Mismatch) -> list[str]:
 
 
 def _is_here(name: str, miss: Mismatch) -> bool:
-    """Whether the value that does not fit has bound the name itself, so that its origin says nothing new."""
+    """Whether the name was bound by the very value that does not fit, so that its origin adds nothing to the error."""
     origin = miss.bindings.origins[name]
     return origin.value is miss.value and (origin.slot, origin.path) == (miss.slot, miss.path) and miss.reason == "rank"
 
@@ -257,9 +258,8 @@ def _origin(origin: Origin) -> str:
     slot, where = origin.slot, locate(origin.slot)
     value = origin.value
     if isinstance(value, Origin):  # a linked dim: it was bound in the child, which has an origin of its own
-        found = f"{place_of(slot, origin.path)}, {_origin(value)}"
-        return found
+        return f"{place_of(slot, origin.path)}, {_origin(value)}"
     # The annotation of a config field is always `int`, so only its value is worth showing.
     shown = "" if slot.role == "config" else f": {slot.annotation}"
-    found = f" is {in_words(value)}" if is_array(value) else f" = {value!r}" if slot.role == "config" else ""
-    return f"{place_of(slot, origin.path)}{shown}{found}{f' ({where})' if where else ''}"
+    actual = f" is {in_words(value)}" if is_array(value) else f" = {value!r}" if slot.role == "config" else ""
+    return f"{place_of(slot, origin.path)}{shown}{actual}{f' ({where})' if where else ''}"

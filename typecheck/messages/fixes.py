@@ -1,8 +1,8 @@
-"""Fixes: a table of common mistakes, each with a sentence for the error and an expression that repairs the value.
+"""Fixes: a table of common mistakes, each with advice for the error and an expression that repairs the value.
 
 A row's `recognise` returns the words that its sentence needs, or None if the mismatch is another mistake; the first row
 that recognises a mismatch is used. The sentences are guesses, so the error calls them fixes and not causes. `{x}` is
-the value's name, and `mend` an expression of it, which a tool can put into the source where it knows the source text.
+the value's name, and `mend` an expression of it, which an editor can insert where it knows the source text.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Fix(NamedTuple):
 
     Attributes:
         text: what to do, as the end of a sentence.
-        mend: an expression of `{x}` that gives the right value; empty if it takes more than the value.
+        mend: an expression of `{x}` that gives the right value; empty if the value is not enough for that.
     """
 
     text: str
@@ -33,7 +33,7 @@ class Row(NamedTuple):
 
     Attributes:
         reasons: sorts of mismatches, as `matching` names them.
-        recognise: returns the words of a mismatch that is this mistake; None for others.
+        recognise: returns the words of a mismatch that is this mistake; None for any other mismatch.
         text, mend: templates of the fix, to be filled with the words.
     """
 
@@ -66,16 +66,16 @@ _OF_LOOP = (
     "broadcast; give it the scanned axis (in_axes 0) instead"
 )
 _OF_MAPPED = (
-    "its leading axis is the mapped one ({map}, size {size}), still there: drop it by mapping this argument "
+    "its leading axis is as long as the axis that {map} maps over ({size}): map this argument, too "
     "(in_axes 0 instead of None)"
 )
-# The order matters: a row that uses more facts about the mismatch comes before rows that use fewer.
+# The order matters: the first row that recognises a mismatch is used, so rows that use more facts about it come first.
 ROWS = (
     Row(
         ("rank", "size", "unbatched"),
-        slips.apart_from_stack,
-        "all arrays of a stack have the same axes in front; those that its records share are told by their kind "
-        "(a BatchStat, say, beside Params)",
+        slips.no_part_of_stack,
+        "give all arrays of the stack its leading axes; an array that its records share needs a kind of its own "
+        "(such as BatchStat, where the others are Params)",
     ),
     Row(("batched",), slips.of_loop, _OF_LOOP),
     Row(("batched",), slips.of_mapped, _OF_MAPPED),
@@ -88,7 +88,7 @@ ROWS = (
     Row(
         ("overmapped",),
         slips.record,
-        "it is a per-example {record} that {by}took an axis off: pass it unmapped (in_axes None), or stack one "
+        "{by} removed an axis from a {record} for a single example: pass it unmapped (in_axes None), or stack one "
         "{record} for each example along a new axis 0",
     ),
     Row(
@@ -96,7 +96,7 @@ ROWS = (
         slips.record,
         "add the leading axis: stack one record for each entry (weft.vmap over the constructor does)",
     ),
-    Row(("class", "type"), slips.pair, "{apart}"),
+    Row(("class", "type"), slips.pair, "{unpack}"),
     # The braces in this sentence are its own, and `format` must not fill them.
     Row(_TYPE, lambda miss: {} if slips.redefined(miss) is not None else None, REDEFINED.replace("{", "{{")),
     Row(_DTYPE, slips.wanted_key, "make a typed key with jax.random.key(seed)"),
@@ -107,12 +107,12 @@ ROWS = (
         _CLASS,
         slips.number_in_use,
         "put an array there: record.replace({name}=jnp.full_like(record.{name}, {value})); a record that holds "
-        "numbers in the places of arrays is a tree of axes, and has no methods",
+        "numbers in the places of arrays is a tree of axes, whose methods cannot be called",
     ),
     Row(
         _CLASS,
         slips.ride,
-        "for a record of axes or specs, write axes({{...: {value}}}), or replace what a record holds: "
+        "for a record of axes or specs, write axes({{...: {value}}}), or replace the leaves of a record: "
         "record.replace({name}={value}), jax.tree.map(lambda _: {value}, record)",
     ),
     Row(
@@ -132,20 +132,20 @@ ROWS = (
     Row(
         _RANK,
         slips.of_stack,
-        "all axes but the first fit; in a stack of records all arrays have it (weft.vmap over the constructor)",
+        "all axes but the first fit: in a stack of records (weft.vmap over a constructor), all arrays must have it",
     ),
     Row(_RANK, slips.of_loop, _OF_LOOP),
     Row(_RANK, slips.of_mapped, _OF_MAPPED),
     Row(
         _RANK,
-        slips.given_batch,
+        slips.batch,
         "this per-example function was given a batch: map it over axis 0 with weft.vmap, or annotate the batch axis "
         '("batch {dims}")',
     ),
     Row(
         _RANK,
-        slips.taken_off,
-        "{by} took an axis{size} off, so this function sees one example: drop {dim} from its annotation, or do not map "
+        slips.axis_removed,
+        "{by} removed an axis{size}, so this function sees one example: drop {dim} from its annotation, or do not map "
         "this argument (in_axes None)",
     ),
     Row(_RANK, slips.lacks_first, "the axis {dim} is missing: add it with {x}[None]", "{x}[None]"),
@@ -153,7 +153,7 @@ ROWS = (
     Row(
         _SIZE,
         lambda miss: slips.shards(miss, whole=True),
-        "axis {axis} is whole here, and {shards} shards long: split it over {over} in in_specs",
+        "axis {axis} is not split here, and as long as {shards} shards: split it over {over} in in_specs",
     ),
     Row(
         _SIZE,
@@ -161,14 +161,14 @@ ROWS = (
         "axis {axis} is split over {over}, so a shard has {size} of {expected}: do not split it in in_specs",
     ),
     Row(_SIZE, slips.transposed, "its axes look transposed: {x}.transpose({order}) fits", "{x}.transpose({order})"),
-    Row(_SIZE, slips.transposed_origin, "{bound} looks transposed: it is {shape}, and {fits} fits its transpose"),
+    Row(_SIZE, slips.transposed_origin, "{bound} of shape {shape} looks transposed: its transpose fits {fits}"),
     Row(
         _SIZE,
         slips.channels_first,
-        "axis {axis} is of that size: if its channels or features come first, put them last, "
+        "axis {axis} has that size: if the channels or features come first, put them last, "
         "jnp.moveaxis({x}, {axis}, -1)",
         "jnp.moveaxis({x}, {axis}, -1)",
     ),
-    Row(_SIZE, slips.kept_dims, "if a size of 1 may broadcast here, write '#{dim}'; else broadcast it before"),
+    Row(_SIZE, slips.size_one, "if a size of 1 may broadcast here, write '#{dim}'; else broadcast the value before"),
     Row(_TYPE, slips.no_successor, "a stateful function returns its value and its successor: return y, self"),
 )

@@ -45,8 +45,8 @@ def _path_to(child: Any, parent: Any) -> Path | None:
     """The path of a record in another: by identity, else of the only record of its type, as transforms rebuild."""
     for same in (lambda node: node is child, lambda node: type(node) is type(child) and node is not parent):
         nodes, _ = jax.tree_util.tree_flatten_with_path(parent, is_leaf=same)
-        found = [tuple(map(key_part, path)) for path, node in nodes if same(node)]
+        paths = [tuple(map(key_part, path)) for path, node in nodes if same(node)]
         # With two candidates any path would be a guess, and a wrong path in an error is worse than none.
-        if len(found) == 1:
-            return found[0]
+        if len(paths) == 1:
+            return paths[0]
     return None

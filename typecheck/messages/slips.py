@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from weft.core.definitions import same_name
@@ -56,35 +56,43 @@ def _fits(dims: tuple[Dim, ...], shape: tuple[Any, ...], bindings: Bindings) -> 
     """Whether a shape fits dims without a variadic one, as far as their sizes are known."""
     known = (_size(dim, bindings) for dim in dims)
     return len(dims) == len(shape) and all(
-        size is None or size == found for size, found in zip(known, shape, strict=True)
+        expected is None or expected == size for expected, size in zip(known, shape, strict=True)
     )
 
 
-def _array(miss: Mismatch) -> tuple[tuple[Dim, ...], tuple[Any, ...]] | None:
-    """The dims, the variadic one left out, and the shape; None if the mismatch is not about one array."""
+class _Axes(NamedTuple):
+    """The annotated dims of an array, without a variadic one, and its actual shape."""
+
+    dims: tuple[Dim, ...]
+    shape: tuple[Any, ...]
+
+
+def _axes(miss: Mismatch) -> _Axes | None:
+    """The dims and shape of the array that a mismatch is about; None if it is not about an array."""
     if not isinstance(miss.annotation, ArrayOf) or not is_array(miss.value):
         return None
-    return tuple(dim for dim in miss.annotation.shape.dims if not isinstance(dim, VariadicDim)), tuple(miss.value.shape)
+    dims = tuple(dim for dim in miss.annotation.shape.dims if not isinstance(dim, VariadicDim))
+    return _Axes(dims, tuple(miss.value.shape))
 
 
-def _axes_more(miss: Mismatch, more: int) -> tuple[tuple[Dim, ...], tuple[Any, ...]] | None:
-    """The dims and shape of an array that has `more` axes too many, if its annotation has no variadic dim."""
-    found = _array(miss)
-    if found is None or miss.annotation.shape.variadic is not None or len(found[1]) != len(found[0]) + more:
+def _surplus_axes(miss: Mismatch, count: int) -> _Axes | None:
+    """The dims and shape of an array that has `count` axes too many; None for any other, and for a variadic dim."""
+    axes = _axes(miss)
+    if axes is None or miss.annotation.shape.variadic is not None or len(axes.shape) != len(axes.dims) + count:
         return None
-    return found
+    return axes
 
 
 def _without_own(miss: Mismatch) -> Bindings:
-    """The scope without the sizes that the failing value itself has bound."""
+    """The scope without the sizes that were bound by the value that does not fit."""
     # A transposed matrix binds its first axis before the second fails: with that size known, no transpose would fit.
-    known, origins = Bindings(miss.slot, miss.bindings.arguments), miss.bindings.origins
-    known.sizes = {
+    others, origins = Bindings(miss.slot, miss.bindings.arguments), miss.bindings.origins
+    others.sizes = {
         name: size
         for name, size in miss.bindings.sizes.items()
         if name not in origins or origins[name].value is not miss.value
     }
-    return known
+    return others
 
 
 # ---- rank ------------------------------------------------------------------------------------------------------------
@@ -92,24 +100,25 @@ def _without_own(miss: Mismatch) -> Bindings:
 
 def trailing_one(miss: Mismatch) -> Words | None:
     """Recognises `(b, 1)` where `(b,)` is expected, as a layer with one output returns it."""
-    found = _axes_more(miss, 1)
-    return {} if found and found[1][-1] == 1 and _fits(found[0], found[1][:-1], miss.bindings) else None
+    axes = _surplus_axes(miss, 1)
+    return {} if axes and axes.shape[-1] == 1 and _fits(axes.dims, axes.shape[:-1], miss.bindings) else None
 
 
 def lacks_one(miss: Mismatch) -> Words | None:
     """Recognises `(b,)` where `(b, 1)` is expected."""
-    found = _axes_more(miss, -1)
-    is_it = found and _size(found[0][-1], miss.bindings) == 1 and _fits(found[0][:-1], found[1], miss.bindings)
-    return {} if is_it else None
+    axes = _surplus_axes(miss, -1)
+    fits = axes and _size(axes.dims[-1], miss.bindings) == 1 and _fits(axes.dims[:-1], axes.shape, miss.bindings)
+    return {} if fits else None
 
 
 def _extra_axis(miss: Mismatch) -> Words | None:
     """Recognises one axis too many in front; not for a return value, which no caller can map over."""
-    found = _axes_more(miss, 1) if miss.slot.role != "return" else None
-    return {} if found and _fits(found[0], found[1][1:], miss.bindings) else None
+    axes = _surplus_axes(miss, 1) if miss.slot.role != "return" else None
+    return {} if axes and _fits(axes.dims, axes.shape[1:], miss.bindings) else None
 
 
 def of_stack(miss: Mismatch) -> Words | None:
+    """Recognises one axis too many in front of a field's array, as the arrays of a stack have it."""
     return _extra_axis(miss) if miss.slot.role in ("field", "config") else None
 
 
@@ -127,21 +136,23 @@ def of_loop(miss: Mismatch) -> Words | None:
 
 
 def of_mapped(miss: Mismatch) -> Words | None:
-    """Recognises an extra axis as long as the mapped one: an argument that was not mapped over."""
+    """Recognises an extra axis as long as the one that a transform maps over: the argument was not mapped."""
     mapped, size = _frame("vmap", "pmap", "shard_map"), _leading(miss)
     return {"map": mapped.transform, "size": size} if mapped and size and _detail(mapped, "size") == size else None
 
 
-def given_batch(miss: Mismatch) -> Words | None:
+def batch(miss: Mismatch) -> Words | None:
+    """Recognises one axis too many in front, as a batch has it where a single example is annotated."""
     return {"dims": miss.annotation.shape} if _extra_axis(miss) is not None else None
 
 
 def lacks_first(miss: Mismatch) -> Words | None:
-    found = _axes_more(miss, -1)
-    return {"dim": repr(str(found[0][0]))} if found and _fits(found[0][1:], found[1], miss.bindings) else None
+    """Recognises one axis too few, in front."""
+    axes = _surplus_axes(miss, -1)
+    return {"dim": repr(str(axes.dims[0]))} if axes and _fits(axes.dims[1:], axes.shape, miss.bindings) else None
 
 
-def taken_off(miss: Mismatch) -> Words | None:
+def axis_removed(miss: Mismatch) -> Words | None:
     """Recognises a missing axis that a transform has mapped over or scanned."""
     words, frame = lacks_first(miss), _frame("vmap", "pmap", "scan", "lax_map")
     # Outside of a transform the caller left the axis out, which another row says.
@@ -152,8 +163,9 @@ def taken_off(miss: Mismatch) -> Words | None:
 
 
 def lacks_last(miss: Mismatch) -> Words | None:
-    found = _axes_more(miss, -1)
-    return {"dim": repr(str(found[0][-1]))} if found and _fits(found[0][:-1], found[1], miss.bindings) else None
+    """Recognises one axis too few, at the end."""
+    axes = _surplus_axes(miss, -1)
+    return {"dim": repr(str(axes.dims[-1]))} if axes and _fits(axes.dims[:-1], axes.shape, miss.bindings) else None
 
 
 # ---- size ------------------------------------------------------------------------------------------------------------
@@ -161,11 +173,11 @@ def lacks_last(miss: Mismatch) -> Words | None:
 
 def shards(miss: Mismatch, *, whole: bool) -> Words | None:
     """Recognises the size of a whole array where a shard's is expected, or the reverse."""
-    found, frame = _array(miss), _frame("shard_map")
-    if found is None or frame is None or miss.axis is None or miss.slot.role == "return":
+    axes, frame = _axes(miss), _frame("shard_map")
+    if axes is None or frame is None or miss.axis is None or miss.slot.role == "return":
         return None
     mesh: dict[str, int] = _detail(frame, "mesh")
-    size, expected = found[1][miss.axis], miss.expected
+    size, expected = axes.shape[miss.axis], miss.expected
     # All axes of the mesh first, then fewer: a size of 8 on a mesh of 2 by 4 is most likely split over both.
     for names in (names for count in range(len(mesh), 0, -1) for names in itertools.combinations(mesh, count)):
         shards = math.prod(mesh[name] for name in names)
@@ -177,24 +189,24 @@ def shards(miss: Mismatch, *, whole: bool) -> Words | None:
 
 def transposed(miss: Mismatch) -> Words | None:
     """Recognises a value whose axes fit in another order."""
-    found, fixed = _array(miss), _without_own(miss)
-    if found is None or miss.annotation.shape.variadic is not None or not 2 <= len(found[1]) <= 4:
+    axes, others = _axes(miss), _without_own(miss)
+    if axes is None or miss.annotation.shape.variadic is not None or not 2 <= len(axes.shape) <= 4:
         return None
-    dims, shape = found
+    dims, shape = axes
     # At most one dim may be free: with two, almost any order of the axes would fit.
-    if len(dims) != len(shape) or sum(_size(dim, fixed) is not None for dim in dims) < len(dims) - 1:
+    if len(dims) != len(shape) or sum(_size(dim, others) is not None for dim in dims) < len(dims) - 1:
         return None
     orders = itertools.permutations(range(len(shape)))
-    order = next((order for order in orders if _fits(dims, tuple(shape[i] for i in order), fixed)), None)
+    order = next((order for order in orders if _fits(dims, tuple(shape[i] for i in order), others)), None)
     return None if order is None else {"order": ", ".join(map(str, order))}
 
 
 def transposed_origin(miss: Mismatch) -> Words | None:
     """Recognises that the matrix which bound the dim, and not this value, is transposed."""
-    found, dim = _array(miss), miss.dim
-    if found is None or not isinstance(dim, NamedDim) or miss.axis is None:
+    axes, dim = _axes(miss), miss.dim
+    if axes is None or not isinstance(dim, NamedDim) or miss.axis is None:
         return None
-    shape, origin = found[1], miss.bindings.origins.get(dim.name)
+    shape, origin = axes.shape, miss.bindings.origins.get(dim.name)
     # Only a matrix that bound the dim can be transposed: not the value itself, and no integer.
     if origin is None or origin.axis is None or not is_array(origin.value) or origin.value is miss.value:
         return None
@@ -207,19 +219,19 @@ def transposed_origin(miss: Mismatch) -> Words | None:
 
 
 def channels_first(miss: Mismatch) -> Words | None:
-    """Recognises channels first, as in NCHW: the size expected at the last axis is that of exactly one other axis."""
-    found = _array(miss)
-    if found is None or miss.annotation.shape.variadic != 0 or len(found[0]) != 1 or miss.slot.role != "argument":
+    """Recognises channels first, as in NCHW: of the axes before the last, one has the size expected of the last."""
+    axes = _axes(miss)
+    if axes is None or miss.annotation.shape.variadic != 0 or len(axes.dims) != 1 or miss.slot.role != "argument":
         return None
     # If two axes have the size, neither is more likely the channels, and no fix is better than a wrong one.
-    places = [axis for axis, size in enumerate(found[1][:-1]) if size == miss.expected]
+    places = [axis for axis, size in enumerate(axes.shape[:-1]) if size == miss.expected]
     return {"axis": places[0]} if len(places) == 1 else None
 
 
-def kept_dims(miss: Mismatch) -> Words | None:
+def size_one(miss: Mismatch) -> Words | None:
     """Recognises a size of 1 where a whole axis is expected, as `keepdims=True` leaves it."""
-    found = _array(miss)
-    if found is None or miss.axis is None or found[1][miss.axis] != 1 or isinstance(miss.dim, AnyDim | None):
+    axes = _axes(miss)
+    if axes is None or miss.axis is None or axes.shape[miss.axis] != 1 or isinstance(miss.dim, AnyDim | None):
         return None
     return {"dim": str(miss.dim).lstrip("#")}
 
@@ -228,49 +240,54 @@ def kept_dims(miss: Mismatch) -> Words | None:
 
 
 def wanted_key(miss: Mismatch) -> Words | None:
+    """Recognises any array where a random key is expected."""
     return {} if miss.annotation.dtype.name == "Key" else None
 
 
 def is_key(miss: Mismatch) -> Words | None:
-    is_it = "prng_key" in getattr(getattr(miss.value.dtype, "type", None), "__name__", "")
-    return {"wanted": miss.annotation.dtype.name} if is_it else None
+    """Recognises a random key where another array is expected."""
+    name = getattr(getattr(miss.value.dtype, "type", None), "__name__", "")
+    return {"wanted": miss.annotation.dtype.name} if "prng_key" in name else None
 
 
 def number_in_use(miss: Mismatch) -> Words | None:
+    """Recognises a number in an array's field of a record whose method is called."""
     return {"name": miss.slot.name, "value": repr(miss.value)} if miss.in_use else None
 
 
 def ride(miss: Mismatch) -> Words | None:
     """Recognises an axis, `Carry` or a sharding spec in a field that should hold an array."""
     value, specs = miss.value, jax.sharding.PartitionSpec | jax.sharding.Sharding
-    is_it = type(value) is int or value is Carry or isinstance(value, specs)
-    return {"name": miss.slot.name, "value": repr(value)} if is_it and miss.slot.role == "field" else None
+    is_ride = type(value) is int or value is Carry or isinstance(value, specs)
+    return {"name": miss.slot.name, "value": repr(value)} if is_ride and miss.slot.role == "field" else None
 
 
 def of_numpy(miss: Mismatch) -> Words | None:
+    """Recognises a NumPy array, a number or a list where an array of JAX is expected."""
     is_number = isinstance(miss.value, bool | int | float | complex | list | tuple)
     return {} if is_number or type(miss.value).__module__ == "numpy" else None
 
 
 def none(miss: Mismatch) -> Words | None:
+    """Recognises None where an array is expected."""
     return {} if miss.value is None else None
 
 
 def pair(miss: Mismatch) -> Words | None:
     """Recognises the pair that a stateful call returns, where only its first part is meant."""
-    return {"apart": how_to_unpack(miss.value)} if pair_in_words(miss.value) else None
+    return {"unpack": how_to_unpack(miss.value)} if pair_in_words(miss.value) else None
 
 
 def redefined(miss: Mismatch) -> type | None:
     """The value's class, if it is an older definition of the annotated class; else None."""
     wanted = [member.cls for member in members_of(miss.annotation) if isinstance(member, RecordOf | Instance)]
     # The names are compared, because a class that was defined again is another object.
-    again = miss.reason == "type" and any(same_name(one, type(miss.value)) for one in wanted)
+    again = miss.reason == "type" and any(same_name(cls, type(miss.value)) for cls in wanted)
     return type(miss.value) if again else None
 
 
-def apart_from_stack(miss: Mismatch) -> Words | None:
-    """Recognises an array that lacks the leading axes of its stack, or has others."""
+def no_part_of_stack(miss: Mismatch) -> Words | None:
+    """Recognises an array that has no leading axes, or other ones than its stack."""
     if miss.stacked is None:
         return None
     axes = miss.stacked[0]
@@ -278,10 +295,12 @@ def apart_from_stack(miss: Mismatch) -> Words | None:
 
 
 def record(miss: Mismatch) -> Words | None:
+    """Recognises a record, and names the transform around it; not inside an undeclared stack."""
     frame = _frame("vmap", "pmap", "scan", "lax_map")
-    by = f"{frame.transform} " if frame else ""
+    by = frame.transform if frame else "a transform"
     return {"record": type(miss.value).__name__, "by": by} if miss.stacked is None else None
 
 
 def no_successor(miss: Mismatch) -> Words | None:
+    """Recognises a single value where a function should return a tuple."""
     return {} if miss.slot.role == "return" and isinstance(miss.annotation, TupleOf) else None

@@ -62,13 +62,9 @@ def only_return(file: str, line: int) -> tuple[int, str] | None:
             continue
         if line in (node.lineno, *(decorator.lineno for decorator in node.decorator_list)):
             # The returns of functions inside are not the function's own.
-            inner = {
-                id(one)
-                for child in ast.walk(node)
-                if child is not node and isinstance(child, _SCOPES)
-                for one in ast.walk(child)
-            }
-            returns = [one for one in ast.walk(node) if isinstance(one, ast.Return) and id(one) not in inner]
+            scopes = (child for child in ast.walk(node) if child is not node and isinstance(child, _SCOPES))
+            inner = {id(part) for scope in scopes for part in ast.walk(scope)}
+            returns = [part for part in ast.walk(node) if isinstance(part, ast.Return) and id(part) not in inner]
             value = returns[0].value if len(returns) == 1 else None
             if value is None or value.lineno != value.end_lineno or isinstance(value, ast.Tuple):
                 return None
@@ -94,7 +90,7 @@ def _line_in(source: str, name: str) -> int:
     if name == "return" and definition.returns is not None:
         return definition.returns.lineno
     arguments = definition.args
-    for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg):
-        if one is not None and one.arg == name:
-            return one.lineno
+    for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg):
+        if argument is not None and argument.arg == name:
+            return argument.lineno
     return definition.lineno

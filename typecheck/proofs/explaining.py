@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import copy
 import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -261,13 +262,15 @@ class Explainer:
         Raises:
             Exhausted: if the budget has no more.
         """
-        space, sizes = written.dims(numbers)
+        space = self.target.space
+        sizes = written.dims(numbers, space)
         assignment = dataclasses.replace(base.assignment, sizes={**base.assignment.sizes, **sizes})
         self.spend()
         try:
-            return space, run_trial(self.target, assignment, self.dims, space=space)
+            traced: Trial | Exception = run_trial(self.target, assignment, self.dims, space=space)
         except (Unbuildable, AnnotationError, ValueError, TypeError) as error:
-            return space, error
+            traced = error
+        return copy.copy(space), traced  # the next trace begins with the space anew
 
     def asked_last(self, trial: Trial) -> tuple[dict[Question, bool], bool, frozenset[str]]:
         """The questions of a failing trial, whether they explain it, and the keys whose numbers the program read.

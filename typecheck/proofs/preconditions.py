@@ -81,7 +81,7 @@ class _Reader:
                 yield self.needs.plus(least=(key, 2))
             # JAX divides by the parts of a shape; a division by zero in the program is its own.
             for atom in dict.fromkeys(atoms_of(terms)) if is_of_jax(self.trial.error) else ():
-                yield from self._divides(dict(atom.right), dict(atom.left))
+                yield from self._divides(dict(atom.divisor), dict(atom.dividend))
 
     def _clause(self, question: Question, wanted: bool) -> Needs:
         clause = Clause(((question, wanted),), at_guard(self.trial))
@@ -109,10 +109,10 @@ class _Reader:
             # Inner ones first: of `t*d % (n * (d // n))`, that `n` divides `d` is what was meant.
             inner_first = list(dict.fromkeys(reversed([*atoms_of(terms)])))
             for atom in inner_first:
-                yield from self._divides(dict(atom.right), dict(atom.left))
+                yield from self._divides(dict(atom.divisor), dict(atom.dividend))
             together = self
             for atom in inner_first if len(inner_first) > 1 else ():
-                needs = next(together._divides(dict(atom.right), dict(atom.left)))
+                needs = next(together._divides(dict(atom.divisor), dict(atom.dividend)))
                 if needs.asked == self.needs.asked:  # of sums nothing divides a factor
                     together = dataclasses.replace(together, needs=needs)
             if together is not self:
@@ -166,7 +166,7 @@ class _Reader:
         quotient: Monomial = next(iter(dividend), ())
         if len(dividend) == 1 == len(quotient) and isinstance(quotient[0], Atom) and quotient[0].op == "//":
             # `d // h` was only computed because `h` divides `d`. So 2 divides `d // h` where 2*h divides `d`.
-            yield from self._divides(product(divisor, dict(quotient[0].right)), dict(quotient[0].left))
+            yield from self._divides(product(divisor, dict(quotient[0].divisor)), dict(quotient[0].dividend))
             return
         if len(divisor) == len(dividend) == 1:
             # JAX negates the size of a `-1` in a reshape; and both sides may have the other axes as factors.

@@ -26,7 +26,7 @@ from weft.typecheck.proofs.under_needs import Written, written_under
 from weft.typecheck.proofs.variations import Results
 from weft.typecheck.proofs.whose import is_users
 from weft.typecheck.proofs.wording import in_short
-from weft.typecheck.sizes.clauses import Answer, Clause, beside
+from weft.typecheck.sizes.clauses import Answer, Clause, with_clause
 from weft.typecheck.sizes.deciding import Question, otherwise, question_of
 from weft.typecheck.sizes.polynomials import constant, dims_of, plus
 from weft.typecheck.sizes.space import Space
@@ -63,8 +63,7 @@ def answer(explainer: Explainer, results: Results) -> Answers:
         (tuple(trial.assignment.options.items()), tuple(trial.assignment.ranks.items())): trial
         for trial in reversed(results.passed)
     }
-    # The first of the trials goes first: variants with other options share most of its questions, which are not tried
-    # again.
+    # The first of the trials goes first: where not all variants can be followed, the usual options are.
     for trial in reversed(variants.values()):
         if answers.traces >= _MOST_TRACES:
             for key in trial.assignment.sizes:
@@ -168,13 +167,15 @@ class _Variant:
     def _new(self, space: Space) -> Iterator[_Asked]:
         """The questions of a trace that have not been tried yet.
 
-        A library's question counts once. A question of the program's own counts once for each way that leads to it:
-        with `n == 1 and m == 1` the program goes three ways.
+        A question counts once in each variant: what the program does where `n == m` may depend on an option that it
+        looks at later. A question of the program's own counts once for each way that leads to it: with
+        `n == 1 and m == 1` the program goes three ways.
         """
+        variant = tuple(self.trial.assignment.options.items())
         before, way = list[Answer](), list[Answer]()
         every = [(question, answered) for question, (answered, *_) in space.asked.items()]
         for question, (answered, at, own) in space.asked.items():
-            identity = (question, at, tuple(way) if own else ())
+            identity = (question, at, variant, tuple(way) if own else ())
             if identity not in self.seen:
                 self.seen.add(identity)
                 after = tuple(every[len(before) + 1 :])
@@ -241,7 +242,7 @@ class _Variant:
                 results.needs = at_least(*written[0], results.needs)
                 return
             clause = Clause((written[0], *others), at_guard(plain))
-            results.needs = dataclasses.replace(results.needs, asked=beside(results.needs.asked, clause))
+            results.needs = dataclasses.replace(results.needs, asked=with_clause(results.needs.asked, clause))
         elif (key, 2) not in results.needs.least:
             results.needs = results.needs.plus(least=(key, 2))
 

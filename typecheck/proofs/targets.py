@@ -32,7 +32,7 @@ from weft.typecheck.arguments.uses import is_stub, numbers_compared, ranks_compa
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import Annotation, Anything, Instance, RecordOf, SequenceOf, holds_arrays
 from weft.typecheck.language.forms import OBJECT, TYPEDDICT, form_of, has_own_dims
-from weft.typecheck.language.names import names_beside, names_of_signature, products_in
+from weft.typecheck.language.names import name_groups, names_of_signature, products_in
 from weft.typecheck.language.objects import layer_of, opened, refuse_foreign
 from weft.typecheck.language.signatures import Signature, signature_of
 from weft.typecheck.matching.policies import PROOF
@@ -363,7 +363,7 @@ def _target(
 def with_names(target: Target, signature: Signature) -> Target:
     """A target with the names and products of dims in the annotations of its function."""
     written = names_of_signature(signature, of_records=False)
-    return dataclasses.replace(target, products=products_in(signature), written=written, shapes=names_beside(signature))
+    return dataclasses.replace(target, products=products_in(signature), written=written, shapes=name_groups(signature))
 
 
 def _constants(function: Any) -> Iterator[int]:

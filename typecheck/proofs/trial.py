@@ -76,6 +76,7 @@ class Target:
         axes: names of axes that it is run under, as inside a `vmap` with an `axis_name`.
         inherited: whether it is a method that a base class defines, for all of its subclasses.
         made: the instances that its trials have made, by class and arguments, so that each is constructed once.
+        space: the space of the symbolic sizes of its trials.
         transformed: whether a transform around it was taken off, under which callers call it.
         passed_when_made: the guards that numbers were taken to pass while these instances were made.
     """
@@ -96,6 +97,7 @@ class Target:
     inherited: bool = False
     transformed: bool = False
     made: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
+    space: Space = field(default_factory=Space, compare=False, repr=False)
     passed_when_made: dict[str, None] = field(default_factory=dict, compare=False, repr=False)
 
 

@@ -55,10 +55,10 @@ class Written:
                 terms = {monomial: number // common for monomial, number in terms.items()}
         return question_of(question.is_order, replaced(terms, self.back.get))
 
-    def dims(self, numbers: Mapping[str, int]) -> tuple[Space, dict[str, Any]]:
-        """The space of a new trace in which the free dims have the given numbers, and the keys' sizes in it."""
-        space = Space(dict(numbers), self.least)
-        return space, {
+    def dims(self, numbers: Mapping[str, int], space: Space) -> dict[str, Any]:
+        """The keys' sizes in a new trace over a space, in which the free dims have the given numbers."""
+        space.begin(numbers, self.least)
+        return {
             key: Dim(space, terms) if polynomials.dims_of(terms) else polynomials.value(terms, {})
             for key, terms in self.terms.items()
         }

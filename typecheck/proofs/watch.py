@@ -27,7 +27,7 @@ from weft.typecheck.language.objects import is_size, note_sizes
 from weft.typecheck.language.signatures import Parameter
 from weft.typecheck.matching.arrays import settle
 from weft.typecheck.matching.bindings import Bindings, Mismatch, Slot
-from weft.typecheck.matching.policies import APART, PROOF
+from weft.typecheck.matching.policies import PROOF, UNSHARED
 from weft.typecheck.matching.record_plans import record_plan
 from weft.typecheck.matching.records import check_instance, dims_of_instance, refuse_stack
 from weft.typecheck.matching.scopes import bind_numbers
@@ -65,7 +65,7 @@ class Watch:
         self, own: frozenset[str] = frozenset(), *, names_per_record: bool = False, about: tuple[str, int] = ("", 0)
     ):
         self.own = own
-        self.policy = APART if names_per_record else self._shared
+        self.policy = UNSHARED if names_per_record else self._shared
         self.about = about
         self.unreadable: AnnotationError | None = None
         self.violations: list[Violation] = []
@@ -245,7 +245,7 @@ class Watch:
         if not is_users(file_of(type(record)), self.own):
             return
         try:
-            check_instance(record, PROOF, whole=whole, given=sizes)
+            check_instance(record, PROOF, whole=whole, arguments=sizes)
         except AnnotationError:
             return
         except Mismatch as mismatch:
@@ -283,7 +283,7 @@ class Watch:
 class AsJaxtyping(Watch):
     """A watch that checks as jaxtyping would: neither instances nor integers bind dims, and records share none."""
 
-    _shared = APART
+    _shared = UNSHARED
 
     def bindings_of_call(self, watched: Watched, arguments: dict[str, Any]) -> Bindings:
         by_name = dict(arguments)

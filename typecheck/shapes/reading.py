@@ -98,7 +98,8 @@ def _traced(
 def _for_all(target: Target, source: Statements, trial: Trial, needs: Needs, dims: Mapping[str, Any]) -> _Trace | None:
     """The trace over symbolic sizes, if it succeeds and no size had to be replaced by its number; else None."""
     written = written_under(needs, trial.assignment.sizes, dims)
-    space, sizes = written.dims(written.numbers)
+    space = Space()
+    sizes = written.dims(written.numbers, space)
     assignment = dataclasses.replace(trial.assignment, sizes={**trial.assignment.sizes, **sizes})
     try:
         found = _traced(target, source, assignment, dims, space)

@@ -168,7 +168,7 @@ class _Writer:
         return words[0] if len(words) == 1 else "*".join(f"({one})" for one in words)
 
     def _atom(self, atom: Atom) -> str:
-        left, right = (self._closed(dict(side)) for side in (atom.left, atom.right))
+        left, right = (self._closed(dict(side)) for side in (atom.dividend, atom.divisor))
         return f"{left}{atom.op}{right}"
 
     def _closed(self, terms: Terms) -> str:

@@ -31,8 +31,8 @@ from weft.typecheck.sizes import polynomials
 from weft.typecheck.sizes.polynomials import Terms, constant, divided, frozen, plus
 from weft.typecheck.sizes.space import Place, Space
 
-_CHECKER = __file__.partition("sizes")[0]
 _ROOT = Path(__file__).parents[2]
+_CHECKER = f"{_ROOT / 'typecheck'}{os.sep}"
 _OWN = tuple(f"{_ROOT / room}{os.sep}" for room in ("core", "transforms", "modules", "nnx"))
 
 
@@ -70,11 +70,11 @@ def _terms(value: Any) -> Terms:
     return value.terms if type(value) is Dim else constant(int(value))
 
 
-def is_same(one: Any, other: Any) -> bool:
+def is_same(a: Any, b: Any) -> bool:
     """Whether two sizes are equal whatever the dims are; this records no question."""
-    if type(one) is Dim and type(other) is Dim:
-        return one.terms == other.terms
-    return type(one) is not Dim and type(other) is not Dim and one == other
+    if type(a) is Dim and type(b) is Dim:
+        return a.terms == b.terms
+    return type(a) is not Dim and type(b) is not Dim and a == b
 
 
 class Dim:
@@ -97,28 +97,37 @@ class Dim:
 
     def __init__(self, space: Space, terms: Terms):
         self.space, self.terms = space, terms
-        self._number: int | None = None
+        self._number: tuple[int, int] | None = None
 
     @property
     def number(self) -> int:
         """The number that the size has in its trace: its witness."""
-        if self._number is None:
-            self._number = polynomials.value(self.terms, self.space.numbers)
-        return self._number
+        # The traces of a proof share a space, in which the dims have other numbers in each.
+        if self._number is None or self._number[0] != self.space.number:
+            self._number = self.space.number, polynomials.value(self.terms, self.space.numbers)
+        return self._number[1]
+
+    @property
+    def at_its_number(self) -> Any:
+        """A key for caches: equal in two traces of a proof if the size, its number, and its dims' bounds are."""
+        least = tuple((name, self.space.least.get(name)) for name in sorted(polynomials.dims_of(self.terms)))
+        return self.space, frozen(self.terms), self.number, least
 
     def _made(self, terms: Terms) -> Any:
+        """The size of a polynomial; a plain integer if the polynomial has no dims."""
         return Dim(self.space, terms) if terms.keys() - {()} else terms.get((), 0)
 
     # ---- arithmetic ----------------------------------------------------------------------------------------------
 
-    def _with(self, other: Any, combine: Callable[[Terms, Terms], Terms], plain: Callable[[Any, Any], Any]) -> Any:
-        if _is_number(other):
-            return self._made(combine(self.terms, _terms(other)))
-        if isinstance(other, float):
-            return plain(self.real(), other)
-        # `"ab" * n` and `[0] * n` have as many items as the number says, so what is traced holds for that number alone.
-        if isinstance(other, str | tuple | list):
-            return plain(self._pinned(), other)
+    def _with(self, operand: Any, combine: Callable[[Terms, Terms], Terms], plain: Callable[[Any, Any], Any]) -> Any:
+        """An operator's result: `combine` of the polynomials if the operand is an integer or size, else `plain`."""
+        if _is_number(operand):
+            return self._made(combine(self.terms, _terms(operand)))
+        if isinstance(operand, float):
+            return plain(self.real(), operand)
+        # `"ab" * n` and `[0] * n` have as many items as the number says, so the trace holds for that number alone.
+        if isinstance(operand, str | tuple | list):
+            return plain(self._pinned(), operand)
         return NotImplemented
 
     def __add__(self, other: Any) -> Any:
@@ -237,8 +246,8 @@ class Dim:
         return self.terms == _terms(other) or self._asks(False, plus(self.terms, _terms(other), -1))
 
     def __ne__(self, other: object) -> Any:
-        found = self.__eq__(other)
-        return found if found is NotImplemented else not found
+        equal = self.__eq__(other)
+        return equal if equal is NotImplemented else not equal
 
     def __lt__(self, other: Any) -> Any:
         if isinstance(other, float):
@@ -247,8 +256,8 @@ class Dim:
         return self._asks(True, plus(self.terms, _terms(other), -1)) if _is_number(other) else NotImplemented
 
     def __ge__(self, other: Any) -> Any:
-        found = self.__lt__(other)
-        return found if found is NotImplemented else not found
+        less = self.__lt__(other)
+        return less if less is NotImplemented else not less
 
     def __le__(self, other: Any) -> Any:
         if isinstance(other, float):
@@ -257,19 +266,19 @@ class Dim:
         return self.__lt__(other + 1) if _is_number(other) else NotImplemented
 
     def __gt__(self, other: Any) -> Any:
-        found = self.__le__(other)
-        return found if found is NotImplemented else not found
+        at_most = self.__le__(other)
+        return at_most if at_most is NotImplemented else not at_most
 
     def __bool__(self) -> bool:
         return not self._asks(False, self.terms)
 
-    def max(self, other: Any) -> Any:
-        """The larger of two, as JAX asks for it."""
-        return self if self >= other else other
+    def max(self, size: Any) -> Any:
+        """The larger of this size and another; JAX calls this method on a symbolic dimension."""
+        return self if self >= size else size
 
-    def min(self, other: Any) -> Any:
-        """The smaller of two, as JAX asks for it."""
-        return self if self <= other else other
+    def min(self, size: Any) -> Any:
+        """The smaller of this size and another; JAX calls this method on a symbolic dimension."""
+        return self if self <= size else size
 
     rmax, rmin = max, min
 
@@ -294,7 +303,7 @@ class Dim:
         The dims are pinned, so the proof tries plain numbers as their sizes instead.
         """
         self.space.pin(self.terms, _at(2))
-        raise TypeError(f"the size {self!r} is computed with at once")
+        raise TypeError(f"JAX evaluates an operation at once, for which the size {self!r} must be a number")
 
     def __float__(self) -> float:
         return float(self.number if _is_silent(sys._getframe(1)) else self._pinned())
@@ -316,16 +325,16 @@ class Dim:
         return polynomials.written(self.terms)
 
     @property
-    def __class__(self) -> type:  # `isinstance(n, int)` in a program is about what it would have been
+    def __class__(self) -> type:  # `isinstance(n, int)` in a program is true, as it is at a concrete size
         frame = sys._getframe(1)
         file = edge.caller(frame).f_code.co_filename
-        # JAX compares the numbers of elements of a reshape only if they are integers, so a size says there that it is
-        # one.
+        # JAX compares the numbers of elements of a reshape only if they are integers, so there a size claims to be an
+        # integer.
         own = edge.is_library(file) or file.startswith(_CHECKER)
         return Dim if own and not edge.takes_for_integer(frame) else int
 
     @__class__.setter
-    def __class__(self, value: type) -> None:  # pragma: no cover: Python wants it beside the getter
+    def __class__(self, value: type) -> None:  # pragma: no cover: Python wants a setter, too
         raise TypeError("the class of a size cannot be changed")
 
     # ---- JAX and NumPy -------------------------------------------------------------------------------------------
@@ -360,15 +369,15 @@ class Real(float):
 
     def __new__(cls, number: float, space: Space, terms: Terms, over: int = 0) -> Real:
         """A float with the polynomial that it was computed from."""
-        made = super().__new__(cls, number)
-        made.space, made.terms, made.over = space, terms, over
-        return made
+        real = super().__new__(cls, number)
+        real.space, real.terms, real.over = space, terms, over
+        return real
 
     def _computed(self, number: Any, *others: Any) -> Any:
-        """The result of a function of this float and others, whose comparisons will pin: its formula is unknown."""
+        """A number computed from this float and others without an exact formula: comparing it pins all their dims."""
         if not isinstance(number, float):
             return number
-        terms = {**self.terms, **{one: 1 for other in others for one in getattr(other, "terms", {})}}
+        terms = {**self.terms, **{key: 1 for other in others for key in getattr(other, "terms", {})}}
         return Real(number, self.space, terms)
 
     def _is(self, number: float, terms: Terms, over: int) -> Any:
@@ -377,12 +386,12 @@ class Real(float):
         terms = {monomial: coefficient // common for monomial, coefficient in terms.items()}
         return Real(number, self.space, terms, over // common) if terms.keys() - {()} else number
 
-    def _asks(self, is_order: bool, other: Any, closed: bool = False) -> Any:
+    def _asks(self, is_order: bool, operand: Any, closed: bool = False) -> Any:
         """Whether the float is equal to, or less than, another number; None where its exact formula is not known.
 
         Both sides are multiplied out to integers, of which `a <= b` is `a < b + 1`.
         """
-        fraction = _fraction(other)
+        fraction = _fraction(operand)
         if not self.over or fraction is None:
             return None
         terms = plus(_times(self.terms, fraction[1]), _times(fraction[0], self.over), -1)
@@ -390,15 +399,15 @@ class Real(float):
 
     def _pinned(self) -> float:
         self.space.pin(self.terms, _at(3))
-        return float.__add__(self, 0.0)
+        return _plain(self)
 
-    def _whole(self, taken: Callable[[float], int]) -> Any:
+    def _whole(self, rounded: Callable[[float], int]) -> Any:
         # `int` and `math.trunc` round toward 0, a quotient rounds down: below 0 they differ, and the number has to be
         # read.
         if self.over and float.__ge__(self, 0.0):
             terms = polynomials.quotient(self.terms, constant(self.over))
             return Dim(self.space, terms) if terms.keys() - {()} else terms.get((), 0)
-        return taken(self._pinned())
+        return rounded(self._pinned())
 
     def __int__(self) -> Any:
         return self._whole(int).__index__()
@@ -411,12 +420,9 @@ class Real(float):
 
     def __ceil__(self) -> Any:
         if self.over:
-            # A quotient rounds down, so the ceiling of `x` is taken as minus the floor of `-x`.
-            return -Real(-_plain(self), self.space, _times(self.terms, -1), self.over)._rounded_down()
+            # A quotient rounds down, so the ceiling of `x` is minus the floor of `-x`.
+            return -Dim(self.space, polynomials.quotient(_times(self.terms, -1), constant(self.over)))
         return math.ceil(self._pinned())
-
-    def _rounded_down(self) -> Any:
-        return Dim(self.space, polynomials.quotient(self.terms, constant(self.over)))
 
     def __round__(self, digits: Any = None) -> Any:
         return round(self._pinned()) if digits is None else round(self._pinned(), digits)
@@ -462,7 +468,7 @@ def _fraction(value: Any) -> tuple[Terms, int] | None:
     return None
 
 
-# What a float is divided by that somebody has written.
+# The largest denominator of a float that somebody wrote, such as 0.75: a denominator of 0.1 is far larger.
 _LARGEST_WRITTEN = 64
 
 
@@ -474,33 +480,35 @@ def _plain(value: Any) -> Any:
 
 
 def _arithmetic(name: str, exactly: Callable[[Any, Any], tuple[Terms, int] | None]) -> Callable[[Real, Any], Any]:
+    """A method of `Real` whose result is an exact fraction if both operands are, and `exactly` finds one."""
     plain = getattr(float, name)
 
-    def method(self: Real, *others: Any) -> Any:
-        numbers = (float(_plain(one)) if isinstance(one, int | float | Dim) else one for one in others)
-        found = plain(_plain(self), *numbers)
-        fractions = [_fraction(one) for one in (self, *others)]
-        exact = None if None in fractions or not isinstance(found, float) else exactly(*fractions)
-        return self._computed(found, *others) if exact is None else self._is(found, *exact)
+    def method(self: Real, *operands: Any) -> Any:
+        numbers = (float(_plain(x)) if isinstance(x, int | float | Dim) else x for x in operands)
+        number = plain(_plain(self), *numbers)
+        fractions = [_fraction(x) for x in (self, *operands)]
+        exact = None if None in fractions or not isinstance(number, float) else exactly(*fractions)
+        return self._computed(number, *operands) if exact is None else self._is(number, *exact)
 
     return method
 
 
-def _sum(one: Any, other: Any, sign: int = 1) -> tuple[Terms, int]:
-    return plus(_times(one[0], other[1]), _times(other[0], one[1]), sign), one[1] * other[1]
+def _sum(a: Any, b: Any, sign: int = 1) -> tuple[Terms, int]:
+    return plus(_times(a[0], b[1]), _times(b[0], a[1]), sign), a[1] * b[1]
 
 
-def _ratio(one: Any, other: Any) -> tuple[Terms, int] | None:
+def _ratio(a: Any, b: Any) -> tuple[Terms, int] | None:
     """The quotient of two fractions, if it is a polynomial over an integer, else None."""
-    numerator, divisor = _times(one[0], other[1]), other[0]
+    numerator, divisor = _times(a[0], b[1]), b[0]
     if divisor.keys() == {()}:
-        number = divisor[()] * one[1]
+        number = divisor[()] * a[1]
         return (numerator, number) if number > 0 else (_times(numerator, -1), -number)
     whole, rest = divided(numerator, divisor)
-    return None if rest else (whole, one[1])
+    return None if rest else (whole, a[1])
 
 
-def _nothing_known(*_: Any) -> None:
+def _inexact(*_: Any) -> None:
+    """The row of an operation whose result is not a polynomial over an integer."""
     return None
 
 
@@ -511,27 +519,29 @@ _EXACTLY: dict[str, Callable[..., Any]] = {
     "rmul": lambda a, b: (polynomials.product(a[0], b[0]), a[1] * b[1]),
     "truediv": _ratio, "rtruediv": lambda a, b: _ratio(b, a),
     "neg": lambda a: (_times(a[0], -1), a[1]), "pos": lambda a: a,
-    "pow": _nothing_known, "rpow": _nothing_known, "abs": _nothing_known,
+    "pow": _inexact, "rpow": _inexact, "abs": _inexact,
 }  # fmt: skip
 for _name, _exact in _EXACTLY.items():
     setattr(Real, f"__{_name}__", _arithmetic(f"__{_name}__", _exact))
 
 
 def _by_numbers(name: str) -> Callable[[Real, Any], Any]:
+    """A method of `Real` that computes as `float` does, and pins the dims of both operands."""
     plain = getattr(float, name)
 
-    def method(self: Real, other: Any) -> Any:
-        return plain(self._pinned(), other._pinned() if isinstance(other, Real | Dim) else other)
+    def method(self: Real, operand: Any) -> Any:
+        return plain(self._pinned(), operand._pinned() if isinstance(operand, Real | Dim) else operand)
 
     return method
 
 
 def _comparison(name: str, is_order: bool, closed: bool, wanted: bool) -> Callable[[Real, Any], Any]:
+    """A comparison of `Real`: a question for exact fractions, true if its answer is `wanted`; else by the numbers."""
     by_numbers = _by_numbers(name)
 
-    def method(self: Real, other: Any) -> Any:
-        found = self._asks(is_order, other, closed)
-        return by_numbers(self, other) if found is None else found is wanted
+    def method(self: Real, operand: Any) -> Any:
+        answer = self._asks(is_order, operand, closed)
+        return by_numbers(self, operand) if answer is None else answer is wanted
 
     return method
 
@@ -555,13 +565,13 @@ _OPERATORS = {
 
 def _of_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], options: Any) -> Any:
     """The result of a ufunc of NumPy's on sizes: another size, or a `Real` that remembers them."""
-    known = [one for one in inputs if isinstance(one, Real) or type(one) is Dim]
-    if method != "__call__" or options or any(isinstance(one, np.ndarray) and one.ndim for one in inputs):
+    of_sizes = [x for x in inputs if isinstance(x, Real) or type(x) is Dim]
+    if method != "__call__" or options or any(isinstance(x, np.ndarray) and x.ndim for x in inputs):
         return getattr(ufunc, method)(*map(_plain, inputs), **options)
     if ufunc.__name__ in _OPERATORS:
-        return _OPERATORS[ufunc.__name__](*(one.item() if isinstance(one, np.generic) else one for one in inputs))
-    first: Any = known[0].real() if type(known[0]) is Dim else known[0]
-    return first._computed(float(ufunc(*map(_plain, inputs))), *known[1:])
+        return _OPERATORS[ufunc.__name__](*(x.item() if isinstance(x, np.generic) else x for x in inputs))
+    first: Any = of_sizes[0].real() if type(of_sizes[0]) is Dim else of_sizes[0]
+    return first._computed(float(ufunc(*map(_plain, inputs))), *of_sizes[1:])
 
 
 # Functions of Python's `math` whose results remember the sizes that they were computed from.
@@ -586,16 +596,19 @@ def known_to_python() -> Iterator[None]:
 
 
 def _length(of: Any, /, plain: Callable[[Any], int] = len) -> Any:
+    """`len`, but of a traced array the `Dim` of its first axis."""
     if isinstance(of, edge.Tracer) and of.shape and type(of.shape[0]) is Dim:
         return of.shape[0]
     return plain(of)
 
 
 def _of_floats(plain: Callable[..., float]) -> Callable[..., Any]:
+    """A function of floats that returns a `Real` if one of its arguments is a size or a `Real`."""
+
     @functools.wraps(plain)
-    def function(*given: Any) -> Any:
-        of_sizes = [one.real() if type(one) is Dim else one for one in given if type(one) in (Dim, Real)]
-        return of_sizes[0]._computed(plain(*map(_plain, given)), *of_sizes[1:]) if of_sizes else plain(*given)
+    def function(*inputs: Any) -> Any:
+        of_sizes = [x.real() if type(x) is Dim else x for x in inputs if type(x) in (Dim, Real)]
+        return of_sizes[0]._computed(plain(*map(_plain, inputs)), *of_sizes[1:]) if of_sizes else plain(*inputs)
 
     return function
 

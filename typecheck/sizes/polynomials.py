@@ -20,16 +20,22 @@ ONE: Terms = {(): 1}
 
 @dataclass(frozen=True)
 class Atom:
-    """`left // right` or `left % right`: one factor of a monomial."""
+    """A quotient `dividend // divisor` or a remainder `dividend % divisor`, as a factor of a monomial.
+
+    Attributes:
+        op: `"//"` or `"%"`.
+        dividend, divisor: the two polynomials, frozen.
+        key: the factor as text, by which products sort their factors.
+    """
 
     op: str
-    left: tuple[tuple[Monomial, int], ...]
-    right: tuple[tuple[Monomial, int], ...]
+    dividend: tuple[tuple[Monomial, int], ...]
+    divisor: tuple[tuple[Monomial, int], ...]
     key: str = field(init=False, compare=False)
 
     def __post_init__(self):
-        # Written once: every product sorts its factors by their text.
-        object.__setattr__(self, "key", f"({_side(self.left)} {self.op} {_side(self.right)})")
+        # Written only once, because every product sorts its factors by their text.
+        object.__setattr__(self, "key", f"({_side(self.dividend)} {self.op} {_side(self.divisor)})")
 
     def __str__(self) -> str:
         return self.key
@@ -50,44 +56,45 @@ def frozen(terms: Terms) -> tuple[tuple[Monomial, int], ...]:
     return tuple(sorted(terms.items(), key=lambda term: (len(term[0]), *map(str, term[0]))))
 
 
-def plus(left: Terms, right: Terms, times: int = 1) -> Terms:
-    """`left + times * right`."""
-    total = dict(left)
-    for monomial, coefficient in right.items():
+def plus(terms: Terms, added: Terms, times: int = 1) -> Terms:
+    """`terms + times * added`."""
+    total = dict(terms)
+    for monomial, coefficient in added.items():
         total[monomial] = total.get(monomial, 0) + times * coefficient
     return {monomial: coefficient for monomial, coefficient in total.items() if coefficient}
 
 
-def product(left: Terms, right: Terms) -> Terms:
-    """`left * right`."""
+def product(terms: Terms, factor: Terms) -> Terms:
+    """`terms * factor`."""
     total: dict[Monomial, int] = {}
-    for (one, a), (other, b) in itertools.product(left.items(), right.items()):
-        monomial = tuple(sorted(one + other, key=str))
+    for (first, a), (second, b) in itertools.product(terms.items(), factor.items()):
+        monomial = tuple(sorted(first + second, key=str))
         total[monomial] = total.get(monomial, 0) + a * b
     return {monomial: coefficient for monomial, coefficient in total.items() if coefficient}
 
 
-def divided(left: Terms, right: Terms) -> tuple[Terms, Terms]:
-    """The terms of `left` that `right` divides, divided by it, and the other terms.
+def divided(dividend: Terms, divisor: Terms) -> tuple[Terms, Terms]:
+    """The terms that the divisor divides, divided by it, and the terms that it does not divide.
 
-    `(q, r)` with `left == q * right + r`, so that `left // right == q + r // right` and `left % right == r % right`.
+    `(q, r)` with `dividend == q * divisor + r`; so `dividend // divisor == q + r // divisor`, and `dividend % divisor`
+    is `r % divisor`.
 
     >>> divided({("b", "s"): 2, ("s",): 3, (): 1}, {("s",): 1})
     ({('b',): 2, (): 3}, {(): 1})
     """
-    if left == right:
+    if dividend == divisor:
         return ONE, {}
     # A sum divides no single term; `quotient` makes one `Atom` of the whole instead.
-    if len(right) != 1:
-        return {}, left
-    (divisor, factor), whole, rest = next(iter(right.items())), dict[Monomial, int](), dict[Monomial, int]()
-    for monomial, coefficient in left.items():
-        remaining = _without(monomial, divisor)
+    if len(divisor) != 1:
+        return {}, dividend
+    (dims, number), whole, rest = next(iter(divisor.items())), dict[Monomial, int](), dict[Monomial, int]()
+    for monomial, coefficient in dividend.items():
+        remaining = _without(monomial, dims)
         # A number splits a coefficient (`5*n // 2` is `2*n + n // 2`); a product of dims has to divide it exactly.
-        if remaining is None or (divisor and coefficient % factor):
+        if remaining is None or (dims and coefficient % number):
             rest[monomial] = coefficient
         else:
-            quotient, left_over = divmod(coefficient, factor)
+            quotient, left_over = divmod(coefficient, number)
             if quotient:
                 whole[remaining] = quotient
             if left_over:
@@ -95,42 +102,43 @@ def divided(left: Terms, right: Terms) -> tuple[Terms, Terms]:
     return whole, rest
 
 
-def _without(monomial: Monomial, divisor: Monomial) -> Monomial | None:
+def _without(monomial: Monomial, factors: Monomial) -> Monomial | None:
+    """The monomial without some factors; None if it does not have all of them."""
     remaining = list(monomial)
-    for factor in divisor:
+    for factor in factors:
         if factor not in remaining:
             return None
         remaining.remove(factor)
     return tuple(remaining)
 
 
-def quotient(left: Terms, right: Terms) -> Terms:
-    """`left // right`, rounded down as Python does."""
-    whole, rest = divided(left, right)
+def quotient(dividend: Terms, divisor: Terms) -> Terms:
+    """`dividend // divisor`, rounded down as Python does."""
+    whole, rest = divided(dividend, divisor)
     # `(2*n + 1) // 2` is `n`: a rest below the divisor adds nothing.
-    if not rest or _is_small(rest, right):
+    if not rest or _is_small(rest, divisor):
         return whole
-    return plus(whole, {(Atom("//", frozen(rest), frozen(right)),): 1})
+    return plus(whole, {(Atom("//", frozen(rest), frozen(divisor)),): 1})
 
 
-def remainder(left: Terms, right: Terms) -> Terms:
-    """`left % right`."""
-    rest = divided(left, right)[1]
-    return rest if not rest or _is_small(rest, right) else {(Atom("%", frozen(rest), frozen(right)),): 1}
+def remainder(dividend: Terms, divisor: Terms) -> Terms:
+    """`dividend % divisor`."""
+    rest = divided(dividend, divisor)[1]
+    return rest if not rest or _is_small(rest, divisor) else {(Atom("%", frozen(rest), frozen(divisor)),): 1}
 
 
 def _is_small(rest: Terms, divisor: Terms) -> bool:
-    """Whether the rest and the divisor are numbers and the rest is the smaller: the rest is the remainder itself."""
+    """Whether the rest and the divisor are numbers and the rest is smaller, so that the rest is the remainder."""
     return rest.keys() == {()} and divisor.keys() == {()} and 0 <= rest[()] < divisor[()]
 
 
 def dims_of(terms: Terms) -> set[str]:
     """The names of the dims in a polynomial, also those within its quotients and remainders."""
-    found: set[str] = set()
+    dims: set[str] = set()
     for monomial in terms:
         for factor in monomial:
-            found |= {factor} if isinstance(factor, str) else dims_of(dict(factor.left)) | dims_of(dict(factor.right))
-    return found
+            dims |= {factor} if isinstance(factor, str) else dims_of(dict(factor.dividend + factor.divisor))
+    return dims
 
 
 def atoms_of(terms: Terms) -> Iterator[Atom]:
@@ -139,8 +147,8 @@ def atoms_of(terms: Terms) -> Iterator[Atom]:
         for factor in monomial:
             if isinstance(factor, Atom):
                 yield factor
-                yield from atoms_of(dict(factor.left))
-                yield from atoms_of(dict(factor.right))
+                yield from atoms_of(dict(factor.dividend))
+                yield from atoms_of(dict(factor.divisor))
 
 
 def value(terms: Terms | tuple[tuple[Monomial, int], ...], sizes: Mapping[str, int]) -> int:
@@ -149,15 +157,15 @@ def value(terms: Terms | tuple[tuple[Monomial, int], ...], sizes: Mapping[str, i
     Raises:
         ZeroDivisionError: if a divisor in the polynomial is 0 at these sizes.
     """
-    # Frozen polynomials are taken as they are: `otherwise` evaluates the one of a question at hundreds of sizes.
+    # No dict is made of a frozen polynomial: `otherwise` evaluates the polynomial of a question hundreds of times.
     total = 0
     for monomial, coefficient in terms if isinstance(terms, tuple) else terms.items():
         for factor in monomial:
             if isinstance(factor, str):
                 coefficient *= sizes[factor]
             else:
-                left, right = value(factor.left, sizes), value(factor.right, sizes)
-                coefficient *= left // right if factor.op == "//" else left % right
+                dividend, divisor = value(factor.dividend, sizes), value(factor.divisor, sizes)
+                coefficient *= dividend // divisor if factor.op == "//" else dividend % divisor
         total += coefficient
     return total
 
@@ -169,12 +177,12 @@ def replaced(terms: Terms, replace: Callable[[str], Terms | None]) -> Terms:
         part = constant(coefficient)
         for factor in monomial:
             if isinstance(factor, str):
-                other = replace(factor)
-                part = product(part, {(factor,): 1} if other is None else other)
+                replacement = replace(factor)
+                part = product(part, {(factor,): 1} if replacement is None else replacement)
             else:
-                left, right = (replaced(dict(side), replace) for side in (factor.left, factor.right))
+                sides = (replaced(dict(side), replace) for side in (factor.dividend, factor.divisor))
                 # Divided anew, as a polynomial that is put in may divide: with `2*t` for `n`, `n // 2` is `t`.
-                part = product(part, (quotient if factor.op == "//" else remainder)(left, right))
+                part = product(part, (quotient if factor.op == "//" else remainder)(*sides))
         total = plus(total, part)
     return total
 
@@ -195,11 +203,11 @@ def written(terms: Terms) -> str:
 
 def period(terms: Terms) -> int | None:
     """The number of sizes after which all remainders in a polynomial repeat; None if a divisor is no plain number."""
-    found = 1
+    length = 1
     for atom in atoms_of(terms):
-        divisor = dict(atom.right)
+        divisor = dict(atom.divisor)
         if divisor.keys() != {()} or divisor[()] < 1:
             return None
         # A nested quotient repeats later: `(n // 2) % 3` does after 6 sizes, not after 3.
-        found = math.lcm(found, divisor[()] * (period(dict(atom.left)) or 1))
-    return found
+        length = math.lcm(length, divisor[()] * (period(dict(atom.dividend)) or 1))
+    return length

@@ -47,6 +47,6 @@ def test_what_a_call_has_bound_holds_in_its_body_and_back(door: str, capsys: pyt
     assert "n=3\nm=2" in capsys.readouterr().out
     with pytest.raises(LookupError, match="n is another in the body"):
         DOORS[door](3, 2)
-    with pytest.raises(ContractError, match="m is 3 in what is returned, and another in the body"):
+    with pytest.raises(ContractError, match="m is 3 in the returned value, and has another size in the body"):
         DOORS[door](4, 3)
     assert isinstance(jnp.ones(9), Float[Array, "n"])  # no context stays open after a call that failed

@@ -56,10 +56,10 @@ def test_a_value_with_more_beside_it_is_named_as_that():
     assert caught.value.fix.startswith("take it apart, y, aux, linear = ...")
 
 
-@pytest.mark.parametrize("given", [(X, X), (LINEAR, NORM), (NORM,), [X, NORM]])
-def test_other_tuples_are_no_pairs(given):
+@pytest.mark.parametrize("value", [(X, X), (LINEAR, NORM), (NORM,), [X, NORM]])
+def test_other_tuples_are_no_pairs(value):
     with pytest.raises(ContractError) as caught:
-        LINEAR(given)
+        LINEAR(value)
     assert "successor" not in str(caught.value)
 
 

@@ -144,8 +144,8 @@ def test_an_error_is_cut_to_the_frames_of_the_program(strange: Any):
 def test_instances_in_parts_and_in_stacks_are_no_errors(strange: Any):
     linear = strange.Linear(3, 2)
     stack = jax.tree.map(lambda leaf: jnp.stack([leaf] * 4), linear)
-    assert jax.vmap(lambda one, x: one(x), in_axes=(0, None))(stack, jnp.ones(3)).shape == (4, 2)
-    assert eqx.filter_grad(lambda one: one(jnp.ones(3)).sum())(linear).bias.shape == (2,)
+    assert jax.vmap(lambda layer, x: layer(x), in_axes=(0, None))(stack, jnp.ones(3)).shape == (4, 2)
+    assert eqx.filter_grad(lambda layer: layer(jnp.ones(3)).sum())(linear).bias.shape == (2,)
     assert eqx.combine(*eqx.partition(linear, eqx.is_array)).bias.shape == (2,)
 
 
@@ -171,7 +171,7 @@ def test_what_a_call_has_bound_holds_in_its_body_and_back(strange: Any, capsys: 
     assert "n=3\nm=2" in capsys.readouterr().out
     with pytest.raises(AssertionError):
         strange.asks(jnp.zeros(4))
-    with pytest.raises(ContractError, match="m is 3 in what is returned, and another in the body"):
+    with pytest.raises(ContractError, match="m is 3 in the returned value, and has another size in the body"):
         strange.asks(jnp.ones(3))
 
 
@@ -184,10 +184,10 @@ def test_what_is_checked_otherwise_or_not_at_all_is_left_alone(strange: Any):
         assert strange.outer(jnp.ones(3)).shape == (2,)
 
 
-@pytest.mark.parametrize("given", [("one", None), ("one", ("beartype", "beartype")), (["one", 3],)], ids=str)
-def test_a_type_checker_in_the_manner_of_jaxtypings_hook_is_refused(given):
-    with pytest.raises(ImportHookError, match="leave the type checker out"):
-        install_import_hook(*given)
+@pytest.mark.parametrize("arguments", [("one", None), ("one", ("beartype", "beartype")), (["one", 3],)], ids=str)
+def test_a_type_checker_in_the_manner_of_jaxtypings_hook_is_refused(arguments):
+    with pytest.raises(ImportHookError, match="leave out the type checker"):
+        install_import_hook(*arguments)
 
 
 def test_a_package_that_is_imported_already_is_refused(strange: Any):
@@ -219,7 +219,7 @@ def test_a_test_run_checks_packages_and_says_what_it_could_not(pytester: pytest.
     options = "--weft-contracts=other_package,no_such_package", "-p", "no:cacheprovider", f"-n{workers}"
     result = pytester.runpytest_subprocess(*options)
     result.assert_outcomes(passed=2)
-    said = ["other_package.unreadable: *", "no_such_package: nothing has imported it"]
+    said = ["other_package.unreadable: *", "no_such_package: no module has imported it"]
     result.stdout.fnmatch_lines(["*contracts that were not checked*", *said])
     result.stdout.no_fnmatch_line("other_package: *")
 
@@ -228,7 +228,8 @@ def test_a_test_run_checks_packages_and_says_what_it_could_not(pytester: pytest.
 def test_a_package_that_is_imported_already_is_a_usage_error(pytester: pytest.Pytester):
     result = pytester.runpytest_subprocess("--weft-contracts=pytest", "-p", "no:cacheprovider", "-n0")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: --weft-contracts: pytest: contracts are put into a package as it is*"])
+    text = "ERROR: --weft-contracts: pytest: the hook adds contracts to a package while it is imported*"
+    result.stderr.fnmatch_lines([text])
 
 
 def test_the_switch_of_jaxtyping_switches_them_off(strange: Any, monkeypatch: pytest.MonkeyPatch):

@@ -47,45 +47,45 @@ def test_vmap_is_checked_against_one_example():
 
 
 @pytest.mark.parametrize(
-    ("in_axes", "arguments", "what", "fix"),
+    ("in_axes", "arguments", "message", "fix"),
     [
         (
             (None, 0),
             (MANY, XS),
-            "argument layer of apply should be one Single, and is a batched one: all its arrays have extra leading "
+            "argument layer of apply should be a single Single, and is a stack: all its arrays have extra leading "
             "axes (4)",
-            "its leading axis is the mapped one (vmap, size 4), still there",
+            "its leading axis is as long as the axis that vmap maps over (4)",
         ),
         (
             (0, 0),
             (ONE, jnp.ones((3, 5))),
             "argument layer of apply should be a whole Single, and every array in it has an axis too few",
-            "it is a per-example Single that vmap took an axis off: pass it unmapped (in_axes None)",
+            "vmap removed an axis from a Single for a single example: pass it unmapped (in_axes None)",
         ),
         (
             (0, None),
             (MANY, XS),
             "argument x of apply should be f32[in], and is f32[4,5]",
-            "its leading axis is the mapped one (vmap, size 4), still there: drop it by mapping this argument",
+            "its leading axis is as long as the axis that vmap maps over (4): map this argument, too",
         ),
         (
             (0, 0),
             (MANY, jnp.ones(4)),
             "argument x of apply should be f32[in], and is f32[]",
-            "vmap took an axis of size 4 off, so this function sees one example: drop 'in' from its annotation",
+            "vmap removed an axis of size 4, so this function sees one example: drop 'in' from its annotation",
         ),
     ],
 )
-def test_batches_and_examples_are_told_apart(in_axes, arguments, what, fix):
+def test_batches_and_examples_are_told_apart(in_axes, arguments, message, fix):
     error = failure(lambda: weft.vmap(apply, in_axes=in_axes)(*arguments))
-    assert error.what == what
+    assert error.what == message
     assert fix in error.fix
     assert error.inside.startswith("vmap(size=")
 
 
 def test_an_unannotated_function_is_protected_by_the_records_methods():
     error = failure(lambda: weft.vmap(lambda layer, x: layer(x), in_axes=(None, 0))(MANY, XS))
-    assert error.what.startswith("argument self of Single.__call__ should be one Single, and is a batched one")
+    assert error.what.startswith("argument self of Single.__call__ should be a single Single, and is a stack")
     error = failure(lambda: weft.vmap(lambda layer, x: layer(x))(ONE, jnp.ones((3, 5))))
     assert error.what == "Single should be a whole Single, and every array in it has an axis too few"
 
@@ -147,30 +147,30 @@ def test_a_stack_of_layers_is_scanned():
     assert error.inside == "jit > scan(length=4)"
 
 
-def one(x: Float[Array, "n"]) -> Float[Array, "n"]:
+def vector(x: Float[Array, "n"]) -> Float[Array, "n"]:
     return x
 
 
-def two(x: Float[Array, "n m"]) -> Float[Array, "n m"]:
+def matrix(x: Float[Array, "n m"]) -> Float[Array, "n m"]:
     return x
 
 
 @pytest.mark.parametrize(
     ("call", "inside"),
     [
-        (lambda: weft.cond(True, one, two, X), "cond"),
-        (lambda: weft.switch(0, [one, two], X), "switch"),
-        (lambda: weft.while_loop(lambda x: x.sum() < 3, two, X), "while_loop"),
-        (lambda: weft.remat(two)(X), "remat"),
-        (lambda: weft.jit(two)(X), "jit"),
-        (lambda: weft.jvp(two, (X,), (X,)), "jvp"),
-        (lambda: weft.vjp(two, X), "vjp"),
-        (lambda: weft.eval_shape(two, X), "eval_shape"),
+        (lambda: weft.cond(True, vector, matrix, X), "cond"),
+        (lambda: weft.switch(0, [vector, matrix], X), "switch"),
+        (lambda: weft.while_loop(lambda x: x.sum() < 3, matrix, X), "while_loop"),
+        (lambda: weft.remat(matrix)(X), "remat"),
+        (lambda: weft.jit(matrix)(X), "jit"),
+        (lambda: weft.jvp(matrix, (X,), (X,)), "jvp"),
+        (lambda: weft.vjp(matrix, X), "vjp"),
+        (lambda: weft.eval_shape(matrix, X), "eval_shape"),
     ],
 )
 def test_every_transform_checks_the_function_it_is_given(call, inside):
     error = failure(call)
-    assert error.what == "argument x of two should be f32[n,m], and is f32[5]"
+    assert error.what == "argument x of matrix should be f32[n,m], and is f32[5]"
     assert error.inside.startswith(inside)
 
 

@@ -173,11 +173,11 @@ def test_a_dim_of_leaves_is_one_of_a_trees(package):
     package.leaves([a(3), a(4)], [a(3), a(4)])
     with pytest.raises(ContractError, match=r"y\[1\]"):
         package.leaves([a(3), a(4)], [a(3), a(5)])
-    with pytest.raises(AnnotationError, match=r"\?n.* stands in no PyTree with a structure"):
+    with pytest.raises(AnnotationError, match=r"\?n.*; here none is around it"):
         package.alone(a(3))
-    with pytest.raises(AnnotationError, match=r"\?n.* stands in no PyTree with a structure"):
+    with pytest.raises(AnnotationError, match=r"\?n.*; here none is around it"):
         package.without_structure([a(3)])
-    with pytest.raises(AnnotationError, match=r"\?n.* stands in two PyTrees"):
+    with pytest.raises(AnnotationError, match=r"\?n.*; here two are around it"):
         package.under_two([a(3)])
 
 

@@ -55,24 +55,24 @@ def four_rows(x: Float[Array, "rows d"]) -> Float[Array, "rows"]:
 
 
 @pytest.mark.parametrize(
-    ("call", "what", "fix", "inside"),
+    ("call", "message", "fix", "inside"),
     [
         (
             lambda: weft.pmap(apply, in_axes=(0, None))(jnp.ones((4, 3, 5)), jnp.ones((4, 5))),
             "argument x of apply should be f32[in=5], and is f32[4,5]",
-            "its leading axis is the mapped one (pmap, size 4), still there: drop it by mapping this argument",
+            "its leading axis is as long as the axis that pmap maps over (4): map this argument, too",
             "pmap(size=4)",
         ),
         (
             lambda: weft.pmap(apply)(jnp.ones((4, 5)), jnp.ones((4, 5))),
             "argument weight of apply should be f32[out,in], and is f32[5]",
-            "pmap took an axis of size 4 off, so this function sees one example: drop 'out' from its annotation",
+            "pmap removed an axis of size 4, so this function sees one example: drop 'out' from its annotation",
             "pmap(size=4)",
         ),
         (
             lambda: sharded(apply_rows, WHOLE, WHOLE)(WEIGHT, XS),
             "argument x of apply_rows should be f32[2,in=5], and is f32[8,5]",
-            "axis 0 is whole here, and 4 shards long: split it over 'rows' in in_specs",
+            "axis 0 is not split here, and as long as 4 shards: split it over 'rows' in in_specs",
             "shard_map(mesh={'rows': 4})",
         ),
         (
@@ -84,7 +84,7 @@ def four_rows(x: Float[Array, "rows d"]) -> Float[Array, "rows"]:
         (
             lambda: sharded(apply_rows, PartitionSpec(None, "rows"), ROWS)(jnp.ones((3, 8)), jnp.ones((8, 8))),
             "argument x of apply_rows should be f32[2,in=2], and is f32[2,8]",
-            "axis 1 is whole here, and 4 shards long: split it over 'rows' in in_specs",
+            "axis 1 is not split here, and as long as 4 shards: split it over 'rows' in in_specs",
             "shard_map(mesh={'rows': 4})",
         ),
         (
@@ -95,9 +95,9 @@ def four_rows(x: Float[Array, "rows d"]) -> Float[Array, "rows"]:
         ),
     ],
 )
-def test_a_devices_part_is_what_counts(call: Any, what: str, fix: str | None, inside: str):
+def test_a_devices_part_is_what_counts(call: Any, message: str, fix: str | None, inside: str):
     error = failure(call)
-    assert (error.what, error.inside) == (what, inside)
+    assert (error.what, error.inside) == (message, inside)
     assert error.fix is None if fix is None else error.fix.startswith(fix)
 
 
@@ -123,7 +123,7 @@ class Affine(nnx.Module):
         return x @ self.kernel[...]
 
     @contract
-    def one(self, x: Float[Array, "din"]) -> Float[Array, "dout"]:
+    def apply(self, x: Float[Array, "din"]) -> Float[Array, "dout"]:
         return x @ self.kernel[...]
 
     @contract
@@ -170,7 +170,7 @@ def test_what_fits_runs_under_nnx(mode: dict[str, bool]):
 
 
 @pytest.mark.parametrize(
-    ("call", "what", "fix"),
+    ("call", "message", "fix"),
     [
         (
             lambda model: nnx.jit(batched)(model, X),
@@ -185,7 +185,7 @@ def test_what_fits_runs_under_nnx(mode: dict[str, bool]):
         (
             lambda model: nnx.vmap(example, in_axes=(None, None), axis_size=8)(model, XS),
             "argument x of example should be f32[din], and is f32[8,5]",
-            "its leading axis is the mapped one (vmap, size 8), still there",
+            "its leading axis is as long as the axis that vmap maps over (8)",
         ),
         (lambda model: nnx.grad(losses)(model, XS), "return value of losses should be f32[], and is f32[8,3]", None),
         (lambda model: nnx.jit(batched)(XS, XS), "argument model of batched should be Affine, and is f32[8,5]", None),
@@ -199,25 +199,27 @@ def test_what_fits_runs_under_nnx(mode: dict[str, bool]):
             "argument x of Affine.__call__ should be f32[*batch,din=5], and is f32[2,4]",
             None,
         ),
-        (lambda model: model.one(jnp.ones(4)), "argument x of Affine.one should be f32[din=5], and is f32[4]", None),
         (
-            lambda model: nnx.vmap(lambda m, x: m.one(x), in_axes=(None, 0))(model, jnp.ones((2, 4))),
-            "argument x of Affine.one should be f32[din=5], and is f32[4]",
+            lambda model: model.apply(jnp.ones(4)),
+            "argument x of Affine.apply should be f32[din=5], and is f32[4]",
+            None,
+        ),
+        (
+            lambda model: nnx.vmap(lambda m, x: m.apply(x), in_axes=(None, 0))(model, jnp.ones((2, 4))),
+            "argument x of Affine.apply should be f32[din=5], and is f32[4]",
             None,
         ),
     ],
 )
-def test_nnx_transforms_and_methods_are_held_to_annotations(call: Any, what: str, fix: str | None):
+def test_nnx_transforms_and_methods_are_held_to_annotations(call: Any, message: str, fix: str | None):
     error = failure(lambda: call(Affine(5, 3)))
-    assert error.what == what
+    assert error.what == message
     assert fix is None or error.fix.startswith(fix)
 
 
 def test_where_an_objects_dim_was_bound_is_said():
-    error = failure(lambda: Affine(5, 3).one(jnp.ones(4)))
-    assert any(
-        'din = 5 from field Affine.kernel: Param[Float[Array, "din dout"]] is f32[5,3]' in one for one in [str(error)]
-    )
+    error = failure(lambda: Affine(5, 3).apply(jnp.ones(4)))
+    assert 'din = 5 from field Affine.kernel: Param[Float[Array, "din dout"]] is f32[5,3]' in str(error)
     assert f"{__file__.rpartition('/')[2]}:" in str(error)
 
 

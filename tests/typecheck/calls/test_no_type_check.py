@@ -102,9 +102,9 @@ class Box:
 def test_a_file_has_no_contract_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "of_quiet.py").write_text(FILE)
     monkeypatch.chdir(tmp_path)
-    found = check(["of_quiet.py"])
-    assert not found.lines
-    assert not found.verdicts
+    checked = check(["of_quiet.py"])
+    assert not checked.lines
+    assert not checked.verdicts
 
 
 def test_the_import_hook_leaves_it_alone_under_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -92,9 +92,9 @@ def test_transforms_rebuild_what_the_contract_would_refuse(package: ModuleType, 
     axes = jax.tree.map(lambda _: 0, value)
     for function in (jax.vmap(_same, in_axes=(axes,)), jax.jit(jax.vmap(_same)), weft.jit(weft.vmap(_same))):
         _three_calls(function, stack)
-    assert jax.lax.scan(lambda carry, one: (carry, one), value, stack)[1].x.shape == (2, 3)
-    assert weft.scan(lambda carry, one: (carry, one))(value, stack)[1].x.shape == (2, 3)
-    assert jax.grad(lambda one: one.x.sum())(value).y.shape == (3, 2)
+    assert jax.lax.scan(lambda carry, x: (carry, x), value, stack)[1].x.shape == (2, 3)
+    assert weft.scan(lambda carry, x: (carry, x))(value, stack)[1].x.shape == (2, 3)
+    assert jax.grad(lambda instance: instance.x.sum())(value).y.shape == (3, 2)
 
 
 @pytest.mark.parametrize("name", CLASSES)

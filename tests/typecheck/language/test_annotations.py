@@ -64,8 +64,8 @@ N = Float[Array, "n"]
 )
 def test_an_annotation_tells_its_parts(hint, parts, mentions):
     spec = read(hint)
-    assert [str(one) for one in spec.parts] == parts
-    assert [str(one) for one in spec.mentions] == mentions
+    assert list(map(str, spec.parts)) == parts
+    assert list(map(str, spec.mentions)) == mentions
 
 
 @pytest.mark.parametrize("hint", [N | None, tuple[N, N], list[N], dict[str, N], PyTree[N, "S T"], Batched[N, "d"]])
@@ -77,7 +77,7 @@ def test_an_annotation_is_rebuilt_of_changed_parts(hint):
 
 def test_links_reach_the_records_inside():
     spec = read(Annotated[dict[str, list[Record] | None], Dims("n=width")])
-    (record,) = (one for one in spec.walk() if isinstance(one, RecordOf))
+    (record,) = (part for part in spec.walk() if isinstance(part, RecordOf))
     assert str(record) == "Record(n=width)"
 
 
@@ -88,8 +88,8 @@ def test_arrays_are_found_wherever_a_value_may_hold_them():
 
 def test_names_are_those_of_the_scope():
     assert names_in(read(tuple[Batched[N, "d"], Pair, Record])) == {"d", "n", "k"}
-    assert [str(one) for one in shapes_in(read(list[Record]), lambda _: True)] == ["n m"]
-    assert all(isinstance(one, ArrayOf) for one in read(N).walk())
+    assert list(map(str, shapes_in(read(list[Record]), lambda _: True))) == ["n m"]
+    assert all(isinstance(part, ArrayOf) for part in read(N).walk())
 
 
 @pytest.mark.parametrize(
@@ -104,12 +104,12 @@ def test_names_are_those_of_the_scope():
 )
 def test_instances_are_read_and_made_by_their_form(value, form, own):
     cls = type(value)
-    found = form_of(cls)
-    assert found is not None
-    assert (found.name, has_own_dims(cls), found.plain) == (form, own, not own)
-    again = found.make(cls, found.values(value))
+    form_of_class = form_of(cls)
+    assert form_of_class is not None
+    assert (form_of_class.name, has_own_dims(cls), form_of_class.plain) == (form, own, not own)
+    again = form_of_class.make(cls, form_of_class.values(value))
     assert type(again) is cls
-    assert found.values(again).keys() == found.values(value).keys()
+    assert form_of_class.values(again).keys() == form_of_class.values(value).keys()
 
 
 def test_a_typed_dict_is_a_form_too_and_other_classes_are_none():

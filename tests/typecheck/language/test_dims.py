@@ -35,7 +35,7 @@ def test_a_shape_is_read_dim_by_dim(text, dims):
         ("*a *b", "a shape has at most one variadic dim"),
         ("a **b", "cannot read the dim '**b' in the shape 'a **b': `*` is written twice"),
         ("*4", "`*` goes with a name only"),
-        ("#_", "an anonymous dim matches any size, so `#` says nothing"),
+        ("#_", "an anonymous dim matches any size, so `#` has no effect"),
         ("{self.width", "it is neither a name, a number nor an expression"),
         ("a...", "`...` stands on its own"),
     ],

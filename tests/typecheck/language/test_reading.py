@@ -122,7 +122,7 @@ def test_a_name_of_the_type_checker_only_hides_nothing_else():
     assert y.annotation == Unresolved("Missing", "name 'Missing' is not defined")
 
 
-def test_strings_see_locals_closures_and_the_class_itself():
+def test_strings_see_locals_closures_and_their_own_class():
     from jaxtyping import UInt8 as Local
 
     class Node(Module):

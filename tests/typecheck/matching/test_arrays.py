@@ -33,11 +33,11 @@ def accepts_weft(rows) -> bool:
 
 
 def shapes():
-    one = st.lists(st.sampled_from(DIMS), max_size=3).filter(
+    dims = st.lists(st.sampled_from(DIMS), max_size=3).filter(
         lambda dims: sum(dim.startswith(("*", ".")) for dim in dims) < 2
     )
     size = st.lists(st.integers(1, 3), max_size=4)
-    return st.lists(st.tuples(one.map(" ".join), size.map(tuple)), min_size=1, max_size=3)
+    return st.lists(st.tuples(dims.map(" ".join), size.map(tuple)), min_size=1, max_size=3)
 
 
 @given(shapes())
@@ -125,12 +125,12 @@ def test_structures_compose_in_any_order(structure, tree, fits, is_first):
 
     function = first if is_first else last
     function.__annotations__["tree"] = PyTree[int, structure]
-    given = {"s": [1, 2], "t": {"x": 1}}
+    structures = {"s": [1, 2], "t": {"x": 1}}
     if fits:
-        contract(function)(tree=tree, **given)
+        contract(function)(tree=tree, **structures)
     else:
         with pytest.raises(ContractError, match=f"argument tree of {function.__name__} should have the structure"):
-            contract(function)(tree=tree, **given)
+            contract(function)(tree=tree, **structures)
 
 
 def test_a_structure_that_nothing_binds_is_told_how_it_is_bound():
@@ -139,4 +139,4 @@ def test_a_structure_that_nothing_binds_is_told_how_it_is_bound():
 
     with pytest.raises(AnnotationError, match="nothing binds the structure 'T'") as caught:
         function(([1],))
-    assert 'give one argument a structure of that name alone: PyTree[..., "T"]' in caught.value.fix
+    assert 'annotate one argument with that structure alone: PyTree[..., "T"]' in caught.value.fix

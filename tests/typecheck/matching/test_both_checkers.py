@@ -368,8 +368,8 @@ def seen(row: Row, world: World, policy: Policy) -> Seen:
         return Seen(miss.reason, {}, {}, {})
     except AnnotationError:  # as of "?n" under two structures
         return Seen("annotation", {}, {}, {})
-    axes = {name: tuple(map(number, one.shape)) for name, one in bindings.variadics.items()}
-    return Seen("", {name: number(one) for name, one in bindings.sizes.items()}, axes, bindings.structures)
+    axes = {name: tuple(map(number, variadic.shape)) for name, variadic in bindings.variadics.items()}
+    return Seen("", {name: number(size) for name, size in bindings.sizes.items()}, axes, bindings.structures)
 
 
 def number(size: Any) -> int:

@@ -14,7 +14,7 @@ from weft.typecheck import Dims, mode
 from weft.typecheck.language.reading import Scope, read
 from weft.typecheck.matching.bindings import Bindings, Mismatch, Slot
 from weft.typecheck.matching.compiling import check_of
-from weft.typecheck.matching.policies import APART, PROOF, RUN_TIME, Policy
+from weft.typecheck.matching.policies import PROOF, RUN_TIME, UNSHARED, Policy
 from weft.typecheck.matching.records import check_instance, dims_of_instance
 
 from ..layers import Linear, linear
@@ -51,17 +51,17 @@ def test_plain_records_share_the_callers_names_in_a_proof_only():
     assert matched(Pair, TWO_PAIRS[0], RUN_TIME).sizes == {}
     assert reason(tuple[Pair, Pair], TWO_PAIRS, PROOF) == "size"
     assert reason(tuple[Pair, Pair], TWO_PAIRS, RUN_TIME) == ""
-    assert reason(tuple[Pair, Pair], TWO_PAIRS, APART) == ""
+    assert reason(tuple[Pair, Pair], TWO_PAIRS, UNSHARED) == ""
 
 
-@pytest.mark.parametrize("policy", [RUN_TIME, PROOF, APART], ids=lambda one: one.name)
+@pytest.mark.parametrize("policy", [RUN_TIME, PROOF, UNSHARED], ids=lambda one: one.name)
 @pytest.mark.parametrize("hint", [tuple[Pair, ...], PyTree[Pair], list[Pair], dict[int, Pair]], ids=str)
 def test_each_of_several_records_keeps_its_names_under_every_policy(hint, policy):
     several = {list: list(TWO_PAIRS), dict: dict(enumerate(TWO_PAIRS))}
     assert reason(hint, several.get(getattr(hint, "__origin__", tuple), TWO_PAIRS), policy) == ""
 
 
-@pytest.mark.parametrize("policy", [RUN_TIME, PROOF, APART], ids=lambda one: one.name)
+@pytest.mark.parametrize("policy", [RUN_TIME, PROOF, UNSHARED], ids=lambda one: one.name)
 def test_a_modules_names_are_its_own_under_every_policy(policy):
     assert matched(tuple[Linear, Linear], (linear(2, 3), linear(4, 5)), policy).sizes == {}
     linked = tuple[Annotated[Linear, Dims("out=n")], Annotated[Linear, Dims("in=n")]]
@@ -110,9 +110,9 @@ def test_a_proof_takes_any_integer_for_the_dim_that_it_is_called_like():
 
 
 def test_what_a_constructor_was_given_stands_for_the_dims_of_its_names():
-    check_instance(linear(2, 3), PROOF, whole=True, given={"in": 3, "out": 2})
+    check_instance(linear(2, 3), PROOF, whole=True, arguments={"in": 3, "out": 2})
     with pytest.raises(Mismatch) as caught:
-        check_instance(linear(2, 3), PROOF, whole=True, given={"in": 4})
+        check_instance(linear(2, 3), PROOF, whole=True, arguments={"in": 4})
     assert (caught.value.reason, caught.value.expected) == ("size", 4)
 
 

@@ -107,7 +107,9 @@ def test_children_in_containers_are_checked_by_class():
 
 def test_a_stacked_record_has_a_type():
     assert Deep(stack(4, 3, 5)).layers.weight.shape == (4, 3, 5)
-    with pytest.raises(ContractError, match=r"field Linear.weight should be batched by 'depth'"):
+    with pytest.raises(
+        ContractError, match=r"field Linear.weight should have the leading axes 'depth' in front of f32"
+    ):
         Deep(linear(3, 5))
     with pytest.raises(ContractError, match=r"field Linear.bias should be f32\[out=3\], and is f32\[4,2\]"):
         Deep(unchecked(jnp.ones((4, 3, 5)), jnp.ones((4, 2))))
@@ -138,7 +140,7 @@ def test_the_axes_of_a_batch_are_dims_like_others():
 def test_a_stacked_record_is_not_used_as_one():
     with pytest.raises(ContractError) as caught:
         stack(4, 3, 5)(jnp.ones((2, 5)))
-    assert "argument self of Linear.__call__ should be one Linear, and is a batched one" in str(caught.value)
+    assert "argument self of Linear.__call__ should be a single Linear, and is a stack" in str(caught.value)
     assert 'annotate it Batched[Linear, "..."]' in str(caught.value)
 
 

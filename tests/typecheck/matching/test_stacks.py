@@ -121,12 +121,12 @@ def test_a_model_of_stacked_blocks_is_used_as_if_it_had_one():
 
 
 def test_each_of_a_stack_is_a_whole_record_inside_of_vmap_and_scan():
-    def one(block: Block, x: Float[Array, "b h w c"]) -> Float[Array, "b h w c"]:
+    def apply(block: Block, x: Float[Array, "b h w c"]) -> Float[Array, "b h w c"]:
         return block(x)[0]
 
-    assert weft.vmap(one, in_axes=(0, None))(BLOCKS, X).shape == (5, 2, 6, 6, 4)
+    assert weft.vmap(apply, in_axes=(0, None))(BLOCKS, X).shape == (5, 2, 6, 6, 4)
     shared = STACKS["shares statistics"]
-    assert weft.vmap(one, in_axes=(SHARED, None))(shared, X).shape == (5, 2, 6, 6, 4)
+    assert weft.vmap(apply, in_axes=(SHARED, None))(shared, X).shape == (5, 2, 6, 6, 4)
 
 
 def test_what_a_function_makes_may_be_a_stack():
@@ -233,7 +233,7 @@ def test_a_stack_is_not_used_as_one_record(stack: str):
     name = type(STACKS[stack]).__name__
     with pytest.raises(ContractError) as caught:
         STACKS[stack](X)
-    assert f"argument self of {name}.__call__ should be one {name}, and is a batched one" in str(caught.value)
+    assert f"argument self of {name}.__call__ should be a single {name}, and is a stack" in str(caught.value)
     assert "mapping over it with weft.vmap or weft.scan" in str(caught.value)
 
 
@@ -245,11 +245,11 @@ def test_a_stack_without_biases_is_not_used_as_one_either():
 
 
 def test_a_function_of_one_record_is_not_given_a_stack():
-    def one(conv: weft.Conv, x: Float[Array, "b h w c"]) -> Float[Array, "b h w c"]:
+    def convolve(conv: weft.Conv, x: Float[Array, "b h w c"]) -> Float[Array, "b h w c"]:
         return conv(x)
 
-    with pytest.raises(ContractError, match="argument conv of one should be one Conv, and is a batched one"):
-        weft.jit(one)(STACKS["a convolution"], X)
+    with pytest.raises(ContractError, match="argument conv of convolve should be a single Conv, and is a stack"):
+        weft.jit(convolve)(STACKS["a convolution"], X)
 
 
 # ---- slips are found ------------------------------------------------------------------------------------------------
@@ -268,7 +268,7 @@ def narrower(array: Array) -> Array:
 
 
 @pytest.mark.parametrize(
-    ("where", "change", "what"),
+    ("where", "change", "message"),
     [
         (lambda b: b.scale, narrower, "field Block.table.a should be f32[5,c=2], and is f32[5,4]"),
         (lambda b: b.scale, shorter, "field Block.scale should be f32[5,c], and is f32[2,4]"),
@@ -283,13 +283,13 @@ def narrower(array: Array) -> Array:
         (lambda b: b.conv, lambda conv: jax.tree.map(shorter, conv), "field Conv.kernel should be f32[5,*window"),
     ],
 )
-def test_a_field_that_is_not_like_the_others_of_its_stack_is_found(where, change, what):
+def test_a_field_that_is_not_like_the_others_of_its_stack_is_found(where, change, message):
     with mode("off"):
         broken = eqx.tree_at(where, BLOCKS, change(where(BLOCKS)))
     for call in (lambda: weft.jit(lambda m: m)(broken), lambda: weft.jit(depth)(Model(broken, head(KEY)))):
         with pytest.raises(ContractError) as caught:
             call()
-        assert caught.value.what.startswith(what)
+        assert caught.value.what.startswith(message)
 
 
 def depth(model: Model) -> int:
@@ -301,5 +301,7 @@ def test_the_error_says_what_the_stack_is_known_by():
         broken = BLOCKS.norm.replace(mean=jnp.ones(4))
     with pytest.raises(ContractError) as caught:
         weft.jit(lambda m: m)(broken)
-    assert caught.value.bound[0].startswith("it is a stack, with the leading axes (5) of field BatchNorm.scale: ")
-    assert "those that its records share are told by their kind" in caught.value.fix
+    assert caught.value.bound[0].startswith(
+        "the record is a stack with the leading axes (5), as shown by field BatchNorm.scale: "
+    )
+    assert "an array that its records share needs a kind of its own" in caught.value.fix

@@ -80,7 +80,7 @@ def test_verbose_says_every_name(monkeypatch):
         (
             {"w": Float[Array, "n m"], "x": Float[Array, "n"]},
             [jnp.ones((3, 2)), jnp.ones(2)],
-            "argument w looks transposed: it is [3, 2], and 'n m' with n=2 fits its transpose",
+            "argument w of shape [3, 2] looks transposed: its transpose fits 'n m' with n=2",
         ),
         (
             {"x": Float[Array, "n c h w"], "y": Float[Array, "c h w"]},

@@ -9,6 +9,7 @@ from weft.typecheck.arguments.builder import Assignment
 from weft.typecheck.proofs.needs import DEALS, Needs, assignment_for
 from weft.typecheck.proofs.under_needs import written_under
 from weft.typecheck.sizes.polynomials import dims_of
+from weft.typecheck.sizes.space import Space
 
 KEYS = ["a", "b", "c", "d"]
 
@@ -67,8 +68,8 @@ def test_sizes_that_know_themselves_meet_the_needs_whatever_they_are(wanted: Nee
 
 
 def test_a_divisor_is_asked_nothing_of():
-    space, sizes = written_under(Needs(multiples=(("m", "heads"), ("m", 2))), {"heads": 5, "m": 30}, ()).dims(
-        {"heads": 5, "m'": 3}
-    )
+    space = Space()
+    written = written_under(Needs(multiples=(("m", "heads"), ("m", 2))), {"heads": 5, "m": 30}, ())
+    sizes = written.dims({"heads": 5, "m'": 3}, space)
     assert sizes["m"] % sizes["heads"] == 0 == sizes["m"] % 2
     assert not space.asked

@@ -429,8 +429,8 @@ def test_modules_of_the_real_flax_are_listed_with_the_way_out(program: str):
     code += "print(*found.lines, found.summary, sep='\\n')"
     cls, function, summary = run("-c", code).splitlines()
     assert cls == (
-        "flax_program.py:6: Dense: not checked: Dense is a Module of the real flax.nnx, and proofs are for those of "
-        "weft.nnx"
+        "flax_program.py:6: Dense: not checked: Dense is a Module of the real flax.nnx, and only those of weft.nnx "
+        "can be proved"
     )
     assert function.startswith("flax_program.py:15: total: not checked: model: Dense is a Module of the real flax.nnx")
     assert summary.endswith("0 fail, 2 not checked")
@@ -447,7 +447,7 @@ def test_verify_refuses_an_object_of_the_real_flax(program: str):
             print(error)
     """
     assert run("-c", textwrap.dedent(code)).splitlines() == [
-        "Dense is a Module of the real flax.nnx, and proofs are for those of weft.nnx",
+        "Dense is a Module of the real flax.nnx, and only those of weft.nnx can be proved",
         "  fix: call weft.nnx.install() before flax.nnx is imported; `weft check` does so by itself",
     ]
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from weft.typecheck.sizes.clauses import Clause, beside
+from weft.typecheck.sizes.clauses import Clause, with_clause
 from weft.typecheck.sizes.deciding import Question, decided, otherwise, question_of
 from weft.typecheck.sizes.dim import Dim, Real, is_same, known_to_python
 from weft.typecheck.sizes.polynomials import constant, frozen, plus, quotient, remainder, value
@@ -53,37 +53,37 @@ def test_arithmetic_is_that_of_integers(text: str, sizes: dict[str, int]):
 
 
 @given(EXPRESSIONS, EXPRESSIONS, SIZES)
-def test_a_comparison_is_answered_by_the_numbers(one: str, other: str, sizes: dict[str, int]):
+def test_a_comparison_is_answered_by_the_numbers(lhs: str, rhs: str, sizes: dict[str, int]):
     for compare in (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge):
         _, known = dims(**sizes)
-        assert compare(eval(one, {}, known), eval(other, {}, known)) is compare(
-            eval(one, {}, sizes), eval(other, {}, sizes)
+        assert compare(eval(lhs, {}, known), eval(rhs, {}, known)) is compare(
+            eval(lhs, {}, sizes), eval(rhs, {}, sizes)
         )
 
 
-def asked(one: str, other: str, compare: Callable[[Any, Any], bool]) -> Question | None:
+def asked(lhs: str, rhs: str, compare: Callable[[Any, Any], bool]) -> Question | None:
     space, known = dims(a=5, b=7, c=11)
-    compare(eval(one, {}, known), eval(other, {}, known))
+    compare(eval(lhs, {}, known), eval(rhs, {}, known))
     return next(iter(space.asked), None)
 
 
 @given(EXPRESSIONS, EXPRESSIONS, st.sampled_from([operator.eq, operator.lt]), st.lists(SIZES, min_size=8, max_size=8))
-def test_what_is_not_noted_has_one_answer(one: str, other: str, compare: Any, several: list[dict[str, int]]):
-    if asked(one, other, compare) is None:
+def test_what_is_not_noted_has_one_answer(lhs: str, rhs: str, compare: Any, several: list[dict[str, int]]):
+    if asked(lhs, rhs, compare) is None:
         answers = {
-            compare(eval(one, {}, sizes), eval(other, {}, sizes)) for sizes in [{"a": 5, "b": 7, "c": 11}, *several]
+            compare(eval(lhs, {}, sizes), eval(rhs, {}, sizes)) for sizes in [{"a": 5, "b": 7, "c": 11}, *several]
         }
         assert len(answers) == 1
 
 
 @given(EXPRESSIONS, EXPRESSIONS, st.sampled_from([operator.eq, operator.lt]))
-def test_sizes_with_another_answer_have_another_answer(one: str, other: str, compare: Any):
-    question = asked(one, other, compare)
+def test_sizes_with_another_answer_have_another_answer(lhs: str, rhs: str, compare: Any):
+    question = asked(lhs, rhs, compare)
     if question is not None:
         now = question.answer({"a": 5, "b": 7, "c": 11})
         for sizes in otherwise([(question, bool(now))], {"a": 5, "b": 7, "c": 11}, {}):
-            assert compare(eval(one, {}, sizes), eval(other, {}, sizes)) is not compare(
-                eval(one, {}, {"a": 5, "b": 7, "c": 11}), eval(other, {}, {"a": 5, "b": 7, "c": 11})
+            assert compare(eval(lhs, {}, sizes), eval(rhs, {}, sizes)) is not compare(
+                eval(lhs, {}, {"a": 5, "b": 7, "c": 11}), eval(rhs, {}, {"a": 5, "b": 7, "c": 11})
             )
 
 
@@ -103,8 +103,8 @@ def test_sizes_are_found_far_away_and_after_what_was_asked_before(text: str, far
         if eval(text, {}, known):
             break
         path = [(question, answer) for question, (answer, *_) in space.asked.items()]
-        found = next(otherwise(path, space.numbers, space.least))
-        space, known = dims(**found)
+        sizes = next(otherwise(path, space.numbers, space.least))
+        space, known = dims(**sizes)
     assert eval(text, {}, space.numbers)
     assert not far or space.numbers["a"] == far
 
@@ -206,8 +206,8 @@ def traced(function: Callable[..., Any], *shapes: str, **numbers: int) -> tuple[
     ],
 )
 def test_jax_takes_them_for_symbolic_dimensions(function: Any, shapes: list[str], out: str):
-    space, found = traced(function, *shapes, b=5, t=7, s=11, d=13, h=3)
-    assert found == [out]
+    space, shapes_of_results = traced(function, *shapes, b=5, t=7, s=11, d=13, h=3)
+    assert shapes_of_results == [out]
     assert not space.pinned
 
 
@@ -218,17 +218,17 @@ def test_isinstance_is_about_what_a_program_would_have():
 
 
 def test_sizes_of_two_traces_are_apart():
-    (_, one), (_, other) = dims(n=7), dims(n=7)
-    assert one["n"] != other["n"]
-    assert is_same(one["n"], other["n"])
+    (_, first), (_, second) = dims(n=7), dims(n=7)
+    assert first["n"] != second["n"]
+    assert is_same(first["n"], second["n"])
 
 
 def test_a_condition_that_another_makes_needless_goes():
     even, large = question_of(False, {("n",): 1, (): -2}), question_of(True, {("n",): 1, (): -9})
-    clauses = beside((), Clause(((even, True), (large, True))))
-    clauses = beside(clauses, Clause(((even, True), (large, False))))
+    clauses = with_clause((), Clause(((even, True), (large, True))))
+    clauses = with_clause(clauses, Clause(((even, True), (large, False))))
     assert clauses == (Clause(((even, True),)),)
-    assert beside(clauses, Clause(((even, True), (large, True)))) == clauses
+    assert with_clause(clauses, Clause(((even, True), (large, True)))) == clauses
     assert clauses[0].allows({"n": 2})
     assert not clauses[0].allows({"n": 3})
 

@@ -628,3 +628,50 @@ class Heads_right(eqx.Module):
         if x.shape[1] % self.heads:
             return x
         return x.reshape(x.shape[0], self.heads, -1).reshape(x.shape)
+
+
+# ---- asked before an option is looked at: without the option, either answer is right -------------------------------
+
+
+def square_and_option_wrong(x: NM, *, first: bool = False) -> NM:
+    is_square = x.shape[0] == x.shape[1]
+    return x[:, :1] if first and is_square else x
+
+
+def square_and_option_right(x: NM, *, first: bool = False) -> NM:
+    is_square = x.shape[0] == x.shape[1]
+    return x.T if first and is_square else x
+
+
+def square_and_bias_wrong(x: NM, bias: M | None = None) -> NM:
+    is_square = x.shape[0] == x.shape[1]
+    if bias is None:
+        return x
+    return (x + bias)[:, :1] if is_square else x + bias
+
+
+def square_and_bias_right(x: NM, bias: M | None = None) -> NM:
+    is_square = x.shape[0] == x.shape[1]
+    if bias is None:
+        return x
+    return (x + bias).T if is_square else x + bias
+
+
+def sliced_and_option_wrong(x: N, *, zeros: bool = False) -> N:
+    head = x[:4]  # NumPy's slice asks whether n is less than 4
+    return jnp.zeros(head.shape[0] + x.shape[0] - 4) if zeros else x
+
+
+def sliced_and_option_right(x: N, *, zeros: bool = False) -> N:
+    head = x[:4]
+    return jnp.zeros(head.shape[0] + x[4:].shape[0]) if zeros else x
+
+
+def square_in_a_scan_wrong(x: NM, *, first: bool = False) -> NM:
+    is_square = x.shape[0] == x.shape[1]
+    return jax.lax.scan(lambda carry, row: (carry, row[:1] if first and is_square else row), 0.0, x)[1]
+
+
+def square_in_a_scan_right(x: NM, *, first: bool = False) -> NM:
+    is_square = x.shape[0] == x.shape[1]
+    return jax.lax.scan(lambda carry, row: (carry, row[::-1] if first and is_square else row), 0.0, x)[1]
