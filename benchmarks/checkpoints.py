@@ -71,7 +71,7 @@ def highest() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def beside(action: Callable[[], Any]) -> tuple[Any, str]:
+def measured_memory(action: Callable[[], Any]) -> tuple[Any, str]:
     """What an action gives, and the bytes and seconds that it took."""
     import numpy as np
     import psutil
@@ -113,13 +113,13 @@ def measure(library: str, leaves: int, size: int, folder: Path) -> None:
     last = {name: float(array[-1]) for name, array in tree.items()}
     sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     like = {name: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding) for name, array in tree.items()}
-    print(beside(save_and_wait)[1])
+    print(measured_memory(save_and_wait)[1])
     begin = time.perf_counter()
     copies = [np.array(array) for array in tree.values()]
     copying = time.perf_counter() - begin
     del tree, copies
-    found, took = beside(lambda: jax.block_until_ready(load(like)))
-    if {name: float(array[-1]) for name, array in found.items()} != last:
+    loaded, took = measured_memory(lambda: jax.block_until_ready(load(like)))
+    if {name: float(array[-1]) for name, array in loaded.items()} != last:
         sys.exit(f"{library} loaded something else than was saved")
     print(took)
     print(blocked[0], copying)
@@ -167,8 +167,8 @@ def race(leaves: int, folder: Path) -> None:
             wait()
             written = time.perf_counter()
             load(step)
-            taken = (returned - begin, written - begin, time.perf_counter() - written)
-            best[library] = [min(pair) for pair in zip(best[library], taken, strict=True)]
+            durations = (returned - begin, written - begin, time.perf_counter() - written)
+            best[library] = [min(pair) for pair in zip(best[library], durations, strict=True)]
     for library, seconds in best.items():
         print(library, *seconds)
 

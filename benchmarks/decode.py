@@ -118,10 +118,10 @@ def decoded_by_hand(p: Any, batch: int, tokens: int) -> Any:
         x = p["table"][token]
         if stacked:
 
-            def one(x: Any, given: Any) -> Any:
-                return hand_block(given[0], given[1], x, index)
+            def layer(x: Any, block_and_cache: Any) -> Any:
+                return hand_block(block_and_cache[0], block_and_cache[1], x, index)
 
-            x, caches = jax.lax.scan(one, x, (blocks, caches))
+            x, caches = jax.lax.scan(layer, x, (blocks, caches))
         else:
             after = []
             for block, cache in zip(blocks, caches, strict=True):

@@ -137,7 +137,7 @@ def build_cases(blocks: int, everything: bool) -> list[Case]:
     """One case for each way to carry a model of so many blocks through a jitted step."""
     step, mutate = (step_all, mutate_all) if everything else (step_sixth, mutate_sixth)
     leaves = tuple(array() for _ in range(6 * blocks))
-    found = [
+    cases = [
         Case(LIMIT, jax.jit(step), leaves),
         Case("weft.jit, record in and successor out", weft.jit(step), record(blocks)),
         Case("jax.jit over weft records", jax.jit(step), record(blocks)),
@@ -145,14 +145,14 @@ def build_cases(blocks: int, everything: bool) -> list[Case]:
         Case("eqx.filter_jit", eqx.filter_jit(step), eqx_model(blocks)),
     ]
     if not everything:
-        found.insert(1, Case("jax.jit, flat tuple, changed leaves out only", *flat_changed(leaves)))
+        cases.insert(1, Case("jax.jit, flat tuple, changed leaves out only", *flat_changed(leaves)))
     for name, lib in (("flax.nnx.jit", nnx), ("weft.nnx.jit", weft.nnx)):
         # weft.nnx joins the table once it has transforms.
         if hasattr(lib, "jit"):
-            found.append(Case(f"{name}, default graph mode", in_place(lib.jit(mutate)), nnx_model(lib, blocks)))
+            cases.append(Case(f"{name}, default graph mode", in_place(lib.jit(mutate)), nnx_model(lib, blocks)))
             tree = lib.jit(mutate, graph=False)
-            found.append(Case(f"{name}, tree mode", in_place(tree), nnx_model(lib, blocks)))
-    return found
+            cases.append(Case(f"{name}, tree mode", in_place(tree), nnx_model(lib, blocks)))
+    return cases
 
 
 def main() -> None:

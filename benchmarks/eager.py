@@ -69,20 +69,20 @@ def build_cases(kind: str, quick: bool) -> list[Case]:
     """One case for each library; flax compiles at each call, so a few calls tell."""
     start, few = jnp.ones(SIZE), 2
     if kind == "cond":
-        found = [
+        cases = [
             Case(LIMIT, lambda w: lax.cond(True, double, halve, w), start),
             Case("weft.cond", lambda w: weft.cond(True, lambda w: w * 2, lambda w: w / 2, w), start),
         ]
     else:
-        found = [
+        cases = [
             Case(LIMIT, lambda w: lax.while_loop(is_small, step, (w, 0))[0], start),
             Case("weft.fori_loop", lambda w: weft.fori_loop(0, 3, lambda i, w: w * 0.5, w), start),
         ]
     make = branch if kind == "cond" else loop
     name = "cond" if kind == "cond" else "fori_loop"
-    found.append(Case(f"weft.nnx.{name}", make(weft.nnx), model(weft.nnx), calls=few if quick else None))
-    found.append(Case(f"flax.nnx.{name}", make(nnx), model(nnx), calls=few))
-    return found
+    cases.append(Case(f"weft.nnx.{name}", make(weft.nnx), model(weft.nnx), calls=few if quick else None))
+    cases.append(Case(f"flax.nnx.{name}", make(nnx), model(nnx), calls=few))
+    return cases
 
 
 def main() -> None:

@@ -132,9 +132,9 @@ def compare(timings: Sequence[Timing], limit: str, *, unit: str = "µs a call", 
 
 def environment() -> str:
     """The versions and the machine that figures hold for, on one line."""
-    found = [f"{package} {_version(package)}" for package in PACKAGES]
+    versions = [f"{package} {_version(package)}" for package in PACKAGES]
     place = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}, {os.cpu_count()} cores"
-    return f"{', '.join(found)}; {place}, jax on {jax.default_backend()}"
+    return f"{', '.join(versions)}; {place}, jax on {jax.default_backend()}"
 
 
 def _version(package: str) -> str:

@@ -275,12 +275,12 @@ def ratio(mine: float, theirs: float) -> str:
     return f"{mine / theirs:.2f}" if theirs else ("1.00" if not mine else "more")
 
 
-def ratios(found: tuple[Cost, Cost] | None, limit: tuple[Cost, Cost]) -> list[str]:
-    if found is None:
+def ratios(measured: tuple[Cost, Cost] | None, limit: tuple[Cost, Cost]) -> list[str]:
+    if measured is None:
         return [""] * 2
     return [
         f"{ratio(mine.flops, its.flops)}, {ratio(mine.bytes, its.bytes)}"
-        for mine, its in zip(found, limit, strict=True)
+        for mine, its in zip(measured, limit, strict=True)
     ]
 
 
@@ -289,14 +289,14 @@ def main() -> None:
     names = list(LAYERS)[:3] if arguments.quick else list(LAYERS)
     rows = []
     for name in names:
-        one = LAYERS[name]
-        limit = of_module(nnx, one)
+        layer = LAYERS[name]
+        limit = of_module(nnx, layer)
         rows.append(
             [
                 name,
-                *ratios(of_record(one.record(), one.call, one.x), limit),
-                *ratios(of_module(weft.nnx, one), limit),
-                *ratios(one.equinox and of_equinox(one.equinox(), one.each, one.x), limit),
+                *ratios(of_record(layer.record(), layer.call, layer.x), limit),
+                *ratios(of_module(weft.nnx, layer), limit),
+                *ratios(layer.equinox and of_equinox(layer.equinox(), layer.each, layer.x), limit),
             ]
         )
     print("\n### Layers, compiled: FLOPs and bytes accessed, by flax.nnx's (the limit)\n")

@@ -71,8 +71,8 @@ def main() -> None:
     our_cases, their_cases = cases(weft_nnx, ours), cases(flax_nnx, theirs)
     print(f"{'':28}{'weft, us':>10}{'flax, us':>10}{'ratio':>8}")
     for name in our_cases:
-        mine, other = best((our_cases[name], their_cases[name]))
-        print(f"{name:28}{mine:10.0f}{other:10.0f}{other / mine:8.1f}")
+        ours_us, theirs_us = best((our_cases[name], their_cases[name]))
+        print(f"{name:28}{ours_us:10.0f}{theirs_us:10.0f}{theirs_us / ours_us:8.1f}")
     plan = plan_of((ours,))
     check, read = best((plan.is_valid, plan.read), number=200)
     print(f"plan: check {check:.1f} us ({check / 301:.3f} us an object), read 600 values {read:.1f} us")

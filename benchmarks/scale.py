@@ -53,8 +53,8 @@ class PlainPairs(eqx.Module):
 def arrays(count: int, mesh: Mesh) -> list[tuple[jax.Array, jax.Array]]:
     """`count` arrays in pairs, the matrices divided over the mesh."""
     divided, everywhere = NamedSharding(mesh, PartitionSpec("x")), NamedSharding(mesh, PartitionSpec())
-    one = jnp.zeros((WIDTH, WIDTH)), jnp.zeros(WIDTH)
-    return [(jax.device_put(one[0], divided), jax.device_put(one[1], everywhere)) for _ in range(count // 2)]
+    pair = jnp.zeros((WIDTH, WIDTH)), jnp.zeros(WIDTH)
+    return [(jax.device_put(pair[0], divided), jax.device_put(pair[1], everywhere)) for _ in range(count // 2)]
 
 
 def advance(tree: Any) -> Any:
@@ -109,9 +109,9 @@ def first_call(step: Callable[[Any], Any], model: Any) -> tuple[float, float]:
     jax.block_until_ready(jax.tree.leaves(step(model)))
     seconds = time.perf_counter() - begin
     gc.collect()
-    left = tracemalloc.get_traced_memory()[0] / 2**20
+    megabytes = tracemalloc.get_traced_memory()[0] / 2**20
     tracemalloc.stop()
-    return seconds, left
+    return seconds, megabytes
 
 
 def rows_for(count: int, devices: int, rounds: int) -> list[tuple[object, ...]]:

@@ -52,9 +52,9 @@ def build_cases(size: transformer.Size) -> list[Case]:
     if all(hasattr(weft.nnx, name) for name in ("jit", "value_and_grad", "Linear", "LayerNorm", "Embed")):
         programs["weft.nnx"] = (weft.nnx.jit, weft.nnx.value_and_grad, transformer.nnx_program(weft.nnx, size))
     tokens = transformer.tokens(size)
-    found = {name: lowering(*program, tokens) for name, program in programs.items()}
-    found["weft, contracts off"] = without_contracts(found["weft"])
-    return [Case(name, advance, calls=1, prepare=jax.clear_caches) for name, advance in found.items()]
+    lowerings = {name: lowering(*program, tokens) for name, program in programs.items()}
+    lowerings["weft, contracts off"] = without_contracts(lowerings["weft"])
+    return [Case(name, advance, calls=1, prepare=jax.clear_caches) for name, advance in lowerings.items()]
 
 
 ONE, BY_HAND = "one TransformerBlock (the limit)", "48 of them by `lax.scan`"
@@ -99,8 +99,8 @@ def main() -> None:
     print(f"\n### Tracing: trace and lower of `value_and_grad`, {size.layers}-layer transformer\n")
     timings = time_cases(build_cases(size), arguments.rounds or (1 if arguments.quick else 15))
     print(compare(timings, LIMIT, unit="ms", scale=1e3))
-    for what, differentiated in (("the output", False), ("`value_and_grad`", True)):
-        print(f"\n### Tracing: trace and lower of {what}, layers in a `Stack`\n")
+    for result, differentiated in (("the output", False), ("`value_and_grad`", True)):
+        print(f"\n### Tracing: trace and lower of {result}, layers in a `Stack`\n")
         timings = time_cases(of_stack(differentiated), arguments.rounds or (1 if arguments.quick else 15))
         print(compare(timings, ONE, unit="ms", scale=1e3))
 

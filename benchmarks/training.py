@@ -263,8 +263,8 @@ def main() -> None:
     rounds = arguments.rounds or (3 if arguments.quick else 20)
     blocks = 2 if arguments.quick else 24
     for shape in (SMALL,) if arguments.quick else (SMALL, WIDE):
-        what = f"{blocks} blocks of Linear, BatchNorm, relu, {shape[0]} x {shape[1]}, with adam and a metric"
-        print(f"\n### Training: a step of {what}\n")
+        model = f"{blocks} blocks of Linear, BatchNorm, relu, {shape[0]} x {shape[1]}, with adam and a metric"
+        print(f"\n### Training: a step of {model}\n")
         print(compare(time_cases(mlp(blocks, shape), rounds), LIMIT))
     size = transformer.Size(layers=1) if arguments.quick else transformer.Size(layers=6, batch=8, length=32)
     print(f"\n### Training: a step of a transformer of {size.layers} blocks, with adam and a metric\n")

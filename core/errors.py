@@ -177,7 +177,20 @@ class CheckError(WeftError, eqx.EquinoxRuntimeError):
 
 class NonFiniteError(WeftError, FloatingPointError):
     """A value that is not finite reached an output, under `debug.nonfinite`: says where it arose, and from which
-    values."""
+    values.
+
+    Attributes:
+        lines: pairs of a word (`inputs`, `reaches`, `hint`) and a text, which only a second run of the call can tell.
+    """
+
+    def __init__(
+        self, what: str, *, at: str | Iterable[str] = (), fix: str | None = None, lines: Iterable[tuple[str, str]] = ()
+    ):
+        self.lines = tuple(lines)
+        super().__init__(what, at=at, fix=fix)
+
+    def _message(self) -> str:
+        return "\n".join([super()._message(), *(f"  {word}: {text}" for word, text in self.lines)])
 
 
 class KeyReuseError(WeftError, RuntimeError):

@@ -64,7 +64,7 @@ class GPT(weft.Module):
         self.norm = weft.RMSNorm(width)
 
     def __call__(self, characters: Int[Array, "*batch seq"]) -> tuple[Float[Array, "*batch seq vocab"], Self]:
-        """Logits of the character behind each; of the next characters, while attention has a cache of those before."""
+        """Logits of the next character at each position; with caches in attention, `characters` are the new ones."""
         with weft.thread(self) as t:
             return t.done(t.embed.attend(t.norm(t.blocks(t.embed(characters)))))
 
@@ -96,10 +96,10 @@ def loss(model: GPT, characters: Int[Array, "batch seq+1"]) -> Float[Array, ""]:
 
 @weft.jit(donate_argnames="state")
 def train_step(state: State, windows: Int[Array, "batch seq+1"]) -> tuple[Float[Array, ""], State]:
-    found, gradient = weft.value_and_grad(loss)(state.model, windows)
+    mean_loss, gradient = weft.value_and_grad(loss)(state.model, windows)
     model, optimizer = state.optimizer.update(state.model, gradient)
     average = weft.tree.ema(state.average, model, EMA_DECAY)
-    return found, state.replace(model=model, average=average, optimizer=optimizer)
+    return mean_loss, state.replace(model=model, average=average, optimizer=optimizer)
 
 
 @weft.jit
@@ -114,7 +114,7 @@ def held_out_loss(model: GPT, windows: Int[Array, "batch seq+1"]) -> Float[Array
 def sample(
     model: GPT, prompt: Int[Array, "seq"], key: Key[Array, ""], *, length: int, temperature: float, top_p: float
 ) -> Int[Array, "length"]:
-    """Characters behind a prompt; a temperature of zero takes the most likely one each time."""
+    """Characters that continue a prompt; a temperature of zero takes the most likely one each time."""
     room = len(prompt) + length
     attention = weft.filters.InstanceOf(weft.MultiHeadAttention)
     decoding = weft.at(model, attention).apply(lambda layer: layer.with_cache(room))
@@ -146,10 +146,10 @@ def sources(folder: Path, most: int) -> tuple[Int[Array, "train"], Int[Array, "h
     """The Python files of a folder, the tests left out, as characters; a twentieth is held out."""
     files = [file for file in sorted(folder.glob("**/*.py")) if not {"test", "tests", "site-packages"} & {*file.parts}]
     texts = [file.read_text(encoding="utf-8", errors="replace") for file in files]
-    kept, held_out = "".join(t for i, t in enumerate(texts) if i % 20), "".join(texts[::20])
-    if min(len(kept), len(held_out)) < 2000:
-        raise OSError(f"{folder} has too little Python to learn from: {len(kept) + len(held_out)} characters")
-    return encoded(kept[:most]), encoded(held_out[:most])
+    training, held_out = "".join(t for i, t in enumerate(texts) if i % 20), "".join(texts[::20])
+    if min(len(training), len(held_out)) < 2000:
+        raise OSError(f"{folder} has too little Python to learn from: {len(training) + len(held_out)} characters")
+    return encoded(training[:most]), encoded(held_out[:most])
 
 
 class Windows:
@@ -205,17 +205,17 @@ def train(  # weft: skip(it reads numbers and writes files)
             if step == chosen.poison:
                 # A fault on request, to see how it is told: weights that overflow in the next forward pass.
                 state = state.replace(model=jax.tree.map(lambda leaf: leaf * 1e25, state.model))
-                found, state = weft.debug.nonfinite(train_step, keep_donated=True)(state, windows_now)
+                mean_loss, state = weft.debug.nonfinite(train_step, keep_donated=True)(state, windows_now)
             else:
-                found, state = train_step(state, windows_now)
-            waiting.append(found)
+                mean_loss, state = train_step(state, windows_now)
+            waiting.append(mean_loss)
             if step % chosen.every and step < chosen.steps:
                 continue
             # Losses are read here only: until then, steps are sent off without waiting for one another.
             lines += [repr(float(one)) for one in waiting]
-            held = float(held_out_loss(state.average, windows))
+            held_out_mean = float(held_out_loss(state.average, windows))
             speed_now = len(waiting) * chosen.batch * chosen.context / (time.perf_counter() - since)
-            shown = {"loss": f"{float(found):.3f}", "held": f"{held:.3f}", "speed": f"{speed_now:,.0f}"}
+            shown = {"loss": f"{float(mean_loss):.3f}", "held": f"{held_out_mean:.3f}", "speed": f"{speed_now:,.0f}"}
             bar.update(task, completed=step, **shown)
             table.write_text("\n".join(["loss", *lines, ""]))
             weft.save_checkpoint(checkpoint, {"state": state, "data": data.get_state()})
@@ -289,9 +289,9 @@ def main() -> None:
     text, held_out = sources(chosen.text, chosen.characters)
     data = batches(text, chosen)
     if chosen.resume is not None:
-        kept = weft.load_checkpoint(chosen.resume, {"state": state, "data": data.get_state()})
-        state = kept["state"]
-        data.set_state(kept["data"])
+        restored = weft.load_checkpoint(chosen.resume, {"state": state, "data": data.get_state()})
+        state = restored["state"]
+        data.set_state(restored["data"])
     chosen.out.mkdir(parents=True, exist_ok=True)
     state = train(state, data, held_out, chosen, checkpoint, table)
     draw(picture, table)

@@ -112,8 +112,8 @@ def train_step(
     state: State, images: Float[Array, "b 8 8 1"], labels: Int[Array, "b"]
 ) -> tuple[tuple[Float[Array, ""], Float[Array, ""]], State]:
     dropout_keys, keys = state.keys.split(len(images), "dropout")
-    found, model, optimizer = state.optimizer.minimize(loss_and_aux, state.model, images, labels, dropout_keys)
-    return found, state.replace(model=model, optimizer=optimizer, keys=keys)
+    metrics, model, optimizer = state.optimizer.minimize(loss_and_aux, state.model, images, labels, dropout_keys)
+    return metrics, state.replace(model=model, optimizer=optimizer, keys=keys)
 
 
 @weft.jit
@@ -191,18 +191,18 @@ def draw(  # weft: skip(it writes a picture)
     """A picture of the loss curve and the confusion matrix."""
     confusion = np.zeros((10, 10), int)
     np.add.at(confusion, (labels, predicted), 1)
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.6), layout="constrained")
+    figure, (curve, matrix) = plt.subplots(1, 2, figsize=(11, 4.6), layout="constrained")
     smooth = np.convolve(losses, np.ones(10) / 10, "valid") if len(losses) >= 10 else np.asarray(losses)
-    left.semilogy(losses, color="0.8", label="each step")
-    left.semilogy(np.arange(len(smooth)) + len(losses) - len(smooth), smooth, label="mean of 10")
-    left.set(title="Training loss", xlabel="step", ylabel="cross-entropy (nats)")
-    left.legend()
-    right.imshow(np.log1p(confusion), cmap="Blues")
+    curve.semilogy(losses, color="0.8", label="each step")
+    curve.semilogy(np.arange(len(smooth)) + len(losses) - len(smooth), smooth, label="mean of 10")
+    curve.set(title="Training loss", xlabel="step", ylabel="cross-entropy (nats)")
+    curve.legend()
+    matrix.imshow(np.log1p(confusion), cmap="Blues")
     for row, column in np.argwhere(confusion):
         count = confusion[row, column]
-        right.text(column, row, count, ha="center", va="center", color="white" if count > 9 else "black", fontsize=8)
-    right.set(title=f"Held out: {accuracy:.1%} correct", xlabel="predicted", ylabel="true")
-    right.set(xticks=range(10), yticks=range(10))
+        matrix.text(column, row, count, ha="center", va="center", color="white" if count > 9 else "black", fontsize=8)
+    matrix.set(title=f"Held out: {accuracy:.1%} correct", xlabel="predicted", ylabel="true")
+    matrix.set(xticks=range(10), yticks=range(10))
     figure.savefig(path, dpi=120)
     plt.close(figure)
 

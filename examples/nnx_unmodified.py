@@ -137,9 +137,9 @@ def checkpoint(model, optimizer, images, labels, folder):
     again, again_optimizer = nnx.merge(graphdef, restored)
 
     losses = []
-    for one, its_optimizer in ((model, optimizer), (again, again_optimizer)):
+    for trained, its_optimizer in ((model, optimizer), (again, again_optimizer)):
         metrics = nnx.MultiMetric(accuracy=nnx.metrics.Accuracy(), loss=nnx.metrics.Average("loss"))
-        train_step(one, its_optimizer, metrics, images, labels)
+        train_step(trained, its_optimizer, metrics, images, labels)
         losses.append(float(metrics.compute()["loss"]))
     print(f"  restored at step {int(again_optimizer.step[...]) - 1}, and goes on alike: {losses[0] == losses[1]}")
 

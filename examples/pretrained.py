@@ -167,19 +167,19 @@ def read_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    given = read_arguments(arguments)
-    vocab, features, heads, layers = given.vocab, given.features, given.heads, given.layers
+    chosen = read_arguments(arguments)
+    vocab, features, heads, layers = chosen.vocab, chosen.features, chosen.heads, chosen.layers
     try:
         # Abstract: there are never two sets of weights in memory.
-        if given.family == "gpt2":
-            model = gpt2(weft.init(GPT2, vocab, given.length, features, heads, layers, abstract=True), given.file)
+        if chosen.family == "gpt2":
+            model = gpt2(weft.init(GPT2, vocab, chosen.length, features, heads, layers, abstract=True), chosen.file)
         else:
-            sizes = vocab, features, given.hidden, heads, given.kv_heads or heads, layers
-            model = llama(weft.init(Llama, *sizes, abstract=True), given.file)
+            sizes = vocab, features, chosen.hidden, heads, chosen.kv_heads or heads, layers
+            model = llama(weft.init(Llama, *sizes, abstract=True), chosen.file)
     except (weft.CheckpointError, weft.errors.ConfigError, OSError) as error:
         sys.exit(f"pretrained: {error}")
     print(f"{weft.tree.size(model):,} parameters")
-    logits = weft.jit(model)(jnp.array(given.ids))
+    logits = weft.jit(model)(jnp.array(chosen.ids))
     print("next token", int(jnp.argmax(logits[-1])))
 
 

@@ -20,7 +20,7 @@ class Finding:
     Attributes:
         file: the file.
         line: the line, from 1.
-        what: the code, or a word for it.
+        code: the code, or a word for it.
         why: the reason.
         fix: what to do by hand; empty if there is nothing to do.
         holds: whether the file, and all files of its group, must stay with flax because of it.
@@ -28,7 +28,7 @@ class Finding:
 
     file: Path
     line: int
-    what: str
+    code: str
     why: str
     fix: str = ""
     holds: bool = False
@@ -36,7 +36,7 @@ class Finding:
     def shown(self, place: str) -> str:
         """Returns the lines of the report for this finding; `place` names the file and line."""
         fix = f"\n    do: {self.fix}" if self.fix else ""
-        return f"{place}: {self.what}: {self.why}{fix}"
+        return f"{place}: {self.code}: {self.why}{fix}"
 
 
 @dataclass
@@ -44,12 +44,12 @@ class Changes:
     """The edits of a file by node, and its findings."""
 
     edits: dict[cst.CSTNode, Edit] = field(default_factory=dict[cst.CSTNode, Edit])
-    left: list[Finding] = field(default_factory=list[Finding])
+    findings: list[Finding] = field(default_factory=list[Finding])
 
     @property
     def holds(self) -> bool:
         """Whether a finding keeps the file with flax."""
-        return any(finding.holds for finding in self.left)
+        return any(finding.holds for finding in self.findings)
 
 
 class _Editor(cst.CSTTransformer):

@@ -56,9 +56,9 @@ class _FlaxFile:
                 self._import(node)
         self._write_out()
 
-    def _left(self, node: cst.CSTNode, why: str, fix: str = "", holds: bool = True, what: str = "") -> None:
-        finding = Finding(self.reader.source.path, self.reader.line(node), what or written(node), why, fix, holds)
-        self.changes.left.append(finding)
+    def _report(self, node: cst.CSTNode, why: str, fix: str = "", holds: bool = True, code: str = "") -> None:
+        finding = Finding(self.reader.source.path, self.reader.line(node), code or written(node), why, fix, holds)
+        self.changes.findings.append(finding)
 
     def _look(self, node: cst.CSTNode) -> None:
         match node:
@@ -71,7 +71,7 @@ class _FlaxFile:
             case cst.Del() | cst.AssignTarget() | cst.AugAssign():
                 target = node.target
                 if isinstance(target, cst.Attribute) and _NNX in self.reader.imported(target.value):
-                    self._left(target, "the file changes an attribute of flax.nnx", "remove this, or change weft.nnx")
+                    self._report(target, "the file changes an attribute of flax.nnx", "remove this, or change weft.nnx")
             case _:
                 pass
 
@@ -83,7 +83,7 @@ class _FlaxFile:
                 # A string annotation is evaluated in the file's namespace, so it moves together with the imports.
                 self.texts.append(node)
         elif isinstance(value, str) and _NAME.fullmatch(value):
-            self._left(
+            self._report(
                 node, "a string has the name of a module of flax.nnx", "write weft's module, if the string is imported"
             )
 
@@ -95,7 +95,7 @@ class _FlaxFile:
         # Code that reads `_pytree__nodes` was written for flax's objects, even where weft.nnx has an attribute of this
         # name.
         if isinstance(node, cst.Name) and _PRIVATE.fullmatch(node.value):
-            self._left(node, "it is an internal name of flax.nnx's objects; those of weft.nnx have other internals")
+            self._report(node, "it is an internal name of flax.nnx's objects; those of weft.nnx have other internals")
         for name in self.reader.imported(node):
             if name == _NNX and isinstance(node, cst.Attribute):
                 self.parts.append(node)
@@ -104,9 +104,9 @@ class _FlaxFile:
                 self.keeps_root = True
                 if not is_base:
                     # `getattr(flax, "nnx")` would find flax.nnx only if another file imports it.
-                    self._left(node, "the package `flax`, with its nnx, is used as a value", "write flax.nnx instead")
+                    self._report(node, "the package `flax`, with its nnx, is used as a value", "write flax.nnx instead")
             if name.startswith(f"{_NNX}.") and not is_base and not has(name):
-                self._left(node, f"weft.nnx has no {name.removeprefix(_NNX + '.')}", "use names that both have")
+                self._report(node, f"weft.nnx has no {name.removeprefix(_NNX + '.')}", "use names that both have")
             # `nnx` passed as a value, `f(nnx)`: nobody can tell which names are looked up in it.
             if name == _NNX and not is_base:
                 self._whole(node, above)
@@ -116,40 +116,40 @@ class _FlaxFile:
                 and not is_base
                 and isinstance(node, cst.Attribute)
             ):
-                self._other_use(node, name)
+                self._report_dotted(node, name)
 
-    def _other_use(self, node: cst.Attribute, name: str) -> None:
+    def _report_dotted(self, node: cst.Attribute, name: str) -> None:
         """Lists a use like `flax.struct.dataclass` after `import flax`; names imported by `from` are listed there."""
         if dotted(node).split(".")[0] == "flax":
             part = ".".join(name.split(".")[:2])
             # One finding for `flax.struct` is enough; a part that keeps the file with flax is listed at every place.
             if not is_neutral(name) or part not in self._said:
                 self._said.add(part)
-                self._other(node, name)
+                self._report_part(node, name)
 
     def _whole(self, node: cst.CSTNode, above: cst.CSTNode | None) -> None:
         """Lists a use of the module as a value: the names that are looked up in it later are unknown."""
         if isinstance(above, cst.Arg):
             call = self.reader.parent(above)
             if isinstance(call, cst.Call) and isinstance(call.func, cst.Name) and call.func.value == "setattr":
-                self._left(call, "the file changes an attribute of flax.nnx", "remove this, or change weft.nnx")
+                self._report(call, "the file changes an attribute of flax.nnx", "remove this, or change weft.nnx")
                 return
-        self._left(node, "the names looked up in it are unknown; weft.nnx has every public name", holds=False)
+        self._report(node, "the names looked up in it are unknown; weft.nnx has every public name", holds=False)
 
     def _in_import(self, node: cst.CSTNode) -> bool:
         return any(isinstance(parent, (cst.Import, cst.ImportFrom)) for parent in self.reader.around(node)[:6])
 
-    def _other(self, node: cst.CSTNode, name: str) -> None:
+    def _report_part(self, node: cst.CSTNode, name: str) -> None:
         """Lists a use of another part of flax, which stays. Unless it is neutral, it keeps the file with flax."""
         if is_neutral(name):
-            self._left(node, "it stays flax's", holds=False, what=name)
+            self._report(node, "it stays flax's", holds=False, code=name)
         elif name == "flax.config" or name.startswith(("flax.config.", "flax.configurations")):
-            self._left(node, "it has the switches of flax.nnx; weft.nnx has its own", "weft.nnx.config.config")
+            self._report(node, "it has the switches of flax.nnx; weft.nnx has its own", "weft.nnx.config.config")
         elif name.startswith("flax.experimental.nnx"):
-            self._left(node, "flax has removed this name", "import flax.nnx, then migrate")
+            self._report(node, "flax has removed this name", "import flax.nnx, then migrate")
         else:
             why = "it may read objects of flax.nnx, and does not support those of weft.nnx"
-            self._left(node, why, "remove or replace this use first", what=name)
+            self._report(node, why, "remove or replace this use first", code=name)
 
     def _import_from(self, node: cst.ImportFrom) -> None:
         module = "." * len(node.relative) + dotted(node.module)
@@ -157,12 +157,12 @@ class _FlaxFile:
         if module.split(".")[0] != "flax":
             # `from compat import flax`: what `flax` means here is decided in another file, which may assign it.
             if "flax" in names and self.project.meant(f"{module}.flax", self.reader.source):
-                self._left(node, "another file's `flax` is imported", "import flax itself here")
+                self._report(node, "another file's `flax` is imported", "import flax itself here")
             return
         if names == ["*"]:
             # A star import may bind any name, so no name in the file is known to come from flax.nnx, or not to.
             if module.startswith(_NNX) or module == "flax":
-                self._left(node, "the names of a star import are unknown", "import names")
+                self._report(node, "the names of a star import are unknown", "import names")
             return
         to: dict[str, tuple[str, str]] = {}
         for name in names:
@@ -172,11 +172,11 @@ class _FlaxFile:
             elif module == _NNX or module.startswith(f"{_NNX}."):
                 ours = module_for(module, name)
                 if ours is None:
-                    self._left(node, f"weft.nnx has no {whole.removeprefix(_NNX + '.')}", "use names that both have")
+                    self._report(node, f"weft.nnx has no {whole.removeprefix(_NNX + '.')}", "use names that both have")
                 else:
                     to[name] = (ours, name)
             else:
-                self._other(node, whole)
+                self._report_part(node, whole)
         if to:
             move_from(self.reader, node, to, self.changes)
 
@@ -188,9 +188,9 @@ class _FlaxFile:
             of_nnx = name == _NNX or name.startswith(f"{_NNX}.")
             ours = module_for(name) if of_nnx else None
             if of_nnx and ours is None:
-                self._left(node, f"weft.nnx has no {name.removeprefix(_NNX + '.')}", "use names that both have")
+                self._report(node, f"weft.nnx has no {name.removeprefix(_NNX + '.')}", "use names that both have")
             if name.startswith("flax.") and not of_nnx:
-                self._other(node, name)
+                self._report_part(node, name)
             if not (name == "flax" or name.startswith("flax.")) or (alias.asname and not of_nnx and name != "flax"):
                 new.append(alias)
             elif alias.asname and of_nnx:
@@ -221,11 +221,11 @@ class _FlaxFile:
             return
         where, stored = written_out[0], self.reader.stored
         if "weft" in stored:
-            self._left(where, "the file binds the name `weft`", "rename that")
+            self._report(where, "the file binds the name `weft`", "rename that")
         if "flax" in stored:
-            self._left(where, "the file binds the name `flax` in several ways", "import flax.nnx as nnx")
+            self._report(where, "the file binds the name `flax` in several ways", "import flax.nnx as nnx")
         if self._lists_flax() and not self.keeps_root:
-            self._left(where, "`__all__` has the name `flax`", "import flax.nnx as nnx")
+            self._report(where, "`__all__` has the name `flax`", "import flax.nnx as nnx")
         for part in self.parts:
             self.changes.edits[part] = lambda old: old.with_changes(value=cst.Name("weft"))
         for text in self.texts:

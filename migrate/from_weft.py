@@ -62,14 +62,14 @@ def changes_of(reader: Reader) -> Changes:
             case cst.SimpleString() if not reader.is_docstring(node):
                 # A string may be read by any program (a configuration, a message), so a person decides about it.
                 for name in dict.fromkeys(_in_text().findall(node.value)):
-                    _leave(reader, node, changes, "a text is not rewritten", f"{name} is {_place_of(name)}")
+                    _leave(reader, node, changes, "strings are not rewritten", f"{name} is {_place_of(name)}")
             case _:
                 pass
     return changes
 
 
 def _leave(reader: Reader, node: cst.CSTNode, changes: Changes, why: str, fix: str) -> None:
-    changes.left.append(Finding(reader.source.path, reader.line(node), written(node)[:60], why, fix))
+    changes.findings.append(Finding(reader.source.path, reader.line(node), written(node)[:60], why, fix))
 
 
 def _import_from(reader: Reader, node: cst.ImportFrom, changes: Changes) -> None:
@@ -125,7 +125,13 @@ def _call(reader: Reader, node: cst.Call, changes: Changes) -> None:
     # Keywords may stand in any order. To reorder them would change the order in which Python evaluates the arguments.
     if not _are_in_order(node.args, parameters, len(named)):
         order = ", ".join(parameters)
-        _leave(reader, node.func, changes, "its arguments go by position", f"give them in this order: {order}")
+        _leave(
+            reader,
+            node.func,
+            changes,
+            "weft 0.3 takes these arguments by position only",
+            f"pass them in this order: {order}",
+        )
         return
     for arg in named:
         changes.edits[arg] = lambda old: old.with_changes(keyword=None, equal=cst.MaybeSentinel.DEFAULT)

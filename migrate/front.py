@@ -18,9 +18,9 @@ def parser() -> argparse.ArgumentParser:
     """Makes the parser of the command line."""
     top = argparse.ArgumentParser(
         "weft migrate",
-        description="Rewrites the names of weft 0.2 that have another place now, and the imports of flax.nnx, where a "
-        "program stays the same. Prints a diff, and on standard error what it left, and where a program uses equinox, "
-        "each with what to do by hand.",
+        description="Rewrites the names of weft 0.2 that have another place in 0.3, and imports of flax.nnx if the "
+        "program then computes the same. Prints a diff; lists on standard error the places that it does not rewrite, "
+        "and uses of equinox that have a counterpart in weft, each with what to do by hand.",
         epilog="Exit code: 0, or 2 if a path cannot be read or written; nothing is written then.",
     )
     top.add_argument("paths", nargs="+", metavar="PATH", help="files, notebooks and folders: best, a whole code base")
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     done = migrated(project, (options.library,) if options.library else LIBRARIES)
     for path, (before, after) in done.files.items():
         print(diff(_shown(path).lstrip("/"), before, after), end="")
-    for finding in sorted(done.left):
+    for finding in sorted(done.findings):
         print(finding.shown(f"{_shown(finding.file)}{project.place(finding.file, finding.line)}"), file=sys.stderr)
     if options.write:
         try:
@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         except OSError as error:
             print(f"weft migrate: nothing is written: {error}", file=sys.stderr)
             return 2
-    print(_summary(len(done.files), len(done.left), options.write), file=sys.stderr)
+    print(_summary(len(done.files), len(done.findings), options.write), file=sys.stderr)
     return 0
 
 
@@ -65,6 +65,6 @@ def _shown(path: Path) -> str:
     return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else path.as_posix()
 
 
-def _summary(files: int, left: int, is_written: bool) -> str:
+def _summary(files: int, findings: int, is_written: bool) -> str:
     verb = "changed" if is_written else "to change (--write changes them)"
-    return f"{files} file{'s' * (files != 1)} {verb}, {left} thing{'s' * (left != 1)} left"
+    return f"{files} file{'s' * (files != 1)} {verb}, {findings} place{'s' * (findings != 1)} listed"

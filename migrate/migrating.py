@@ -20,11 +20,11 @@ class Migrated:
 
     Attributes:
         files: for each file that changes, its old and new content.
-        left: the findings: places that are not rewritten.
+        findings: the places that are not rewritten, with the reason.
     """
 
     files: dict[Path, tuple[bytes, bytes]] = field(default_factory=dict[Path, tuple[bytes, bytes]])
-    left: list[Finding] = field(default_factory=list[Finding])
+    findings: list[Finding] = field(default_factory=list[Finding])
 
 
 def migrated(project: Project, libraries: Collection[str] = LIBRARIES) -> Migrated:
@@ -41,7 +41,7 @@ def migrated(project: Project, libraries: Collection[str] = LIBRARIES) -> Migrat
             if source.asked and source.mentions("weft"):
                 changes = from_weft.changes_of(reader)
                 moving.setdefault(source, Changes()).edits.update(changes.edits)
-                done.left += changes.left
+                done.findings += changes.findings
     for source, changes in moving.items():
         data = edited(readers[source].module, changes).bytes
         # A second run must change nothing: an edit that gives the same bytes is no change.
@@ -49,7 +49,7 @@ def migrated(project: Project, libraries: Collection[str] = LIBRARIES) -> Migrat
             done.files[source.path] = (source.original, source.written(data))
     if "equinox" in libraries:
         concerned = [reader for source, reader in readers.items() if source.asked and source.mentions("equinox")]
-        done.left += [finding for reader in concerned for finding in from_equinox.findings_of(reader)]
+        done.findings += [finding for reader in concerned for finding in from_equinox.findings_of(reader)]
     return done
 
 
@@ -66,7 +66,7 @@ def _readers(project: Project, done: Migrated) -> dict[Source, Reader]:
                 # Files that the user did not name are read only to find groups, so their syntax is not the user's
                 # question.
                 fix = "rewrite it by hand, or repair its syntax"
-                done.left.append(Finding(source.path, 1, "the file", str(error), fix, True))
+                done.findings.append(Finding(source.path, 1, "the file", str(error), fix, True))
     return readers
 
 
@@ -77,16 +77,18 @@ def _mentions(source: Source, *libraries: str) -> bool:
 def _over_nnx(project: Project, readers: dict[Source, Reader], done: Migrated) -> dict[Source, Changes]:
     """Returns the changes of the files whose whole group can move, and adds the findings of all to `done`."""
     changes_by_file = {source: from_nnx.changes_of(reader, project) for source, reader in readers.items()}
-    concerned = {source for source, changes in changes_by_file.items() if changes.edits or changes.left}
+    concerned = {source for source, changes in changes_by_file.items() if changes.edits or changes.findings}
     # A file that mentions flax and cannot be parsed, or was not named by the user, keeps its group with flax.
     holding: dict[Source, Finding] = {}
     groups = project.groups("flax")
     for source in project.sources:
         group = groups[source]
         if source in changes_by_file:
-            changes_by_file[source].left += [*from_nnx.foreign(source, project), *_of_ipython(source)]
+            changes_by_file[source].findings += [*from_nnx.foreign(source, project), *_of_ipython(source)]
         firm = (
-            [finding for finding in changes_by_file[source].left if finding.holds] if source in changes_by_file else []
+            [finding for finding in changes_by_file[source].findings if finding.holds]
+            if source in changes_by_file
+            else []
         )
         if firm:
             holding.setdefault(group, firm[0])
@@ -102,9 +104,9 @@ def _over_nnx(project: Project, readers: dict[Source, Reader], done: Migrated) -
             continue
         is_used = any(changes_by_file[other].edits for other in concerned if groups[other] is group)
         # Linen's programs mention flax too, and a report about them would hide the findings that matter.
-        if not is_used and not any("nnx" in finding.what for finding in changes.left):
+        if not is_used and not any("nnx" in finding.code for finding in changes.findings):
             continue  # a group without NNX (Linen alone) has no findings
-        done.left += changes.left
+        done.findings += changes.findings
         if not changes.edits:
             continue
         if group not in holding:
@@ -112,13 +114,13 @@ def _over_nnx(project: Project, readers: dict[Source, Reader], done: Migrated) -
             continue
         holder = holding[group]
         # The finding that holds the group may be in another file, so this file gets one that names it.
-        if holder not in changes.left:
+        if holder not in changes.findings:
             place = project.place(holder.file, holder.line)
-            why = f"it is connected by imports to {holder.file.name}{place}, which must stay with flax ({holder.what})"
-            done.left.append(Finding(source.path, 1, "flax.nnx", why, "resolve that finding first", True))
+            why = f"it is connected by imports to {holder.file.name}{place}, which must stay with flax ({holder.code})"
+            done.findings.append(Finding(source.path, 1, "flax.nnx", why, "resolve that finding first", True))
         elif changes.edits:
             why = "the rest of the file stays with flax.nnx, because both must not be mixed"
-            done.left.append(dataclasses.replace(holder, what="flax.nnx", why=why, fix=""))
+            done.findings.append(dataclasses.replace(holder, code="flax.nnx", why=why, fix=""))
     return moving
 
 

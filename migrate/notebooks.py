@@ -57,15 +57,15 @@ class Notebook:
         try:
             content = json.loads(text)
         except ValueError as error:
-            raise ValueError(f"it is no notebook: {error}") from None
+            raise ValueError(f"it is not a notebook: {error}") from None
         if not isinstance(content, dict) or not isinstance(cast("dict[str, Any]", content).get("cells"), list):
-            raise ValueError("it is no notebook of version 4: it has no cells")
+            raise ValueError("it is not a notebook of version 4: it has no cells")
         content = cast("dict[str, Any]", content)
         end = text[len(text.rstrip()) :]
         style = next((options for options in _WRITTEN if json.dumps(content, **options) + end == text), None)
         # An edit of one cell must not reformat the whole file: its diff would be unreadable.
         if style is None:
-            raise ValueError("it would not be written as it was read: open and save it with Jupyter")
+            raise ValueError("writing it would reformat the whole file: open and save it with Jupyter first")
         parts = [f"{_CELL}{number}\n{_readable(code, number)}\n" for number, code in _cells(content)]
         return cls(content, (style, end), "".join(parts).encode())
 
@@ -78,7 +78,7 @@ class Notebook:
         parts = dict(_parts(code.decode()))
         # An edit that removes a statement may take the comment line above it away, which separates two cells.
         if [*parts] != [number for number, _ in _cells(self.content)]:
-            raise ValueError("an edit goes over the end of a cell")
+            raise ValueError("an edit would reach from one cell into the next")
         cells: list[Any] = []
         for number, cell in enumerate(self.content["cells"], 1):
             if number in parts:
@@ -126,7 +126,7 @@ def _parts(code: str) -> Iterator[tuple[int, str]]:
 def _readable(code: str, number: int) -> str:
     """Converts a cell to valid Python, by masking lines in IPython's syntax."""
     if _CELL in code or _MASK in code:
-        raise ValueError(f"cell {number} has a comment that stands for something else here: {_CELL.strip()}")
+        raise ValueError(f"cell {number} has a comment that the migration uses to separate cells: {_CELL.strip()}")
     lines = code.split("\n")
     magic = code.lstrip("\n").split("\n")[0]
     if magic.startswith("%%") and magic[2:].split(" ")[0] not in _OF_PYTHON:

@@ -90,7 +90,7 @@ class Source:
             raise ValueError(f"it cannot be decoded: {error}") from None
         # A migration changes only what it rewrites: a file that libcst cannot reproduce would get other changes too.
         if module.bytes != self.data:
-            raise ValueError("it would not be written as it was read")
+            raise ValueError("libcst would not reproduce it byte by byte")
         return module
 
     @cached_property
@@ -208,10 +208,10 @@ class Project:
             return source
 
         for loaded in self._loaded:
-            first, *others = [one for one in loaded if one.mentions(library)] or [None]
-            for other in others:
-                if first is not None and other is not None:
-                    over[top(other)] = top(first)
+            first, *others = [source for source in loaded if source.mentions(library)] or [None]
+            for source in others:
+                if first is not None and source is not None:
+                    over[top(source)] = top(first)
         return {source: top(source) for source in self.sources}
 
 
@@ -242,8 +242,8 @@ def _python_files(path: Path) -> Iterator[Path]:
     for folder, folders, files in os.walk(path):
         # Environments and build folders hold copies of libraries, which would join all groups to one.
         folders[:] = sorted(
-            one
-            for one in folders
-            if not one.startswith(".") and one not in _SKIPPED and not (Path(folder, one) / "pyvenv.cfg").exists()
+            name
+            for name in folders
+            if not name.startswith(".") and name not in _SKIPPED and not (Path(folder, name) / "pyvenv.cfg").exists()
         )
-        yield from (Path(folder, one) for one in sorted(files) if one.endswith((".py", NOTEBOOK)))
+        yield from (Path(folder, name) for name in sorted(files) if name.endswith((".py", NOTEBOOK)))

@@ -194,7 +194,7 @@ def call_layer(layer: Layer, where: str, /, *args: Any, **kwargs: Any) -> tuple[
     # A layer whose call returns only its successor, such as a counter, leaves nothing for the next layer.
     if successor is result:
         raise SuccessorError(
-            f"this {type(layer).__qualname__} returns its successor alone, and nothing that a combinator could pass on",
+            f"this {type(layer).__qualname__} returns only its successor, so there is no output to pass on",
             at=where,
             fix="return (y, successor)",
         )
@@ -257,7 +257,7 @@ def keys_of_copies(key: Any, count: int, owner: str) -> Any:
     """Splits a key into one key for each copy of a layer.
 
     Raises:
-        SeedError: if the key is no typed key.
+        SeedError: if the key is not a typed key.
     """
     dtype = getattr(key, "dtype", None)
     if dtype is None or not jnp.issubdtype(dtype, jax.dtypes.prng_key):

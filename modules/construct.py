@@ -41,13 +41,13 @@ class SharedConstructor(Module):
             cls.__init__ = own
 
 
-def check_options(layer: object, given: Mapping[str, Any], known: Any) -> None:
+def check_options(layer: object, options: Mapping[str, Any], known: Any) -> None:
     """Refuses unknown options before a layer passes its options on to another constructor.
 
     Raises:
         TypeError: in Python's words, naming the layer.
     """
-    for name in given.keys() - known.__optional_keys__:
+    for name in options.keys() - known.__optional_keys__:
         raise TypeError(f"{type(layer).__name__}.__init__() got an unexpected keyword argument {name!r}")
 
 
@@ -81,7 +81,7 @@ def check_key(key: KeyLike | None, layer: str) -> None:  # weft: skip(it refuses
     if shape:
         raise SeedError(
             f"{layer} draws its parameters from one typed key, not from an array of them of shape {shape}",
-            fix=f"give it one of them; weft.vmap(lambda key: {layer}(..., key=key))(keys) makes as many of it",
+            fix=f"pass one of them; weft.vmap(lambda key: {layer}(..., key=key))(keys) makes one layer for each key",
         )
 
 
@@ -98,7 +98,7 @@ def per_axis(value: int | Sequence[int], rank: int, option: str) -> tuple[int, .
     """Expands an option to one number for each spatial axis.
 
     Raises:
-        ConfigError: if there are too many or too few numbers, or a number is no positive integer.
+        ConfigError: if there are too many or too few numbers, or a number is not a positive integer.
 
     >>> per_axis(2, 3, "strides")
     (2, 2, 2)
@@ -112,7 +112,7 @@ def per_axis(value: int | Sequence[int], rank: int, option: str) -> tuple[int, .
 
 
 def check_positive(layer: str, **sizes: int) -> None:
-    """Refuses sizes that are no positive integers.
+    """Refuses sizes that are not positive integers.
 
     Raises:
         ConfigError: naming the layer and the size.
@@ -139,7 +139,7 @@ def check_single(layer: object, kernel: Any, rank: int) -> None:
     lead = kernel.shape[: kernel.ndim - rank]
     if lead:
         raise AxisError(
-            f"this is a stack of {type(layer).__qualname__}, with the leading axes {lead}, used as one",
+            f"this is a stack of layers, {type(layer).__qualname__} with the leading axes {lead}, called as one layer",
             at=f"kernel: {jax.typeof(kernel)}",
             fix="map over it with weft.vmap or weft.scan (axis 0)",
         )
@@ -173,5 +173,5 @@ def check_features(layer: object, x: Any, features: int) -> None:
         raise AxisError(
             f"{type(layer).__qualname__} takes {features} features on the last axis, not {actual}",
             at=f"x: {jax.typeof(x)}",
-            fix="check what comes before it, or the layer's size; a missing or extra axis shows here too",
+            fix="check the output of the layer before, or this layer's size; a missing or extra axis causes this, too",
         )

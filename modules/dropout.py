@@ -89,7 +89,7 @@ class Dropout(Module):
             inference: this call's mode, if it is not the record's own.
 
         Raises:
-            SeedError: if a key is needed, and there is none or it is no typed key.
+            SeedError: if a key is needed, and there is none or it is not a typed key.
         """
         if self.rate == 0 or (self.inference if inference is None else inference):
             return x
@@ -124,7 +124,7 @@ class DropPath(Module):
         _check_rate("DropPath", rate)
         # Zero is allowed: under `vmap` the whole input is one example.
         if not is_count(batch_axes) or batch_axes < 0:
-            raise ConfigError(f"DropPath: batch_axes counts leading axes, and is not {batch_axes!r}")
+            raise ConfigError(f"DropPath: batch_axes must be the number of leading batch axes, not {batch_axes!r}")
         self.rate, self.batch_axes, self.inference = rate, batch_axes, inference
 
     def __call__(
@@ -138,7 +138,7 @@ class DropPath(Module):
             inference: this call's mode, if it is not the record's own.
 
         Raises:
-            SeedError: if a key is needed, and there is none or it is no typed key.
+            SeedError: if a key is needed, and there is none or it is not a typed key.
         """
         if self.rate == 0 or (self.inference if inference is None else inference):
             return x
@@ -149,7 +149,7 @@ class DropPath(Module):
 
 def _check_rate(layer: str, rate: float) -> None:
     if not 0 <= rate <= 1:
-        raise ConfigError(f"{layer}: rate is a probability, not {rate}", fix="a number from 0 to 1")
+        raise ConfigError(f"{layer}: rate must be a probability, not {rate}", fix="pass a number from 0 to 1")
 
 
 def _key(layer: str, key: Any) -> Key[Array, ""]:

@@ -39,7 +39,7 @@ def compute_dtype(*arrays: Any, dtype: Any = None, inexact: bool = True) -> Any:
         if inexact and not jnp.issubdtype(dtype, jnp.inexact):
             dtype = jnp.promote_types(jnp.float32, dtype)
     elif inexact and not jnp.issubdtype(dtype, jnp.inexact):
-        raise ConfigError(f"this computes in floats, and {jnp.dtype(dtype).name} is none", fix="use a float dtype")
+        raise ConfigError(f"a computation's dtype must be floating-point, not {jnp.dtype(dtype).name}")
     return jnp.dtype(dtype)
 
 

@@ -66,7 +66,7 @@ def init(
         The result of `make`, with its arrays on devices.
 
     Raises:
-        SeedError: if the key is no typed key.
+        SeedError: if the key is not a typed key.
         StaticError: if configuration cannot be hashed, naming its place.
         AxisError: if shardings do not fit the model, naming paths.
 
@@ -79,7 +79,8 @@ def init(
     """
     if not callable(make):
         raise ConfigError(
-            f"init calls what makes a model, not a {type(make).__name__}", fix="init(Model, ..., key=key)"
+            f"init takes a class or function that makes a model, not a {type(make).__name__}",
+            fix="init(Model, ..., key=key)",
         )
     key = _key_for(make, key, abstract)
     # The abstract model costs one trace and no memory, and has the paths and shapes that such a function needs.

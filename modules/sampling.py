@@ -23,7 +23,7 @@ def keep_top_k(logits: Float[Array, "*batch vocab"], k: int) -> Float[Array, "*b
         k: how many choices stay; all if there are fewer. Choices as likely as the last one of these stay, too.
 
     Raises:
-        ConfigError: if `k` is no positive integer.
+        ConfigError: if `k` is not a positive integer.
 
     >>> keep_top_k(jnp.array([1.0, 3.0, 2.0]), k=2).tolist()
     [-inf, 3.0, 2.0]

@@ -33,7 +33,7 @@ class Flatten(Module):  # weft: skip(two numbers decide the shapes)
         end: the last axis that is joined.
 
     Raises (when it is called):
-        AxisError: if an axis is not there, or the first is behind the last.
+        AxisError: if the array does not have the axes, or `start` comes after `end`.
 
     >>> Flatten()(jnp.ones((8, 2, 3, 4))).shape, Flatten(-3, -2)(jnp.ones((8, 2, 3, 4))).shape
     ((8, 24), (8, 6, 4))
@@ -50,10 +50,10 @@ class Flatten(Module):  # weft: skip(two numbers decide the shapes)
     def __call__(self, x: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
         """Joins the axes."""
         rank = jnp.ndim(x)
-        there = all(-rank <= axis < rank for axis in (self.start, self.end))
-        if not there or self.start % rank > self.end % rank:
+        exist = all(-rank <= axis < rank for axis in (self.start, self.end))
+        if not exist or self.start % rank > self.end % rank:
             raise AxisError(
-                f"Flatten joins the axes from {self.start} to {self.end}, which are none of an array of {rank} axes",
+                f"Flatten joins the axes from {self.start} to {self.end}, which an array of {rank} axes does not have",
                 at=f"x: {jax.typeof(x)}",
                 fix="for one example, as under vmap, Flatten(0)",
             )

@@ -17,6 +17,20 @@ ROOT = Path(__file__).parent.parent
 ROOMS = [
     "core",
     "transforms",
+    "typecheck/arguments",
+    "typecheck/shapes",
+    "typecheck/recording",
+    "typecheck/server",
+    "typecheck/pytest_plugin",
+    "typecheck/launcher",
+    "typecheck/command",
+    "modules",
+    "nnx",
+    "migrate",
+    "examples",
+    "benchmarks",
+    "insight",
+    "tests/insight",
     "typecheck/sizes",
     "typecheck/matching",
     "typecheck/language",
@@ -49,9 +63,9 @@ FILLERS = frozenset(
 )
 # A function called `_itself` returns its argument, which the name says, but not what for.
 ENDINGS = ("_itself",)
-# Python's own name for the second operand of an operator (`__eq__`, `__add__`), and the public name of a part of every
-# error, each with the beginning of the names of the functions that may use it.
-CONVENTIONS = {"other": "__", "what": "__init__"}
+# Python's own name for the second operand of an operator (`__eq__`, `__add__`), parameters that flax.nnx's public
+# functions name so, and the public name of a part of every error; each with the functions that may use it.
+CONVENTIONS = {"other": ("__", "copy_from", "diff", "with_matching_outer_index"), "what": ("__init__",)}
 
 
 def long_lived_fillers(source: str) -> Iterator[tuple[int, str]]:
@@ -66,7 +80,7 @@ def long_lived_fillers(source: str) -> Iterator[tuple[int, str]]:
         names = [*_names(function)]
         bound = {name: line for line, name, is_bound in reversed(names) if is_bound and is_filler(name)}
         for name, first in bound.items():
-            is_convention = name in CONVENTIONS and getattr(function, "name", "").startswith(CONVENTIONS[name])
+            is_convention = getattr(function, "name", "").startswith(CONVENTIONS.get(name, ("-",)))
             if not is_convention and any(used == name and line > first for line, used, _ in names):
                 yield first, name
 

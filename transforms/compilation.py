@@ -127,9 +127,15 @@ class JitFunction(Transformed[P, R]):
 
     __weft_method__ = False
 
-    def __init__(self, function: Callable[P, R], options: JitOptions, boundary: AnyBoundary = VALUES):
+    def __init__(
+        self,
+        function: Callable[P, R],
+        options: JitOptions,
+        boundary: AnyBoundary = VALUES,
+        rule: Rule[JitOptions] = JIT,
+    ):
         self._options = options
-        self._interpreted: Interpreted[JitOptions] = interpret(JIT, boundary)((function,), options)
+        self._interpreted: Interpreted[JitOptions] = interpret(rule, boundary)((function,), options)
         # The bound method, which Python calls faster than the object.
         self._call = self._interpreted.__call__
         # Computed once, because most functions have none and each call tests it.

@@ -170,7 +170,7 @@ def _not_differentiated(name: str, path: str) -> Callable[[Any], Any]:
     def refuse(primals: Any, tangents: Any) -> Any:
         if not isinstance(tangents[0], SymbolicZero):
             raise DifferentiationError(
-                f"this {name} does not differentiate an argument by which a derivative is needed",
+                f"a derivative is needed with respect to an argument that this {name} does not differentiate",
                 at=path,
                 fix="leave it out of nondiff_argnums and give it a derivative, pass it by position, or pass "
                 "jax.lax.stop_gradient of it",

@@ -188,7 +188,7 @@ def _refuse_container(options: DiffOptions, value: Any) -> None:
     if trees.children_of(value) is not None and len(jax.tree.leaves(value)) == 1:
         raise DifferentiationError(
             f"{options.name} needs a function that returns one scalar, but this one returned a "
-            f"{type(value).__name__} of one",
+            f"{type(value).__name__} with one number",
             fix="return the number itself, or (loss, aux) with has_aux=True, where aux may be a "
             f"{type(value).__name__}",
         )

@@ -1,4 +1,4 @@
-"""map and associative_scan: functions of the slices of a sequence, applied to each slice, or combining pairs of slices.
+"""lax_map and associative_scan: functions of slices of a sequence, applied to each slice, or combining pairs of slices.
 
 Both are staged, like the loops of `loops`.
 """
@@ -48,7 +48,7 @@ def _lift_map(lift: Lift[MapOverOptions]) -> Lifted:
         # With a batch each slice of it would change the record from the same value, and all changes but one be lost.
         if options.batch_size is not None:
             raise SuccessorError(
-                "map with batch_size runs several slices at once, so that one record would have several successors",
+                "lax_map with batch_size runs several slices at once, so that one record would have several successors",
                 at=format_path(body.crossing.structure.path_of(0)),
                 fix="leave out batch_size; or use vmap, in which the record reduces its changes over a named axis",
             )

@@ -143,17 +143,19 @@ class Stage:
         """Loads the bytes of `serialize`, if they come from the program that was traced here.
 
         Raises:
-            StructureError: if the bytes are no compiled function, are damaged, or come from another program.
+            StructureError: if the bytes are not a compiled function, are damaged, or come from another program.
         """
         size = hashlib.sha256().digest_size
         program, whole, start = (len(_MAGIC) + i * size for i in range(3))
         if not data.startswith(_MAGIC):
             raise StructureError(
-                "this is no compiled function of weft's", fix="pass the bytes that .serialize() returned"
+                "these bytes are not a compiled function of weft", fix="pass the bytes that .serialize() returned"
             )
         # Checked before JAX loads it, because damaged machine code may still run.
         if data[whole:start] != hashlib.sha256(data[start:]).digest():
-            raise StructureError("this compiled function is damaged or cut", fix="serialize it again, or copy it again")
+            raise StructureError(
+                "this compiled function is damaged or truncated", fix="serialize it again, or copy it again"
+            )
         if data[program:whole] != _digest(self._traced):
             raise StructureError(
                 "this was compiled from another program: the function, the structure or shapes of its arguments, or a "
@@ -173,14 +175,14 @@ class Stage:
         """Runs a compiled function.
 
         Raises:
-            StructureError: if the structure of the arguments differs from that which it was compiled for.
+            StructureError: if the arguments have another structure than those that it was compiled for.
         """
         interpreted = self._interpreted
         plan, values, entered = interpreted.plan((interpreted.functions, *self._complete(args, kwargs)))
         # JAX would compare lanes only, whose shapes may agree although static values differ.
         if plan.crossing != self._crossing:
             raise StructureError(
-                "the structure of the arguments differs from that which this was compiled for",
+                "the arguments have another structure than those that this function was compiled for",
                 at=self._changes(plan.crossing, values),
                 fix="compile it for these arguments, or pass arguments of the same structure",
             )

@@ -76,13 +76,13 @@ def counts() -> dict[str, dict[str, int]]:
 def table() -> str:
     """The table of the page."""
     rows = ["| program | weft | equinox | flax.nnx |", "| --- | --- | --- | --- |"]
-    found = counts()
-    for program, by_library in found.items():
+    by_program = counts()
+    for program, by_library in by_program.items():
         numbers = [str(by_library.get(library, "")) for library in ("weft", *LIBRARIES)]
         link = f"[{PROGRAMS[program]}](../examples/gallery/{program}.py)"
         rows.append(f"| {' | '.join([link, *numbers])} |")
-    both = [by_library for by_library in found.values() if "flax" in by_library]
-    ours, theirs = (sum(by_library[library] for by_library in found.values()) for library in ("weft", "equinox"))
+    both = [by_library for by_library in by_program.values() if "flax" in by_library]
+    ours, theirs = (sum(by_library[library] for by_library in by_program.values()) for library in ("weft", "equinox"))
     some = f"{sum(row['flax'] for row in both)} (weft {sum(row['weft'] for row in both)})"
     rows.append(f"| all | {ours} | {theirs} | {some} |")
     return "\n".join(rows) + "\n"

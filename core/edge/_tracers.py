@@ -206,12 +206,12 @@ BRANCH = "weft-branch:"
 
 @contextlib.contextmanager
 def traced_to_explain(note: Callable[[Any, int, int], None]) -> Generator[None]:
-    """A `with` block in which this thread traces what JAX leaves out of programs, for errors about their equations.
+    """A `with` block in which traces of this thread have facts that JAX leaves out, for errors about their equations.
 
-    Nothing of a batched program says which of its axes is the mapped one: `note` is told of each variable that `vmap`
-    traces, the size of its axis, and where it is; of nested maps the outermost comes first. The equations of a branch
-    are in a scope with its number. Those of the backward rule of a `custom_vjp` have their own lines, where JAX gives
-    them the line of the call.
+    A batched program does not show which of its axes is the mapped one: `note` is called with each variable that `vmap`
+    traces, the size of the mapped axis and its position; for nested maps, with the outermost first. The equations of a
+    branch get a scope with the number of the branch. The equations of the backward rule of a `custom_vjp` get their own
+    lines; JAX would give them the line of the call.
     """
     cls, custom, thread = _batching.BatchTrace, cast(Any, jax.custom_vjp), threading.get_ident()
     process, call = cls.process_primitive, custom.__call__
@@ -230,7 +230,8 @@ def traced_to_explain(note: Callable[[Any, int, int], None]) -> Generator[None]:
         backward = getattr(function, "bwd", None)
         if threading.get_ident() != thread or backward is None:
             return call(function, *args, **kwargs)
-        # For the length of the call, in which JAX takes the rule from here: in Python 3.11 there is no copy of it.
+        # JAX reads `function.bwd` during the call. The attribute is replaced for that time, and not in a copy of the
+        # function: Python 3.11 cannot copy it.
         function.bwd = functools.wraps(backward)(functools.partial(_with_own_lines, backward))
         try:
             return call(function, *args, **kwargs)
@@ -269,12 +270,12 @@ def _scoped(branch: Any, number: int) -> Any:
 
 
 def _with_own_lines(function: Callable[..., Any], *args: Any) -> Any:
-    # JAX reads the traceback of an equation off the stack where its context has none that is true.
+    # JAX takes an equation's traceback from its context, and from the stack if the one in the context is false.
     stack, errors = _source_info.current_name_stack(), list[Exception]()
     with _source_info.user_context(cast(Any, False), name_stack=stack):
         try:
             return function(*args)
-        except Exception as error:  # which JAX would give the traceback of the context
+        except Exception as error:  # raised outside of the block: JAX would give it the traceback of the context
             errors.append(error)
     raise errors[0]
 

@@ -262,7 +262,7 @@ class OutLanes:
         # then it was forwarded and does not come here.
         if ride.refused is not None:
             raise AxisError(
-                f"{option} gives {ride} to an output that changes",
+                f"{option} gives {ride} to an output that the function has computed",
                 at=f"{path()}: {_type_of(value)}",
                 fix=ride.refused,
             )
@@ -277,12 +277,16 @@ class OutLanes:
     def _lane_of_update(self, ride: Ride | None, path: Callable[[], str]) -> tuple[int, Ride]:
         lanes, option = self._departure.update_lanes, self._departure.option
         if ride is not None and ride.refused is not None:
-            raise AxisError(f"a leaf changes that cannot leave on {option} {ride}", at=path(), fix=ride.refused)
+            raise AxisError(
+                f"the function changes a leaf whose update cannot be returned under {option} {ride}",
+                at=path(),
+                fix=ride.refused,
+            )
         if ride is None or ride not in lanes:
             raise AxisError(
-                "a value that is new in an argument cannot leave, because updates of that argument do not come back",
+                "the function puts a new value into an argument whose updates are not returned",
                 at=path(),
-                fix="carry the argument or give it an axis, or return what is new",
+                fix="carry the argument or give it an axis, or return the new value",
             )
         return len(self._departure.lanes) + lanes.index(ride), ride
 

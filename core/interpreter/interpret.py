@@ -181,7 +181,13 @@ class Interpreted(Generic[O]):
         return Interpreted, (self.rule, self.boundary, self.user_functions, self.options)
 
     def __call__(
-        self, args: PyTree, kwargs: Mapping[str, PyTree], *, extra: PyTree = (), prepare: Prepare | None = None
+        self,
+        args: PyTree,
+        kwargs: Mapping[str, PyTree],
+        *,
+        extra: PyTree = (),
+        prepare: Prepare | None = None,
+        guard: Guard | None = None,
     ) -> PyTree:
         """Calls the transformed functions.
 
@@ -190,11 +196,13 @@ class Interpreted(Generic[O]):
             kwargs: the user's arguments by name.
             extra: arguments of the transform itself (a predicate, a trip count).
             prepare: makes `extra` from the crossing and the leaves, where it depends on these (tangents).
+            guard: the guard of this call; by default that of the thread or the process.
         """
         __tracebackhide__ = True
         try:
             call = (self.functions, args, kwargs)
-            guard = (guards.get() or guards_of_process[-1]) if method_watchers else None
+            if guard is None and method_watchers:
+                guard = guards.get() or guards_of_process[-1]
             # No closure in this function: variables that a closure shares with it are slower at every access, which
             # cost a call more than the call of a method does.
             for plan, quick in self.memory.quick:

@@ -325,7 +325,7 @@ def mapped_size(leaves: Sequence[Leaf], axes: Sequence[int | None], *, size: int
     sizes = {shape[axis] for _, axis, shape in mapped}
     if size is not None and sizes - {size}:
         raise AxisError(
-            f"{name} got arguments whose mapped axes differ from the size given, {size}",
+            f"{name} got arguments whose mapped axes differ from the requested size, {size}",
             at=list(dict.fromkeys(places(lambda axis, shape: shape[axis] != size, " has size "))),
             fix="map them over None, or correct the size",
         )
@@ -333,7 +333,7 @@ def mapped_size(leaves: Sequence[Leaf], axes: Sequence[int | None], *, size: int
         raise AxisError(
             f"{name} got arguments with inconsistent sizes on their mapped axes: {', '.join(map(str, sorted(sizes)))}",
             at=list(dict.fromkeys(places(lambda axis, shape: True, " has size "))),
-            fix="make the sizes agree, or map the odd ones over None",
+            fix="make the sizes agree, or map over None the arguments that differ",
         )
     return next(iter(sizes), size)
 

@@ -138,7 +138,8 @@ class Axis(Ride):
             mapped = [leaf for leaf in jax.tree.leaves(value) if is_mapped(leaf)]
             if mapped:
                 raise AxisError(
-                    "a mapped value leaves under None: by out_axes, or by the in_axes of an argument that changes",
+                    "a batched value is returned under axis None, which stands in "
+                    "out_axes or in the in_axes of a changed argument",
                     at=f"{path()}: {jax.typeof(mapped[0])} for each index",
                     fix="give it an axis, or reduce it over the mapped one (mean, sum, psum): statistics of a "
                     "BatchNorm by axis_name=, which the vmap is given too",

@@ -234,7 +234,7 @@ class Rule(Generic[O]):
         read: turns a node of those prefixes into a ride.
         lanes: lanes that exist even if they are empty, in order; others follow.
         check: refuses a call before anything runs.
-        finish: makes the result from the output and what `lift` returned beside it.
+        finish: makes the result from the output and the other results of `lift`.
         options: the names of the two prefixes in the user's call, for errors.
         agree: the check of function `i`'s output against the arguments, if there is one.
         frame: the details of the frame that is open while the functions run; None: the lift opens the frame itself,

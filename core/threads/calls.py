@@ -52,14 +52,15 @@ def running_calls() -> tuple[tuple[object, str], ...]:
 
 
 @contextlib.contextmanager
-def calling(record: object, parts: Parts = records_in) -> Generator[str]:
+def calling(record: object, parts: Parts = records_in, name: str | None = None) -> Generator[str]:
     """Opens a `with` block in which a public method of a record runs; gives the record's name.
 
     Args:
         record: the record, or an object of another layer.
         parts: gives the records in a record, with their paths.
+        name: the record's name; by default its path from the nearest running call.
     """
-    name = _name_of(record, parts)
+    name = _name_of(record, parts) if name is None else name
     token = _calls.set((*_calls.get(), (record, name)))
     try:
         yield name
@@ -86,7 +87,7 @@ def _name_of(record: object, parts: Parts) -> str:
             inside = [path_in_owner for path_in_owner, part in parts(owner) if _is_alike(part, record)]
             inside = inside if len(inside) == 1 else []
         if inside:
-            return format_path(inside[0], name)
+            return format_path(inside[0], name) if inside[0] else name
         if root == type(owner).__qualname__:
             return format_path(path, name)
     return format_path(path, root or type(record).__qualname__)

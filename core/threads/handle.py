@@ -67,7 +67,7 @@ def thread(record: R) -> Thread[R]:
     - in `vmap`, `pmap`, `shard_map`: unmapped, one record for all examples. What changes in it must come out unmapped
       too, as statistics do that are reduced over the named axis;
     - in `cond` and `switch`: as an operand. A branch that is not taken leaves it as it is;
-    - in `map`, `while_loop`, `fori_loop`: from one step to the next, in addition to the loop's own carry;
+    - in `lax_map`, `while_loop`, `fori_loop`: from one step to the next, in addition to the loop's own carry;
     - in `custom_vjp`: closed over, without a derivative. The forward function is a method of the part, too, and returns
       `(output, residuals, successor)`;
     - in `eval_shape` and `make_jaxpr`: in, but not out. Nothing is computed, and the record stays unchanged.
@@ -170,7 +170,7 @@ class Thread(Generic[R]):
 
     def __enter__(self) -> Handle[R]:
         if self._block is not None:
-            raise SuccessorError("this thread block was opened before", fix="call thread(...) anew")
+            raise SuccessorError("this thread block was already opened", fix="call thread(...) again for a new block")
         self._block = Block(self._record)
         self._tokens = open_block(self._block)
         return Handle(self._block, ())

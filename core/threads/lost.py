@@ -235,7 +235,7 @@ def _lost(marks: Sequence[Mark], name: str) -> SuccessorError:
         f"{f'{len(places)} successors are' if several else 'a successor is'} lost: nothing that leaves {name} uses "
         + ("them" if several else "it"),
         at=places,
-        fix="return it (a loss returns it beside its value, with has_aux=True), or say weft.drop_successor(successor) "
+        fix="return it (a loss returns it next to its value, with has_aux=True), or say weft.drop_successor(successor) "
         "if that is meant",
     )
 

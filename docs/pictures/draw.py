@@ -1,13 +1,16 @@
-"""Draws the README's picture and the one of a guide anew: `python docs/pictures/draw.py`.
+"""Draws the README's picture and those of two guides anew: `python docs/pictures/draw.py`.
 
 `contract.svg` shows what weft prints for a wrong program, `numbers.svg` what the program in `docs/guides/numbers.md`
-plots.
+plots, and `plan.png` the page that the program in `docs/guides/planning.md` saves, in the browser of the tests (the
+extra `browser`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import json
+import os
 import re
 import subprocess
 import sys
@@ -15,6 +18,7 @@ import tempfile
 import textwrap
 import types
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 
@@ -25,7 +29,8 @@ from rich.syntax import Syntax
 from rich.text import Text
 
 HERE = Path(__file__).parent
-GUIDE = HERE.parent / "guides" / "numbers.md"
+GUIDES = HERE.parent / "guides"
+BROWSER = HERE.parents[1] / "tests" / "browser.py"
 
 WRONG = """
     import jax
@@ -59,16 +64,46 @@ def save(figure: Figure, name: str) -> None:
     (HERE / name).write_text("\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n")
 
 
-def draw_numbers() -> None:
-    """What the guide's last program plots; the error that its first program ends in is not for this picture."""
-    blocks = re.findall(r"^```python\n(.*?)^```$", GUIDE.read_text(), re.DOTALL | re.MULTILINE)
-    module = types.ModuleType("numbers_guide")
-    sys.modules[module.__name__] = module
+def ran(guide: str) -> dict[str, Any]:
+    """The variables of a guide's programs, which run as the file `train.py`."""
+    blocks = re.findall(r"^```python\n(.*?)^```$", (GUIDES / guide).read_text(), re.DOTALL | re.MULTILINE)
+    module = sys.modules["guide"] = types.ModuleType("guide")
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         for block in blocks:
+            # The first program about numbers ends in the error that the guide shows.
             with contextlib.suppress(FloatingPointError):
-                exec(block, vars(module))
-    save(vars(module)["figure"], "numbers.svg")
+                exec(compile(block, "train.py", "exec"), vars(module))
+    return vars(module)
+
+
+def draw_numbers() -> None:
+    """What the guide's last program plots."""
+    save(ran("numbers.md")["figure"], "numbers.svg")
+
+
+def draw_plan() -> None:
+    """The page of the guide's plan, as high as it is."""
+    with tempfile.TemporaryDirectory() as folder:
+        page = Path(folder) / "plan.html"
+        ran("planning.md")["plan"].save(page)
+        visit = {"url": page.as_uri(), "script": "document.documentElement.scrollHeight", "until": "true"}
+        height = photographed({**visit, "size": (840, 100), "picture": None})
+        photographed({**visit, "size": (840, height), "picture": str(HERE / "plan.png")})
+
+
+def photographed(visit: dict[str, Any]) -> Any:
+    """What a visit's script gives; see `tests/browser.py`."""
+    chromium = {"QT_QPA_PLATFORM": "offscreen", "QTWEBENGINE_CHROMIUM_FLAGS": "--no-sandbox --disable-gpu"}
+    environment = {**os.environ, **chromium}
+    done = subprocess.run(
+        [sys.executable, str(BROWSER)],
+        input=json.dumps([visit]),
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return json.loads(done.stdout.splitlines()[-1])[0]
 
 
 def draw_contract() -> None:
@@ -101,3 +136,4 @@ def draw_contract() -> None:
 if __name__ == "__main__":
     draw_contract()
     draw_numbers()
+    draw_plan()

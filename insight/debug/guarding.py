@@ -27,12 +27,12 @@ from weft.core.paths import format_path
 from weft.core.records.leaves import is_array, iter_leaves
 from weft.core.records.module import watch_methods, watching_methods
 from weft.core.records.partition import Structure
-from weft.insight.debug.calls import Replaced, around_calls, see_records
+from weft.insight.calls import Replaced, around_calls, see_calls
 from weft.insight.debug.inside import RULES
-from weft.insight.debug.interpreting import Context, Origin, Run, is_inexact, iter_equations, state_of
-from weft.insight.debug.messages import error_of, reaching
-from weft.insight.debug.places import MODULE, scopes
-from weft.insight.progress import progress_bar
+from weft.insight.debug.interpreting import Context, Origin, Run, is_inexact, state_of, state_of_sum, states_of
+from weft.insight.debug.messages import BatchAxes, error_of, reaching
+from weft.insight.equations import MODULE, is_backward, iter_equations, scopes
+from weft.insight.terminal import progress_bar
 from weft.modules.op import op_by_op
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -95,7 +95,7 @@ def nonfinite(function: Any = None, /, *, keep_donated: bool = False) -> Any:
       at: ...: x / x.sum()...
     """
     if function is None:
-        return _guarding(Session(keep_donated, WAITING))
+        return _checking(Session(keep_donated, WAITING))
     from weft.transforms import jit
     from weft.transforms.compilation import JitFunction
 
@@ -103,16 +103,18 @@ def nonfinite(function: Any = None, /, *, keep_donated: bool = False) -> Any:
     session = Session(keep_donated, 0)
 
     @functools.wraps(function)
-    def guarded(*args: Any, **kwargs: Any) -> Any:
-        with _guarding(session):
-            return compiled(*args, **kwargs)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        call = compiled._with_statics(args, kwargs) if compiled._has_statics else (args, kwargs)
+        # Not by `_checking`, because to set and reset its context variable and its watcher costs a call 8 us.
+        return compiled._interpreted(*call, guard=session.guard)
 
-    return guarded
+    return checked
 
 
 @contextlib.contextmanager
-def _guarding(session: Session) -> Generator[None]:
-    with watching_methods(see_records, guards, session.guard):
+def _checking(session: Session) -> Generator[None]:
+    with watching_methods(see_calls, guards, session.guard):
         yield
         session.finish()
 
@@ -148,11 +150,10 @@ class Session:
 
     def run(self, guarded: Guarded, extra: Any, *groups: Any) -> Any:
         """Runs a call, and checks the calls that have finished or waited long enough."""
-        donates = guarded.donates and self.keep_donated
         # A donated buffer is deleted by the call, and the second run needs the values.
-        kept = jax.tree.map(jnp.copy, groups) if donates else groups
+        copies = jax.tree.map(jnp.copy, groups) if guarded.donates and self.keep_donated else groups
         out, updates, (outcome, states), *more = guarded.lifted(extra, *groups)
-        self.calls.append((guarded, states, (extra, *kept), outcome))
+        self.calls.append((guarded, states, (extra, *copies), outcome))
         # A call that has finished is checked at once, because that costs no waiting and frees its arguments.
         while self.calls and (len(self.calls) > self.waiting or self.calls[0][1].is_ready()):
             self.look()
@@ -161,11 +162,11 @@ class Session:
     def look(self) -> None:
         """Checks the oldest call that waits."""
         guarded, states, arguments, outcome = self.calls.popleft()
-        found = np.asarray(states)
-        # By its bytes: `found.any()` costs a small step a hundredth.
-        if found.tobytes().strip(b"\0") and (wrong := np.flatnonzero(found > guarded.let_pass(len(found)))).size:
+        states = np.asarray(states)
+        # First by its bytes: to compare arrays costs a small step a hundredth.
+        if states.tobytes().strip(b"\0") and (states > guarded.let_pass).any():
             try:
-                guarded.explain(wrong, found, arguments, outcome)
+                guarded.explain(states, arguments, outcome)
             except NonFiniteError:
                 # Later calls took the bad outputs of this call as arguments: they have nothing new to tell.
                 self.calls.clear()
@@ -177,10 +178,10 @@ class Session:
             self.look()
 
 
-def _check(body: Any, *args: Any) -> Any:
+def _check(state: Callable[[jax.Array], jax.Array], body: Any, *args: Any) -> Any:
     """Runs a body, and returns its results together with the states of its inexact outputs."""
     out, updates, outcome = body(*args)
-    states = [state_of(leaf) for leaf in jax.tree.leaves((out, updates)) if is_inexact(leaf)]
+    states = [state(leaf) for leaf in jax.tree.leaves((out, updates)) if is_inexact(leaf)]
     return out, updates, (outcome, jnp.stack(states) if states else jnp.zeros(0, jnp.uint8))
 
 
@@ -188,32 +189,77 @@ class Guarded:
     """The compiled program of a plan with states as one more output, and the states that are known to be intended."""
 
     def __init__(self, interpreted: Interpreted[Any], plan: Plan):
-        lift = interpreted.lift_of(plan.crossing)
         self.boundary, self.crossing = interpreted.boundary, plan.crossing
         self.donates = plan.donation is not None
-        bodies: Any = tuple(Replaced(body, _check) for body in lift.bodies)
-        self.lifted: Any = interpreted.rule.lift(replace(lift, bodies=bodies, traces=Traces()))
-        self._let_pass: np.ndarray | None = None
+        self._rule = interpreted.rule
+        self._lift: Any = replace(interpreted.lift_of(plan.crossing), traces=Traces())
+        # The program without states, for the second run.
+        self._plain: Any = self._rule.lift(self._lift)
+        # For each inexact output the largest state that raises no alarm.
+        self.let_pass: Any = 0
+        # The sum of finite values may overflow. If the arguments are gone, nothing can tell that from a fault.
+        self._check_by(state_of if self.donates else state_of_sum)
 
-    def let_pass(self, count: int) -> np.ndarray:
-        """Returns for each inexact output the largest state that raises no alarm."""
-        if self._let_pass is None:
-            self._let_pass = np.zeros(count, np.uint8)
-        return self._let_pass
+    def _check_by(self, state: Callable[[jax.Array], jax.Array]) -> None:
+        """Makes the program whose additional output has `state` of each inexact output."""
+        check = functools.partial(_check, state)
+        bodies: Any = tuple(Replaced(body, check) for body in self._lift.bodies)
+        self.is_exact = state is state_of
+        self.lifted: Any = self._rule.lift(replace(self._lift, bodies=bodies))
 
-    def explain(self, wrong: Any, states: Any, arguments: Any, outcome: Any) -> None:
+    def explain(self, states: np.ndarray, arguments: Any, outcome: Any) -> None:
         """Runs the call again, one equation at a time, to find where a bad output began.
 
         Raises:
-            NonFiniteError: unless all bad values were marked by `expected`.
+            NonFiniteError: unless all bad values were marked by `expected`, or sums of finite values overflowed.
         """
+        wrong: list[int] = np.flatnonzero(states > self.let_pass).tolist()
         if any(isinstance(x, jax.Array) and x.is_deleted() for x in jax.tree.leaves(arguments)):
             raise NonFiniteError(
                 f"an output is not finite: {reaching(self._paths(wrong, arguments, outcome))}",
-                fix="its arguments were donated, and are gone: weft.debug.nonfinite(..., keep_donated=True) copies "
-                "them before each call, and says where it began",
+                fix="the call cannot run again to find where the value began, because its arguments were donated: "
+                "weft.debug.nonfinite(..., keep_donated=True) copies them before each call",
             )
-        axes: dict[Any, list[tuple[int, int]]] = {}
+        run, values, axes = self._run_again(arguments)
+        outputs = [i for i, var in enumerate(run.jaxpr.outvars) if is_inexact(var.aval)]
+        if not self.is_exact and not any(states_of([run.outs[outputs[i]] for i in wrong])):
+            # Finite values whose sum overflows, such as masks of `jnp.finfo`'s minimum, come again at each call.
+            self._check_by(state_of)
+            states = np.asarray(self.lifted(*arguments)[2][1])
+            wrong = np.flatnonzero(states).tolist()
+            if not wrong:
+                return
+        origins, inputs = list[Origin](), set[int]()
+        for i in wrong:
+            more, reached = run.origins(run.jaxpr.outvars[outputs[i]])
+            origins, inputs = [*origins, *more], {*inputs, *reached}
+        paths = self._paths(wrong, arguments, outcome)
+        # An argument whose only infinities are -inf is a mask, and a NaN from it is the program's fault. Any other
+        # argument that is not finite is itself to blame, unless an equation made a bad value of its own.
+        is_blamed = not all(_is_mask(values[i]) for i in inputs) and not any(o.step.generates for o in origins)
+        if origins and not is_blamed:
+            transforms = {name for eqn in iter_equations(run.jaxpr.eqns) for name in scopes(eqn)[0]}
+            loss = next((path for path, i in zip(paths, wrong, strict=True) if outputs[i] == _loss_of(run.jaxpr)), None)
+            reached = reaching(paths, loss, _kinds_of(outcome.value))
+            raise error_of(min(origins, key=lambda origin: origin.order), axes, reached, transforms)
+        if inputs:
+            raise NonFiniteError(
+                f"an argument is not finite before the call, and reaches {reaching(paths)}",
+                at=[run.names(i) for i in sorted(inputs)],
+                fix="find the call that made it, which weft.debug.nonfinite can check as well; if it is intended, let "
+                "that call return weft.debug.expected(value)",
+            )
+        if self._literal(run, [outputs[i] for i in wrong]):
+            raise NonFiniteError(
+                f"an infinity or NaN that is written into the program reaches an output: {reaching(paths)}",
+                fix="if it is intended, return weft.debug.expected(value)",
+            )
+        # All bad values were intended: the next call with the same states raises no alarm and no second run.
+        self.let_pass = np.maximum(self.let_pass, states)
+
+    def _run_again(self, arguments: Any) -> tuple[Run, list[Any], BatchAxes]:
+        """Returns the second run, the values that it began with, and the batch axes of its variables."""
+        axes: BatchAxes = {}
         with (
             around_calls(_name_module, "nonfinite"),
             # An op of weft's has a trace of its own, and inlining gives all its equations the line of the call.
@@ -221,47 +267,16 @@ class Guarded:
             _tracers.traced_to_explain(lambda var, size, axis: axes.setdefault(var, []).append((size, axis))),
         ):
             # A cached trace would not call the hook above, which learns which axes are batch axes.
-            self.lifted.clear_cache()
-            closed = self.lifted.trace(*arguments).jaxpr
+            self._plain.clear_cache()
+            closed = self._plain.trace(*arguments).jaxpr
         # Jaxprs take arrays only, and arguments may hold Python numbers.
         values = [x if is_array(x) else jnp.asarray(x) for x in jax.tree.leaves(arguments)]
         # The jaxpr takes leaves grouped by lane, not in the order of the arguments' tree.
         order = [i for lane in self.crossing.group(list(range(len(self.crossing.rides)))) for i in lane]
         names = [format_path(self.crossing.structure.path_of(i)) for i in order]
         with progress_bar("looking for what is not finite", len(closed.jaxpr.eqns)) as advance:
-            run = Run(closed, values, Context(rules=RULES, advance=advance), expected_p, names.__getitem__)
-        outputs = [i for i, var in enumerate(closed.jaxpr.outvars[:-1]) if is_inexact(var.aval)]
-        found = [run.origins(run.jaxpr.outvars[outputs[i]]) for i in wrong]
-        origins = [origin for several, _ in found for origin in several]
-        paths = self._paths(wrong, arguments, outcome)
-        inputs = sorted({i for _, several in found for i in several})
-        # An argument whose only infinities are -inf is a mask, and a NaN from it is the program's fault. Any other
-        # argument that is not finite is itself to blame, unless an equation made a bad value of its own.
-        is_blamed = not all(_is_mask(values[i]) for i in inputs) and not any(
-            o.step.generates for o in origins if o.step
-        )
-        if origins and not is_blamed:
-            first: Origin = min(origins, key=lambda origin: origin.order)
-            transforms = {name for eqn in iter_equations(closed.jaxpr.eqns) for name in scopes(eqn)[0]}
-            loss = next((path for path, i in zip(paths, wrong, strict=True) if outputs[i] == _loss_of(closed)), None)
-            raise error_of(first, axes, reaching(paths, loss, _kinds_of(outcome.value)), transforms)
-        if inputs:
-            self._came_in([names[i] for i in inputs], paths)
-        if self._literal(run, [outputs[i] for i in wrong]):
-            raise NonFiniteError(
-                f"an infinity or NaN that is written into the program reaches an output: {reaching(paths)}",
-                fix="if it is meant, return weft.debug.expected(value)",
-            )
-        # All bad values were intended: the next call with the same states raises no alarm and no second run.
-        self.let_pass(len(states))[list(wrong)] = states[list(wrong)]
-
-    def _came_in(self, names: Sequence[str], paths: Sequence[str]) -> None:
-        raise NonFiniteError(
-            f"an argument is not finite before the call, and reaches {reaching(paths)}",
-            at=names,
-            fix="look where it was made, under weft.debug.nonfinite too; what is meant to be so is returned as "
-            "weft.debug.expected(value)",
-        )
+            context = Context(rules=RULES, advance=advance)
+            return Run(closed, values, context, expected_p, names.__getitem__), values, axes
 
     def _literal(self, run: Run, outputs: Sequence[int]) -> bool:
         """Whether a bad output came from a constant of the program without passing through `expected`."""
@@ -288,7 +303,9 @@ class Guarded:
         the shape of each leaf is the leaf's number.
         """
         with insight_context("nonfinite"):
-            out, updates, *_ = self.lifted.eval_shape(*_abstract(arguments))
+            out, updates, *_ = self._plain.eval_shape(
+                *jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jax.typeof(x).dtype), arguments)
+            )
         leaves, definition = trees.flatten((out, updates))
         numbers = [i for i, leaf in enumerate(leaves) if is_inexact(leaf)]
         shaped = [np.broadcast_to(np.float32(0), (i,)) for i in range(len(leaves))]
@@ -305,18 +322,19 @@ def _is_mask(value: Any) -> bool:
     return bool((np.isfinite(array) | np.isneginf(array)).all())
 
 
-def _loss_of(closed: Any) -> int | None:
-    """Which output a gradient is taken of: the scalar of differentiated equations, unless there are several."""
-    if not any("transpose" in scopes(eqn)[0] for eqn in iter_equations(closed.jaxpr.eqns)):
+def _loss_of(jaxpr: Any) -> int | None:
+    """Returns the position of the loss among the outputs: the scalar that a differentiated equation computes. Returns
+    None if there are several, such as metrics."""
+    if not any(is_backward(eqn) for eqn in iter_equations(jaxpr.eqns)):
         return None
     forward = {
         var
-        for eqn in closed.jaxpr.eqns
+        for eqn in jaxpr.eqns
         if "jvp" in (names := scopes(eqn)[0]) and "transpose" not in names
         for var in eqn.outvars
         if is_inexact(var.aval) and not var.aval.shape
     }
-    scalars = [i for i, var in enumerate(closed.jaxpr.outvars[:-1]) if not _jax.is_literal(var) and var in forward]
+    scalars = [i for i, var in enumerate(jaxpr.outvars) if not _jax.is_literal(var) and var in forward]
     return scalars[0] if len(scalars) == 1 else None
 
 
@@ -331,15 +349,11 @@ def _kinds_of(outcome: Any) -> dict[str, str]:
     return {format_path(leaf.path): leaf.kind.__name__ for leaf in iter_leaves(tree, ("output",)) if leaf.owners}
 
 
-def _abstract(arguments: Any) -> Any:
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jax.typeof(x).dtype), arguments)
-
-
 # Guarded programs by plan. The keys are weak, so a guarded program is freed together with its plan.
 _guarded: weakref.WeakKeyDictionary[Plan, Guarded] = weakref.WeakKeyDictionary()
 
 
 def guard_process() -> None:
     """Checks each call of the process, in every thread: the effect of `WEFT_DEBUG_NONFINITE`."""
-    watch_methods(see_records, 1)
+    watch_methods(see_calls, 1)
     guards_of_process.append(Session(False, 0).guard)

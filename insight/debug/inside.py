@@ -6,9 +6,9 @@ output: the function returns the origins inside, and the inputs of the equation 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from itertools import pairwise
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -18,15 +18,16 @@ from jax.sharding import PartitionSpec
 from weft.core.edge import _jax, equations
 from weft.insight.debug.interpreting import Origin, Run, Step, states_of
 
-Found = tuple[list[Origin], list[int]]
+# The origins inside of an equation, and the positions of the equation's inputs by which a bad value came in.
+Sources = tuple[list[Origin], list[int]]
 
 
 def _inline(run: Run, step: Step, jaxpr: Any, values: Sequence[Any], first: int, *frames: str) -> list[Any]:
-    """Runs a jaxpr in the place of its equation, whose inputs it takes from the given one on."""
+    """Runs a jaxpr in place of its equation: the jaxpr takes the equation's inputs from position `first` on."""
     context = run.context.inside(step, *frames)
     inner = Run(jaxpr, values, context, run.expected, lambda i: run.name_of(step.eqn.invars[first + i]))
 
-    def descend(which: int) -> Found:
+    def descend(which: int) -> Sources:
         origins, inputs = inner.origins(inner.jaxpr.outvars[which])
         return origins, [first + i for i in inputs]
 
@@ -50,16 +51,16 @@ def _cond(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
     # Inside of a `shard_map` the index has an axis of devices, and each device takes a branch of its own.
     outs = run.bind(step.eqn, values)
 
-    def descend(which: int) -> Found:
+    def descend(which: int) -> Sources:
         bad = ~np.isfinite(np.asarray(outs[which])).reshape(len(indices), -1).all(1)
-        taken = int(indices[bad][0])
+        branch = int(indices[bad][0])
         # The interpreted branch runs on all devices. Devices that took another branch run it on ones instead of their
         # own operands, for which the branch may divide by zero: it was not written for them.
         operands = [
-            jnp.where(jnp.reshape(indices == taken, (-1,) + (1,) * (jnp.ndim(x) - 1)), x, jnp.ones_like(x))
+            jnp.where(jnp.reshape(indices == branch, (-1,) + (1,) * (jnp.ndim(x) - 1)), x, jnp.ones_like(x))
             for x in values[1:]
         ]
-        _inline(run, step, branches[taken], operands, 1, f"cond(branch {taken})")
+        _inline(run, step, branches[branch], operands, 1, f"cond(branch {branch})")
         inline, step.descend = step.descend, descend
         return inline(which) if inline is not None else ([], [])
 
@@ -67,108 +68,88 @@ def _cond(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
     return outs
 
 
+@dataclass(eq=False)
 class Loop:
     """A loop with a bad output, run iteration by iteration.
 
-    Args:
+    Attributes:
         run: the run of the jaxpr around the loop.
         step: the step of the loop's equation.
         name: the loop's name for users: `scan` or `while_loop`.
         body: the body's jaxpr, which takes `(*consts, *carry, *slices)`.
-        consts: the positions of the body's constants among the equation's inputs, and their values.
-        carry: the same for the initial carry.
-        scanned: the same for the arrays that are scanned over.
-        turns: for each iteration the index of its slices; None if a condition ends the loop.
-        goes_on: takes the carry, and returns whether there is another iteration.
+        first: the position of the first constant of the body among the equation's inputs; all others follow.
+        consts, carry: the values of the body's constants, and of the initial carry.
+        slices: returns the slices that an iteration takes.
+        goes_on: takes the number of an iteration and the carry before it, and returns whether it runs.
+        flags: for each iteration the states of its outputs, once all have run.
     """
 
-    def __init__(
-        self,
-        run: Run,
-        step: Step,
-        name: str,
-        body: Any,
-        consts: tuple[list[int], list[Any]],
-        carry: tuple[list[int], list[Any]],
-        scanned: tuple[list[int], list[Any]] = ([], []),
-        turns: Sequence[int] | None = None,
-        goes_on: Callable[[list[Any]], bool] | None = None,
-    ):
-        self.run, self.step, self.name, self.body = run, step, name, body
-        self.positions = [*consts[0], *carry[0], *scanned[0]]
-        self.consts, self.carry, self.scanned = consts[1], carry[1], scanned[1]
-        self.turns, self.goes_on = turns, goes_on
-        self._flags: list[list[int]] | None = None
-        self._runs: dict[int, Run] = {}
-        # One iteration is compiled, not the whole loop: each iteration's outputs are needed, and a compiled loop
-        # returns its last carry alone.
-        call, num = run.context.call, len(self.carry)
+    run: Run
+    step: Step
+    name: str
+    body: Any
+    first: int
+    consts: Sequence[Any]
+    carry: Sequence[Any]
+    slices: Callable[[int], list[Any]]
+    goes_on: Callable[[int, Sequence[Any]], bool]
+    flags: list[list[int]] = field(default_factory=list[list[int]])
+    runs: dict[int, Run] = field(default_factory=dict[int, Run])
+
+    @functools.cached_property
+    def turn(self) -> Callable[..., Sequence[Any]]:
+        """One iteration, compiled, and not the loop: each iteration's outputs are needed, and a compiled loop returns
+        its last carry alone."""
+        call, body = self.run.context.call, self.body
 
         @jax.jit
-        def turn(consts: list[Any], carry: list[Any], slices: list[Any]) -> Any:
-            return call(
-                lambda *all: tuple(_jax.run(body, all)), [*consts, *carry, *slices], [False] * len(body.in_avals)
-            )
+        def turn(*values: Any) -> Any:
+            return call(lambda *values: tuple(_jax.run(body, values)), values)
 
-        self._turn, self._num = turn, num
-
-    def _slices(self, i: int) -> list[Any]:
-        if self.turns is None:
-            return []
-        # In a `shard_map` all values are stacked by device, so the scanned axis is the second.
-        axis = self.run.context.call(lambda: jnp.zeros(()), (), ()).ndim
-        return [jax.lax.dynamic_index_in_dim(x, self.turns[i], axis, keepdims=False) for x in self.scanned]
-
-    def _goes_on(self, i: int, carry: list[Any]) -> bool:
-        if self.goes_on is not None:
-            return self.goes_on(carry)
-        return self.turns is not None and i < len(self.turns)
+        return turn
 
     def _carry_at(self, last: int | None) -> list[Any]:
         """Returns the carry before iteration `last`; with None, runs all iterations and records their states."""
-        carry, i, flags = list(self.carry), 0, list[list[int]]()
-        while i != last and self._goes_on(i, carry):
-            outs = list(self._turn(self.consts, carry, self._slices(i)))
-            carry, i = outs[: self._num], i + 1
+        carry, i = list(self.carry), 0
+        while i != last and self.goes_on(i, carry):
+            outs = list(self.turn(*self.consts, *carry, *self.slices(i)))
+            carry, i = outs[: len(carry)], i + 1
             if last is None:
-                flags.append(states_of(outs))
-        if last is None:
-            self._flags = flags
+                self.flags.append(states_of(outs))
         return carry
 
     def _run_at(self, i: int) -> Run:
         # Interpreting an iteration costs as much as many compiled ones, so only iterations on the path are, and once
         # each.
-        if i not in self._runs:
-            values = [*self.consts, *self._carry_at(i), *self._slices(i)]
-            frame = f"{self.name}(iteration {i} of {len(self._flags or ())})"
-            context = self.run.context.inside(self.step, frame)
+        if i not in self.runs:
+            values = [*self.consts, *self._carry_at(i), *self.slices(i)]
+            context = self.run.context.inside(self.step, f"{self.name}(iteration {i} of {len(self.flags)})")
             context = replace(context, order=(*context.order, i))
-            self._runs[i] = Run(self.body, values, context, self.run.expected, self._name_of)
-        return self._runs[i]
+            self.runs[i] = Run(self.body, values, context, self.run.expected, self._name_of)
+        return self.runs[i]
 
     def _name_of(self, i: int) -> str:
-        name = self.run.name_of(self.step.eqn.invars[self.positions[i]])
-        return f"the carry that began as {name}" if 0 <= i - len(self.consts) < self._num else name
+        name = self.run.name_of(self.step.eqn.invars[self.first + i])
+        return f"the carry that began as {name}" if 0 <= i - len(self.consts) < len(self.carry) else name
 
-    def descend(self, which: int) -> Found:
+    def descend(self, which: int) -> Sources:
         """Follows a bad output back through the iterations."""
-        if self._flags is None:
+        if not self.flags:
             self._carry_at(None)
-        flags = self._flags or []
+        flags, num_carry = self.flags, len(self.carry)
         if not flags:
-            return [], [self.positions[len(self.consts) + which]]
+            return [], [self.first + len(self.consts) + which]
         # A carry is an output of the last iteration only. A stacked output may be bad from an earlier iteration on, and
         # the first one is the origin.
         start = len(flags) - 1
-        if which >= self._num:
+        if which >= num_carry:
             start = next((i for i, states in enumerate(flags) if states[which]), start)
         origins, reached, seen = list[Origin](), list[int](), set[tuple[int, int]]()
         pending = [(start, which)]
         while pending:
             i, output = pending.pop()
             # Skips the iterations that only passed a bad carry on, down to the first one whose carry is bad.
-            while output < self._num and i and flags[i - 1][output]:
+            while output < num_carry and i and flags[i - 1][output]:
                 i -= 1
             # Two carries may feed each other, and would be followed in circles.
             if (i, output) in seen:
@@ -179,22 +160,29 @@ class Loop:
             origins += more
             for position in inputs:
                 carried = position - len(self.consts)
-                if 0 <= carried < self._num and i:
+                if 0 <= carried < num_carry and i:
                     pending.append((i - 1, carried))
                 else:
-                    reached.append(self.positions[position])
+                    reached.append(self.first + position)
         return origins, reached
 
 
 def _scan(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
     params, outs = step.eqn.params, run.bind(step.eqn, values)
     num_consts, num_carry = equations.scan_counts(params)
-    ends = [0, num_consts, num_consts + num_carry, len(values)]
-    parts: list[Any] = [(list(range(a, b)), list(values[a:b])) for a, b in pairwise(ends)]
+    consts, carry, scanned = values[:num_consts], values[num_consts:][:num_carry], values[num_consts + num_carry :]
     # A reversed scan takes its slices from the end, and errors count iterations in the order in which they run.
-    turns = range(params["length"])
-    loop = Loop(run, step, "scan", params["jaxpr"], *parts, turns=turns[::-1] if params["reverse"] else turns)
-    step.descend = loop.descend
+    turns = range(params["length"])[:: -1 if params["reverse"] else 1]
+
+    def slices(i: int) -> list[Any]:
+        # In a `shard_map` all values are stacked by device, so the scanned axis is the second.
+        axis = np.ndim(run.context.lift(0))
+        return [jax.lax.dynamic_index_in_dim(x, turns[i], axis, keepdims=False) for x in scanned]
+
+    def goes_on(i: int, carry: Sequence[Any]) -> bool:
+        return i < len(turns)
+
+    step.descend = Loop(run, step, "scan", params["jaxpr"], 0, consts, carry, slices, goes_on).descend
     return outs
 
 
@@ -216,14 +204,15 @@ def _while(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
     # lowers the loop, so the interpreted body has to select, too.
     if is_batched := bool(cond.out_avals[0].shape):
         body = _jax.make_jaxpr(turn)(*(jax.typeof(x) for x in values))
-    ends = [0 if is_batched else num_cond, num, len(values)]
-    parts: list[Any] = [(list(range(a, b)), list(values[a:b])) for a, b in pairwise(ends)]
+    first = 0 if is_batched else num_cond
     condition, call = jax.jit(lambda *all: _jax.run(cond, all)[0]), run.context.call
 
-    def goes_on(carry: list[Any]) -> bool:
-        return bool(np.any(call(condition, [*values[:num_cond], *carry], [False] * (num_cond + len(carry)))))
+    def goes_on(i: int, carry: Sequence[Any]) -> bool:
+        return bool(np.any(call(condition, [*values[:num_cond], *carry])))
 
-    step.descend = Loop(run, step, "while_loop", body, *parts, goes_on=goes_on).descend
+    step.descend = Loop(
+        run, step, "while_loop", body, first, values[first:num], values[num:], lambda i: [], goes_on
+    ).descend
     return outs
 
 
@@ -242,25 +231,25 @@ def _shard_map(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
     def mapped(function: Callable[..., Any], specs: Any) -> Callable[..., Any]:
         return jax.jit(jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=stacked))
 
-    def call(function: Callable[..., Any], values: Sequence[Any], literal: Sequence[bool]) -> Any:
-        arrays = [x for x, written in zip(values, literal, strict=True) if not written]
-
-        def local(*arrays: Any) -> Any:
-            rest = iter(arrays)
-            own = [x if written else next(rest)[0] for x, written in zip(values, literal, strict=True)]
-            return jax.tree.map(lambda x: _of_each(x, axes), function(*own))
+    def call(function: Callable[..., Any], values: Sequence[Any]) -> Any:
+        def local(*values: Any) -> Any:
+            return jax.tree.map(lambda x: _of_each(x, axes), function(*(x[0] for x in values)))
 
         # Collectives and shardings in the equation refer to the abstract mesh of the `shard_map`'s body.
-        with jax.sharding.use_abstract_mesh(
-            mesh if isinstance(mesh, jax.sharding.AbstractMesh) else mesh.abstract_mesh
-        ):
-            return mapped(local, (stacked,) * len(arrays))(*arrays)
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+            return mapped(local, (stacked,) * len(values))(*values)
 
-    def descend(which: int) -> Found:
+    def lift(constant: Any) -> Any:
+        if isinstance(constant, jax.Array):
+            return call(lambda: constant, ())
+        # JAX would place a broadcast array of its own by the mesh of the body, which is open where this is called.
+        return np.broadcast_to(constant, (mesh.size, *np.shape(constant)))
+
+    def descend(which: int) -> Sources:
         # Interpreted only when an output is followed, and once for all outputs.
         if not known:
             lifted = mapped(lambda *xs: [_of_each(x, axes) for x in xs], params["in_specs"])(*values)
-            context = run.context.inside(step, "shard_map", call=call)
+            context = run.context.inside(step, "shard_map", call=call, lift=lift)
             known.append(Run(params["jaxpr"], lifted, context, run.expected, lambda i: run.name_of(step.eqn.invars[i])))
         inner = known[0]
         return inner.origins(inner.jaxpr.outvars[which])

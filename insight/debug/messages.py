@@ -14,7 +14,8 @@ import numpy as np
 from weft.core.edge import _jax
 from weft.core.errors import NonFiniteError
 from weft.insight.debug.interpreting import Origin, Step, is_inexact, prepares_backward
-from weft.insight.debug.places import Place, argument_names, place_of, scopes
+from weft.insight.debug.places import Place, argument_names, place_of
+from weft.insight.equations import scopes
 
 # Remedies, by the primitive (for a derivative, the primitive that was differentiated) and whether it is a derivative.
 # `jnp.where` around a bad value helps the value only: its gradient multiplies 0 by inf, which is NaN.
@@ -31,6 +32,8 @@ _HINTS = {
 }
 
 
+# By variable: the size and the position of each batch axis.
+BatchAxes = dict[Any, list[tuple[int, int]]]
 _CASTS = ("convert_element_type", "broadcast_in_dim")
 
 
@@ -70,9 +73,7 @@ def _pass(transforms: Sequence[str], place: Place, program: Container[str]) -> s
     return "outside of the gradient (an update, a metric)" if outside else "in the forward pass"
 
 
-def _example(
-    origin: Origin, transforms: Sequence[str], axes: Mapping[Any, list[tuple[int, int]]], stacked: bool
-) -> list[str]:
+def _example(origin: Origin, transforms: Sequence[str], axes: BatchAxes, stacked: bool) -> list[str]:
     """Names the example of each `vmap` around an equation, from the batch axes of its output."""
     step, shape = origin.step, origin.step.mask.shape
     frames = [f"shard {origin.index[0]} of {shape[0]}"] if stacked else []
@@ -86,7 +87,8 @@ def _example(
 
 
 def _place(step: Step, transforms: Sequence[str]) -> Place:
-    """Where the equation of a step was written, or, if JAX has compiled it apart, where it was called."""
+    """Returns the place of a step's equation. An equation in a function of JAX's that is compiled separately has no
+    line of the user's: its place is the call of that function."""
     place, outer = place_of(step.eqn, "jvp" in transforms), step.run.context.outer
     while not place.where and outer is not None:
         place, outer = replace(place_of(outer.eqn), derived=place.derived), outer.run.context.outer
@@ -109,7 +111,7 @@ def _inputs(step: Step, place: Place) -> list[str]:
 
 
 def _described(value: Any) -> str:
-    """The type of an input, and of an inexact one the least, the largest, and how many are 0."""
+    """Describes an input: its type and, if it is inexact, its range and its counts of 0, nan and inf."""
     text = jax.typeof(value).str_short(short_dtypes=True)
     if not is_inexact(value) or jnp.issubdtype(value.dtype, jnp.complexfloating) or not value.size:
         return text
@@ -120,10 +122,15 @@ def _described(value: Any) -> str:
     return text + "".join(f", {mask.sum()} of {array.size} {what}" for mask, what in masks if mask.any())
 
 
-def error_of(
-    origin: Origin, axes: Mapping[Any, list[tuple[int, int]]], reached: str, program: Container[str]
-) -> NonFiniteError:
-    """The error about a step that gave something that is not finite, in a program with these transforms."""
+def error_of(origin: Origin, axes: BatchAxes, reached: str, program: Container[str]) -> NonFiniteError:
+    """Returns the error about an origin.
+
+    Args:
+        origin: the place where a bad value began.
+        axes: the batch axes of the program's variables.
+        reached: the outputs that the value reaches, as `reaching` lists them.
+        program: the names of all transforms in the program.
+    """
     step, context = origin.step, origin.step.run.context
     transforms, modules, branches = scopes(step.eqn)
     every, path = [*context.transforms, *transforms], [*context.modules, *modules]
@@ -137,31 +144,14 @@ def error_of(
     if hint is None and "overflow" in words:
         hint = f"scale it down, or compute it in a wider dtype than {step.values[1].dtype}"
     if hint is None and step.makes_nan and step.causes:
-        hint = "infinities that are meant met here: a row that is masked as a whole has no softmax; mask its result"
+        hint = "intended infinities gave this NaN: a row that is masked as a whole has no softmax; mask its result"
     at = f"{path[-1]}, {place.where}" if path else place.where
-    return DetailedError(
+    return NonFiniteError(
         f"{words}, first seen {_pass(every, place, program)}",
         at=at,
         lines=(("inside", " > ".join(inside)), *(("inputs", line) for line in _inputs(step, place)),
                ("reaches", reached), *((("hint", hint),) if hint else ())),
     )  # fmt: skip
-
-
-class DetailedError(NonFiniteError):
-    """A `NonFiniteError` with the lines that only a second run can tell."""
-
-    # Tracebacks show the public name, which users catch.
-    __module__, __qualname__ = NonFiniteError.__module__, NonFiniteError.__qualname__
-
-    def __init__(self, what: str, *, at: str, lines: Sequence[tuple[str, str]]):
-        self.lines = tuple(lines)
-        super().__init__(what, at=at)
-
-    def _message(self) -> str:
-        return "\n".join([self.what, *(f"  at: {place}" for place in self.at), *(f"  {k}: {v}" for k, v in self.lines)])
-
-
-DetailedError.__name__ = NonFiniteError.__name__
 
 
 def reaching(paths: Sequence[str], loss: str | None = None, kinds: Mapping[str, str] = MappingProxyType({})) -> str:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import linecache
 from dataclasses import dataclass
 
 from jax.extend.core import JaxprEqn
 from weft.core.callers import owner_of, shorten
 from weft.core.edge import _jax
-from weft.core.edge._tracers import BRANCH
 
-# How the scope of a module's call begins in the names of a program.
-MODULE = "weft:"
-# JAX's name for what `remat` computes again in the backward pass: values, and no cotangents.
-RECOMPUTED = "rematted_computation"
+# The files of JAX whose frames are between a function that binds a primitive and the rule of a derivative.
+_PLUMBING = ("interpreters/ad.py", "core.py", "traceback_util.py", "partial_eval.py", "batching.py", "pjit.py")
+_PLUMBING += ("api.py", "linear_util.py", "profiler.py", "source_info_util.py")
 _TOOLS = frozenset(("machinery", "contracts", "jax", "equinox", "frozen"))
 
 
@@ -79,8 +78,8 @@ def _derived(name: str, text: str, inner: list[tuple[str, str, int, int, int]], 
     # inside of the rule's call means that the equation is new.
     is_new = bool(rules) and sum(not _is_plumbing(file) for file, *_ in inner[: rules[0]]) > 1
     # The function and its primitive may differ in name: `dot` binds `dot_general`, `**` binds `integer_pow`.
-    is_itself = name == derived or name.startswith(f"{derived}_") or name.endswith(f"_{derived}")
-    return derived if (is_new or not is_itself) and _jax.has_derivative(derived) else ""
+    is_primal = name == derived or name.startswith(f"{derived}_") or name.endswith(f"_{derived}")
+    return derived if (is_new or not is_primal) and _jax.has_derivative(derived) else ""
 
 
 def _is_derivation(file: str, function: str) -> bool:
@@ -90,20 +89,7 @@ def _is_derivation(file: str, function: str) -> bool:
 
 
 def _is_plumbing(file: str) -> bool:
-    return owner_of(file) != "jax" or file.endswith(
-        (
-            "interpreters/ad.py",
-            "core.py",
-            "traceback_util.py",
-            "partial_eval.py",
-            "batching.py",
-            "pjit.py",
-            "api.py",
-            "linear_util.py",
-            "profiler.py",
-            "source_info_util.py",
-        )
-    )
+    return owner_of(file) != "jax" or file.endswith(_PLUMBING)
 
 
 def _called(text: str) -> str:
@@ -112,15 +98,18 @@ def _called(text: str) -> str:
     >>> _called("jnp.log(x)"), _called("x / y"), _called("x[0]")
     ('log', 'div', 'subscript')
     """
-    try:
-        node = ast.parse(text.strip(), mode="eval").body
-    except SyntaxError:
-        return ""
+    node = _expression(text)
     if isinstance(node, ast.BinOp):
         return _OPERATORS.get(type(node.op).__name__, type(node.op).__name__.lower())
     if isinstance(node, ast.Call):
         return getattr(node.func, "attr", getattr(node.func, "id", "call"))
-    return type(node).__name__.lower()
+    return type(node).__name__.lower() if node else ""
+
+
+def _expression(text: str) -> ast.expr | None:
+    """Parses an expression; None if the text is only a part of one."""
+    with contextlib.suppress(SyntaxError):
+        return ast.parse(text.strip(), mode="eval").body
 
 
 _OPERATORS = {"Mult": "mul", "MatMult": "dot_general"}
@@ -132,11 +121,7 @@ def argument_names(text: str, count: int) -> list[str]:
     >>> argument_names("jnp.log(p)", 1), argument_names("x / (y + 1)", 2), argument_names("f(", 1)
     (['p'], ['x', 'y + 1'], [])
     """
-    try:
-        node = ast.parse(text.strip(), mode="eval").body
-    except SyntaxError:
-        node = None
-    operands: list[ast.expr] = []
+    node, operands = _expression(text), list[ast.expr]()
     if isinstance(node, ast.Call):
         operands = list(node.args)
         # In a method call such as `x.sum(0)` the object is an operand.
@@ -146,17 +131,7 @@ def argument_names(text: str, count: int) -> list[str]:
         operands = [node.left, node.right]
     elif isinstance(node, ast.UnaryOp):
         operands = [node.operand]
-    # A number is written into an equation: an input in its place is another one, such as the exponent less 1.
+    # A number is a literal of the equation. If the equation has an input in its place, that is another value: the
+    # derivative of `x ** y` has the exponent less 1.
     names = [ast.unparse(operand) for operand in operands if not isinstance(operand, ast.Constant)]
     return names if len(names) == count else []
-
-
-def scopes(eqn: JaxprEqn) -> tuple[list[str], list[str], list[str]]:
-    """Returns the scopes in which an equation was traced, outermost first: transforms, modules, branches."""
-    parts = _jax.scopes_of(eqn)
-    names = [name for is_transform, name in parts if not is_transform]
-    return (
-        [name for is_transform, name in parts if is_transform or name == RECOMPUTED],
-        [name.removeprefix(MODULE) for name in names if name.startswith(MODULE)],
-        [f"cond(branch {name.removeprefix(BRANCH)})" for name in names if name.startswith(BRANCH)],
-    )

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from weft.core.errors import MissingExtraError, StructureError
 from weft.insight.debug.watching import COLUMNS, Row
+from weft.insight.terminal import columns
 
 
 def _lines(rows: Iterable[Row]) -> list[tuple[str, str, np.ndarray, float]]:
@@ -35,8 +36,7 @@ def table(rows: Iterable[Row]) -> str:
     cells = [["kind", "path", *COLUMNS, "by weight"]]
     for kind, path, values, ratio in _lines(rows):
         cells.append([kind, path, *(f"{x:.3g}" for x in values), "" if math.isnan(ratio) else f"{ratio:.3g}"])
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in cells)
+    return "\n".join(columns(cells))
 
 
 def plot(history: Sequence[Iterable[Row]], *, kind: str = "activation", column: str = "rms") -> Any:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, cast
@@ -27,7 +26,7 @@ from weft.core.records.leaves import iter_leaves
 from weft.core.records.module import Module, static
 from weft.core.sowing.capturing import capture
 from weft.core.sowing.tags import Sown, bind_tag, capturing, take_arrays
-from weft.insight.debug.calls import Replaced, around_calls
+from weft.insight.calls import Replaced, around_calls, is_object, nnx_if_loaded
 from weft.insight.debug.interpreting import is_inexact
 from weft.transforms import jit
 from weft.transforms.autodiff import GRAD
@@ -92,7 +91,7 @@ def watch(step: Callable[..., Any], filter: Any = ..., *, every: int = 100) -> C
     if every < 1:
         raise StructureError(f"every={every} is not a number of calls", fix="give 1 to watch each call")
     compiled = step if isinstance(step, JitFunction) else jit(step)
-    watching, number = _Watching(compiled, filter), itertools.count()
+    watching, number = _watched(compiled, filter), itertools.count()
 
     @functools.wraps(step)
     def called(*args: Any, **kwargs: Any) -> Any:
@@ -101,40 +100,37 @@ def watch(step: Callable[..., Any], filter: Any = ..., *, every: int = 100) -> C
     return called
 
 
-class _Watching(JitFunction[..., Any]):
-    """The compiled function for watched calls, with the `jit` options of the step."""
+def _watched(compiled: JitFunction[..., Any], filter: Any) -> JitFunction[..., Any]:
+    """Returns the compiled function for watched calls, with the `jit` options of the step."""
+    # JAX keeps what it traces for this program apart: what is sown in it depends on the filter.
+    function: Any = compiled._interpreted.user_functions[0]
+    purpose = f"watch {next(_numbers)}"
 
-    def __init__(self, compiled: JitFunction[..., Any], filter: Any):
-        # JAX keeps what it traces for this program apart: what is sown in it depends on the filter.
-        function, purpose = compiled._interpreted.user_functions[0], f"watch {next(_numbers)}"
+    @functools.wraps(function)
+    def observed(*args: Any, **kwargs: Any) -> Any:
+        model = args[0] if args else None
+        if not isinstance(model, Module) and not is_object(model):
+            raise StructureError("watch needs a record or an NNX object as the step's first argument")
+        before = dict(_picked(model, filter))
+        if not before:
+            raise FilterError("the filter of watch picks no leaf of the model", at=repr(filter), fix="widen it")
+        gradients = dict[int, jax.Array]()
+        token = guards.set(functools.partial(_watch_gradient, before, gradients))
+        try:
+            with around_calls(functools.partial(_watch_call, type(model).__qualname__, before), purpose):
+                out = function(*args, **kwargs)
+        finally:
+            guards.reset(token)
+        after = dict(_picked(_after(model, out, gradients), filter))
+        for path, value in before.items():
+            _sow("parameter", path, value)
+            # A leaf that is returned as it came in was not updated; a row of zeros would suggest a dead parameter.
+            if path in after and after[path] is not value:
+                change = after[path] - value
+                _sow("update", path, change, _statistics(change)[1] / _statistics(value)[1])
+        return out
 
-        @functools.wraps(cast(Any, function))
-        def observed(*args: Any, **kwargs: Any) -> Any:
-            model = args[0] if args else None
-            if not isinstance(model, Module) and not _is_object(model):
-                raise StructureError("watch needs a record or an NNX object as the step's first argument")
-            before = dict(_picked(model, filter))
-            if not before:
-                raise FilterError("the filter of watch picks no leaf of the model", at=repr(filter), fix="widen it")
-            gradients = dict[int, jax.Array]()
-            token = guards.set(functools.partial(_watch_gradient, before, gradients))
-            try:
-                with around_calls(functools.partial(_watch_call, type(model).__qualname__, before), purpose):
-                    out = cast(Any, function)(*args, **kwargs)
-            finally:
-                guards.reset(token)
-            after = dict(_picked(_after(model, out, gradients), filter))
-            for path, value in before.items():
-                _sow("parameter", path, value)
-                # A leaf that is returned as it came in was not updated; a row of zeros would suggest a dead parameter.
-                if path in after and after[path] is not value:
-                    change = after[path] - value
-                    _sow("update", path, change, _statistics(change)[1] / _statistics(value)[1])
-            return out
-
-        super().__init__(observed, compiled._options, compiled._interpreted.boundary)
-        self._interpreted = Interpreted(WATCH, self._interpreted.boundary, (observed,), self._options)
-        self._call = self._interpreted.__call__
+    return JitFunction(observed, compiled._options, compiled._interpreted.boundary, WATCH)
 
 
 def _capture(body: Any, *args: Any) -> Any:
@@ -144,14 +140,14 @@ def _capture(body: Any, *args: Any) -> Any:
     return out, updates, (outcome, tuple(sorted(rows, key=lambda row: KINDS.index(row.kind))))
 
 
-def _apart(lifted: Any, *args: Any) -> Any:
+def _with_rows(lifted: Any, *args: Any) -> Any:
     out, updates, (outcome, rows) = lifted(*args)
     return out, updates, outcome, rows
 
 
 def _lift(lift: Lift[Any]) -> Any:
     bodies: Any = tuple(Replaced(body, _capture) for body in lift.bodies)
-    return Replaced(JIT.lift(replace(lift, bodies=bodies)), _apart)
+    return Replaced(JIT.lift(replace(lift, bodies=bodies)), _with_rows)
 
 
 # `jit` for a function that sows statistics; its calls return `(output, rows)`. The quick path of `jit` returns the
@@ -199,7 +195,7 @@ def _watch_gradient(
             # `grad(loss)(model.head)` differentiates a part of the model, whose paths are the ends of the model's
             # paths.
             full = path if path in picked else next((leaf for leaf in picked if leaf.endswith(f".{path}")), None)
-            # A gradient is a record of the model's type, too. Without this set, `_after` would take it for the updated
+            # A gradient is a record of the model's type, too. Without these ids, `_after` would take it for the updated
             # model. The dict keeps the arrays alive, so that their ids stay theirs.
             gradients[id(value)] = value
             if full is not None and is_inexact(value):
@@ -209,16 +205,10 @@ def _watch_gradient(
     return replace(plan, lifted=lifted)
 
 
-def _is_object(model: Any) -> bool:
-    # A program with objects has imported weft.nnx itself; other programs need not pay for the import.
-    nnx = sys.modules.get("weft.nnx")
-    return nnx is not None and isinstance(model, nnx.Pytree)
-
-
 def _picked(model: Any, filter: Any) -> Iterator[tuple[str, jax.Array]]:
     """Returns the inexact arrays of a model that a filter selects, with their paths."""
-    if _is_object(model):
-        nnx: Any = sys.modules["weft.nnx"]
+    if is_object(model):
+        nnx = nnx_if_loaded()
         leaves = [(path, variable[...]) for path, variable in nnx.to_flat_state(nnx.state(model, filter))]
     else:
         leaves = [(leaf.path, leaf.value) for leaf in iter_leaves(model) if predicate(filter)(leaf)]
@@ -227,7 +217,7 @@ def _picked(model: Any, filter: Any) -> Iterator[tuple[str, jax.Array]]:
 
 def _after(model: Any, out: Any, gradients: Mapping[int, jax.Array]) -> Any:
     """Returns the model after the step: the object itself, or the first record of its type that is no gradient."""
-    if _is_object(model):
+    if is_object(model):
         return model
     records = jax.tree.leaves(out, is_leaf=lambda x: type(x) is type(model))
     return next(

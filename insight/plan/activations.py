@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +10,7 @@ import jax
 from jax.extend.core import Jaxpr, JaxprEqn
 from weft.core.edge import _jax, equations
 from weft.core.edge._jax import ClosedJaxpr
-from weft.insight.plan.arguments import MARK
+from weft.insight.equations import RECOMPUTED, is_backward, iter_equations, scopes
 from weft.insight.plan.tracing import Program
 
 
@@ -32,16 +30,6 @@ class Activations:
     unseen: list[str]
 
 
-def path_in(names: str) -> str:
-    """Returns the path of the innermost module in a name stack; empty if no module is in it.
-
-    >>> path_in("jit(step)/transpose(jvp(weft:blocks.attn))/dot_general")
-    'blocks.attn'
-    """
-    paths = re.findall(rf"{MARK}([^/()]+)", names)
-    return paths[-1] if paths else ""
-
-
 def activations_of(program: Program) -> Activations:
     """Finds the values that forward equations compute and backward equations read."""
     unseen: set[str] = set()
@@ -55,9 +43,9 @@ def activations_of(program: Program) -> Activations:
             return _jax.evaluate(params["jaxpr"].jaxpr, params["jaxpr"].consts, values, run)
         # A loop around a derivative (gradients that are accumulated) keeps the activations of one turn at a time.
         if name == "scan":
-            whole = sum(equations.scan_counts(params))
+            unsliced = sum(equations.scan_counts(params))
             # The turn is evaluated for its equations only: its outputs are dropped, and the loop itself follows.
-            turn = [*values[:whole], *(stacked[0] for stacked in values[whole:])]
+            turn = [*values[:unsliced], *(stacked[0] for stacked in values[unsliced:])]
             _jax.evaluate(params["jaxpr"].jaxpr, params["jaxpr"].consts, turn, run)
         elif name == "while":
             _jax.evaluate(
@@ -88,16 +76,8 @@ def activations_of(program: Program) -> Activations:
     )
 
 
-def is_backward(equation: JaxprEqn) -> bool:
-    return "transpose(" in str(equation.source_info.name_stack)
-
-
-def _inside(equation: JaxprEqn) -> Iterator[Jaxpr]:
-    yield from map(equations.opened, equations.inner_jaxprs(equation.params))
-
-
 def _holds_derivative(equation: JaxprEqn) -> bool:
-    return any(is_backward(inner) or _holds_derivative(inner) for jaxpr in _inside(equation) for inner in jaxpr.eqns)
+    return any(map(is_backward, iter_equations([equation])))
 
 
 def _nearest_path(var: Any, made: dict[Any, tuple[JaxprEqn, int]]) -> str:
@@ -118,12 +98,12 @@ def _nearest_path(var: Any, made: dict[Any, tuple[JaxprEqn, int]]) -> str:
 
 def _path_of(equation: JaxprEqn, index: int) -> str:
     """Returns the path of the module that computed an output; equations inside of a loop or call are more precise."""
-    for jaxpr in _inside(equation):
+    for jaxpr in map(equations.opened, equations.inner_jaxprs(equation.params)):
         var = jaxpr.outvars[index] if index < len(jaxpr.outvars) else None
         for maker in jaxpr.eqns:
             if var in maker.outvars and (path := _path_of(maker, maker.outvars.index(var))):
                 return path
-    return path_in(str(equation.source_info.name_stack))
+    return "".join(scopes(equation)[1][-1:])
 
 
 def matrix_flops(jaxpr: Jaxpr) -> tuple[int, int]:
@@ -131,16 +111,16 @@ def matrix_flops(jaxpr: Jaxpr) -> tuple[int, int]:
     total = half = 0
     for equation in jaxpr.eqns:
         # `model` counts the operations that the mathematics needs, and remat repeats some of them.
-        if "rematted_computation" in str(equation.source_info.name_stack):
+        if RECOMPUTED in scopes(equation)[0]:
             continue
         if equation.primitive.name == "dot_general":
             (contracting, _), _ = equation.params["dimension_numbers"]
-            left: Any = equation.invars[0].aval
+            lhs: Any = equation.invars[0].aval
             out: Any = equation.outvars[0].aval
-            flops = 2 * math.prod(out.shape) * math.prod(left.shape[i] for i in contracting)
-            total, half = total + flops, half + flops * (left.dtype.itemsize <= 2)
+            flops = 2 * math.prod(out.shape) * math.prod(lhs.shape[i] for i in contracting)
+            total, half = total + flops, half + flops * (lhs.dtype.itemsize <= 2)
         turns = equation.params["length"] if equation.primitive.name == "scan" else 1
-        for inner in _inside(equation):
+        for inner in map(equations.opened, equations.inner_jaxprs(equation.params)):
             flops, of_half = matrix_flops(inner)
             total, half = total + turns * flops, half + turns * of_half
     return total, half

@@ -12,7 +12,7 @@ from weft.insight.plan.arguments import Argument
 from weft.insight.plan.collectives import collectives_of, phase_of
 from weft.insight.plan.hardware import Hardware
 from weft.insight.plan.hlo import Module, bytes_of, sizes_of
-from weft.insight.plan.mending import warnings_of
+from weft.insight.plan.plan_warnings import warnings_of
 from weft.insight.plan.report import Activation, Bytes, Plan, Seconds
 from weft.insight.plan.simulated import Compiled
 from weft.insight.plan.tracing import Program
@@ -22,7 +22,7 @@ def analysed(
     program: Program,
     activations: Activations,
     step: Compiled,
-    keeping: Compiled | None,
+    returning: Compiled | None,
     mesh: Mapping[str, int],
     device: Hardware,
 ) -> Plan:
@@ -32,12 +32,12 @@ def analysed(
         program: the traced step.
         activations: the values that the step keeps for its backward pass.
         step: the compiled step.
-        keeping: the compiled program that returns the activations.
+        returning: the compiled program that returns the activations.
         mesh: sizes by axis.
         device: the hardware to estimate times for.
     """
     module = Module(step.text)
-    by_path = _activations(keeping, activations.paths)
+    by_path = _activations(returning, activations.paths)
     sizes = _bytes(program.arguments, step, module, sum(activation.bytes for activation in by_path))
     collectives = collectives_of(module, program.arguments, mesh, device)
     total, half = matrix_flops(program.closed.jaxpr)
@@ -83,10 +83,10 @@ def _bytes(arguments: list[Argument], step: Compiled, module: Module, activation
     )
 
 
-def _activations(keeping: Compiled | None, paths: list[str]) -> list[Activation]:
+def _activations(returning: Compiled | None, paths: list[str]) -> list[Activation]:
     sums: Counter[str] = Counter()
-    if keeping is not None:
-        for path, (dtype, shape) in zip(paths, sizes_of(Module(keeping.text).output), strict=True):
+    if returning is not None:
+        for path, (dtype, shape) in zip(paths, sizes_of(Module(returning.text).output), strict=True):
             sums[path or "outside of the model"] += bytes_of(f"{dtype}[{','.join(map(str, shape))}]")
     return [Activation(path, size) for path, size in sums.most_common()]
 
@@ -106,12 +106,12 @@ def _flops(module: Module) -> dict[str, int]:
     for instruction, times in module.instructions():
         if instruction.opcode not in ("dot", "convolution"):
             continue
-        left, right = (sizes_of(operand.type)[0][1] for operand in module.operands(instruction))
-        contracted = math.prod(left[i] for i in instruction.dims("lhs_contracting_dims"))
+        lhs, rhs = (sizes_of(operand.type)[0][1] for operand in module.operands(instruction))
+        contracted = math.prod(lhs[i] for i in instruction.dims("lhs_contracting_dims"))
         if instruction.opcode == "convolution":
             labels = re.search(r"dim_labels=\w+_(\w+)->", instruction.rest)
             # Each output element of a convolution sums over the kernel, but for the axis of output features.
-            contracted = math.prod(right) // (right[labels[1].index("o")] if labels else 1)
+            contracted = math.prod(rhs) // (rhs[labels[1].index("o")] if labels else 1)
         flops = 2 * math.prod(sizes_of(instruction.type)[0][1]) * contracted
         counts[phase_of(instruction.op_name, module)] += flops * times
     return {**counts, "total": sum(counts.values())}

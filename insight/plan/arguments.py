@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from weft.core.errors import MeshError
-
-# Methods of modules run in a named scope: this mark and the module's path. XLA writes scopes into its text, where the
-# mark tells them from other scopes.
-MARK = "weft:"
 
 
 @dataclass(frozen=True)
@@ -58,13 +53,11 @@ class Inputs:
     Attributes:
         arguments: the arrays.
         rebuilt: rebuilds the step's arguments from such arrays.
-        scopes: makes a `with` block in which methods of the rebuilt modules run in named scopes with their paths.
         changed: returns the new arrays of rebuilt objects that the step has updated in place.
     """
 
     arguments: list[Argument]
     rebuilt: Callable[[Sequence[Any]], list[Any]]
-    scopes: Callable[[list[Any]], AbstractContextManager[Any]]
     changed: Callable[[list[Any]], list[Any]]
 
 
@@ -73,10 +66,9 @@ def shape_on(value: Any, mesh: Any) -> jax.ShapeDtypeStruct:
     if not hasattr(value, "dtype"):
         return jax.ShapeDtypeStruct(np.shape(value), jnp.result_type(value))
     sharding = getattr(value, "sharding", None)
-    if isinstance(sharding, NamedSharding):
-        named = [axis for entry in sharding.spec if entry for axis in (entry if isinstance(entry, tuple) else (entry,))]
-        if set(named) <= set(mesh.shape):
-            return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=NamedSharding(mesh, sharding.spec))
+    # An entry of a spec is an axis, a tuple of axes or None.
+    if isinstance(sharding, NamedSharding) and set(jax.tree.leaves(tuple(sharding.spec))) <= set(mesh.shape):
+        return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=NamedSharding(mesh, sharding.spec))
     return jax.ShapeDtypeStruct(value.shape, value.dtype)
 
 
@@ -92,8 +84,8 @@ def whole_or_divided(shape: jax.ShapeDtypeStruct, mesh: Any, axes: Any) -> jax.S
     parts = math.prod(mesh.shape[axis] for axis in over)
     if over and shape.shape and shape.shape[0] % parts:
         raise MeshError(
-            f"a batch of {shape.shape[0]} is not divided by {parts} devices of the axis {', '.join(over)}",
-            fix="give a batch that is a multiple, another mesh, or batch=None for one that is whole on every device",
+            f"a batch of {shape.shape[0]} is not divisible by the {parts} devices of the axis {', '.join(over)}",
+            fix="give a batch of a multiple of these, another mesh, or batch=None for the whole batch on every device",
         )
     spec = PartitionSpec(over) if over and shape.shape else PartitionSpec()
     return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=NamedSharding(mesh, spec))

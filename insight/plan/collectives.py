@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-from weft.insight.plan.activations import path_in
+from weft.insight.equations import MODULE, RECOMPUTED
 from weft.insight.plan.arguments import Argument
 from weft.insight.plan.hardware import Hardware
 from weft.insight.plan.hlo import Instruction, Module, bytes_of
@@ -50,9 +50,19 @@ def collectives_of(
     return sorted(collectives, key=lambda collective: (collective.asked, -collective.seconds))
 
 
+def path_in(names: str) -> str:
+    """Returns the path of the innermost module in a name stack; empty if no module is in it.
+
+    >>> path_in("jit(step)/transpose(jvp(weft:blocks.attn))/dot_general")
+    'blocks.attn'
+    """
+    paths = re.findall(rf"{MODULE}([^/()]+)", names)
+    return paths[-1] if paths else ""
+
+
 def phase_of(op_name: str, module: Module) -> str:
     """Returns the phase of an operation, from JAX's name stack: forward, backward, recomputed or update."""
-    if "rematted_computation" in op_name:
+    if RECOMPUTED in op_name:
         return "recomputed"
     if "transpose(" in op_name:
         return "backward"

@@ -60,7 +60,7 @@ def _plan(file: str, name: str, sizes: dict[str, int], options: Any, refuse: Cal
         refuse(f"{file} has no function {name!r}")
     rules = TABLES.get(options.rules, getattr(script, options.rules or "", None))
     if options.rules and rules is None:
-        refuse(f"no table of rules is called {options.rules!r}: one of {', '.join(TABLES)}, or SCRIPT's own")
+        refuse(f"no table of rules is called {options.rules!r}: name one of {', '.join(TABLES)}, or one in SCRIPT")
     made = function(mesh) if inspect.signature(function).parameters else function()
     if not isinstance(made, tuple) or not made or not callable(made[0]):
         refuse(f"{options.target} returns {type(made).__name__}, and has to return (step, *arguments)")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 _SIZES = {"pred": 1, "bf16": 2, "token": 0, "c64": 8, "c128": 16, "s4": 0.5, "u4": 0.5}
@@ -88,7 +88,6 @@ class Instruction:
         return _CALLED.findall(self.rest) + re.findall(r"%([\w.\-]+)", branches[1] if branches else "")
 
 
-@dataclass
 class Module:
     """A compiled program.
 
@@ -99,13 +98,8 @@ class Module:
         unknown_loops: how many loops have no trip count that XLA knows, and count once.
     """
 
-    text: str
-    computations: dict[str, dict[str, Instruction]] = field(default_factory=dict)
-    entry: str = ""
-    times: dict[str, int] = field(default_factory=dict)
-    unknown_loops: int = 0
-
-    def __post_init__(self) -> None:
+    def __init__(self, text: str):
+        self.text, self.computations, self.entry = text, dict[str, dict[str, Instruction]](), ""
         name = ""
         # XLA writes `/*index=5*/` into the types of long tuples, which the expressions above do not expect.
         for line in re.sub(r"/\*.*?\*/", "", self.text).splitlines():
@@ -212,8 +206,6 @@ class Module:
 
     def lines(self, instruction: Instruction) -> Iterator[tuple[str, int]]:
         """Yields the source lines of an instruction, innermost first, as far as the text has them."""
-        if direct := re.search(r'source_file="([^"]*)" source_line=(\d+)', instruction.rest):
-            yield direct[1], int(direct[2])
         written = re.search(r"stack_frame_id=(\d+)", instruction.rest)
         number, parent = (int(written[1]) if written else 0), -1
         while number and number != parent:

@@ -1,20 +1,18 @@
-"""Converts NNX objects to inputs of a step: roles by Variable types, shardings by metadata, scopes by methods.
+"""Converts NNX objects to inputs of a step: roles by Variable types, shardings by metadata.
 
 Imported only for a step that takes NNX objects, because such a program has imported `weft.nnx` already.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from typing import Any, cast
 
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
 from weft import nnx
 from weft.core.paths import format_path
-from weft.insight.plan.arguments import MARK, Argument, Inputs, shape_on, whole_or_divided
-from weft.nnx.summary.calls import recorded_nodes, watch_calls
+from weft.insight.plan.arguments import Argument, Inputs, shape_on, whole_or_divided
 
 
 def inputs_of_objects(objects: dict[int, Any], mesh: Any, rules: Any) -> Inputs:
@@ -40,19 +38,4 @@ def inputs_of_objects(objects: dict[int, Any], mesh: Any, rules: Any) -> Inputs:
     def rebuilt(arrays: Sequence[Any]) -> list[Any]:
         return nnx.merge(graphdef, jax.tree.unflatten(treedef, arrays))
 
-    return Inputs(arguments, rebuilt, _scopes, lambda objects: jax.tree.leaves(nnx.split(objects, graph=True)[1]))
-
-
-def _scopes(objects: list[Any]) -> AbstractContextManager[None]:
-    nodes = [(path[1:], node) for path, node in recorded_nodes(objects) if isinstance(node, nnx.Pytree)]
-
-    def scoped(
-        number: int, method: Callable[..., Any], name: str, node: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        path = nodes[number][0]
-        if not path or isinstance(node, nnx.Optimizer):
-            return method(node, *args, **kwargs)
-        with jax.named_scope(MARK + format_path(path)):
-            return method(node, *args, **kwargs)
-
-    return watch_calls([node for _, node in nodes], scoped)
+    return Inputs(arguments, rebuilt, lambda objects: jax.tree.leaves(nnx.split(objects, graph=True)[1]))

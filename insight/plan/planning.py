@@ -16,7 +16,7 @@ from weft.insight.plan.hardware import hardware_of
 from weft.insight.plan.report import Plan
 from weft.insight.plan.simulated import compiled
 from weft.insight.plan.tracing import Program, traced
-from weft.insight.progress import progress_bar
+from weft.insight.terminal import progress_bar
 
 FSDP = {"embed": "data", ...: None}
 TENSOR = {"mlp": "model", "heads": "model", "vocab": "model", ...: None}
@@ -52,7 +52,7 @@ class Planning:
         devices, and compiled in a process of its own that simulates them.
 
         Args:
-            step: a function of `args`, compiled or not; donation and output shardings of a compiled one hold.
+            step: a function of `args`; if it is compiled, the plan has its donation and its output shardings.
             args: models, optimizers, NNX objects, batches; arrays may be shapes (`weft.init(..., abstract=True)`).
             mesh: sizes by axis, or a mesh.
             rules: for `weft.shard`; without them the arrays' own shardings hold. For NNX, its logical axis rules.
@@ -63,7 +63,7 @@ class Planning:
 
         Raises:
             AxisError, FilterError: as `weft.shard`.
-            MeshError: if a batch is not divided by the mesh, the hardware is unknown, or XLA cannot compile the step.
+            MeshError: if the mesh does not divide a batch, the hardware is unknown, or XLA cannot compile the step.
 
         >>> import jax, weft, jax.numpy as jnp
         >>> model = weft.init(weft.MLP, 4, 8, 2, abstract=True)
@@ -95,9 +95,10 @@ class Planning:
 
         Args:
             step, args, hardware, progress: as for a plan.
-            devices: how many there are.
+            devices: the number of devices.
             tables: tables of rules by name.
-            most: how many are compiled, in the order of the least bytes of arguments a device; some seconds each.
+            most: the number of candidates to compile, each in some seconds: those with the fewest bytes of arguments
+                a device.
 
         Returns:
             Names of tables, meshes and plans, the fastest first: by the time without overlap.
@@ -124,7 +125,9 @@ class Planning:
                     if local <= device.memory:
                         candidates.append((local, len(candidates), name, shape, program))
         if not candidates:
-            raise MeshError(f"no mesh of {devices} {device.name} divides this step and holds its arguments")
+            raise MeshError(
+                f"no mesh of {devices} {device.name} divides the arguments of this step and has room for them"
+            )
         # Compiling takes seconds a candidate, tracing much less: the least memory is the cheapest good guess.
         chosen = sorted(candidates)[:most]
         with progress_bar("planning", 2 * len(chosen), progress) as stage:
@@ -153,8 +156,8 @@ def _planned(program: Program, mesh: Any, device: _Hardware, stage: Callable[[st
     lowered = [each.lowered() for each in (program, activations.program) if each is not None]
     stage(f"compiling for {mesh.size} devices")
     # One child for both programs: each start of a child imports JAX again.
-    step, *keeping = compiled(lowered, mesh.size)
-    return analysed(program, activations, step, keeping[0] if keeping else None, mesh.shape, device)
+    step, *returning = compiled(lowered, mesh.size)
+    return analysed(program, activations, step, returning[0] if returning else None, mesh.shape, device)
 
 
 plan = Planning()

@@ -1,26 +1,18 @@
-"""Converts trees of records to inputs of a step, with roles, shardings by rules, and named scopes around methods."""
+"""Converts trees of records to inputs of a step, with roles and shardings by rules."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Sequence
-from contextvars import ContextVar
+from collections.abc import Sequence
 from typing import Any, cast
 
-import jax
 import jax.numpy as jnp
 from weft.core.paths import format_path
-from weft.core.records.keys import Keys
 from weft.core.records.kinds import Param
 from weft.core.records.leaves import Leaf, iter_leaves
-from weft.core.records.module import watching_methods
 from weft.core.records.partition import with_leaves
-from weft.insight.plan.arguments import MARK, Argument, Inputs, shape_on, whole_or_divided
+from weft.insight.plan.arguments import Argument, Inputs, shape_on, whole_or_divided
 from weft.modules.learning.optimizer import Optimizer
 from weft.modules.sharding.placing import shard
-from weft.modules.summary.calls import Running, place_of
-
-_running: ContextVar[list[Running] | None] = ContextVar("weft_plan_running", default=None)
 
 
 def inputs_of_trees(trees: dict[int, Any], mesh: Any, rules: Any, batch_axes: Any, naming: dict[str, Any]) -> Inputs:
@@ -44,7 +36,7 @@ def inputs_of_trees(trees: dict[int, Any], mesh: Any, rules: Any, batch_axes: An
     def rebuilt(arrays: Sequence[Any]) -> list[Any]:
         return with_leaves(shapes, {leaf.path: array for leaf, array in zip(leaves, arrays, strict=True)})
 
-    return Inputs(arguments, rebuilt, _scopes, lambda _: [])
+    return Inputs(arguments, rebuilt, lambda _: [])
 
 
 def _role(leaf: Leaf, tree: Any) -> str:
@@ -61,24 +53,3 @@ def _role(leaf: Leaf, tree: Any) -> str:
     # A plain dict may be a batch or the parameters of a model that is no record, such as Linen's. Such parameters are
     # in nested dicts, and a batch is one dict of arrays at most.
     return "params" if isinstance(tree, dict) and is_inexact and len(leaf.path) > 2 else "batch"
-
-
-def _scopes(models: list[Any]) -> contextlib.AbstractContextManager[None]:
-    return watching_methods(_scoped, _running, [Running(model, (), "") for model in models])
-
-
-def _scoped(record: Any, method: Any, arguments: Any, proceed: Callable[[], Any]) -> Any:
-    __tracebackhide__ = True
-    running = _running.get()
-    # Keys and optimizers are no modules of the model, so their methods get no scope.
-    if running is None or isinstance(record, Keys | Optimizer):
-        return proceed()
-    path, _ = place_of(running, record)
-    if not path:
-        return proceed()
-    running.append(Running(record, path, ""))
-    try:
-        with jax.named_scope(MARK + format_path(path)):
-            return proceed()
-    finally:
-        running.pop()

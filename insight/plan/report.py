@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from weft.insight.plan.hardware import Hardware
+from weft.insight.plan.page import as_page
+from weft.insight.plan.text import as_text, comparison
 
 
 @dataclass(frozen=True)
@@ -153,24 +155,16 @@ class Plan:
         return self.bytes_per_device.peak <= self.hardware.memory
 
     def __str__(self) -> str:
-        from weft.insight.plan.text import as_text
-
         return as_text(self)
 
     def save(self, path: str | Path) -> None:
         """Writes the plan as a self-contained HTML page: `plan.save("plan.html")`."""
-        from weft.insight.plan.page import as_page
-
         Path(path).write_text(as_page(self), encoding="utf-8")
 
-    def compare(self, other: Plan) -> str:
-        """Returns a table with the figures of this plan and of another plan in columns."""
-        from weft.insight.plan.text import comparison
-
-        return comparison(self, other)
+    def compare(self, alternative: Plan) -> str:
+        """Returns a table with the figures of this plan and of an alternative in columns."""
+        return comparison(self, alternative)
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the whole plan as dicts, lists, strings and numbers, ready for JSON."""
-        from dataclasses import asdict
-
         return asdict(self)

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
+from weft.insight.terminal import columns
+
 COLLECTIVE_HEADS = ("kind", "bytes", "times", "over", "time", "phase", "where", "moves")
 
 
@@ -13,7 +15,10 @@ def as_text(plan: Any) -> str:
     """Returns the text that `print(plan)` shows: warnings, bytes, operations, activations by path and collectives."""
     tables: list[tuple[str, Sequence[Sequence[str]]]] = [
         ("bytes a device", [(name, show(size)) for name, size in sizes_of(plan)]),
-        ("operations a device, but for the model's", [(name, f"{count:.3g}") for name, count in plan.flops.items()]),
+        (
+            "operations a device (model: on all devices, without remat)",
+            [(name, f"{count:.3g}") for name, count in plan.flops.items()],
+        ),
         ("kept for the backward pass (remat saves at most this)", [(a.path, show(a.bytes)) for a in plan.activations]),
         ("collectives", [COLLECTIVE_HEADS, *collective_rows(plan)] if plan.collectives else []),
     ]
@@ -21,7 +26,7 @@ def as_text(plan: Any) -> str:
     lines += [f"! {warning.kind}: {warning.text}" for warning in plan.warnings]
     for title, rows in tables:
         # A deep model has hundreds of rows, and the largest are first. `plan.collectives` has all of them.
-        lines += ["", title, *columns(rows[:20])] if rows else []
+        lines += ["", title, *(f"  {line}" for line in columns(rows[:20]))] if rows else []
         lines += [f"  and {len(rows) - 20} more"] if len(rows) > 20 else []
     return "\n".join([*lines, "", *(f"note: {note}" for note in plan.notes)])
 
@@ -91,18 +96,11 @@ def collective_rows(plan: Any) -> list[tuple[str, ...]]:
     ]
 
 
-def columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Formats rows as lines, with each column as wide as its widest cell."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    padded = (" ".join(cell.ljust(width + 1) for cell, width in zip(row, widths, strict=True)) for row in rows)
-    return [f"  {line}".rstrip() for line in padded]
-
-
-def comparison(plan: Any, other: Any) -> str:
+def comparison(plan: Any, alternative: Any) -> str:
     """Returns a table with the figures of two plans, and the ratios of the second plan's to the first's."""
-    rows = [("", mesh_of(plan), mesh_of(other), "ratio")]
-    figures = [(name, a, b, show) for (name, a), (_, b) in zip(sizes_of(plan), sizes_of(other), strict=True)]
+    rows = [("", mesh_of(plan), mesh_of(alternative), "ratio")]
+    figures = [(name, a, b, show) for (name, a), (_, b) in zip(sizes_of(plan), sizes_of(alternative), strict=True)]
     for name in ("compute", "memory", "collectives", "overlapped", "serial"):
-        figures.append((f"{name} time", getattr(plan.seconds, name), getattr(other.seconds, name), seconds))
+        figures.append((f"{name} time", getattr(plan.seconds, name), getattr(alternative.seconds, name), seconds))
     rows += [(name, written(a), written(b), f"{b / a:.2f}" if a else "") for name, a, b, written in figures]
-    return "\n".join(columns([*rows, ("warnings", str(len(plan.warnings)), str(len(other.warnings)), "")]))
+    return "\n".join(columns([*rows, ("warnings", str(len(plan.warnings)), str(len(alternative.warnings)), "")]))

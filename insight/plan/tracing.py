@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import io
 import itertools
-import sys
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 from jax.sharding import AbstractMesh, Mesh, Sharding
-from weft.core.contexts import tabulate_context
 from weft.core.edge import _jax
 from weft.core.edge._jax import ClosedJaxpr
+from weft.core.records.keys import Keys
 from weft.core.sowing.tags import take_arrays
+from weft.insight.calls import around_calls, is_object
+from weft.insight.equations import MODULE
 from weft.insight.plan.arguments import Argument
 from weft.insight.plan.records import inputs_of_trees
 from weft.insight.plan.simulated import Lowered
+from weft.modules.learning.optimizer import Optimizer
 
 # Numbers that become part of JAX's cache keys. A step that was traced before would come from the cache, without the
 # named scopes by which a plan finds modules.
@@ -78,10 +79,9 @@ def traced(
         batch: the axes of the mesh that divide the first axis of a batch.
         naming: `names` and `unnamed` of `weft.shard`.
     """
-    nnx: Any = sys.modules.get("weft.nnx")
-    objects = {number: arg for number, arg in enumerate(args) if nnx is not None and isinstance(arg, nnx.Pytree)}
+    objects = {number: arg for number, arg in enumerate(args) if is_object(arg)}
     trees = {number: arg for number, arg in enumerate(args) if number not in objects}
-    with jax.sharding.use_abstract_mesh(mesh if isinstance(mesh, AbstractMesh) else mesh.abstract_mesh):
+    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
         groups = [(trees, inputs_of_trees(trees, mesh, rules, batch, naming))]
         if objects:
             from weft.insight.plan.objects import inputs_of_objects
@@ -91,11 +91,10 @@ def traced(
 
         def run(*arrays: Any) -> list[Any]:
             unused, values, changed = iter(arrays), dict[int, Any](), list[Any]()
-            with ExitStack() as scopes:
-                for numbered, inputs in groups:
-                    parts = inputs.rebuilt(list(itertools.islice(unused, len(inputs.arguments))))
-                    scopes.enter_context(inputs.scopes(parts))
-                    values.update(zip(numbered, parts, strict=True))
+            for numbered, inputs in groups:
+                parts = inputs.rebuilt(list(itertools.islice(unused, len(inputs.arguments))))
+                values.update(zip(numbered, parts, strict=True))
+            with around_calls(_in_scope, f"plan {next(_numbers)}", values.values()):
                 out = step(*(values[number] for number in range(len(args))))
             for numbered, inputs in groups:
                 # NNX objects are updated in place: their new values are outputs of the step, although it does not
@@ -103,9 +102,18 @@ def traced(
                 changed += inputs.changed([values[number] for number in numbered])
             return [*take_arrays(out)[0], *changed]
 
-        with tabulate_context(next(_numbers)):
-            closed = jax.make_jaxpr(run)(*(argument.aval for argument in arguments))
+        closed = jax.make_jaxpr(run)(*(argument.aval for argument in arguments))
     return _program(closed, arguments)
+
+
+def _in_scope(path: str, module: Any, method: str, proceed: Callable[[], Any]) -> Any:
+    __tracebackhide__ = True
+    # Keys and optimizers are no modules of the model. A module that the step created has its type for a path, and the
+    # module around it says more about where it is.
+    if isinstance(module, Keys | Optimizer) or path in ("", type(module).__qualname__):
+        return proceed()
+    with jax.named_scope(MODULE + path):
+        return proceed()
 
 
 def _program(closed: ClosedJaxpr, arguments: list[Argument]) -> Program:
@@ -122,7 +130,9 @@ def _program(closed: ClosedJaxpr, arguments: list[Argument]) -> Program:
         if equation.primitive.name not in ("jit", "pjit"):
             continue
         inputs = zip(equation.invars, equation.params["donated_invars"], strict=True)
-        donated |= {numbers[var] for var, given in inputs if given and not _jax.is_literal(var) and var in numbers}
+        donated |= {
+            numbers[var] for var, is_donated in inputs if is_donated and not _jax.is_literal(var) and var in numbers
+        }
         outputs = zip(equation.outvars, equation.params["out_shardings"], strict=True)
         shardings |= {var: sharding for var, sharding in outputs if isinstance(sharding, Sharding)}
     # A compiled function forwards an argument that it returns unchanged, without a copy. As an output of the program it

@@ -1,7 +1,7 @@
 """KeyValueCache: the keys and values of earlier steps, for decoding a sequence step by step.
 
 Rows of a batch may be at different steps: `rewind(model, lengths)` gives each row an index of its own. After that, the
-next step of each row is written behind the row's last step, and attends to the steps of this row alone.
+next step of each row is written after the row's last step, and attends to the steps of this row alone.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class KeyValueCache(Module):
         dtype: of keys and values.
 
     Raises:
-        ConfigError: for a size that is no positive integer.
+        ConfigError: for a size that is not a positive integer.
 
     >>> KeyValueCache(8, 2, 4, batch=(3,)).keys.shape
     (3, 8, 2, 4)
@@ -64,7 +64,7 @@ class KeyValueCache(Module):
 def rewind(model: T, steps: int | Array) -> T:  # weft: skip(of any tree)
     """Returns a model whose caches have seen only the first `steps` steps.
 
-    Prompts of unequal length are read at once, with padding behind their ends, and `rewind(model, lengths)` makes the
+    Prompts of unequal length are read at once, with padding after their ends, and `rewind(model, lengths)` makes the
     caches forget the padding. Rejected drafts, and rows of a batch that start again, are rewound in the same way.
 
     Args:
@@ -92,7 +92,7 @@ def _rewound(cache: KeyValueCache, steps: int | Array) -> KeyValueCache:
     rows = cache.keys.shape[:-3] if steps.ndim else index.shape
     if steps.shape != rows[len(rows) - steps.ndim :]:
         raise CacheError(
-            "a cache is rewound to one number of steps, or to one for each row of its batch",
+            "a cache is rewound to a number of steps, or to a number for each row of its batch",
             at=f"steps: {steps.shape}, batch axes of cache.keys: {rows}",
         )
     steps = jnp.broadcast_to(steps, rows)
@@ -100,7 +100,7 @@ def _rewound(cache: KeyValueCache, steps: int | Array) -> KeyValueCache:
     wrong = (steps < 0) | (steps > lax.expand_dims(index, range(index.ndim, len(rows))))
     if known_integer(jnp.any(wrong)):
         raise CacheError(
-            "a cache is rewound to steps that it has seen",
+            "a cache cannot be rewound to more steps than it holds",
             at=f"steps: {steps.tolist()}, cache.index: {index.tolist()}",
             fix="give the model the steps first, then rewind its caches",
         )
@@ -129,7 +129,7 @@ def check_room(  # weft: skip(it refuses)
     *room, length, _, _ = cache.keys.shape
     if batch != room:
         raise CacheError(
-            "the batch is not the one that this cache is for",
+            "the batch axes of the input differ from those of the cache",
             at=f"x: batch axes {tuple(batch)}, cache: {tuple(room)}",
             fix=f"with_cache({length}, batch={tuple(batch)})",
         )
@@ -138,8 +138,8 @@ def check_room(  # weft: skip(it refuses)
     # Symbolic sizes cannot be compared; an exported program is meant for sizes that fit.
     if isinstance(steps, int) and isinstance(length, int) and (index or 0) + steps > length:
         raise CacheError(
-            f"this cache has room for {length} steps, and {steps} are given"
-            + ("" if not index else f" behind the {index} that it holds"),
+            f"this cache has room for {length} steps, and the call has {steps}"
+            + ("" if not index else f" after the {index} in the cache"),
             at=f"cache.keys: {jax.typeof(cache.keys)}",
             fix="with_cache of a larger max_length",
         )

@@ -215,17 +215,17 @@ class MultiHeadAttention(Module, Generic[C]):
             x: the input of the queries; with a cache, the next steps, one or more.
             context: the input of the keys; by default `x`.
             values: the input of the values; by default the input of the keys.
-            mask: which keys may be attended to, `(q, kv)` or `(*batch, heads, q, kv)`, where axes of size one hold for
-                all; with a cache, `kv` is its `max_length`.
+            mask: which keys may be attended to, `(q, kv)` or `(*batch, heads, q, kv)`, where axes of size one
+                broadcast; with a cache, `kv` is its `max_length`.
             bias: added to the logits, of the same shapes as a mask.
-            positions: of `x`, for `rope`, `(q,)` or `(*batch, q)`; by default counted from 0, or from what is in the
-                cache. Those of a context are always counted from 0.
+            positions: the positions of `x` for `rope`, `(q,)` or `(*batch, q)`; by default they count from 0, or from
+                the number of steps in the cache. Those of a context always count from 0.
             key: a typed key, for dropout.
             inference: this call's mode, if it is not the record's own.
 
         Returns:
-            `y`, or `(y, successor)` if there is a cache. Steps beyond its end are NaN in compiled code, which cannot
-            raise; under `weft.checkify` that is an error.
+            `y`, or `(y, successor)` if there is a cache. Compiled code cannot raise, so there the results of steps
+            beyond the end of the cache are NaN; `weft.checkify` makes that an error.
 
         Raises:
             AxisError: if sizes or shapes do not fit.
@@ -236,7 +236,7 @@ class MultiHeadAttention(Module, Generic[C]):
         source, cache = x if context is None else context, self.cache
         queries = self._heads(self.query, x, self.num_heads, self.query_norm)
         keys = self._heads(self.key, source, self.num_kv_heads, self.key_norm)
-        held = self._heads(self.value, source if values is None else values, self.num_kv_heads, None)
+        value_heads = self._heads(self.value, source if values is None else values, self.num_kv_heads, None)
         if cache is not None:
             check_room(cache, keys, context is not None or values is not None)
         places = None if cache is None else steps_behind(cache.index, x.shape[-2])
@@ -246,13 +246,13 @@ class MultiHeadAttention(Module, Generic[C]):
             queries, keys = self.rope(queries, steps), self.rope(keys, steps if context is None else None)
         causal, window, successor = self.causal, self.window, None
         if cache is not None:
-            queries, keys, held, known, successor = step_of(cache, queries, keys, held, window)
+            queries, keys, value_heads, known, successor = step_of(cache, queries, keys, value_heads, window)
             # The user's mask is over all places of the cache, and can only hide more of them.
             mask = known if mask is None else known & _broad("mask", mask, queries, keys)
             # The mask of the cache has both, by positions in the cache. The op would count queries from 0.
             causal, window = False, None
         bias = self._biased(bias, queries, keys, places, positions)
-        y = self._attend(queries, keys, held, mask, bias, causal, window, key, inference)
+        y = self._attend(queries, keys, value_heads, mask, bias, causal, window, key, inference)
         y = self.out(jnp.reshape(y, (*y.shape[:-2], self.num_heads * self.head_features)))
         return y if successor is None else (y, self.replace(cache=successor))
 
@@ -262,7 +262,7 @@ class MultiHeadAttention(Module, Generic[C]):
             return bias
         if positions is not None:
             raise ConfigError(
-                "a position_bias is by the distance of places, and this call has positions of its own",
+                "a position_bias counts distances in the sequence, so it cannot be combined with positions=",
                 fix="leave positions= out, or add a bias by hand (bias=)",
             )
         count = keys.shape[-3]
@@ -301,7 +301,7 @@ class MultiHeadAttention(Module, Generic[C]):
             return fused_attention(query, key, value, bias, mask, **options)
         if self.implementation is not None and self.implementation != "xla":
             raise ConfigError(
-                f"{self.implementation!r} has no dropout of attention weights",
+                f"implementation={self.implementation!r} does not support dropout of attention weights",
                 fix="dropout=0.0, implementation=None, or inference_mode(model)",
             )
         # The op with dropout has no window: it becomes a part of the mask.
@@ -335,12 +335,12 @@ class MultiHeadAttention(Module, Generic[C]):
         """
         if not self.causal:
             raise CacheError(
-                "a cache holds what came before, and this attention also looks at what comes behind",
-                fix="MultiHeadAttention(..., causal=True); or give a cache only to those that are causal",
+                "a cache holds the steps so far, but this attention also attends to later steps",
+                fix="MultiHeadAttention(..., causal=True); or give a cache only to the causal attentions of the model",
             )
         made = [record for _, record in records_in((self.key, self.value)) if isinstance(record, Linear)]
         if dtype is None:
-            dtype = next((one.dtype or one.kernel.dtype for one in made), jnp.float32)
+            dtype = next((layer.dtype or layer.kernel.dtype for layer in made), jnp.float32)
         cache = KeyValueCache(max_length, self.num_kv_heads, self.head_features, batch=batch, dtype=dtype)
         # In a `Stack` each array has an axis of layers in front, which the cache needs, too: each layer has its own
         # keys.
@@ -363,10 +363,13 @@ class MultiHeadAttention(Module, Generic[C]):
 def _head_features(features: int, num_heads: int, num_kv_heads: int, head_features: int | None) -> int:
     check_positive("MultiHeadAttention", features=features, num_heads=num_heads, num_kv_heads=num_kv_heads)
     if num_heads % num_kv_heads:
-        raise ConfigError(f"MultiHeadAttention: {num_heads} heads do not make groups for {num_kv_heads} of the keys")
+        raise ConfigError(
+            f"MultiHeadAttention: num_heads={num_heads} must be a multiple of num_kv_heads={num_kv_heads}"
+        )
     if head_features is None and features % num_heads:
         raise ConfigError(
-            f"MultiHeadAttention: {features} features do not divide among {num_heads} heads", fix="give head_features"
+            f"MultiHeadAttention: {features} features cannot be divided among {num_heads} heads",
+            fix="pass head_features",
         )
     head_features = features // num_heads if head_features is None else head_features
     check_positive("MultiHeadAttention", head_features=head_features)
@@ -378,11 +381,13 @@ def _window(window: int | Sequence[int] | None) -> tuple[int, int] | None:
         return None
     sides = (window, window) if isinstance(window, int) else tuple(window)
     if len(sides) != 2 or min(sides) < 0:
-        raise ConfigError(f"MultiHeadAttention: window is how many keys before and behind, not {window!r}")
+        raise ConfigError(
+            f"MultiHeadAttention: window must be a number of keys before and after a query, or a pair, not {window!r}"
+        )
     return cast("tuple[int, int]", sides)
 
 
-def _broad(what: str, array: Any, query: Any, key: Any) -> Any:
+def _broad(name: str, array: Any, query: Any, key: Any) -> Any:
     """Gives a mask or bias all axes of the weights; refuses shapes whose axes would be ambiguous."""
     shape = (*query.shape[:-3], query.shape[-2], query.shape[-3], key.shape[-3])
     array = jnp.asarray(array)
@@ -393,10 +398,10 @@ def _broad(what: str, array: Any, query: Any, key: Any) -> Any:
     fits = array.ndim == len(shape) and all(mine in (1, size) for mine, size in zip(array.shape, shape, strict=True))
     if not fits:
         raise AxisError(
-            f"the {what} of attention is (q, kv) or (*batch, heads, q, kv), with sizes of one where it broadcasts",
-            at=f"{what}: {array.shape}, weights: {shape}",
-            fix=f"for one of (*batch, q, kv), {what}[..., None, :, :]",
+            f"the {name} of attention must have axes (q, kv) or (*batch, heads, q, kv), of size 1 where it broadcasts",
+            at=f"{name}: {array.shape}, weights: {shape}",
+            fix=f"write {name}[..., None, :, :] for one with axes (*batch, q, kv)",
         )
-    if (array.dtype == jnp.bool_) != (what == "mask"):
-        raise AxisError(f"a mask is of bools and a bias of floats, and this {what} is of {array.dtype.name}")
+    if (array.dtype == jnp.bool_) != (name == "mask"):
+        raise AxisError(f"a mask must be boolean and a bias floating-point, but this {name} is {array.dtype.name}")
     return array

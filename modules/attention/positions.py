@@ -6,8 +6,8 @@ Four encodings, each an op or a table, and a record that holds the options:
 |---|---|---|
 | `RoPE` | turns queries and keys by angles that grow with the position | inside of attention (`rope=`) |
 | `ALiBi` | makes attention weaker with the distance | inside of attention (`position_bias=`) |
-| `SinusoidalPositions` | adds waves of the position | behind the embedding |
-| `LearnedPositions` | adds a row of a learned table | behind the embedding |
+| `SinusoidalPositions` | adds waves of the position | after the embedding  |
+| `LearnedPositions` | adds a row of a learned table | after the embedding  |
 
 Positions count from 0. In decoding, a model sees one step at a time: attention knows the position from its cache, and
 the last two records take it as `offset`.
@@ -65,7 +65,7 @@ def rope(
         The turned array, in the dtype of `x`; the angles are float32.
 
     Raises:
-        AxisError: if the features are no pairs.
+        AxisError: if the number of features is odd.
 
     >>> rope(jnp.ones((2, 1, 2)), jnp.array([0, 1])).round(3).tolist()
     [[[1.0, 1.0]], [[-0.30100002884864807, 1.3820000886917114]]]
@@ -73,9 +73,9 @@ def rope(
     # A symbolic size may be even; an exported program is meant for sizes that fit.
     if isinstance(x.shape[-1], int) and x.shape[-1] % 2:
         raise AxisError(
-            f"RoPE turns pairs of features, and {x.shape[-1]} are no pairs",
+            f"RoPE rotates pairs of features, so their number must be even, not {x.shape[-1]}",
             at=f"x: {jax.typeof(x)}",
-            fix="an even head_features",
+            fix="choose an even head_features",
         )
     half = x.shape[-1] // 2
     # In float32, because bfloat16 has 8 bits: positions above 256 would share angles with their neighbours.
@@ -117,7 +117,7 @@ def turn(
     half = x.shape[-1] // 2
     if x.shape[-1] != 2 * half or sin.shape != cos.shape or sin.shape[-1] != half:
         raise AxisError(
-            f"turn takes an angle for each pair of features, and there are {x.shape[-1]} features",
+            f"turn takes one angle for each pair of features, and x has {x.shape[-1]} features",
             at=f"x: {jax.typeof(x)}, sin: {jax.typeof(sin)}, cos: {jax.typeof(cos)}",
         )
     sin, cos = (lax.expand_dims(table, range(x.ndim - table.ndim)) for table in (sin, cos))
@@ -191,7 +191,7 @@ def alibi(  # weft: skip(a number decides the size of an axis)
 
 
 class ALiBi(Module):
-    """Attention with linear biases, an option of `MultiHeadAttention`: the further, the less. It has no parameters.
+    """Attention with linear biases, an option of `MultiHeadAttention`: attention falls with distance. No parameters.
 
     >>> from weft.modules import MultiHeadAttention
     >>> attention = MultiHeadAttention(8, 2, causal=True, position_bias=ALiBi(), key=jax.random.key(0))
@@ -216,7 +216,7 @@ class ALiBi(Module):
 class RoPE(Module):
     """Rotary position embedding, an option of `MultiHeadAttention`.
 
-    It has no parameters. As a function of its own it turns queries or keys.
+    It has no parameters. Called as a function, it rotates queries or keys.
 
     Args:
         base: the slowest pair turns about this many times more slowly than the first.
@@ -254,7 +254,7 @@ class RoPE(Module):
             positions: of each place; by default 0, 1, 2 and so on.
 
         Raises:
-            AxisError: if the positions are not those of `x`, or the features are no pairs.
+            AxisError: if the positions are not those of `x`, or the number of features is odd.
         """
         if positions is None:
             # Counted along the axis of the sequence, which is the third from the end: heads and depth follow.
@@ -279,9 +279,9 @@ def check_places(positions: Any, shape: tuple[Any, ...], owner: str) -> None:
     fits = ours is not None and len(own_shape) > 0 and own_shape[-1] == shape[-1]
     if not fits or any(mine != theirs and mine != 1 for mine, theirs in zip(own_shape, ours or (), strict=True)):
         raise AxisError(
-            f"{owner} takes a position for each place of the sequence",
+            f"{owner} takes one position for each element of the sequence",
             at=f"positions: {own_shape}, places: {shape}",
-            fix="positions of shape (seq,), or with the batch's axes in front",
+            fix="pass positions of shape (seq,), or with the batch axes in front",
         )
 
 
@@ -380,7 +380,7 @@ class LearnedPositions(_Positions):
 
         Args:
             x: the sequence.
-            offset: the position of its first place. Where it is traced, places behind the last position are NaN.
+            offset: the position of its first place. If it is traced, places after the last position are NaN.
 
         Raises:
             AxisError: if the last axis is not of size `features`, there is no axis of places, or there are more places
@@ -410,7 +410,7 @@ class LearnedPositions(_Positions):
 def _check_sequence(layer: object, x: Any) -> None:
     if x.ndim < 2:
         raise AxisError(
-            f"{type(layer).__qualname__} takes a sequence, with axes of places and of features",
+            f"{type(layer).__qualname__} takes a sequence, an array with axes (*batch, seq, features)",
             at=f"x: {jax.typeof(x)}",
         )
 

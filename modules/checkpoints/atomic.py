@@ -1,12 +1,12 @@
 """Atomic replacement: writes a file next to its target, and then moves it over the target.
 
-A reader, a second writer or a crash sees the old file or the new one, never a part. What makes that hold:
+A reader, a second writer, or the next process after a crash sees the old file or the new one, never a part of it:
 
 - the bytes are on the disk before the move, and the move before the writer returns (`fsync` of the file, then of its
   folder);
-- a *stray*, the part that a killed writer leaves behind, is as large as a checkpoint: the next writer of the same
-  target removes it. Whose stray it is, a lock tells: a writer holds one on its file for as long as it lives, and the
-  kernel takes it away from the dead. Process ids alone would not do: they are given out again.
+- a killed writer leaves a *stray*, an incomplete file that may be as large as a checkpoint. The next writer of the same
+  target removes it. A lock tells whether the writer of a stray still runs: each writer holds a lock on its file, and
+  the kernel releases the lock when the process ends. Process ids would not do, because they are used again.
 """
 
 from __future__ import annotations

@@ -96,32 +96,34 @@ def load_checkpoint(  # weft: skip(it reads a file)
     """Reads a checkpoint, or another safetensors file, into the structure of a tree.
 
     Args:
-        path: what `save_checkpoint` wrote, or a safetensors file of another program, which says nothing of
-            configuration and has no digest.
+        path: a file that `save_checkpoint` wrote, or a safetensors file of another program, which has no configuration
+            and no digest.
         like: a tree of the same structure, shapes and dtypes; its arrays and keys may be `jax.ShapeDtypeStruct`s, as
-            `jax.eval_shape` makes them. An array goes where the one of `like` was put on purpose: to its device or
-            sharding.
-        rename: from names in the file to paths in `like`, as errors print them. A mapping holds names, or the
-            beginnings of names up to a dot or a bracket (`{"encoder": "model.encoder"}`; an empty text stands for the
-            root); the longest that fits is used, and what none fits keeps its name. A function is called with each
-            name, of arrays and, in weft's own files, of configuration. What becomes None is left out. Configuration is
-            compared at the paths that both have then, except for the containers around what was renamed.
-        dtype: None loads only what has the dtype of `like`. A floating dtype is given to every floating array, and that
-            of `like` does not matter then. "like" casts what the file holds to the dtypes of `like`, floats to floats
-            and integers to integers that can hold them.
-        partial: loads what the file and `like` both have, and returns a report of the rest. Shapes and dtypes must fit
-            still, and so must the configuration at the paths that both have.
-        strict: compares the configuration: the numbers, texts, functions and dtypes of records, their classes, and
-            containers. A field that is None in `like` may be missing in the file, which was then written before the
-            class had it. With False nothing of it is compared, and **that of `like` is taken**. (What changes as
-            training goes on, such as a step, must be an array, or lie beside the records as a Python number.)
+            `jax.eval_shape` makes them. An array is loaded onto the device or sharding on which the user has put the
+            one of `like`.
+        rename: maps names in the file to paths in `like`, both as errors print them. The keys of a mapping are names,
+            or beginnings of names up to a dot or a bracket (`{"encoder": "model.encoder"}`; the empty string stands for
+            the root). The longest key that matches a name is used; a name without one stays. A function is called with
+            each name of an array and, in weft's own files, of configuration. A name that becomes None is left out.
+            Configuration is compared at the paths that both have after this, except for containers around renamed
+            names.
+        dtype: with None, every array must have the dtype of the one in `like`. With a floating dtype, every floating
+            array is cast to it, whatever the dtype in `like`. With "like", arrays are cast to the dtypes of `like`:
+            floats to floats, and integers to integers that can hold them.
+        partial: loads the arrays that the file and `like` both have, and returns a report of the rest. At these paths
+            shapes, dtypes and configuration must still match.
+        strict: compares the configuration: the numbers, strings, functions and dtypes of records, their classes, and
+            containers. A field that is None in `like` may be missing in the file: the class may have gained it later.
+            With False nothing is compared, and **the tree gets the configuration of `like`**. (A number that changes
+            during training, such as a step, must be an array, or a Python number outside of records.)
 
     Returns:
         The tree; with `partial=True` the tree and a `LoadReport`.
 
     Raises:
         OSError: if it cannot be read.
-        CheckpointError: if it is no checkpoint, is damaged, comes from a newer format, or does not fit, naming paths.
+        CheckpointError: if the file is not a checkpoint, is damaged, has a newer format, or does not fit `like`; the
+            error names paths.
 
     >>> import jax.numpy as jnp
     >>> from tempfile import TemporaryDirectory
@@ -137,7 +139,7 @@ def load_checkpoint(  # weft: skip(it reads a file)
     """
     options = Options(rename, cast_of(dtype), partial, strict)
     with form.opened(Path(path)) as source:
-        saved = source.told("configuration", {})
+        saved = source.metadata_value("configuration", {})
         if not all(map(is_description, saved.values())):
             raise source.damaged()
         offer = Offer(source.path, source.entries, saved, described=bool(source.version))

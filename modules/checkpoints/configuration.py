@@ -4,20 +4,21 @@ Each record, container and configuration value has an entry under its path: `hea
 `jax.nn:relu`, `layers` is a `list`, `layers[0]` is of class `weft:Linear`. A value is never built from such
 a *description*; it comes from the tree that one loads into, and two descriptions tell whether it is the same.
 
-What a description says:
+The description depends on the value:
 
-- numbers, texts, None, dtypes: their value, and so their type (`1`, `1.0`, `True`);
-- classes and functions: `module:qualname`, with the outermost package that offers it for a module. Two names agree if
-  they lead to the same thing, so an alias that is left behind keeps old files loading. A module that is run as a script
-  is called `__main__` then and otherwise when it is imported, so this name agrees with any; and a private module
-  (`jax._src...`) that has gone was moved by a newer version of its package, so the package and the qualname decide;
-- functions that no name leads to (lambdas, functions made inside functions): beside the name, a hash of their code,
-  their defaults and what they close over, each described. The code differs between versions of Python and of the
-  package that it is from, so it is compared within one;
-- containers and other objects: their class and parts; of objects that are neither dataclasses nor print themselves,
-  the attributes. Addresses in printed forms are left out.
+- numbers, strings, None, dtypes: their value as text, which shows the type, too (`1`, `1.0`, `True`);
+- classes and functions: `module:qualname`, where the module is the outermost package that exports the name. Two names
+  agree if they refer to the same object, so an alias for an old name keeps old files loading. A module that is run as
+  a script is called `__main__`, and has its own name when it is imported, so `__main__` agrees with every module. If a
+  private module (`jax._src...`) no longer exists, a newer version of its package has moved it, and only the package and
+  the qualname are compared;
+- functions that cannot be imported by a name (lambdas, functions made inside functions): the name, and a hash of their
+  code, their defaults and the values that they close over, each described. The bytecode differs between versions of
+  Python and of the function's package, so hashes are compared only if the versions are the same;
+- containers and other objects: their class and parts; for objects that are not dataclasses and have no `repr` of their
+  own, the attributes. Addresses in printed forms are left out.
 
-What is not in a description is not compared: the globals that a function reads, the code behind a name.
+Not described, and so not compared: the globals that a function reads, and the code of a named function.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from weft.core.records.configuration import Mixed, iter_configuration
 from weft.core.records.leaves import is_array, record_children
 from weft.core.records.statics import Static
 
-# A text stands for itself, a mapping for what has a "name", and may have "code" and "parts" with names.
+# A string, or a dict with a "name", and possibly with "code" and named "parts".
 Description = str | dict[str, Any]
 
 _ATOMS = (type(None), bool, int, float, complex, str, bytes, type(...))
@@ -53,7 +54,7 @@ _DEEPEST = 40
 
 
 def configuration(tree: Any) -> dict[str, Description]:
-    """Returns the description of each part of a tree that is no array, by path."""
+    """Returns the description of each part of a tree that is not an array, by path."""
     values = ((path, describe(value)) for path, value in iter_configuration(tree))
     return {format_path(path): description for path, description in (*_nodes(tree, ()), *values)}
 
@@ -61,7 +62,7 @@ def configuration(tree: Any) -> dict[str, Description]:
 def is_empty_field(path: str, told: Mapping[str, Description]) -> bool:
     """Whether a path is that of a record's field that is None.
 
-    A class that gets such a field still reads what was saved before: its file has nothing there, and nothing is wanted.
+    A class that gains such a field can still load older files: they have no entry for the field, and need none.
 
     >>> from weft.modules import Linear
     >>> told = configuration({"layer": Linear(2, 2, key=jax.random.key(0), use_bias=False), "bias": None})
@@ -76,7 +77,7 @@ def is_empty_field(path: str, told: Mapping[str, Description]) -> bool:
 
 
 def _nodes(node: Any, path: Path) -> Iterator[tuple[Path, Description]]:
-    """Yields descriptions of records, containers and Nones; the paths of children say the rest."""
+    """Yields descriptions of the records, containers and Nones of a tree."""
     if node is None:
         yield path, describe(None)
     elif isinstance(node, eqx.Module):
@@ -231,7 +232,7 @@ def _hash_code(code: CodeType) -> Any:
 
 
 def is_description(value: Any, depth: int = 0) -> bool:
-    """Whether something that was read from a file is a description."""
+    """Whether a value that was read from a file is a description."""
     if isinstance(value, str):
         return True
     if not isinstance(value, dict) or depth > 2 * _DEEPEST or not isinstance(value.get("name"), str):
@@ -245,19 +246,19 @@ def is_description(value: Any, depth: int = 0) -> bool:
 
 
 def agree(saved: Description, here: Description) -> bool:
-    """Whether two descriptions are of the same value; `here` is of this process."""
+    """Whether two descriptions describe the same value; `here` was made in this process."""
     return difference(saved, here) is None
 
 
 def difference(
     saved: Description, here: Description, *, closed_over: bool = False
 ) -> tuple[tuple[str, ...], Description, Description] | None:
-    """Where two descriptions differ first: the names of the parts that lead there, and what each says there.
+    """Returns the first difference of two descriptions: the names of the parts that lead to it, and both texts there.
 
     Args:
-        saved: of a file.
-        here: of this process.
-        closed_over: whether a function closes over what they describe.
+        saved: a description from a file.
+        here: a description made in this process.
+        closed_over: whether they describe a value that a function closes over.
 
     >>> difference(describe({"a": [2, 3]}), describe({"a": [2, 4]}))
     (("'a'", '1'), '3', '4')
@@ -307,7 +308,7 @@ def _codes_agree(saved: str | None, here: str | None) -> bool:
 
 
 def show(description: Description) -> str:
-    """A description for people.
+    """Formats a description for an error.
 
     >>> show(describe((3, 3))), show(describe(len)), show(describe([]))
     ('(3, 3)', 'len', 'list')

@@ -1,16 +1,16 @@
 """Exported functions: programs that take and give flat dicts of arrays, keyed by path.
 
-`jax.export` keeps the treedefs of what a function takes and returns. A treedef with records in it could only be read
-where weft is installed and the records' classes are defined, and a serving process has neither. So the function that is
-exported here takes one dict and returns one dict, whose keys are the paths that errors print:
+`jax.export` stores the treedefs of a function's arguments and output. A treedef with records in it could only be read
+where weft is installed and the records' classes are defined, and a serving process has neither. So the exported
+function takes one dict and returns one dict, whose keys are the paths that errors print:
 
     {"model.layers[0].weight": ..., "x": ...}  ->  {"loss": ..., "model.layers[0].weight": ...}
 
-JAX alone can read and call that. `Exported` puts records around it: it takes the caller's arguments apart, compares
-their configuration with what the function was exported for, and rebuilds the output. For this it has *notes*, as JSON:
-the parameters' names, the configuration by path (as checkpoints have it), the random keys of the output, and its
-*outline*: containers, names of arrays, and which records are built like which of the arguments. The notes stand behind
-JAX's own bytes, where JAX does not read on. Nothing is built from them but containers.
+A process with JAX alone can read and call this function. `Exported` calls it with records: it flattens the caller's
+arguments, compares their configuration with that of the arguments at export, and rebuilds the output. For this it has
+*notes* (JSON): the parameters' names, the configuration by path (as in checkpoints), the random keys of the output, and
+its *outline*: containers, names of arrays, and which records have the structure of which argument. The notes are
+appended to JAX's bytes, which JAX reads only up to their own end. Only containers are built from the notes.
 """
 
 from __future__ import annotations
@@ -52,21 +52,21 @@ def export(
     platforms: Sequence[str] | None = None,
     disabled_checks: Sequence[jax_export.DisabledSafetyCheck] = (),
 ) -> Callable[P, Exported]:
-    """Makes a program of a function, for processes that have neither the function nor weft.
+    """Exports a function as a program, for processes that have neither the function nor weft.
 
     Args:
-        function: of records, NNX objects and arrays; one of `weft.jit` or `nnx.jit`, or one to be compiled by
-            `weft.jit`. If it is a record, its arrays become constants of the program.
-        platforms: for example `("cpu", "tpu")`; by default that of this process.
-        disabled_checks: those of `jax.export.export`.
+        function: a function of records, NNX objects and arrays: a result of `weft.jit` or `nnx.jit`, or a function that
+            is then compiled by `weft.jit`. If it is a record, its arrays become constants of the program.
+        platforms: for example `("cpu", "tpu")`; by default the platform of this process.
+        disabled_checks: as in `jax.export.export`.
 
     Returns:
-        A function of the arguments to export for, arrays or `jax.ShapeDtypeStruct`s, whose sizes may be symbols. It
-        returns the `Exported` function. As in JAX, that one is called without the arguments that were static.
+        A function of the arguments to export for: arrays or `jax.ShapeDtypeStruct`s, whose sizes may be symbolic. It
+        returns an `Exported`, which, as in JAX, is called without the static arguments.
 
     Raises:
-        StaticError: if the function returns something static outside of a record.
-        StructureError: if it writes into objects that it does not return.
+        StaticError: if the function returns a static value outside of a record.
+        StructureError: if the function writes into objects that it does not return.
         AliasError: if its arguments are objects that share a Variable.
 
     >>> import jax.numpy as jnp
@@ -116,11 +116,11 @@ def export(
 
 
 class Exported:
-    """An exported function, which takes and gives records; see `export`.
+    """An exported function, which takes and returns records; see `export`.
 
     Attributes:
-        program: JAX's own `jax.export.Exported`, which takes and gives flat dicts. Random keys in them are their data,
-            as `jax.random.key_data` gives it.
+        program: JAX's own `jax.export.Exported`, which takes and returns flat dicts. A random key is in them as its
+            data, as `jax.random.key_data` returns it.
     """
 
     def __init__(self, program: jax_export.Exported, notes: Mapping[str, Any], out: Structure | None = None):
@@ -139,9 +139,9 @@ class Exported:
             kwargs: likewise.
 
         Returns:
-            What the function returns. A record, NNX object or state that is built like one of the arguments is rebuilt
-            as that one's successor, around its configuration. Others come as dicts of their arrays by field, unless
-            `load_exported` was given `out`.
+            The output of the function. A record, NNX object or state with the structure of one of the arguments is
+            rebuilt as a successor of that argument, with its configuration. Other records come as dicts of their arrays
+            by field, unless `load_exported` was called with `out`.
 
         Raises:
             StructureError: if the arguments differ in more than their arrays, naming paths.
@@ -185,7 +185,7 @@ class Exported:
         here = {**here, **{path: _type(flat[path]) for path in flat.keys() - wanted.keys()}}
         if lines := differing_configuration(saved, here, {path: path for path in saved}, False):
             raise StructureError(
-                "the arguments are not those that this function was exported for",
+                "the arguments differ from those that this function was exported for",
                 at=lines,
                 fix="make them as the process did that exported it, or export the function for these",
             )
@@ -195,12 +195,12 @@ def load_exported(data: bytes, *, out: Any = None) -> Exported:  # weft: skip(it
     """Reads an exported function; its arguments' classes need to be defined once it is called.
 
     Args:
-        data: what `Exported.serialize` gave. A program can do whatever JAX can: load only what you trust.
-        out: a tree like what the function returns, of arrays or `jax.ShapeDtypeStruct`s: for a function that returns
-            records with other treedefs than its arguments have.
+        data: the bytes of `Exported.serialize`. A program can do whatever JAX can: load only programs that you trust.
+        out: a tree of the output's structure, of arrays or `jax.ShapeDtypeStruct`s. It is needed if the function
+            returns records with other treedefs than its arguments have.
 
     Raises:
-        StructureError: if it is something else, or is cut, or `out` is not like the output.
+        StructureError: if the bytes are something else or truncated, or `out` has not the output's leaves.
 
     >>> import jax.numpy as jnp
     >>> data = export(lambda x: (x, x + 1))(jnp.ones(2)).serialize()
@@ -209,20 +209,20 @@ def load_exported(data: bytes, *, out: Any = None) -> Exported:  # weft: skip(it
     """
     if not data.endswith(_MAGIC):
         raise StructureError(
-            "this is no exported function of weft's, or it is cut",
-            fix="pass what weft.export(...)(...).serialize() gave; jax.export.deserialize reads those of JAX",
+            "these bytes are not a function that weft exported, or they are truncated",
+            fix="pass the bytes of weft.export(...)(...).serialize(); jax.export.deserialize reads those of JAX",
         )
     end = len(data) - len(_MAGIC) - _LENGTH.size
     start = end - _LENGTH.unpack_from(data, end)[0]
-    # JAX's part is cut off, although its flatbuffer would ignore the notes behind it.
+    # The notes are cut off before JAX reads the bytes, although its flatbuffer would ignore them.
     program = jax_export.deserialize(bytearray(data[:start]))
     like = None if out is None else take_apart(out)[0]
-    given = jax.tree.unflatten(program.out_tree, program.out_avals)
-    if like is not None and (other := given.keys() ^ set(map(_name, like.paths))):
+    returned = jax.tree.unflatten(program.out_tree, program.out_avals)
+    if like is not None and (unmatched := returned.keys() ^ set(map(_name, like.paths))):
         raise StructureError(
-            "`out` is not like what the function returns: these are in one of them",
-            at=sorted(other),
-            fix="pass arrays in the places of these",
+            "`out` must have the leaves of the function's output: these are in only one of the two",
+            at=sorted(unmatched),
+            fix="pass a tree of the output's structure",
         )
     return Exported(program, json.loads(data[start:end]), like)
 
@@ -248,13 +248,13 @@ def _name(path: Path) -> str:
 
 
 def _flattened(tree: Any) -> tuple[Structure, dict[str, Any], dict[str, str]]:
-    """A tree's structure, its arrays by path with the data of random keys, and the implementations of these."""
+    """Returns a tree's structure, its arrays by path (for a key its data), and the implementation of each key."""
     structure, leaves = take_apart(tree)
     flat = {_name(leaf.path): leaf.value for leaf in leaves}
     # Two keys may print alike, and the program would lose one of the arrays.
     if len(flat) < len(leaves):
         twice = [name for name, count in Counter(_name(leaf.path) for leaf in leaves).items() if count > 1]
-        raise StructureError("two arrays have one path", at=twice, fix="rename a key")
+        raise StructureError("two arrays have the same path", at=twice, fix="rename a key")
     keys = {name: key_impl_of(value.dtype) for name, value in flat.items() if is_key(value)}
     return structure, {name: _data(value) if name in keys else value for name, value in flat.items()}, keys
 
@@ -289,7 +289,10 @@ def _is_container(node: Any) -> bool:
 
 
 def _nodes(tree: Any) -> Iterator[Structure]:
-    """The structures of all that outputs may be successors of, outermost first: records, states, objects."""
+    """Yields the structures of the records, states and objects in the arguments, outermost first.
+
+    An output of the same structure is rebuilt as such a record: it is a successor of the argument.
+    """
     children = _children(tree)
     if children is not None and not _is_container(tree):
         yield take_apart(tree)[0]
@@ -339,7 +342,7 @@ def _refuse_shared(flat: Mapping[str, Any]) -> None:
             names.setdefault(id(value), []).append(name)
     if shared := [" and ".join(several) for several in names.values() if len(several) > 1]:
         raise AliasError(
-            "a function cannot be exported for objects that share a Variable",
+            "a function of objects that share a Variable cannot be exported",
             at=shared,
             fix="split them before, which keeps one of each: graphdef, state = nnx.split(model)",
         )
@@ -348,8 +351,8 @@ def _refuse_shared(flat: Mapping[str, Any]) -> None:
 def _refuse_writes(before: Sequence[Any], arguments: Any, out: Any) -> None:
     """Refuses a function that writes into its arguments what it does not return.
 
-    The objects of a program's trace are nobody's. A step that merges a state writes into the Variables of that state,
-    and returns it: nothing of that is lost.
+    A program has no objects of a caller to write into, so such a change would be lost. A step that merges a state,
+    writes into its Variables and returns the state loses nothing.
     """
     leaves, _ = jax.tree_util.tree_flatten_with_path(arguments)
     returned = set(map(id, jax.tree.leaves(out)))
@@ -357,7 +360,7 @@ def _refuse_writes(before: Sequence[Any], arguments: Any, out: Any) -> None:
     written = [path for (path, leaf), old in rows if leaf is not old and id(leaf) not in returned]
     if written or len(leaves) != len(before):
         raise StructureError(
-            "a function cannot be exported that changes the objects that it is given",
+            "a function that changes its arguments' objects cannot be exported",
             at=[format_path(tuple(map(key_part, path))) for path in written],
             fix="split them, and return the state: merge inside, and return nnx.state(model)",
         )
@@ -367,7 +370,7 @@ def _refuse_statics(out: Any) -> None:
     statics = [leaf for leaf in iter_leaves(out, ("output",)) if not leaf.dynamic]
     if statics:
         raise StaticError(
-            "a function cannot be exported that returns something static outside of a Module",
+            "a function that returns a static value outside of a Module cannot be exported",
             at=[f"{format_path(leaf.path)}: {leaf.value!r:.80}" for leaf in statics],
             fix="return it in a Module, or not at all",
         )

@@ -30,7 +30,7 @@ Read = Callable[[Mapping[str, Target], Mapping[str, Any]], dict[str, Any]]
 
 
 class LoadOptions(TypedDict, total=False):
-    """What all ways to load take by name, but for `partial`, which decides what they return."""
+    """The keyword arguments of all functions that load, except `partial`, which decides what they return."""
 
     rename: Rename | None
     dtype: DTypeLike | Literal["like"] | None
@@ -41,8 +41,8 @@ class LoadReport(NamedTuple):
     """The paths and names that a partial load left out.
 
     Attributes:
-        missing: the paths of `like` that the file has nothing for; they are as `like` has them.
-        left_over: the names in the file that `like` has no place for.
+        missing: the paths of `like` for which the file has no array; these leaves are taken from `like`.
+        left_over: the names in the file for which `like` has no leaf.
 
     >>> report = LoadReport(missing=("head",), left_over=())
     >>> [name for name in report.missing if not name.startswith("head")]
@@ -60,13 +60,13 @@ class Offer:
     Attributes:
         place: its file or folder, for messages.
         entries: its arrays and numbers.
-        told: the configuration that was saved, by path; empty in a checkpoint of another program.
-        described: whether it tells kinds; others hold keys and numbers as the arrays that stand for them.
+        configuration: the configuration that was saved, by path; empty in a checkpoint of another program.
+        described: whether it tells kinds. In other checkpoints keys and numbers are stored as plain arrays.
     """
 
     place: str
     entries: Sequence[Entry]
-    told: Mapping[str, Description]
+    configuration: Mapping[str, Description]
     described: bool
 
 
@@ -92,26 +92,26 @@ def loaded(offer: Offer, like: Any, options: Options, read: Read, check: Callabl
     """Loads a checkpoint into a tree like another one; with `partial`, returns a `LoadReport` as well.
 
     Args:
-        offer: what the checkpoint holds.
+        offer: the contents of the checkpoint.
         like: as for `load_checkpoint`.
-        options: of the call.
-        read: makes the leaves of targets, of which it is given those of `like` too, by path.
-        check: called before anything is said not to fit.
+        options: the options of the call.
+        read: makes the leaves for targets; its arguments are the targets and the leaves of `like`, by path.
+        check: called before an error about a tree that does not fit: a damaged file is told as damaged.
 
     Raises:
-        CheckpointError: if something does not fit, naming paths.
+        CheckpointError: if something does not fit; the error names paths.
     """
     structure, leaves = take_apart(like)
     wanted = {name: as_leaf(leaf.value) for name, leaf in by_name(leaves).items()}
     here: dict[str, Description] = {}
-    if offer.told and options.strict:
+    if offer.configuration and options.strict:
         here = {path: description for path, description in configuration(like).items() if path not in wanted}
     targets, lines, left_over = fit(offer, wanted, here, options)
     if lines:
         check()
         more = [f"and {len(lines) - _LINES} more"] if len(lines) > _LINES else []
         raise CheckpointError(
-            f"{offer.place} holds another tree",
+            f"{offer.place} holds another tree than the one to load into",
             at=[*map(brief, lines[:_LINES]), *more],
             fix=_advice(offer, wanted, here, options),
         )
@@ -125,7 +125,7 @@ def loaded(offer: Offer, like: Any, options: Options, read: Read, check: Callabl
 
 
 def by_name(leaves: Iterable[Leaf]) -> dict[str, Leaf]:
-    """Leaves by their paths in words.
+    """Returns leaves by their formatted paths.
 
     Raises:
         CheckpointError: if two have one.
@@ -135,12 +135,12 @@ def by_name(leaves: Iterable[Leaf]) -> dict[str, Leaf]:
     for leaf in leaves:
         name = format_path(leaf.path)
         if name == "__metadata__":
-            raise CheckpointError("safetensors takes this name for itself", at=name, fix="rename it")
+            raise CheckpointError("safetensors reserves this name", at=name, fix="rename it")
         if name in by_name:
             twice.append(name)
         by_name[name] = leaf
     if twice:
-        raise CheckpointError("two arrays have one path", at=twice, fix="rename one")
+        raise CheckpointError("two arrays have the same path", at=twice, fix="rename one")
     return by_name
 
 
@@ -149,18 +149,18 @@ def by_name(leaves: Iterable[Leaf]) -> dict[str, Leaf]:
 
 def fit(offer: Offer, wanted: Mapping[str, Any], here: Mapping[str, Description], options: Options) -> Fit:
     """Finds the target of each wanted leaf, and all mismatches."""
-    names = {**dict.fromkeys(entry.name for entry in offer.entries), **offer.told}
+    names = {**dict.fromkeys(entry.name for entry in offer.entries), **offer.configuration}
     paths = renamed(options.rename, names, offer.place)
     chosen = {entry.name: paths[entry.name] for entry in offer.entries}
     refuse_two_at_one_path(chosen, offer.place)
     # Two names at one path were refused above, so no entry overwrites another here.
     entries = {path: entry for entry in offer.entries if (path := chosen[entry.name]) is not None}
     lines: list[str] = []
-    if options.strict and offer.told:
-        # An array where the other has configuration, such as None, is said once, below.
-        told = {name: one for name, one in offer.told.items() if paths[name] not in wanted}
-        differing = {path: one for path, one in here.items() if path not in entries}
-        lines += differing_configuration(told, differing, paths, options.partial or options.rename is not None)
+    if options.strict and offer.configuration:
+        # If one of the two has an array and the other has configuration, such as None, the loop below reports it.
+        saved = {name: value for name, value in offer.configuration.items() if paths[name] not in wanted}
+        differing = {path: value for path, value in here.items() if path not in entries}
+        lines += differing_configuration(saved, differing, paths, options.partial or options.rename is not None)
     targets: dict[str, Target] = {}
     for name in sorted({*wanted, *entries}):
         both = name in wanted and name in entries
@@ -175,7 +175,7 @@ def fit(offer: Offer, wanted: Mapping[str, Any], here: Mapping[str, Description]
 
 def _show_entry(entry: Entry | None, name: str, offer: Offer) -> str:
     if entry is None:
-        return _show(offer.told.get(name))
+        return _show(offer.configuration.get(name))
     return show_type(entry.kind, entry.shape) + ("" if entry.name == name else f" (in the file: {entry.name})")
 
 
@@ -265,7 +265,7 @@ def _advice(offer: Offer, wanted: Mapping[str, Any], here: Mapping[str, Descript
                 if mends(changed, {**wanted, **replaced}):
                     passed = [f"pass {', and '.join(text for _, text in chosen)}"] if chosen else []
                     return "; ".join(reshape + passed)
-    return "load it into a tree that is made as the saved one was"
+    return "load it into a tree that is constructed like the saved one"
 
 
 def _show_stand_in(entry: Entry, wanted: Mapping[str, Any]) -> str:
@@ -277,7 +277,7 @@ def _show_stand_in(entry: Entry, wanted: Mapping[str, Any]) -> str:
 
 
 def _changes(offer: Offer, wanted: Mapping[str, Any], options: Options) -> Iterator[tuple[dict[str, Any], str]]:
-    if options.strict and offer.told:
+    if options.strict and offer.configuration:
         yield {"strict": False}, "strict=False, which takes the configuration of the tree that you load into"
     if options.cast is None:
         yield {"cast": "like"}, 'dtype="like", which casts what was saved to the dtypes of the tree that you load into'
@@ -290,7 +290,7 @@ def _changes(offer: Offer, wanted: Mapping[str, Any], options: Options) -> Itera
 
 
 def _likely_rename(offer: Offer, wanted: Mapping[str, Any]) -> dict[str, str] | None:
-    """What renames the first name without a place to the first path that has nothing, less the end that they share."""
+    """Returns a renaming of the first unused name to the first missing path, without the end that the two share."""
     saved = [entry.name for entry in offer.entries]
     name = min(set(saved) - wanted.keys(), default=None)
     path = min(wanted.keys() - set(saved), default=None)

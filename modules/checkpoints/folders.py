@@ -1,12 +1,12 @@
 """Checkpoints of a run in a folder, by Orbax: sharded arrays, many processes, written asynchronously.
 
-`save_checkpoint` writes one file from one process. Here each process writes what its devices hold, and reads what they
-are to hold, so a checkpoint can be loaded onto another mesh or another number of processes. Orbax writes each step
-beside its place and moves it there: a step is whole, or is not there.
+`save_checkpoint` writes one file from one process. Here each process writes the parts of arrays that its devices hold,
+and reads the parts that they shall hold, so a checkpoint can be loaded onto another mesh or by another number of
+processes. Orbax writes each step to a temporary folder and then renames it, so that a step is complete or absent.
 
-Beside the arrays lies a *manifest* (JSON): the kind of each array, its path, Python numbers, and the configuration,
-which is compared with the tree that one loads into, as for files. What has no manifest was written by another program,
-such as flax: its arrays are read by their names.
+A *manifest* (JSON) is stored with the arrays: the kind and the path of each array, Python numbers, and the
+configuration, which is compared with the tree to load into, as for files. A checkpoint without a manifest was written
+by another program, such as flax: its arrays are read by their names.
 """
 
 from __future__ import annotations
@@ -60,16 +60,16 @@ def _finish_at_exit() -> None:
 class Checkpoints:
     """The checkpoints of a run: `checkpoints.save(step, state)`, and `state = checkpoints.restore(state)` to go on.
 
-    A save returns as soon as the arrays are copied to the memory of the host, and is written by a thread; the next one
-    waits for it, and so does the program's end. A process that is killed leaves the last step that was written whole.
-    In several processes, all make the same calls.
+    `save` returns as soon as the arrays are copied to host memory, and a thread writes them; the next `save` waits for
+    that, and so does the end of the program. If the process is killed, the last complete step stays. With several
+    processes, all must make the same calls.
 
-    Whoever saves is the folder's writer until `close`, and there is one at a time. Others may read meanwhile: they see
-    the steps that are whole, and change nothing.
+    The first `save` makes this process the folder's writer until `close`; a folder has one writer at a time. Others may
+    read at the same time: they see the complete steps, and change nothing.
 
     Args:
-        folder: of this run; made if it is not there. Each step is a folder in it.
-        keep: how many steps are kept, the newest; None for all.
+        folder: the folder of this run; it is made if it does not exist. Each step is a folder in it.
+        keep: how many of the newest steps are kept; None for all.
 
     Raises:
         CheckpointError: if the folder is a file.
@@ -94,7 +94,9 @@ class Checkpoints:
             raise CheckpointError(f"keep={keep} would keep no checkpoint", fix="keep=None keeps all, keep=1 the newest")
         self.folder = Path(folder).absolute()
         if self.folder.exists() and not self.folder.is_dir():
-            raise CheckpointError("this is a file, and no folder", at=str(self.folder), fix="give each run a folder")
+            raise CheckpointError(
+                "this path is a file, not a folder", at=str(self.folder), fix="give each run a folder"
+            )
         self.folder.mkdir(parents=True, exist_ok=True)
         self._keep = keep
         self._writer: Writer | None = None
@@ -121,9 +123,9 @@ class Checkpoints:
             tree: records and containers, as for `save_checkpoint`; arrays may lie on the devices of many processes.
 
         Raises:
-            CheckpointError: if something in it cannot be stored, naming its path; if the step is there already; if
-                somebody else writes to the folder.
-            Exception: what has gone wrong with the last save, in its thread.
+            CheckpointError: if a leaf cannot be stored, naming its path; if the step exists already; if another process
+                writes to the folder.
+            Exception: the error of the last save, raised in its thread.
         """
         number = _number_of(step)
         if self._closed:
@@ -176,10 +178,10 @@ class Checkpoints:
         """Reads a step into the structure of a tree.
 
         Args:
-            like: a tree of the same structure, shapes and dtypes; its arrays may be `jax.ShapeDtypeStruct`s. Each goes
-                where the one of `like` lies, on whatever mesh, and each process reads its part only.
-            step: which; by default the newest.
-            rename, dtype, partial, strict: as for `load_checkpoint`. A partial load reads nothing of the rest.
+            like: a tree of the same structure, shapes and dtypes; its arrays may be `jax.ShapeDtypeStruct`s. Each array
+                gets the sharding of the one in `like`, on any mesh, and each process reads only its part.
+            step: the step to read; by default the newest.
+            rename, dtype, partial, strict: as for `load_checkpoint`. A partial load does not read the other arrays.
 
         Returns:
             The tree; with `partial=True` the tree and a `LoadReport`.
@@ -200,10 +202,10 @@ class Checkpoints:
         return load_orbax(place, like, rename=rename, dtype=dtype, partial=partial, strict=strict)
 
     def wait(self) -> None:
-        """Waits until what was saved is written.
+        """Waits until the last save is written.
 
         Raises:
-            Exception: what has gone wrong with it.
+            Exception: the error of that save.
         """
         if self._writer is not None and not self._closed:
             self._writer.manager.wait_until_finished()
@@ -227,17 +229,20 @@ class Checkpoints:
 
 def _number_of(step: Any) -> int:
     try:
-        # `True` is an index for Python, and would be step 1.
+        # `operator.index(True)` is 1.
         number = -1 if isinstance(step, bool) else operator.index(step)
     except TypeError:
         number = -1
     if number < 0:
-        raise CheckpointError(f"{step!r} is no step", fix="pass an integer, 0 or more: checkpoints.save(0, ...)")
+        raise CheckpointError(
+            f"a step must be an integer of 0 or more, not {step!r}",
+            fix="pass an integer, 0 or more: checkpoints.save(0, ...)",
+        )
     return number
 
 
 def _is_whole(place: Path) -> bool:
-    """Whether a folder is one of a step, with what Orbax writes to it at last and deletes at first."""
+    """Whether a folder is a complete checkpoint of a step."""
     is_step = place.name.isdecimal() and str(int(place.name)) == place.name
     # Orbax writes this file last and removes it first, so its presence means that the rest is there.
     files = ["_CHECKPOINT_METADATA", *([f"{MANIFEST}/metadata"] if (place / MANIFEST).is_dir() else [])]
@@ -275,7 +280,7 @@ def load_orbax(  # weft: skip(it reads a folder)
     """Reads one checkpoint of Orbax's, also of another program, such as flax.
 
     Args:
-        path: the folder of a step, or what `orbax.checkpoint.StandardCheckpointer` and its like have written.
+        path: the folder of a step, or a folder that `orbax.checkpoint.StandardCheckpointer` or a similar class wrote.
         like, rename, dtype, partial, strict: as for `Checkpoints.restore`. Names of other programs are written as paths
             (`layers[0].kernel`); the `value` at the end of each that `flax.nnx` writes is left out.
 
@@ -283,7 +288,7 @@ def load_orbax(  # weft: skip(it reads a folder)
         The tree; with `partial=True` the tree and a `LoadReport`.
 
     Raises:
-        CheckpointError: if it is no checkpoint, or does not fit, naming paths.
+        CheckpointError: if it is not a checkpoint, or does not fit; the error names paths.
         ModuleNotFoundError: without Orbax (`pip install weft[orbax]`).
 
     >>> import jax.numpy as jnp

@@ -1,13 +1,14 @@
 """The file format of checkpoints: safetensors, with a digest and the kinds of arrays in the metadata.
 
 https://github.com/huggingface/safetensors: a length, a JSON header (for each array its dtype, shape and place; a
-mapping of texts under `__metadata__`), then the arrays' bytes one behind the other. The library judges headers; reading
-and writing are here, because it takes all arrays at once as pointers into host memory, and hands arrays out at
-addresses that JAX has to copy. Here one array at a time passes through, a chunk at a time, and is hashed on the way.
+mapping of strings under `__metadata__`), then the bytes of the arrays, one after the other. The `safetensors` library
+validates headers. Reading and writing are written here, because the library takes all arrays at once as pointers into
+host memory, and returns arrays at addresses that JAX has to copy. This module reads and writes one array at a time, in
+chunks, and hashes the chunks on the way.
 
 Words: an *entry* is one array in a file; its *kind* is the dtype that the user knows it by ("float32", "key<fry>",
-"Python int"), where that is more than the *stored* dtype says. A file that holds no digest was written by another
-program and is *foreign*.
+"Python int"), which the dtype of the *stored* array does not always tell. A *foreign* file has no digest: another
+program wrote it.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from weft.modules.checkpoints.kinds import PYTHON, dtype_of
 
 VERSION = 1
 CHUNK = 1 << 23
-# The library reads no longer header.
+# The safetensors library refuses longer headers.
 _LONGEST_HEADER = 100_000_000
 _NO_DIGEST = "0" * 64
-# NumPy has no array of more axes, and none has more bytes.
+# NumPy's limits for the axes and the bytes of an array.
 _MOST_AXES, _MOST_BYTES = 64, 2**63 - 1
 # safetensors' names of the dtypes that NumPy and JAX have too.
 _NAMES: dict[np.dtype[Any], str] = {
@@ -51,17 +52,17 @@ _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 
 
 class CheckpointError(WeftError, ValueError):
-    """A file that is no checkpoint, is damaged, or is one of another tree."""
+    """Raised for a file that is not a checkpoint, is damaged, or holds another tree."""
 
 
 def brief(text: str, letters: int = 300) -> str:
-    """As much of a line as one reads: names come from files, and may be of any length."""
+    """Cuts a line for an error: names come from files, and may be of any length."""
     return text if len(text) <= letters else f"{text[: letters - 3]}..."
 
 
 @dataclass(frozen=True)
 class Content:
-    """What will be an entry.
+    """An array to be written as an entry.
 
     Attributes:
         kind: the dtype that the user knows it by.
@@ -96,13 +97,13 @@ class Entry:
 
 @dataclass(frozen=True)
 class Target:
-    """The array that an entry is read to.
+    """The array that an entry is read into.
 
     Attributes:
-        entry: which.
-        shape: of the array.
-        dtype: of the array.
-        source: the dtype that the bytes have, if they are to be cast item by item.
+        entry: the entry.
+        shape: the shape of the array.
+        dtype: the dtype of the array.
+        source: the dtype of the bytes in the file, if they are to be cast item by item.
     """
 
     entry: Entry
@@ -112,7 +113,7 @@ class Target:
 
     @property
     def read_size(self) -> int:
-        """How many bytes are read for it."""
+        """The number of bytes that are read for the array."""
         return math.prod(self.shape) * (self.source or self.dtype).itemsize
 
 
@@ -122,12 +123,12 @@ class Target:
 def write(  # weft: skip(it writes a file)
     file: BinaryIO, contents: Mapping[str, Content], metadata: Mapping[str, str]
 ) -> None:
-    """Writes a whole file; each array is made when its turn comes, and dropped before the next.
+    """Writes a whole file; each array is made when it is written, and dropped before the next.
 
     Args:
         file: a new file.
         contents: what to store, by name.
-        metadata: texts to store beside.
+        metadata: strings to store in the header.
 
     Raises:
         CheckpointError: if the header would be longer than readers of the format allow.
@@ -170,14 +171,14 @@ def _header(contents: Mapping[str, Content], metadata: Mapping[str, str]) -> byt
     text += b" " * (-len(text) % 8)
     if len(text) > _LONGEST_HEADER:
         raise CheckpointError(
-            f"a header of {len(text)} bytes, and readers of safetensors take {_LONGEST_HEADER}",
+            f"the header has {len(text)} bytes, and readers of safetensors accept {_LONGEST_HEADER}",
             fix="save the tree in several files, or make an array of a long tuple or text in its configuration",
         )
     return len(text).to_bytes(8, "little") + text
 
 
 def _told_by(dtype: np.dtype[Any]) -> str | None:
-    """Returns the kind that the format's own name of a dtype tells; None if the format has no such dtype."""
+    """Returns the kind of a dtype that safetensors has a name for; None for other dtypes, whose kind must be stored."""
     return dtype.name if dtype in _NAMES else None
 
 
@@ -193,13 +194,13 @@ def _chunks(array: np.ndarray[Any, Any]) -> Iterator[memoryview]:
 
 
 class Source:
-    """A file that is open for reading, its header judged.
+    """A file that is open for reading, with a valid header.
 
     Attributes:
-        path: for messages.
-        entries: what it holds, in the order of their bytes.
-        metadata: the texts that were stored beside; none in a foreign file.
-        version: of the format; 0 for files of weft from before there were versions, None for a foreign file.
+        path: the path, for messages.
+        entries: the entries, in the order of their bytes.
+        metadata: the strings in the header; none in a foreign file.
+        version: the version of the format; 0 for weft's first files, which had no version; None for a foreign file.
     """
 
     def __init__(self, file: BinaryIO, path: str):
@@ -214,7 +215,7 @@ class Source:
             raise self.damaged(str(error)) from None
         self.metadata: dict[str, str] = header.pop("__metadata__", None) or {}
         self.version = self._version()
-        kinds, weak = self.told("kinds", {}), set(map(str, self.told("weak", [])))
+        kinds, weak = self.metadata_value("kinds", {}), set(map(str, self.metadata_value("weak", [])))
         entries = [self._entry(name, entry, kinds.get(name), name in weak) for name, entry in header.items()]
         self.entries = sorted(entries, key=lambda entry: (entry.begin, entry.end))
 
@@ -232,7 +233,7 @@ class Source:
             )
         return int(told)
 
-    def told(self, name: str, otherwise: Any) -> Any:
+    def metadata_value(self, name: str, otherwise: Any) -> Any:
         """Returns the JSON value that the metadata has under a name."""
         if not self.version or name not in self.metadata:
             return otherwise
@@ -247,14 +248,14 @@ class Source:
     def _entry(self, name: str, told: Mapping[str, Any], kind: Any, weak: bool) -> Entry:
         if told["dtype"] not in _DTYPES:
             raise CheckpointError(
-                f"{self.path} holds an array of safetensors' dtype {told['dtype']}, which JAX has not",
+                f"{self.path} holds an array of safetensors' dtype {told['dtype']}, which JAX does not have",
                 at=name,
                 fix="convert the file with the program that wrote it",
             )
         match kind:
             case None:
                 kind, shape = _DTYPES[told["dtype"]].name, told["shape"]
-            # `True` is an int for `isinstance`, and no size.
+            # `True` is an int for `isinstance`, but not a size.
             case [str(), [*shape]] if all(type(size) is int for size in shape):
                 kind = kind[0]
             case _:
@@ -262,19 +263,19 @@ class Source:
         begin, end = told["data_offsets"]
         entry = Entry(name, kind, tuple(shape), weak, begin, end)
         if not _is_possible(entry):
-            raise self.damaged(f"no {kind:.40} of shape {entry.shape!s:.80} has {entry.size} bytes")
+            raise self.damaged(f"an array of {kind:.40} with shape {entry.shape!s:.80} cannot have {entry.size} bytes")
         return entry
 
     def damaged(self, why: str = "its contents do not match its digest") -> CheckpointError:
-        """The error for a file that is not what it was."""
+        """Makes the error for a file whose bytes have changed since it was written."""
         return _refusal(self.path, self._prefix, why)
 
     def read(self, targets: Iterable[Target]) -> Iterator[tuple[Target, np.ndarray[Any, Any]]]:
         """Makes and fills the arrays of targets, one at a time.
 
         Raises:
-            CheckpointError: if values do not fit the dtype that they are cast to; after the last, if the digest does
-                not hold, and nothing that was read may be used then.
+            CheckpointError: if values do not fit the dtype that they are cast to. After the last array: if the digest
+                does not match, and then none of the arrays may be used.
         """
         by_name = {target.entry.name: target for target in targets}
         # The digest covers all bytes, so a weft file is read as a whole even if only a few arrays are wanted.
@@ -300,16 +301,16 @@ class Source:
             raise self.damaged()
 
     def check(self) -> None:
-        """Reads the whole file for its digest.
+        """Reads the whole file to check its digest.
 
         Raises:
-            CheckpointError: if that does not hold.
+            CheckpointError: if the digest does not match.
         """
         for _ in self.read(()):
             pass
 
     def _fill(self, entry: Entry, target: Target | None, array: Any) -> Iterator[np.ndarray[Any, Any]]:
-        """Reads an entry into an array, if any, and gives its bytes a piece at a time."""
+        """Reads an entry into an array (None: discards it), and yields its bytes in chunks."""
         whole = None
         if target is not None and target.source is None:
             whole = array.reshape(-1).view(np.uint8) if entry.size else None
@@ -335,7 +336,7 @@ class Source:
 
 
 def _is_possible(entry: Entry) -> bool:
-    """Whether there are arrays of an entry's kind and shape, and they have as many bytes as it has."""
+    """Whether an array of the entry's kind and shape can exist, and has the entry's number of bytes."""
     dtype = dtype_of(entry.kind)
     if entry.kind.startswith(PYTHON):
         if dtype is None or entry.shape:
@@ -347,7 +348,7 @@ def _is_possible(entry: Entry) -> bool:
     # NumPy limits the product of all nonzero sizes, even of an array without items.
     if math.prod(size or 1 for size in entry.shape) * itemsize > _MOST_BYTES:
         return False
-    # The bytes of a key or of an array of structures are judged when one knows what is wanted.
+    # The bytes of a key or of a structured array are checked later, against the leaf that they are loaded into.
     return dtype is None or math.prod(entry.shape) * itemsize == entry.size
 
 
@@ -355,19 +356,21 @@ def cast(values: np.ndarray[Any, Any], into: np.ndarray[Any, Any], name: str) ->
     """Fills an array with the values of another dtype.
 
     Raises:
-        CheckpointError: if it is one of integers that cannot hold them.
+        CheckpointError: if `into` has an integer dtype that cannot hold the values.
     """
-    with np.errstate(over="ignore", invalid="ignore"):  # an infinity is the nearest that a narrow float has
+    with np.errstate(over="ignore", invalid="ignore"):  # too large for a narrow float: infinity is the nearest value
         into[...] = values.astype(into.dtype)
-    # Integers have to survive the way back: NumPy wraps around silently.
+    # Integers are cast back and compared, because NumPy wraps around silently.
     if not jnp.issubdtype(into.dtype, jnp.inexact) and not np.array_equal(into.astype(values.dtype), values):
         raise CheckpointError(
-            f"{values.dtype}s that {into.dtype} cannot hold", at=name, fix="load into an array of a wider dtype"
+            f"{into.dtype} cannot hold these values of {values.dtype}",
+            at=name,
+            fix="load into an array of a wider dtype",
         )
 
 
 def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """An array to read into, at an address that JAX takes over on a CPU; it copies what lies elsewhere."""
+    """Makes an array whose memory JAX adopts on a CPU without a copy."""
     size = math.prod(shape) * dtype.itemsize
     if not size:
         return np.empty(shape, dtype)
@@ -379,20 +382,20 @@ def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[Source]:
-    """A file for reading.
+    """Opens a file for reading.
 
     Raises:
         OSError: if it cannot be read.
-        CheckpointError: if its header is not one of a safetensors file of this length.
+        CheckpointError: if its header is not that of a safetensors file of this length.
     """
     if path.exists() and not (path.is_file() or path.is_dir()):
-        # To open a pipe waits until another process writes to it, perhaps for ever.
-        raise CheckpointError(f"{path} is no regular file", fix="copy what comes out of it to a file, and load that")
+        # Opening a pipe would wait until another process writes to it, perhaps for ever.
+        raise CheckpointError(f"{path} is not a regular file", fix="write its content to a file, and load that file")
     with contextlib.ExitStack() as stack:
         while True:
             file = stack.enter_context(open(path, "rb"))
             _judge(path, file)
-            # The library opens files by name; a writer may have put another file there between the two.
+            # The library opens files by name, and a writer may have replaced the file since it was opened here.
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(file.fileno()), path.stat()):
                     break
@@ -400,7 +403,7 @@ def opened(path: Path) -> Iterator[Source]:
 
 
 def _judge(path: Path, file: BinaryIO) -> None:
-    """The one validation of a header: names, dtypes, shapes, and offsets that cover the file without gap or overlap."""
+    """Validates a header: names, dtypes, shapes, and offsets that cover the file without gap or overlap."""
     from safetensors import SafetensorError, safe_open
 
     try:

@@ -91,25 +91,26 @@ def import_weights(  # weft: skip(of any leaf)
     layout: Layout | None = None,
     strict: bool = True,
 ) -> T | tuple[T, LoadReport]:
-    """A model with the weights of another library's: of a torch state dict, or a Hugging Face safetensors file.
+    """Returns a model with the weights of another library: of a torch state dict, or a Hugging Face safetensors file.
 
     Args:
         model: records; arrays may be `jax.ShapeDtypeStruct`s, as `weft.init(..., abstract=True)` makes them.
-        weights: arrays by name (of NumPy, JAX or torch), or a safetensors file, or several.
-        rename: from names to layers. A mapping holds names or their beginnings up to a dot; `*` stands for one part of
-            a name, and in the path for the same: `{"h.*.mlp.c_fc": "blocks[*].mlp.layers[0]"}`. The longest that fits
-            is used. Several paths divide an array along its last axis here, as for fused queries, keys and values; None
-            leaves it out. A function is called with each name.
-        layout: for classes of layers, from a parameter's name to the field and a function of its axes, before those of
-            torch: `{weft.Linear: {"weight": ("kernel", None)}}` where kernels lie as they do here. A name that has no
-            entry is the field's.
-        strict: refuses weights that are left over and arrays that get none. With False both are reported.
+        weights: NumPy, JAX or torch arrays by name, or one or several safetensors files.
+        rename: maps names to layers. The keys of a mapping are names or beginnings of names up to a dot; a `*` matches
+            one part of a name and is replaced by it in the path: `{"h.*.mlp.c_fc": "blocks[*].mlp.layers[0]"}`. The
+            longest key that matches is used. With several paths the array is divided among them along the last axis of
+            weft's layout, as for fused queries, keys and values; with None it is left out. A function is called with
+            each name.
+        layout: for a class of layers, maps a parameter's name to the field and a function that permutes its axes, as in
+            `{weft.Linear: {"weight": ("kernel", None)}}` if the kernels have weft's layout. It comes before torch's
+            layout. A name without an entry is the name of a field.
+        strict: refuses weights without an array, and arrays without a weight. With False both are reported.
 
     Returns:
-        The model, floats in its own dtypes; with `strict=False` the model and a `LoadReport`.
+        The model, with floats in its own dtypes; with `strict=False` the model and a `LoadReport`.
 
     Raises:
-        CheckpointError: if they do not fit, naming all names and paths; nothing is imported then.
+        CheckpointError: if the weights do not fit; the error names all names and paths, and nothing is imported.
 
     >>> import jax
     >>> from weft.modules import MLP
@@ -160,7 +161,7 @@ def _refuse_misfits(wrong: list[str], rest: list[str]) -> None:
 
 @dataclass(frozen=True)
 class Place:
-    """Where one array goes: to a leaf, and which copy of it, where stacks hold several."""
+    """The place of one array in the model: a leaf, and for a leaf of a stack the index of the layer."""
 
     leaf: PathInTree
     copy: tuple[int, ...]
@@ -169,7 +170,7 @@ class Place:
 
 
 class _Goals:
-    """The places of a model, and the classes of its layers, by path."""
+    """The places of a model, and the classes of its layers, by path; each layer of a stack has a path of its own."""
 
     def __init__(self, model: Any, like: Mapping[PathInTree, Any], layouts: Layout):
         records = dict(records_in(model))
@@ -184,7 +185,7 @@ class _Goals:
         }
 
     def _copies(self, path: PathInTree) -> list[tuple[PathInTree, tuple[int, ...]]]:
-        """The paths of the copies of what a stack holds, in which a number stands for `layers`."""
+        """Returns for each layer of a stack the path of a leaf in it, with a number for `layers`, and its index."""
         sizes = {k: n for k in range(len(path)) if path[k] == "layers" and (n := self._stacks.get(path[:k]))}
         copies = itertools.product(*map(range, sizes.values()))
         return [
@@ -193,7 +194,7 @@ class _Goals:
         ]
 
     def find(self, text: str) -> tuple[PathInTree, Permute | None] | None:
-        """The place that a renamed name means, and how the axes of what goes there are put in order."""
+        """Returns the place for a renamed name, and the function that transposes its array; None without a place."""
         try:
             path = parse_path(_NUMBER.sub(r"[\1]", text))
         except ValueError:
@@ -212,7 +213,7 @@ class _Goals:
 
 
 class _Filling:
-    """What goes where, and what does not fit."""
+    """The arrays that were assigned to places so far, and those that do not fit."""
 
     def __init__(self, goals: _Goals):
         self.goals = goals
@@ -222,7 +223,7 @@ class _Filling:
         self._names: dict[PathInTree, str] = {}
 
     def add(self, name: str, paths: Sequence[str], weight: Any) -> None:
-        """Divides an array among its places."""
+        """Assigns an array to its places; an array with several places is divided among them."""
         targets = [place for path in paths if (place := self.goals.find(path)) is not None]
         if len(targets) < len(paths):
             self.left_over.append(name)
@@ -246,23 +247,23 @@ class _Filling:
         ):
             # Two names may be renamed to one place; the second would silently replace the first.
             if path in self.pieces:
-                self.wrong.append(f"{format_path(path)}: given by {self._names[path]} and by {name}")
+                self.wrong.append(f"{format_path(path)}: both {self._names[path]} and {name} are renamed to it")
             elif piece.dtype != place.dtype and not (_is_float(piece.dtype) and _is_float(place.dtype)):
                 self.wrong.append(f"{name}: {piece.dtype}, not {format_path(path)}: {self.goals.show(path)}")
             self.pieces[path], self._names[path] = piece, name
 
     def missing(self) -> list[PathInTree]:
-        """The places that get nothing."""
+        """Returns the places without an array."""
         return [path for path in self.goals.places if path not in self.pieces]
 
     def missing_in_abstract_stacks(self, like: Mapping[PathInTree, Any]) -> list[PathInTree]:
-        """Of those the ones whose leaf gets something elsewhere, and has no numbers of its own to keep."""
+        """Returns the missing places in abstract stacks of which other layers get arrays: they would have no values."""
         some = {self.goals.places[path].leaf for path in self.pieces}
         leaves = ((path, self.goals.places[path].leaf) for path in self.missing())
         return [path for path, leaf in leaves if leaf in some and _is_abstract(like[leaf])]
 
     def arrays(self, like: Mapping[PathInTree, Any]) -> dict[PathInTree, Any]:
-        """The leaves that get something, whole."""
+        """Returns whole leaves: each leaf with an array for at least one of its places."""
         whole: dict[PathInTree, np.ndarray[Any, Any]] = {}
         for path, piece in self.pieces.items():
             place = self.goals.places[path]
@@ -288,7 +289,7 @@ def _is_float(dtype: Any) -> bool:
 
 
 def _on_host(value: Any) -> np.ndarray[Any, Any]:
-    """An array of NumPy, JAX or torch in host memory."""
+    """Returns a NumPy, JAX or torch array as a NumPy array in host memory."""
     if hasattr(value, "detach"):
         value = value.detach().cpu()
         # torch's `numpy()` refuses bfloat16, because NumPy itself has none. float32 holds every bfloat16 exactly.
@@ -313,7 +314,7 @@ def _weight(entry: Entry) -> Target:
     dtype = None if entry.kind.startswith(PYTHON) else dtype_of(entry.kind)
     if dtype is None:
         raise CheckpointError(
-            f"this is a {entry.kind:.40}, and no weight",
+            f"this is a {entry.kind:.40}, not a weight",
             at=entry.name,
             fix="load weft's own files with load_checkpoint",
         )
@@ -336,7 +337,7 @@ def _renamed(rename: Any, names: Iterable[str]) -> tuple[dict[str, Sequence[str]
             # A name that no rule matches may already be the path.
             paths[name] = (name,)
             continue
-        # The longest: the one that leaves least of the name, and of those the one that spells most of it out.
+        # The longest match wins: the one with the shortest rest, and of those the one with the fewest `*`.
         match, start, to = min(fits, key=lambda fit: (len(fit[0]["rest"]), fit[1].count("*")))
         used.add(start)
         several = _several(to)
@@ -358,9 +359,9 @@ def _filled(path: str, match: re.Match[str]) -> str:
     parts = path.split("*")
     if len(parts) != len(stars) + 1:
         raise CheckpointError(
-            "a name and its path in rename have as many `*`",
+            "a name and its path in rename must have the same number of `*`",
             at=f"{match.re.pattern}: {path}",
-            fix="one for each number",
+            fix="write one `*` for each number",
         )
     filled = "".join(itertools.chain(*itertools.zip_longest(parts, stars, fillvalue="")))
     return f"{filled}{rest}" if filled else rest.removeprefix(".")

@@ -17,7 +17,7 @@ NUMBER_DTYPES: dict[str, Any] = {"bool": np.bool_, "int": np.int64, "float": np.
 
 
 def dtype_of(kind: str) -> np.dtype[Any] | None:
-    """Returns the dtype of a kind's items; None for random keys and for texts that are no kind."""
+    """Returns the dtype of a kind's items; None for random keys and for strings that are not a kind."""
     name = kind.removeprefix(PYTHON)
     if not _PLAIN.fullmatch(name):
         return None

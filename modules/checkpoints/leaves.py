@@ -29,7 +29,7 @@ def is_key(value: Any) -> bool:
 
 
 def kind_of(value: Any) -> str:
-    """The kind of a leaf: its dtype, or "Python int" and the like.
+    """Returns the kind of a leaf: its dtype, or "Python int" and the like.
 
     >>> kind_of(1), kind_of(jnp.ones(2)), kind_of(jax.random.key(0))
     ('Python int', 'float32', 'key<fry>')
@@ -38,12 +38,12 @@ def kind_of(value: Any) -> str:
 
 
 def as_leaf(value: Any) -> Any:
-    """A leaf with a dtype and a shape: what has a `__jax_array__` need have none of its own."""
+    """Converts a leaf that has a `__jax_array__` but no dtype to an array; returns any other leaf as it is."""
     return value if type(value) in NUMBERS or hasattr(value, "dtype") else jnp.asarray(value)
 
 
 def show_type(kind: str, shape: tuple[int, ...]) -> str:
-    """A kind and a shape for people: `float32[2,3]`."""
+    """Formats a kind and a shape: `float32[2,3]`."""
     return kind if kind.startswith(PYTHON) else f"{kind}[{','.join(map(str, shape))}]"
 
 
@@ -55,15 +55,15 @@ def data_type(key: Any) -> jax.ShapeDtypeStruct:
 
 
 def content_of(value: Any, name: str, *, whole: bool = True) -> Content:  # weft: skip(of any leaf)
-    """What is stored for a leaf.
+    """Returns the array to store for a leaf.
 
     Args:
         value: the leaf.
         name: its path, for errors.
-        whole: refuses an array of which other processes have a part.
+        whole: whether to refuse an array of which other processes hold a part.
 
     Raises:
-        CheckpointError: if nothing can be, naming it.
+        CheckpointError: if the leaf cannot be stored; the error names it.
     """
     if type(value) in NUMBERS:
         number = _number_as_array(value)
@@ -88,10 +88,10 @@ def _number_as_array(value: complex) -> np.ndarray[Any, Any]:
 
 
 def _refuse_unstorable(value: Any, name: str, whole: bool) -> None:
-    """Refuses what has no value, or of which this process has a part where it needs the whole.
+    """Refuses a leaf without a value, and an array of which this process holds only a part although it needs all.
 
     Raises:
-        CheckpointError: naming it.
+        CheckpointError: naming the leaf.
     """
     problem = fix = None
     if isinstance(value, Tracer):
@@ -135,10 +135,10 @@ def in_host_memory(value: Any) -> np.ndarray[Any, Any]:
 
 
 def cast_of(dtype: DTypeLike | Literal["like"] | None) -> Cast:
-    """What `load_checkpoint` was asked to cast to.
+    """Reads the option `dtype` of `load_checkpoint`.
 
     Raises:
-        CheckpointError: if it is no floating dtype.
+        CheckpointError: if it is not a floating dtype.
     """
     if dtype is None or (isinstance(dtype, str) and dtype == "like"):
         return dtype
@@ -148,7 +148,8 @@ def cast_of(dtype: DTypeLike | Literal["like"] | None) -> Cast:
         wanted = None
     if wanted is None or not jnp.issubdtype(wanted, jnp.floating):
         raise CheckpointError(
-            f"dtype={dtype!r} is no floating dtype", fix='pass one (all floating arrays become it), or dtype="like"'
+            f"dtype={dtype!r} is not a floating dtype",
+            fix='pass a floating dtype, to which all floating arrays are cast, or dtype="like"',
         )
     return wanted
 
@@ -156,13 +157,13 @@ def cast_of(dtype: DTypeLike | Literal["like"] | None) -> Cast:
 def target_of(  # weft: skip(of any leaf)
     entry: Entry, like: Any, cast: Cast, *, described: bool
 ) -> Target | None:
-    """Where an entry is read to for a leaf of `like`; None if it does not fit there.
+    """Returns the array to read an entry into for a leaf of `like`; None if the entry does not fit the leaf.
 
     Args:
-        entry: of the file.
-        like: an array, a key, a number, or what stands for one.
-        cast: whether dtypes may differ.
-        described: whether the file tells kinds; others hold keys and numbers as the arrays that stand for them.
+        entry: an entry of the file.
+        like: an array, a key, a number, or a `ShapeDtypeStruct` for one.
+        cast: the option `dtype` of `load_checkpoint`.
+        described: whether the file tells kinds. In other files keys and numbers are stored as plain arrays.
     """
     source = dtype_of(entry.kind)
     if type(like) in NUMBERS or (_is_number(entry) and isinstance(like, jax.ShapeDtypeStruct)):
@@ -187,7 +188,7 @@ def target_of(  # weft: skip(of any leaf)
 def _number_target(entry: Entry, like: Any, cast: Cast, source: Any, described: bool) -> Target | None:
     wanted = type(like).__name__ if type(like) in NUMBERS else None
     if _is_number(entry):
-        # Where `like` is abstract, as `jax.eval_shape` makes it of a number, it says the category only.
+        # `jax.eval_shape` makes a number abstract, and then `like` tells only the category of its dtype.
         alike = _category(source) == _category(like.dtype) and not like.shape if wanted is None else False
         fits = alike or entry.kind == f"{PYTHON}{wanted}"
     else:
@@ -212,7 +213,7 @@ def needs_x64(target: Target, like: Any) -> bool:  # weft: skip(of any leaf)
 
 
 def restored(array: Any, target: Target, like: Any) -> Any:  # weft: skip(it reads bytes)
-    """A leaf, of what was read for it: an array of NumPy, which is the leaf's from now on, or one that is in place."""
+    """Makes a leaf from the array that was read for it: a NumPy array, whose memory it may adopt, or a placed array."""
     if target.dtype == np.uint8 and (type(like) in NUMBERS or _is_number(target.entry)):
         return _restored_number(array.tobytes(), target.entry)
     if isinstance(like, np.ndarray | np.generic):
@@ -221,11 +222,11 @@ def restored(array: Any, target: Target, like: Any) -> Any:  # weft: skip(it rea
     where = placement(like)
     if is_key(like):
         wrap = functools.partial(jax.random.wrap_key_data, impl=key_impl_of(like.dtype))
-        # `wrap_key_data` works on a local array, which is then moved; other processes' devices cannot be reached so.
+        # `wrap_key_data` takes a local array, which is then moved. This cannot reach the devices of other processes.
         if where is None or where.is_fully_addressable:
             key = wrap(jax.device_put(array))
             return key if where is None else jax.device_put(key, where)
-        # On devices of other processes too: each has read all of it, which is what `jit` takes NumPy arrays for.
+        # On devices of several processes: each process has read the whole array, as `jit` expects of NumPy arrays.
         return jax.jit(wrap, out_shardings=where)(array)
     placed = array if isinstance(array, jax.Array) else jax.device_put(array, where)
     return _weakly_typed(placed) if target.entry.weak and target.source is None else placed
@@ -238,7 +239,7 @@ def _restored_number(data: bytes, entry: Entry) -> Any:
 
 
 def placement(like: Any) -> Any:
-    """Where an array was put on purpose, or None."""
+    """Returns the sharding on which the user put an array; None if the user did not choose one."""
     # An uncommitted array lies on the default device by chance. Restored there on purpose, it could not be combined
     # with arrays of other devices.
     if isinstance(like, Tracer) or (isinstance(like, jax.Array) and not like.committed):
@@ -251,5 +252,5 @@ def placement(like: Any) -> Any:
 
 
 def _weakly_typed(array: jax.Array) -> jax.Array:
-    # No function of JAX makes a weakly typed array of a strongly typed one, so the primitive below them is bound.
+    # No public function of JAX makes a weakly typed array from a strongly typed one, so the primitive is bound.
     return jax.lax.convert_element_type_p.bind(array, new_dtype=array.dtype, weak_type=True, sharding=None)

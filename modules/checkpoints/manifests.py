@@ -34,19 +34,19 @@ ARRAYS, MANIFEST = "arrays", "manifest"
 _DEEPEST = 100
 # Bytes below which an array is copied to the host at once: that takes less time than Orbax's handling of a JAX array.
 _SMALL = 1 << 16
-# What means something in the names that Orbax gives to files, or cannot be in them; and what texts would be taken for.
+# Characters that have a meaning in Orbax's file names or cannot be in them, and strings that would be read as integers.
 _SPECIAL = re.compile(r"[%./\[\x00-\x1f\ud800-\udfff]|^\d(?=\d*$)|^-(?=\d+$)")
 _INDEX = re.compile(r"[0-9]{1,9}")
 
 
 @dataclass(frozen=True)
-class Held(Entry):
-    """An array or a number of Orbax's checkpoint.
+class OrbaxEntry(Entry):
+    """An array or a number in a checkpoint of Orbax.
 
     Attributes:
-        keys: where Orbax has the array.
-        raw: whether its bytes are stored, because Orbax does not know its dtype.
-        number: the Python number that it is, if any.
+        keys: the path of the array in Orbax's tree.
+        raw: whether the array is stored as bytes, because Orbax does not know its dtype.
+        number: the Python number, if the entry is one.
     """
 
     keys: Keys = ()
@@ -54,9 +54,9 @@ class Held(Entry):
     number: complex | None = None
 
 
-def entry_of(target: Target) -> Held:
-    """The entry of a target of this file, which reads entries of Orbax's alone."""
-    assert isinstance(target.entry, Held)
+def entry_of(target: Target) -> OrbaxEntry:
+    """Returns the entry of a target, which is one of Orbax's in all functions of this module."""
+    assert isinstance(target.entry, OrbaxEntry)
     return target.entry
 
 
@@ -64,7 +64,7 @@ def entry_of(target: Target) -> Held:
 
 
 def content(tree: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The arrays of a tree as Orbax takes them, and the manifest."""
+    """Returns the arrays of a tree as Orbax takes them, and the manifest."""
     leaves = by_name(leaf for leaf in iter_leaves(tree) if leaf.dynamic)
     told = {path: description for path, description in configuration(tree).items() if path not in leaves}
     numbers: dict[str, Any] = {}
@@ -81,7 +81,7 @@ def content(tree: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         entries[name] = {"keys": keys, "dtype": stored.kind, "shape": stored.shape, "kind": leaf.kind.__name__}
         entries[name] |= {"weak": True} if stored.weak else {}
         entries[name] |= {"raw": True} if raw else {}
-        if 0 not in stored.stored[1]:  # Orbax writes no array without items
+        if 0 not in stored.stored[1]:  # Orbax cannot write an array without items
             _set(nested, keys, _written(leaf.value, name, raw))
     return nested, {"format": FORMAT, "configuration": told, "numbers": numbers, "arrays": entries}
 
@@ -94,7 +94,7 @@ def _number(value: complex) -> list[str]:
 
 
 def _keys_of(path: PathInTree) -> Keys:
-    # A tree that is one array has no name, and Orbax wants one.
+    # A tree that is a single array has an empty path, and Orbax needs a name.
     keys = tuple(map(_key_of, path)) or ("root",)
     return keys if len(keys) <= _DEEPEST else (*keys[: _DEEPEST - 1], "%%".join(keys[_DEEPEST - 1 :]))
 
@@ -127,18 +127,18 @@ def _is_known(dtype: np.dtype[Any]) -> bool:
 
 
 def _written(value: Any, name: str, raw: bool) -> Any:
-    """What Orbax is given for an array: one of JAX as it lies, or one of NumPy, of which it makes a copy at once."""
+    """Returns the array to pass to Orbax: a sharded JAX array, or a NumPy array, which Orbax copies at once."""
     if is_key(value):
         value = jax.random.key_data(value)
     # Raw bytes are made on the host, which needs the whole array in this process.
     if isinstance(value, jax.Array) and raw and not (value.is_fully_addressable or value.is_fully_replicated):
         raise CheckpointError(
-            f"Orbax has no {value.dtype}, and other processes have a part of this array",
+            f"Orbax cannot write {value.dtype}, and this process cannot convert the array: others hold parts of it",
             at=name,
             fix="save it in another dtype: astype(jnp.float32), or astype(jnp.uint8) for integers",
         )
-    # A small array of JAX takes Orbax twice as long as one of NumPy. But no save shall wait for a copy of a large one,
-    # and many devices, or processes, write their own parts.
+    # Orbax takes twice as long for a small JAX array as for a NumPy array. A large one stays a JAX array, so that
+    # saving does not wait for a copy, and so does a sharded one, of which each device or process writes its own part.
     divided = isinstance(value, jax.Array) and (jax.process_count() > 1 or len(value.sharding.device_set) > 1)
     if isinstance(value, jax.Array) and not raw and (divided or value.nbytes > _SMALL):
         return value
@@ -149,8 +149,8 @@ def _written(value: Any, name: str, raw: bool) -> Any:
 # ---- what is read ----------------------------------------------------------------------------------------------------
 
 
-def read_manifest(folder: Path) -> tuple[list[Held], dict[str, Description]] | None:
-    """What a checkpoint of weft's says that it holds, and its configuration; None for another program's."""
+def read_manifest(folder: Path) -> tuple[list[OrbaxEntry], dict[str, Description]] | None:
+    """Reads the entries and the configuration of a checkpoint of weft; None if another program wrote it."""
     if not folder.is_dir():
         raise CheckpointError("there is no checkpoint of Orbax here", at=str(folder), fix="pass the folder of a step")
     if not (folder / MANIFEST).is_dir():
@@ -164,8 +164,8 @@ def read_manifest(folder: Path) -> tuple[list[Held], dict[str, Description]] | N
             raise CheckpointError("this checkpoint is of a newer format", at=str(folder), fix="update weft")
         if not all(map(is_description, manifest["configuration"].values())):
             raise ValueError("configuration")
-        numbers = [_held_number(name, *told) for name, told in manifest["numbers"].items()]
-        arrays = [_held_array(name, told) for name, told in manifest["arrays"].items()]
+        numbers = [_number_entry(name, *told) for name, told in manifest["numbers"].items()]
+        arrays = [_array_entry(name, told) for name, told in manifest["arrays"].items()]
         return numbers + arrays, manifest["configuration"]
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError, OSError) as error:
         if isinstance(error, CheckpointError):
@@ -178,42 +178,42 @@ def read_manifest(folder: Path) -> tuple[list[Held], dict[str, Description]] | N
 _NUMBERS = {"bool": lambda text: text == "True", "int": lambda text: int(text, 0), "float": float, "complex": complex}
 
 
-def _held_number(name: str, kind: str, text: str) -> Held:
-    return Held(name, f"{PYTHON}{kind}", (), number=_NUMBERS[kind](text))
+def _number_entry(name: str, kind: str, text: str) -> OrbaxEntry:
+    return OrbaxEntry(name, f"{PYTHON}{kind}", (), number=_NUMBERS[kind](text))
 
 
-def _held_array(name: str, told: Mapping[str, Any]) -> Held:
+def _array_entry(name: str, told: Mapping[str, Any]) -> OrbaxEntry:
     keys, shape, kind = tuple(told["keys"]), tuple(told["shape"]), told["dtype"]
     if not (keys and all(isinstance(key, str) for key in (*keys, kind)) and all(type(size) is int for size in shape)):
         raise ValueError(name)
-    return Held(name, kind, shape, bool(told.get("weak")), keys=keys, raw=bool(told.get("raw")))
+    return OrbaxEntry(name, kind, shape, bool(told.get("weak")), keys=keys, raw=bool(told.get("raw")))
 
 
-def entries_in(source: Path) -> list[Held]:
-    """The arrays of another program's checkpoint, by names that are written as paths."""
+def entries_in(source: Path) -> list[OrbaxEntry]:
+    """Returns the entries of a checkpoint that another program wrote; their names are spelled like paths of weft."""
     ocp = orbax()
     try:
         with ocp.PyTreeCheckpointer() as reader:
             tree = reader.metadata(source).item_metadata.tree
     except (FileNotFoundError, ValueError, AttributeError) as error:
-        # Where there is no description at all, Orbax gives None for it.
-        why = "nothing says what it holds" if isinstance(error, AttributeError) else f"{error!r:.200}"
+        # Without any metadata, Orbax returns None for it.
+        why = "it has no metadata" if isinstance(error, AttributeError) else f"{error!r:.200}"
         raise CheckpointError(
-            "this is no checkpoint of Orbax's, or a damaged one", at=f"{source}: {why}", fix="restore another step"
+            "this is not a checkpoint of Orbax, or a damaged one", at=f"{source}: {why}", fix="restore another step"
         ) from error
     nodes = ((tuple(str(key_part(key)) for key in keys), node) for keys, node in trees.flatten_with_path(tree)[0])
     arrays = [(keys, node) for keys, node in nodes if hasattr(node, "shape") and hasattr(node, "dtype")]
     # flax.nnx stores each array under `value`. That part of the names is left out only if all names end with it.
     of_variables = bool(arrays) and all(keys[-1] == "value" for keys, _ in arrays)
-    entries: list[Held] = []
+    entries: list[OrbaxEntry] = []
     for keys, value in arrays:
         parts = [int(key) if _INDEX.fullmatch(key) else key for key in (keys[:-1] if of_variables else keys)]
-        entries.append(Held(format_path(tuple(parts)), str(value.dtype), tuple(value.shape), keys=keys))
+        entries.append(OrbaxEntry(format_path(tuple(parts)), str(value.dtype), tuple(value.shape), keys=keys))
     return entries
 
 
 def read_arrays(source: Path, targets: Mapping[str, Target], wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """The leaves for targets, by path."""
+    """Reads the leaves for targets, by path."""
     item: dict[str, Any] = {}
     how: dict[str, Any] = {}
     try:
@@ -247,10 +247,10 @@ def _is_stored(target: Target) -> bool:
 
 
 def _request(target: Target, like: Any) -> tuple[Any, Any]:
-    """What Orbax is asked for: an array on the devices where it shall lie, or on the host."""
+    """Returns Orbax's arguments to read an array: with the sharding of `like`, or into host memory."""
     ocp = orbax()
     where = None if is_key(like) or type(like) in NUMBERS or entry_of(target).raw else placement(like)
-    # Orbax casts integers without a look at whether they fit.
+    # Orbax casts integers without checking whether they fit.
     if where is None or not (target.source is None or np.can_cast(target.source, target.dtype) or _is_inexact(target)):
         return jax.ShapeDtypeStruct(target.shape, target.dtype), ocp.RestoreArgs(restore_type=np.ndarray)
     like = jax.ShapeDtypeStruct(target.shape, target.dtype, sharding=where)

@@ -17,12 +17,12 @@ def renamed(rename: Rename | None, names: Iterable[str], file: str) -> dict[str,
     """Returns the path for each name; None for names that are left out.
 
     Args:
-        rename: as `load_checkpoint` takes it.
-        names: all that a file holds.
-        file: for errors.
+        rename: the option of `load_checkpoint`.
+        names: the names of all entries of the file.
+        file: the file's path, for errors.
 
     Raises:
-        CheckpointError: if a mapping holds names that the file does not, or a function returns something else.
+        CheckpointError: if a mapping has names that the file does not hold, or a path is neither a string nor None.
 
     >>> renamed({"encoder": "body", "encoder.old": None}, ["encoder.w", "encoder.old", "encoders"], "a file")
     {'encoder.w': 'body.w', 'encoder.old': None, 'encoders': 'encoders'}
@@ -43,12 +43,13 @@ def renamed(rename: Rename | None, names: Iterable[str], file: str) -> dict[str,
             used.add(start)
             paths[name] = _moved(name, start, _checked(rename[start], start))
     unused = sorted(rename.keys() - used)
-    # A rule that matches no name is a slip, after which arrays would be missing under names that look right.
+    # A rule that matches no name is a spelling mistake. Without this error, a later one would list missing arrays, and
+    # not the rule.
     if unused:
         raise CheckpointError(
-            f"rename speaks of names that {file} does not hold",
+            f"rename has names that {file} does not hold",
             at=unused,
-            fix=f"write names as they are there: {', '.join(list(paths)[:8])}{', ...' if len(paths) > 8 else ''}",
+            fix=f"write names as in the file: {', '.join(list(paths)[:8])}{', ...' if len(paths) > 8 else ''}",
         )
     return paths
 
@@ -56,15 +57,15 @@ def renamed(rename: Rename | None, names: Iterable[str], file: str) -> dict[str,
 def _checked(path: object, name: str) -> str | None:
     if path is not None and not isinstance(path, str):
         raise CheckpointError(
-            f"rename makes a {type(path).__name__} of a name: {path!r}",
+            f"rename maps a name to a {type(path).__name__}, not to a path: {path!r}",
             at=name,
-            fix="give a text, or None to leave it out",
+            fix="map it to a string, or to None to leave the array out",
         )
     return path
 
 
 def is_inside(path: str, start: str) -> bool:
-    """Whether a path is another one, or is inside of it."""
+    """Whether a path is the path `start`, or lies below it."""
     return start in ("", ROOT) or path == start or path.startswith((f"{start}.", f"{start}["))
 
 
@@ -80,7 +81,7 @@ def _moved(name: str, start: str, to: str | None) -> str | None:
 
 
 def refuse_two_at_one_path(paths: Mapping[str, str | None], file: str) -> None:
-    """Refuses names that are renamed to one path.
+    """Refuses several names that are renamed to the same path.
 
     Raises:
         CheckpointError: naming both.
@@ -89,12 +90,14 @@ def refuse_two_at_one_path(paths: Mapping[str, str | None], file: str) -> None:
     twice = [f"{path}: {name}" for name, path in paths.items() if path is not None and counts[path] > 1]
     if twice:
         raise CheckpointError(
-            f"several arrays of {file} get one path", at=twice, fix="leave all but one out: rename to None"
+            f"several arrays of {file} are renamed to the same path",
+            at=twice,
+            fix="rename all but one to None, which leaves them out",
         )
 
 
 def around(paths: Mapping[str, str | None]) -> set[str]:
-    """The paths of what holds something that is renamed."""
+    """Returns the paths of the containers and records around each renamed leaf."""
     moved = [name for name, path in paths.items() if path != name]
     starts = {name[:i] for name in moved for i, letter in enumerate(name) if letter in ".["}
     return starts | ({ROOT} if moved else set())

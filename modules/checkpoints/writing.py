@@ -1,9 +1,9 @@
 """The writer of a run's folder: one process, or one set of processes, at a time.
 
-Orbax writes each step under a temporary name and moves it. The next writer removes what a killed writer has left;
-readers remove nothing. A lock on a file in the folder tells whether there is a writer: the kernel
-takes it away from the dead. Steps that are no longer kept are first moved out of sight, to `.deleted`, so that none is
-listed of which a part is gone.
+Orbax writes each step under a temporary name and then moves it. The next writer removes the files of a killed writer;
+readers remove nothing. A lock on a file in the folder tells whether there is a writer: the kernel releases it when the
+process ends. A step that is to be deleted is first moved to `.deleted`, so that no listing shows a step of which some
+files are deleted already.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Writer:
     """The writer of a folder: Orbax's manager, and the lock.
 
     Args:
-        folder: which is there.
+        folder: an existing folder.
         keep: as for `Checkpoints`.
 
     Raises:
-        CheckpointError: if somebody else writes there, naming the process.
+        CheckpointError: if another process writes to the folder; the error names that process.
     """
 
     def __init__(self, folder: Path, keep: int | None):
@@ -62,13 +62,14 @@ class Writer:
         args = {MANIFEST: ocp.args.JsonSave(manifest)}
         if arrays:  # Orbax writes no tree without arrays
             args[ARRAYS] = ocp.args.PyTreeSave(arrays)
-        # The manager caches its list of steps, and somebody may have removed this one by hand.
-        if step in self.manager.all_steps():  # somebody has removed it since
+        # `Checkpoints.save` has found no folder of this step. If the manager still lists it, a user has removed it by
+        # hand, and the manager's cached list is old.
+        if step in self.manager.all_steps():
             self.manager.reload()
         self.manager.save(step, args=ocp.args.Composite(**args), force=True)
 
     def sweep(self) -> None:
-        """Begins to delete what was moved out of sight."""
+        """Begins to delete the steps in `.deleted`."""
         if jax.process_index() == 0:
             # In a thread, because the deletion of a large step may take long, and training need not wait for it.
             self._sweeper.submit(_empty, self._deleted)
@@ -106,7 +107,10 @@ def _manager(folder: Path, keep: int | None) -> Any:
 
 
 def _locked(path: Path) -> tuple[int | None, str | None]:
-    """A descriptor that holds the lock of a folder, as far as the file system has locks; or who has it."""
+    """Takes the lock of a folder: returns (descriptor, None), or (None, the process that holds the lock).
+
+    On a file system without locks this always succeeds.
+    """
     while True:
         # Opened without truncating: the file may contain the name of the process that has the lock.
         descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o666)
@@ -123,7 +127,7 @@ def _locked(path: Path) -> tuple[int | None, str | None]:
 
 
 def _any_process(holds: bool) -> bool:
-    """Whether something holds in any process: all of them go on, or none."""
+    """Whether `holds` is true in any process, so that all processes go on, or none of them does."""
     if jax.process_count() == 1:
         return holds
     return bool(np.any(multihost_utils.process_allgather(np.asarray(holds))))

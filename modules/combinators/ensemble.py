@@ -13,7 +13,7 @@ from weft.core.records.filters import Filter
 from weft.core.records.module import static
 from weft.core.records.partition import changes, take_apart
 from weft.modules.calling import Combinator, L_co, call_layer, takes_key
-from weft.modules.combinators.stack import Beside, make_copies
+from weft.modules.combinators.stack import SharedArguments, make_copies
 from weft.modules.construct import ConfigError
 from weft.transforms.mapping import vmap
 
@@ -91,7 +91,7 @@ class Ensemble(Combinator[L_co]):
             axis_name=self.axis_name,
             axis_size=self.n,
         )
-        y, successor = over_members(self.members, keys, Beside((), kwargs), *arguments)
+        y, successor = over_members(self.members, keys, SharedArguments((), kwargs), *arguments)
         if successor is None:
             return y, None
         # A call that changed nothing returns the ensemble itself, so that shared records stay shared.
@@ -109,7 +109,7 @@ class Ensemble(Combinator[L_co]):
         return _where_own(self.axes, lambda own, leaf: leaf[place] if own else leaf, self.members)
 
 
-def _one_member(member: Any, key: Any, rest: Beside, *args: Any) -> tuple[Any, Any]:
+def _one_member(member: Any, key: Any, rest: SharedArguments, *args: Any) -> tuple[Any, Any]:
     options = {} if key is None else {"key": key}
     return call_layer(member, "Ensemble.members", *args, **rest.kwargs, **options)
 
@@ -120,7 +120,7 @@ def _by_kind(by_kind: Mapping[Filter, int | None] | None) -> RidesByKind | int:
     wrong = {filter: axis for filter, axis in by_kind.items() if axis not in (0, None)}
     if wrong:
         raise ConfigError(
-            f"the members of an Ensemble lie on axis 0 or are shared, None, and not: {wrong}",
+            f"an axis of an Ensemble is 0 (one value for each member) or None (shared by all), not {wrong}",
             fix="axes={BatchStat: None}",
         )
     return axes(by_kind if ... in by_kind else {**by_kind, ...: 0})

@@ -126,7 +126,10 @@ class MoE(Module, Generic[L_co]):  # weft: skip(of any experts)
         if top_k > n:
             raise ConfigError(f"MoE: a token cannot go to top_k={top_k} of {n} experts")
         if capacity_factor is not None and not capacity_factor > 0:
-            raise ConfigError(f"MoE: capacity_factor must be positive, not {capacity_factor}", fix="None: room for all")
+            raise ConfigError(
+                f"MoE: capacity_factor must be positive, not {capacity_factor}",
+                fix="capacity_factor=None has room for all tokens",
+            )
         router_key, experts_key = parameter_keys(key, 2, "MoE")
         self.router = router_init(router_key, (features, n), jnp.float32)
         self.experts = make_copies(make, n, experts_key, "MoE")
@@ -159,7 +162,7 @@ class MoE(Module, Generic[L_co]):  # weft: skip(of any experts)
         sent, weights, loss = choose(logits)
         each = einsum("tec,tf->ecf", sent.astype(x.dtype), tokens)
         # One vmap over all experts: a loop would trace and compile each expert for itself.
-        ys = vmap(_expert)(self.experts, _beside_experts(each, self.experts))
+        ys = vmap(_expert)(self.experts, _sharded_as(each, self.experts))
         y = einsum("tec,ecf->tf", weights.astype(ys.dtype), ys)
         return jnp.reshape(y, (*x.shape[:-1], y.shape[-1])), loss
 
@@ -177,7 +180,7 @@ class MoE(Module, Generic[L_co]):  # weft: skip(of any experts)
         return min(tokens, math.ceil(tokens * self.top_k / self.n * self.capacity_factor))
 
 
-def _beside_experts(each: Array, experts: Any) -> Array:
+def _sharded_as(each: Array, experts: Any) -> Array:
     """Reshards the inputs of experts to the experts' devices: `vmap` wants all mapped arrays divided alike."""
     entries = next((spec_of(leaf)[:1] for leaf in jax.tree.leaves(experts) if is_divided(leaf)), ())
     if not any(entries):

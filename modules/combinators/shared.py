@@ -1,14 +1,14 @@
 """Shared: one record, or one array, in several places of a model.
 
-A record is a tree, and no leaf of a tree has two paths: an array in two places is two leaves, which an optimizer moves
-apart. `Shared` stores the model with each shared array in *one* place, the source. The other places are `None`, as in
-any sparse record, and ties say which source belongs there. When the model is called, `Shared` fills these places:
+A record is a tree, and no leaf of a tree has two paths: JAX sees an array in two places as two leaves, and an optimizer
+would give them different values. `Shared` stores the model with each shared array in *one* place, the source. The other
+places are `None`, as in any sparse record, and *ties* map them to sources. A call of `Shared` fills these places:
 
     model = Shared(GPT(...), {"head.kernel": ("embed.embedding", jnp.transpose)})
-    logits = model(tokens)         # as the GPT, whose head has the transposed embedding for a kernel
+    logits = model(tokens)         # calls the GPT; the kernel of its head is the transposed embedding
 
-To JAX, optax and checkpoints it is a record with one leaf for each source, so gradients add up, an optimizer keeps one
-moment, and a file holds it once.
+For JAX, optax and checkpoints the model has one leaf for each source: the gradients of its places are added, an
+optimizer has one moment, and a file has one array.
 """
 
 from __future__ import annotations
@@ -57,18 +57,18 @@ class Shared(Module, Generic[M]):
 
     Args:
         model: the record.
-        ties: from each further place to the source, or to a pair of the source and a function of it, such as
-            `jnp.transpose`. Places are paths: `"blocks[0].attn"`, or a tuple
-            of their parts; of arrays, or of whole records of one structure. Without ties, whatever is the very same
-            array in several places is held in the first.
+        ties: maps each further place to its source, or to a pair of the source and a function of it, such as
+            `jnp.transpose`. Places and sources are paths (`"blocks[0].attn"`, or a tuple of the parts) of arrays, or of
+            whole records of equal structure. Without ties, arrays that are the same object in several places are tied
+            to the first of these places.
 
     Attributes:
-        model: the model as it is held, with `None` in the further places.
-        ties: of arrays.
+        model: the model, with `None` in the further places.
+        ties: the ties of all arrays.
 
     Raises:
-        AliasError: if there are no ties, and nothing in the model is shared.
-        StructureError: if a place does not exist or is tied twice, or what belongs there does not fit.
+        AliasError: if `ties` is left out and no array of the model is in two places.
+        StructureError: if a place does not exist or is tied twice, or the source does not fit it.
 
     >>> import jax, jax.numpy as jnp
     >>> encoder, decoder = Linear(2, 3, key=jax.random.key(0)), Linear(3, 2, key=jax.random.key(1))
@@ -89,7 +89,7 @@ class Shared(Module, Generic[M]):
 
     @property
     def value(self) -> M:
-        """The model with all places filled."""
+        """The model with an array in every place."""
         sources = {tie.source: part_at(self.model, tie.source) for tie in self.ties}
         return with_parts(self.model, {tie.place: tie.value(sources[tie.source]) for tie in self.ties})
 
@@ -135,17 +135,17 @@ class Shared(Module, Generic[M]):
         for source, changed in changes.items():
             if len(changed) > 1:
                 raise SuccessorError(
-                    "what is shared has a successor in each of several places, and only one can follow it",
+                    "a shared record has a different successor in each of these places, and can only have one",
                     at=[format_path(path, type(after).__name__) for path in changed],
-                    fix="keep what has state in one field, and use that field twice",
+                    fix="hold the stateful record in one field, and call that field twice",
                 )
             path, now = next(iter(changed.items()))
             if path != source:
                 if any(tie.place == path and tie.function is not None for tie in self.ties):
                     raise SuccessorError(
-                        "what a function makes of a shared array changed, and nothing says how the array follows",
+                        "a value that a tie's function computes from a shared array was changed, and the array was not",
                         at=format_path(path, type(after).__name__),
-                        fix=f"change it where it is held, at {format_path(source)}",
+                        fix=f"change the array itself, at {format_path(source)}",
                     )
                 after = with_parts(after, {source: now})
         return self.replace(model=_without(after, self.ties))
@@ -167,7 +167,7 @@ def _aliases(model: Any) -> tuple[Tie, ...]:
     if not ties:
         raise AliasError(
             f"no array of this {type(model).__name__} is in two places",
-            fix="say what belongs where: Shared(model, {place: where it is held})",
+            fix="tie them by name: Shared(model, {place: path of the array that it shares})",
         )
     return tuple(ties)
 
@@ -181,10 +181,10 @@ def _read(model: Any, ties: Mapping[Where, Source]) -> tuple[Tie, ...]:
         tied += _leaf_ties(model, _path(place), _path(cast(Where, source)), function)
     places = [tie.place for tie in tied]
     wrong = [f"{format_path(path)} is tied twice" for path in dict.fromkeys(places) if places.count(path) > 1]
-    wrong += [f"{format_path(tie.source)} is held nowhere: it is tied itself" for tie in tied if tie.source in places]
+    wrong += [f"{format_path(tie.source)} is a source, but tied itself" for tie in tied if tie.source in places]
     if wrong:
         raise StructureError(
-            "these ties contradict each other", at=wrong, fix="tie each place once, to one that is held"
+            "these ties contradict each other", at=wrong, fix="tie each place once, to a place that is not tied"
         )
     return tuple(tied)
 
@@ -213,11 +213,11 @@ def _leaf_ties(model: Any, place: Path, source: Path, function: Callable[[Any], 
     if wrong:
         transposed = function is None and is_array(there) and is_array(here) and there.shape == here.shape[::-1]
         raise StructureError(
-            f"what is at {format_path(source)} does not fit",
+            f"the value at {format_path(source)} does not fit the place that is tied to it",
             at=wrong,
-            fix=f'give a function, which turns it: {{"{format_path(place)}": ("{format_path(source)}", jnp.transpose)}}'
+            fix=f'pass a function that transposes: {{"{format_path(place)}": ("{format_path(source)}", jnp.transpose)}}'
             if transposed
-            else "tie things of one structure, or give a function that makes the one of the other",
+            else "tie values of equal structure and shapes, or give a function that converts the source",
         )
     leaves = [leaf.path for leaf in iter_leaves(there) if leaf.dynamic]
     return [Tie((*place, *path), (*source, *path), function) for path in leaves]

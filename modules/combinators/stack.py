@@ -73,7 +73,7 @@ class Stack(Combinator[L_co]):
 
     def _run(self, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> tuple[Any, Self | None]:
         keys = jax.random.split(key, self.n) if key is not None and takes_key(cast(Any, self.layers)) else None
-        y, changed = _scan(self.unroll)(x, self.layers, keys, Beside(args, kwargs), Static(self.remat))
+        y, changed = _scan(self.unroll)(x, self.layers, keys, SharedArguments(args, kwargs), Static(self.remat))
         if changed is None:
             return y, None
         return y, self.replace(layers=update(self.layers, changed)) if jax.tree.leaves(changed) else self
@@ -96,8 +96,8 @@ class Stack(Combinator[L_co]):
         return layers if isinstance(places, int) else self.replace(layers=layers, n=len(places))
 
 
-class Beside(Module):
-    """The further arguments of each copy: a record, so that numbers and flags in it stay static."""
+class SharedArguments(Module):
+    """The arguments that all copies share: a record, so that numbers and flags in it stay static."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -111,7 +111,7 @@ def _scan(unroll: int | bool) -> Any:
     return scan(_advance, in_axes=(Carry, 0, 0, None, None), out_axes=(Carry, 0), unroll=unroll)
 
 
-def _advance(x: Any, layer: Any, key: Any, rest: Beside, remat: Any) -> tuple[Any, Any]:
+def _advance(x: Any, layer: Any, key: Any, rest: SharedArguments, remat: Any) -> tuple[Any, Any]:
     run = _one_layer
     if remat is not False:
         # `prevent_cse` keeps XLA from merging the recomputation with the forward pass. A scan separates the two anyway,
@@ -122,7 +122,7 @@ def _advance(x: Any, layer: Any, key: Any, rest: Beside, remat: Any) -> tuple[An
     return y, changed
 
 
-def _one_layer(x: Any, layer: Any, key: Any, rest: Beside) -> tuple[Any, Any]:
+def _one_layer(x: Any, layer: Any, key: Any, rest: SharedArguments) -> tuple[Any, Any]:
     options = {} if key is None else {"key": key}
     y, successor = call_layer(layer, "Stack.layers", x, *rest.args, **rest.kwargs, **options)
     # Only changed leaves are outputs of the loop. A whole successor would have its parameters stacked again, and each
@@ -142,9 +142,9 @@ def _check_kept(x: Any, y: Any, layer: Any) -> None:
         wrong = [f"x: {before} -> {after}"]
     if wrong:
         raise AxisError(
-            f"a layer of a Stack returns what it takes, in shape and dtype, and a {type(layer).__qualname__} does not",
+            f"a layer of a Stack must keep the shape and dtype of x, and a {type(layer).__qualname__} does not",
             at=wrong,
-            fix="keep the size inside the stack, and change it before or behind; cast x to the layer's dtype first",
+            fix="change sizes before or after the stack; cast x to the layer's dtype first",
         )
 
 

@@ -64,9 +64,9 @@ def _sum(x: Any, y: Any) -> Any:
         differing = [((), x, y)]
     if differing:
         raise AxisError(
-            "a Residual adds what it is given to what its layer returns, and the two are of different shapes",
+            "a Residual adds its input to the output of its layer, and their shapes differ",
             at=[f"{jax.tree_util.keystr(path)}x: {_shown(a)}, layer(x): {_shown(b)}" for path, a, b in differing],
-            fix="make the layer keep the shape, or bring x to the layer's: Parallel(layer, shortcut, merge=sum)",
+            fix="make the layer keep the shape, or convert x: Parallel(layer, shortcut, merge=sum)",
         )
     return jax.tree.map(lambda a, b: a + b, x, y)
 

@@ -212,7 +212,7 @@ class Conv(SharedConstructor):
 def _check_groups(layer: str, in_features: int, out_features: int, groups: int) -> None:
     check_positive(layer, in_features=in_features, out_features=out_features, feature_group_count=groups)
     if in_features % groups or out_features % groups:
-        raise ConfigError(f"{layer}: {groups} groups do not divide {in_features} in and {out_features} out features")
+        raise ConfigError(f"{layer}: groups={groups} must divide in_features={in_features} and {out_features=}")
 
 
 def _kept_padding(padding: Padding, extent: Sequence[int], input_dilation: Sequence[int]) -> Any:
@@ -222,7 +222,7 @@ def _kept_padding(padding: Padding, extent: Sequence[int], input_dilation: Seque
         return tuple(pads)
     # JAX refuses a padding by name together with input dilation, but only when the layer is called.
     if pads not in PAD_MODES and set(input_dilation) != {1}:
-        raise ConfigError(f"padding {pads!r} and input_dilation do not go together", fix="give pairs (low, high)")
+        raise ConfigError(f"padding {pads!r} cannot be combined with input_dilation", fix="give pairs (low, high)")
     return pads
 
 

@@ -156,7 +156,7 @@ def sizes_of(layer: str, name: str, sizes: Sequence[int]) -> tuple[int, ...]:
     """
     if not isinstance(sizes, Sequence) or not sizes:
         raise ConfigError(
-            f"{layer}: {name}={sizes!r} does not say over how many spatial axes it goes",
+            f"{layer}: {name}={sizes!r} does not tell the number of spatial axes",
             fix=f"{name}=(2, 2) for images, (2,) for sequences",
         )
     check_positive(layer, **{name: min(sizes)})

@@ -58,7 +58,7 @@ class Upsample(Module):
 
     Raises:
         AxisError: when called, as `upsample`.
-        ConfigError: if a factor is no positive integer, or the method is not known.
+        ConfigError: if a factor is not a positive integer, or the method is not known.
 
     >>> Upsample((2, 2), method="bilinear")(jnp.ones((1, 4, 4, 3))).shape
     (1, 8, 8, 3)
@@ -70,10 +70,11 @@ class Upsample(Module):
     def __init__(self, factors: Sequence[int], *, method: str = "nearest"):
         if isinstance(factors, int) or not factors:
             raise ConfigError(
-                f"Upsample: factors are one for each spatial axis, not {factors!r}", fix="for an image, such as (2, 2)"
+                f"Upsample: factors must be a tuple with one for each spatial axis, not {factors!r}",
+                fix="(2, 2) for images",
             )
         if method not in _METHODS:
-            raise ConfigError(f"Upsample knows no method {method!r}", fix=f"one of {', '.join(_METHODS)}")
+            raise ConfigError(f"Upsample: unknown method {method!r}", fix=f"one of {', '.join(_METHODS)}")
         self.factors, self.method = per_axis(factors, len(factors), "factors"), method
 
     def __call__(self, x: Float[Array, "*batch_space features"]) -> Float[Array, "*batch_out_space features"]:
@@ -108,7 +109,7 @@ def pixel_shuffle(  # weft: skip(squares of a number have to divide the channels
         raise AxisError(
             f"{channels} channels do not divide into squares of {factor} by {factor} pixels",
             at=f"x: {jax.typeof(x)}",
-            fix=f"a number of channels that {factor**2} divides, and which come last",
+            fix=f"put the channels last, in a number that is divisible by {factor**2}",
         )
     squares = jnp.reshape(x, (*batch, height, width, channels // factor**2, factor, factor))
     n = len(batch)
@@ -124,7 +125,7 @@ class PixelShuffle(Module):
 
     Raises:
         AxisError: when called, as `pixel_shuffle`.
-        ConfigError: if the factor is no positive integer.
+        ConfigError: if the factor is not a positive integer.
 
     >>> PixelShuffle(2)(jnp.ones((8, 4, 4, 12))).shape
     (8, 8, 8, 3)

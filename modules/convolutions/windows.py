@@ -163,7 +163,7 @@ def window_of(layer: str, kernel_size: Sequence[int]) -> tuple[int, ...]:
     if not isinstance(sizes, int):
         return sizes
     raise ConfigError(
-        f"kernel_size={sizes} does not say over how many spatial axes {layer} goes",
+        f"kernel_size={sizes} does not tell the number of spatial axes of {layer}",
         fix=f"{layer}2d(..., {sizes}) or {layer}(..., ({sizes}, {sizes})) for images; {layer}1d(..., {sizes}) or "
         f"{layer}(..., ({sizes},)) for sequences; {layer}3d for volumes",
     )

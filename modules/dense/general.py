@@ -226,7 +226,7 @@ class LinearGeneral(Module):  # weft: skip(the axes decide the shapes)
         check_positive("LinearGeneral", **{name: min(values, default=1) for name, values in sizes.items()})
         if len(inputs) != len(axes):
             raise ConfigError(
-                f"LinearGeneral maps {len(axes)} axes, but was given {len(inputs)} sizes of them",
+                f"LinearGeneral maps {len(axes)} axes, but in_features has {len(inputs)} sizes",
                 at=f"in_features={inputs}, axes={axes}",
             )
         # Initialisers compute fan-in and fan-out from two axes. The kernel's own axes would give a wrong variance.
@@ -252,7 +252,7 @@ class LinearGeneral(Module):  # weft: skip(the axes decide the shapes)
             raise AxisError(
                 f"LinearGeneral takes axes of these sizes: {', '.join(f'{axis}: {size}' for axis, size in wanted)}",
                 at=f"x: {jax.typeof(x)}, axes {wrong}",
-                fix="check what comes before it, or the layer's sizes",
+                fix="check the output of the layer before, or this layer's sizes",
             )
         options = kept_options(self, linear_general)
         return linear_general(x, self.kernel, self.bias, batch_axes=tuple(range(len(self.batch))), **options)
@@ -305,7 +305,8 @@ class Einsum(Module):  # weft: skip(the equation decides the shapes)
         check_positive("Einsum", kernel_shape=min(kernel_shape, default=1))
         if not _fits(self.equation.split("->")[0].split(",")[1], len(kernel_shape)):
             raise ConfigError(
-                f"Einsum: the second operand of {self.equation!r} has not as many axes as kernel_shape={kernel_shape}"
+                f"Einsum: kernel_shape={kernel_shape} and the second operand of {self.equation!r} "
+                "differ in their number of axes"
             )
         shape = tuple(size for size in _kernel_sizes(self.equation, 0, kernel_shape) if size is not None)
         bias = (bias_init, shape, param_dtype) if use_bias else None
@@ -323,7 +324,7 @@ class Einsum(Module):  # weft: skip(the equation decides the shapes)
             raise AxisError(
                 f"Einsum takes inputs with the axes {first!r} of {self.equation!r}",
                 at=f"x: {jax.typeof(x)}",
-                fix="check what comes before it; an ellipsis stands for any leading axes",
+                fix="check the output of the layer before; an ellipsis stands for any leading axes",
             )
         self._check_sizes(x, first.replace(_ELLIPSIS, "." * _hidden(first, jnp.ndim(x))))
         return einsum(x, self.kernel, self.bias, **kept_options(self, einsum))
@@ -341,5 +342,5 @@ class Einsum(Module):  # weft: skip(the equation decides the shapes)
             raise AxisError(
                 f"Einsum: the sizes in {self.equation!r} differ",
                 at=[*wrong, f"x: {jax.typeof(x)}, kernel: {jax.typeof(self.kernel)}"],
-                fix="check what comes before it, or the kernel_shape",
+                fix="check the output of the layer before, or the kernel_shape",
             )

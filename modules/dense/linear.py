@@ -173,7 +173,7 @@ class Linear(Module):
         precision: see `jax.lax.Precision`.
 
     Raises:
-        ConfigError: for a size that is no positive integer.
+        ConfigError: for a size that is not a positive integer.
         SeedError: without a typed key.
 
     >>> import jax
@@ -231,7 +231,7 @@ class Embed(Module):
         param_dtype: the dtype of the table.
 
     Raises:
-        ConfigError: for a size that is no positive integer.
+        ConfigError: for a size that is not a positive integer.
         SeedError: without a typed key.
 
     >>> import jax

@@ -66,7 +66,7 @@ class LoRA(Module):
         down_init: initialiser from `jax.nn.initializers`; `up` begins with zeros, so that nothing is changed at first.
 
     Raises:
-        ConfigError: for a rank that is no positive integer, or larger than one of the kernel's sizes.
+        ConfigError: for a rank that is not a positive integer, or larger than one of the kernel's sizes.
         SeedError: without a typed key.
 
     >>> lora = LoRA(Linear(8, 4, key=jax.random.key(0)), 2, key=jax.random.key(1))
@@ -96,9 +96,9 @@ class LoRA(Module):
         inputs, outputs = base.kernel.shape[-2:]
         if rank > min(inputs, outputs):
             raise ConfigError(
-                f"LoRA: a rank of {rank} is no low one for a kernel of {inputs} by {outputs}: it would hold more "
+                f"LoRA: rank {rank} is too high for a kernel of {inputs} by {outputs}: the adapter would hold more "
                 "numbers than the kernel",
-                fix=f"a rank of at most {min(inputs, outputs)}, or leave this layer out: lora(..., where=...)",
+                fix=f"choose a rank of at most {min(inputs, outputs)}, or leave this layer out: lora(..., where=...)",
             )
         self.base = base
         self.down = down_init(key, (inputs, rank), dtype)

@@ -20,7 +20,7 @@ class MLP(Sequential):  # weft: skip(its layers say their sizes; a chain takes a
     Args:
         features: the size of the input, those of the hidden layers, and that of the output.
         key: a typed key, split among the layers.
-        activation: between the layers, and not behind the last.
+        activation: between the layers, not after the last one.
         use_bias, kernel_init, bias_init, dtype, param_dtype, out_dtype, precision: of each `Linear`.
 
     Raises:
@@ -42,11 +42,11 @@ class MLP(Sequential):  # weft: skip(its layers say their sizes; a chain takes a
         check_options(self, options, LinearOptions)
         if len(features) < 2:
             raise ConfigError(
-                f"an MLP has at least two sizes, not {len(features)}: those of its input and its output",
+                f"an MLP needs at least two sizes, those of its input and its output, not {len(features)}",
                 fix="MLP(inputs, *hidden, outputs, key=key)",
             )
         keys = parameter_keys(key, len(features) - 1, "MLP")
         sizes = zip(features[:-1], features[1:], keys, strict=True)
         linears = [Linear(inputs, outputs, key=key, **options) for inputs, outputs, key in sizes]
-        # No activation behind the last layer: its outputs may be any numbers, such as logits.
+        # No activation after the last layer: its outputs may be any numbers, such as logits.
         super().__init__(*[layer for linear in linears[:-1] for layer in (linear, activation)], linears[-1])

@@ -39,13 +39,13 @@ def norm(tree: Any, filter: Filter = PARAMETERS) -> Float[Array, ""]:  # weft: s
     return jnp.sqrt(sum(squares, jnp.zeros((), jnp.float32)))
 
 
-def equal(tree: Any, other: Any) -> Bool[Array, ""]:  # weft: skip(of any tree)
-    """Whether two trees are the same: structure, configuration, and each array's shape, dtype and numbers.
+def equal(tree: Any, expected: Any) -> Bool[Array, ""]:  # weft: skip(of any tree)
+    """Returns whether two trees are the same: structure, configuration, and each array's shape, dtype and numbers.
 
-    Where arrays lie (devices, shardings) does not matter. NaN equals nothing, as everywhere.
+    Devices and shardings are not compared. NaN is not equal to NaN, as everywhere in NumPy.
 
     Returns:
-        One boolean, which may be traced; it is `False` if the structures differ.
+        One boolean, which is a tracer under a transform; it is `False` if the structures differ.
 
     >>> model = {"w": jnp.ones(2), "name": "scale"}
     >>> bool(equal(model, {"w": jnp.ones(2), "name": "scale"})), bool(equal(model, {"w": jnp.ones(2)}))
@@ -53,8 +53,8 @@ def equal(tree: Any, other: Any) -> Bool[Array, ""]:  # weft: skip(of any tree)
 
     Source: `equinox.tree_equal`.
     """
-    alike = trees.structure(tree) == trees.structure(other)
-    pairs = zip(jax.tree.leaves(tree), jax.tree.leaves(other), strict=True) if alike else ()
+    alike = trees.structure(tree) == trees.structure(expected)
+    pairs = zip(jax.tree.leaves(tree), jax.tree.leaves(expected), strict=True) if alike else ()
     result = jnp.asarray(alike)
     for mine, theirs in pairs:
         if is_array(mine) and is_array(theirs):
@@ -67,29 +67,29 @@ def equal(tree: Any, other: Any) -> Bool[Array, ""]:  # weft: skip(of any tree)
 
 
 def allclose(  # weft: skip(of any tree)
-    tree: Any, other: Any, *, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False, filter: Filter = ...
+    tree: Any, expected: Any, *, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False, filter: Filter = ...
 ) -> Bool[Array, ""]:
-    """Whether the arrays of two trees are nearly the same: `|tree - other| <= atol + rtol * |other|`, number by number.
+    """Returns whether all numbers of two trees are nearly the same: `|tree - expected| <= atol + rtol * |expected|`.
 
-    Dtypes may differ, as after a `cast`; configuration is not compared. Keys have to be the same.
+    Dtypes may differ, as after a `cast`; configuration is not compared. Random keys have to be equal.
 
     Args:
-        tree, other: models, or any trees.
+        tree, expected: models, or any trees.
         rtol, atol, equal_nan: as in `jax.numpy.allclose`.
-        filter: for the arrays that are compared.
+        filter: selects the arrays that are compared.
 
     Returns:
-        One boolean, which may be traced.
+        One boolean, which is a tracer under a transform.
 
     Raises:
         FilterError: if the filter matches nothing.
-        StructureError: if one of the trees lacks an array of the other, or has it of another shape, naming its path.
+        StructureError: if one of the trees lacks an array of the other, or has it in another shape; it names the path.
 
     >>> bool(allclose({"w": jnp.ones(2)}, {"w": jnp.ones(2) + 1e-7}))
     True
     """
-    first, second = (chosen(one, filter) for one in (tree, other))
-    theirs, mine = arrays_at(other, first, "the other tree"), arrays_at(tree, second, "the first tree")
+    first, second = (chosen(one, filter) for one in (tree, expected))
+    theirs, mine = arrays_at(expected, first, "the second tree"), arrays_at(tree, second, "the first tree")
     close = [_close(mine[leaf.path], theirs[leaf.path], rtol, atol, equal_nan) for leaf in first]
     return jnp.all(jnp.stack(close)) if close else jnp.asarray(True)
 

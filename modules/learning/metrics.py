@@ -59,7 +59,7 @@ def __dir__() -> list[str]:
 
 
 class MetricError(WeftError, ValueError, TypeError):
-    """Arguments that a metric cannot count, or metrics that cannot be merged."""
+    """Raised for arguments that a metric cannot count, and for metrics that cannot be merged."""
 
 
 class Metric(Module):
@@ -75,14 +75,14 @@ class Metric(Module):
     @property
     @abc.abstractmethod
     def reads(self) -> tuple[str, ...]:
-        """The names of the arguments that `update` takes, beside `mask`."""
+        """The names of the arguments that `update` takes in addition to `mask`."""
 
     @abc.abstractmethod
     def of_batch(self, arguments: Mapping[str, Any], mask: Array | None) -> Self:
         """Returns a metric of this kind that has counted one batch only."""
 
     @abc.abstractmethod
-    def of_both(self, other: Any) -> Self:
+    def of_both(self, metric: Any) -> Self:
         """Returns the metric of everything that this metric and another have counted."""
 
     @abc.abstractmethod
@@ -93,9 +93,9 @@ class Metric(Module):
         """Returns the successor, which has counted one more batch: `metric = metric.update(values=losses)`.
 
         Args:
-            mask: bools, or integers of which 0 leaves a value out; it broadcasts against the values.
-            axis_name: a named axis (of `vmap`, `pmap` or `shard_map`) whose indices hold a part of the batch each: the
-                successor has counted all of them, and is the same for each.
+            mask: booleans, or integers of which 0 leaves a value out; it broadcasts against the values.
+            axis_name: a named axis (of `vmap`, `pmap` or `shard_map`), each index of which holds a part of the batch:
+                the successor has counted all parts, and is the same for each index.
             arguments: what the metric reads, by name.
 
         Raises:
@@ -107,20 +107,20 @@ class Metric(Module):
         batch = self.of_batch(lax.stop_gradient(arguments), mask)
         return self.merge(batch if axis_name is None else batch.all_reduce(axis_name))
 
-    def merge(self, other: Self) -> Self:
+    def merge(self, metric: Self) -> Self:
         """Returns the metric of everything that both metrics have counted.
 
         Raises:
             MetricError: if the other metric has another class or other options.
         """
-        if type(self) is not type(other) or jax.tree.structure(self) != jax.tree.structure(other):
-            mine, others = type(self).__qualname__, type(other).__qualname__
+        if type(self) is not type(metric) or jax.tree.structure(self) != jax.tree.structure(metric):
+            mine, theirs = type(self).__qualname__, type(metric).__qualname__
             raise MetricError(
-                f"a {mine} merges with one of the same make, not with this {others}",
-                at=[str(jax.tree.structure(self)), str(jax.tree.structure(other))],
-                fix="make both alike, with the same names and options",
+                f"a {mine} merges with a metric of the same class, names and options, not with this {theirs}",
+                at=[str(jax.tree.structure(self)), str(jax.tree.structure(metric))],
+                fix="construct both in the same way",
             )
-        return self.of_both(other)
+        return self.of_both(metric)
 
     def reset(self) -> Self:
         """Returns the same metric with nothing counted."""
@@ -186,16 +186,16 @@ class Average(Metric):  # weft: skip(the names of arguments are given at run tim
         return (self.argname,)
 
     def of_batch(self, arguments: Mapping[str, Any], mask: Array | None) -> Self:
-        """The sum and the number of the values of one batch."""
+        """Returns a metric with the sum and the number of the values of one batch."""
         values, mask, count = _counted(arguments[self.argname], mask, self.argname)
         return self.replace(total=_masked_sum(values, mask, self.total.dtype), count=count)
 
-    def of_both(self, other: Any) -> Self:
-        """The average of both's values together."""
-        return self.replace(total=add_sums(self.total, other.total), count=add_counts(self.count, other.count))
+    def of_both(self, metric: Any) -> Self:
+        """Returns the average over the values of both metrics."""
+        return self.replace(total=add_sums(self.total, metric.total), count=add_counts(self.count, metric.count))
 
     def compute(self) -> Float[Array, ""]:
-        """The average; NaN of nothing."""
+        """Returns the average; NaN before the first value."""
         return ratio(self.total, self.count)
 
 
@@ -227,7 +227,7 @@ class Accuracy(Average):  # weft: skip(the names of arguments are given at run t
         return ("logits", "labels")
 
     def of_batch(self, arguments: Mapping[str, Any], mask: Array | None) -> Self:
-        """The number of labels of one batch, and of those predicted right."""
+        """Returns a metric with the number of labels of one batch, and of those predicted right."""
         logits, labels = jnp.asarray(arguments["logits"]), jnp.asarray(arguments["labels"])
         expected = logits.shape if self.threshold is not None else logits.shape[:-1]
         if labels.shape != expected or (self.threshold is None and not logits.ndim):
@@ -238,7 +238,7 @@ class Accuracy(Average):  # weft: skip(the names of arguments are given at run t
             )
         if not (jnp.issubdtype(labels.dtype, jnp.integer) or labels.dtype == bool):
             raise MetricError(
-                f"labels are numbers of classes, not {labels.dtype}",
+                f"labels must be integers, one class index each, not {labels.dtype}",
                 at=f"labels: {jax.typeof(labels)}",
                 fix="labels.astype(int); one-hot labels: labels.argmax(-1)",
             )
@@ -252,7 +252,7 @@ class Accuracy(Average):  # weft: skip(the names of arguments are given at run t
 
 
 class Statistics(NamedTuple):
-    """What `Welford` computes: scalars, NaN of nothing.
+    """The result of `Welford`: scalars, which are NaN before the first value.
 
     >>> statistics = Welford().update(values=jnp.array([1.0, 3.0])).compute()
     >>> statistics.mean.item(), statistics.standard_deviation.item()
@@ -291,7 +291,7 @@ class Welford(Metric):  # weft: skip(the names of arguments are given at run tim
         return (self.argname,)
 
     def of_batch(self, arguments: Mapping[str, Any], mask: Array | None) -> Self:
-        """Mean and sum of squared deviations of one batch."""
+        """Returns a metric with the mean and the sum of squared deviations of one batch."""
         values, mask, count = _counted(arguments[self.argname], mask, self.argname)
         dtype = self.mean.dtype
         # Two passes: deviations from a point near the mean are small, so their squares lose no digits. The mean of the
@@ -306,22 +306,22 @@ class Welford(Metric):  # weft: skip(the names of arguments are given at run tim
         mean = add_sums(jnp.stack([offset, jnp.zeros((), dtype)]), jnp.stack([shift, jnp.zeros((), dtype)]))
         return self.replace(count=count, mean=mean, m2=jnp.where(mended[0] < 0, jnp.zeros_like(mended), mended))
 
-    def of_both(self, other: Any) -> Self:
-        """The statistics of both's values together."""
-        dtype, count = self.mean.dtype, add_counts(self.count, other.count)
-        mine, theirs, both = (rounded(count_as_sum(one, dtype)) for one in (self.count, other.count, count))
+    def of_both(self, metric: Any) -> Self:
+        """Returns the statistics of the values of both metrics."""
+        dtype, count = self.mean.dtype, add_counts(self.count, metric.count)
+        mine, theirs, both = (rounded(count_as_sum(one, dtype)) for one in (self.count, metric.count, count))
         none = jnp.zeros((), dtype)
         # Two empty metrics would divide 0 by 0, and NaN would stay in the mean for ever.
         share = jnp.where(both > 0, theirs / both, none)
-        difference = rounded(add_sums(other.mean, -self.mean))
+        difference = rounded(add_sums(metric.mean, -self.mean))
         # The correction is small compared with the mean, so one float is exact enough for it.
         mean = add_sums(self.mean, jnp.stack([difference * share, none]))
-        m2 = add_sums(add_sums(self.m2, other.m2), jnp.stack([difference * difference * mine * share, none]))
+        m2 = add_sums(add_sums(self.m2, metric.m2), jnp.stack([difference * difference * mine * share, none]))
         # An empty metric takes the other's mean, which is a pair: the correction would round it to one float.
-        return self.replace(count=count, mean=jnp.where(mine > 0, mean, other.mean), m2=m2)
+        return self.replace(count=count, mean=jnp.where(mine > 0, mean, metric.mean), m2=m2)
 
     def compute(self) -> Statistics:
-        """Mean, standard error of the mean, and standard deviation (of the values, not of a sample)."""
+        """Returns mean, standard error of the mean, and standard deviation (of the values, not of a sample)."""
         deviation = jnp.sqrt(ratio(self.m2, self.count))
         number = rounded(count_as_sum(self.count, self.mean.dtype))
         mean = jnp.where(number > 0, rounded(self.mean), jnp.nan)
@@ -332,10 +332,10 @@ class MultiMetric(Metric):  # weft: skip(the names of arguments are given at run
     """Several metrics that are updated by one call; each takes the arguments that it reads.
 
     Args:
-        metrics: by name, under which `compute` gives their values, and attributes the metrics themselves.
+        metrics: the metrics by name; `compute` returns their values, and attributes the metrics, under these names.
 
     Raises:
-        MetricError: if one is no metric, or has a name that MultiMetric has itself.
+        MetricError: if one of them is not a metric, or has the name of an attribute of MultiMetric.
 
     >>> metrics = MultiMetric(accuracy=Accuracy(), loss=Average("loss"))
     >>> metrics = metrics.update(logits=jnp.array([[0.0, 1.0]]), labels=jnp.array([1]), loss=0.5)
@@ -350,14 +350,18 @@ class MultiMetric(Metric):  # weft: skip(the names of arguments are given at run
     def __init__(self, **metrics: Metric):
         for name, metric in metrics.items():
             if not isinstance(metric, Metric):
-                raise MetricError(f"{name} is no metric, but a {type(metric).__qualname__}", fix=f"{name}=Average()")
+                raise MetricError(
+                    f"{name} must be a metric, not a {type(metric).__qualname__}", fix=f"{name}=Average()"
+                )
             if hasattr(type(self), name) or name == "metrics":
-                raise MetricError(f"MultiMetric itself has the name {name!r}, so no metric can", fix="rename it")
+                raise MetricError(
+                    f"{name!r} is an attribute of MultiMetric, so no metric can have this name", fix="rename it"
+                )
         self.metrics = metrics
 
     def __getattr__(self, name: str) -> Metric:
-        # Called for names that are no fields. While `__init__` runs, the field `metrics` does not exist yet, and
-        # reading it would call this method again.
+        # Python calls this for names that are not fields. While `__init__` runs, the field `metrics` does not exist
+        # yet, and reading it would call this method again.
         metrics = {} if name.startswith("__") else fields_of(self).get("metrics", {})
         if name in metrics:
             return self.metrics[name]
@@ -368,7 +372,7 @@ class MultiMetric(Metric):  # weft: skip(the names of arguments are given at run
         return tuple(dict.fromkeys(name for metric in self.metrics.values() for name in metric.reads))
 
     def of_batch(self, arguments: Mapping[str, Any], mask: Array | None) -> Self:
-        """Each of them after one batch."""
+        """Returns each metric after one batch."""
         return self.replace(
             metrics={
                 name: metric.of_batch({argument: arguments[argument] for argument in metric.reads}, mask)
@@ -376,12 +380,12 @@ class MultiMetric(Metric):  # weft: skip(the names of arguments are given at run
             }
         )
 
-    def of_both(self, other: Any) -> Self:
-        """Each merged with the other's of that name."""
-        return self.replace(metrics={name: one.merge(other.metrics[name]) for name, one in self.metrics.items()})
+    def of_both(self, metric: Any) -> Self:
+        """Returns each metric merged with the other's metric of the same name."""
+        return self.replace(metrics={name: one.merge(metric.metrics[name]) for name, one in self.metrics.items()})
 
     def compute(self) -> dict[str, Any]:
-        """What comes of each, by name."""
+        """Returns the values of the metrics, by name."""
         return {name: metric.compute() for name, metric in self.metrics.items()}
 
 
@@ -395,25 +399,25 @@ def _check_names(owner: str, reads: tuple[str, ...], arguments: Mapping[str, Any
     # A misspelt `mask` would be ignored, and padding would count for a whole run.
     if unread:
         raise MetricError(
-            f"nothing in this {owner} reads {', '.join(unread)}",
+            f"this {owner} reads no argument {', '.join(unread)}",
             fix=f"it reads {', '.join(reads)}; Average({unread[0]!r}) would read {unread[0]}",
         )
 
 
 def _counted(values: Any, mask: Any, name: str) -> tuple[Array, Array | None, UInt32[Array, "2"]]:
-    """Values, their mask and how many count."""
+    """Returns the values, their mask, and the number of values that the mask keeps."""
     values = jnp.asarray(values)
     if jnp.issubdtype(values.dtype, jnp.complexfloating):
-        raise MetricError(f"{name} are complex, and a metric counts real numbers", at=f"{name}: {jax.typeof(values)}")
+        raise MetricError(f"{name} are complex, but a metric takes real numbers", at=f"{name}: {jax.typeof(values)}")
     if mask is None:
         return values, None, count_of(values.size)
     mask = jnp.asarray(mask)
     # A float mask may be meant as weights, which a count of values would silently ignore.
     if not (mask.dtype == bool or jnp.issubdtype(mask.dtype, jnp.integer)):
         raise MetricError(
-            f"a mask says which values count, and this one holds {mask.dtype}",
+            f"a mask must be boolean or integer, not {mask.dtype}",
             at=f"mask: {jax.typeof(mask)}",
-            fix="mask=mask != 0; a weighted average is one of values * weights, divided by one of weights",
+            fix="mask=mask != 0; for weights, divide an Average of values * weights by an Average of weights",
         )
     try:
         mask = jnp.broadcast_to(mask != 0, values.shape)
@@ -421,7 +425,7 @@ def _counted(values: Any, mask: Any, name: str) -> tuple[Array, Array | None, UI
         raise MetricError(
             f"the mask does not broadcast against {name}",
             at=[f"mask: {jax.typeof(mask)}", f"{name}: {jax.typeof(values)}"],
-            fix="give it the shape of the values, with 1 for axes that it does not tell apart",
+            fix="give it the shape of the values, with size 1 on axes along which it is constant",
         ) from None
     return values, mask, count_of(jnp.sum(mask, dtype=jnp.uint32))
 

@@ -33,7 +33,7 @@ def _asked(update: Callable[..., Any]) -> tuple[set[str], set[str]]:
         return set(OFFERED), set()
     named = OFFERED & parameters.keys()
     # Without `**extra_args`, an argument that is not named would be a TypeError.
-    if not any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return {*named}, {*(OFFERED - named)}
     plain: Any = inspect.unwrap(update)
     inner = (
@@ -41,13 +41,13 @@ def _asked(update: Callable[..., Any]) -> tuple[set[str], set[str]]:
         if isinstance(plain, FunctionType)
         else getattr(getattr(plain, "__self__", plain), "__dict__", {})
     )
-    found = [(set(named), set[str]())]
+    answers = [(set(named), set[str]())]
     for name, value in inner.items():
         # `optax.chain` closes over a tuple of update functions. Other wrappers close over whole transformations; a
         # plain `GradientTransformation` among them is called without extra arguments.
-        for one in jax.tree.leaves(value, is_leaf=lambda node: isinstance(node, optax.GradientTransformation)):
-            if isinstance(one, optax.GradientTransformationExtraArgs):
-                found.append(_asked(one.update))
+        for inner_update in jax.tree.leaves(value, is_leaf=lambda node: isinstance(node, optax.GradientTransformation)):
+            if isinstance(inner_update, optax.GradientTransformationExtraArgs):
+                answers.append(_asked(inner_update.update))
             elif name == "update_fns":
-                found.append(_asked(one))
-    return set[str]().union(*(one for one, _ in found)), set[str]().union(*(one for _, one in found))
+                answers.append(_asked(inner_update))
+    return set[str]().union(*(names for names, _ in answers)), set[str]().union(*(names for _, names in answers))

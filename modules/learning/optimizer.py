@@ -1,18 +1,20 @@
 """Optimizer: an optax transformation, its state and the filter of the leaves that it moves, as one record.
 
-A training step returns two things: a gradient, and the successor of the model that computed it. The successor holds
-what changed beside the parameters (statistics, caches, random streams), and parameters only as the loss saw them: cast,
-perturbed, merged with an adapter. So the two have different sources here, and neither can be lost or mixed up:
+A training step returns two things: a gradient, and the successor of the model that computed the loss. The successor
+holds the changed state (statistics, caches, random streams). Its parameters may be those that the loss computed with,
+such as a cast or perturbed copy, and must not become the model's. So `update` takes the parameters and the state from
+different arguments:
 
     (value, new), grad = weft.value_and_grad(loss, has_aux=True)(model, x, y)
     model, opt = opt.update(model, grad, state_of=new)
 
-Parameters (what `wrt` selects) are those of `model`, moved by the optimizer; everything else is that of `new`.
+The result has the parameters of `model` (the leaves that `wrt` selects), moved by the optimizer, and all other leaves
+of `new`.
 
-optax sees sparse records, the model with `None` in the place of every other leaf, so labels and masks may be records.
-The state is stored in another form: its arrays by path in plain dicts, and its treedef as configuration. A record in it
-would bring the model's configuration and its fields' kinds along, so that a switch to inference mode or a filter for
-`Param` would reach into the moments.
+optax gets sparse records, the model with `None` in the place of every other leaf, so labels and masks may be records.
+The state is stored in another form: its arrays by path in plain dicts, and its treedef as configuration. If the state
+held records, they would have the model's configuration and its fields' kinds: a switch to inference mode, or a filter
+for `Param`, would change the moments, too.
 """
 
 from __future__ import annotations
@@ -69,12 +71,12 @@ class Layout:
         self.paths, self.parameters, self.state = tuple(self.leaves), parameters, state
 
     def parameter_of(self, path: Path, shape: tuple[int, ...]) -> Leaf | None:
-        """The parameter that an array of the optimizer is for, such as a moment; None if it is for none, or is of
-        another shape.
+        """Returns the parameter to which an array of the optimizer belongs, such as a moment; None if there is none of
+        its shape.
 
         Args:
-            path: in the optimizer.
-            shape: of the array; axes in front, of a mapped constructor, do not count.
+            path: the path of the array in the optimizer.
+            shape: the shape of the array; leading axes, which a mapped constructor adds, are ignored.
         """
         # The path of a moment ends with the path of its parameter: `mu.layers[0].kernel`. Longer ends are tried first.
         for start in range(1, len(path) + 1):
@@ -103,7 +105,7 @@ class PerFilter:
     """Several transformations as one; each parameter belongs to one of the transformations.
 
     Attributes:
-        transformations: of optax.
+        transformations: the transformations, of optax.
         groups: for each parameter, in order, the number of the transformation that moves it.
     """
 
@@ -111,11 +113,11 @@ class PerFilter:
     groups: tuple[int, ...]
 
     def init(self, params: Any) -> Any:
-        """The states of all of them."""
+        """Returns the initial states of the transformations."""
         return tuple(one.init(self._part(params, group)) for group, one in enumerate(self.transformations))
 
     def update(self, updates: Any, state: Any, params: Any, **extra: Any) -> tuple[Any, Any]:
-        """The updates of all parameters, and the next states."""
+        """Returns the updates of all parameters, and the next states of the transformations."""
         each = zip(self.transformations, range(len(self.transformations)), state, strict=True)
         done = [
             _update(one, self._part(updates, g), state, self._part(params, g), self._extra(extra, params, g))
@@ -160,16 +162,16 @@ class Optimizer(Module):  # weft: skip(of any model)
 
     Args:
         model: a record, or any tree of arrays and records.
-        transformation: of optax (`optax.adamw(1e-3)`, a chain, `optax.MultiSteps`), or a dict from filters to
-            transformations, of which each parameter belongs to the first that matches it.
-        wrt: a filter for the leaves to move; `Param` by default. Give `grad` the same.
+        transformation: a transformation of optax (`optax.adamw(1e-3)`, a chain, `optax.MultiSteps`), or a dict from
+            filters to transformations: the first filter that matches a parameter decides which one moves it.
+        wrt: a filter for the leaves to move; `Param` by default. `grad` must get the same filter.
 
     Attributes:
         state: the arrays of optax's state, by path; `optax_state` is the state as optax has it.
         step: how many updates were made.
 
     Raises:
-        ConfigError: if `transformation` is none of optax's.
+        ConfigError: if `transformation` is not a transformation of optax.
         FilterError: if a filter matches nothing, or a parameter matches no filter of the dict.
         DifferentiationError: if a parameter is not inexact.
         AliasError: if one array is in two places, which an update would take apart; see `Shared`.
@@ -232,11 +234,11 @@ class Optimizer(Module):  # weft: skip(of any model)
         Args:
             model: the model that was differentiated. Its parameters are moved.
             grad: the gradient, of the model's structure, with `None` at all leaves but parameters.
-            state_of: the model's successor, as the loss returned it. Everything that is no parameter is taken from it,
-                and nothing that is one. Without it everything else stays as it is in `model`.
-            extra: what optax's transformations with extra arguments take, such as `value=loss`. A `grad` is given, and
-                a `value_fn` or `grad_fn` called, in terms of the model. Of `value`, `grad` and these two a
-                transformation is given what it takes.
+            state_of: the model's successor, as the loss returned it. All leaves but the parameters are taken from it.
+                Without it, they stay as they are in `model`.
+            extra: the extra arguments of the transformation, such as `value=loss`. `grad` is a gradient of the model;
+                `value_fn` and `grad_fn` are functions of a model. Of `value`, `grad`, `value_fn` and `grad_fn`, a
+                transformation gets those that it accepts.
 
         Returns:
             The successors of the model and of the optimizer. Parameters keep their dtypes.
@@ -244,8 +246,8 @@ class Optimizer(Module):  # weft: skip(of any model)
         Raises:
             StructureError: naming the paths where the gradient does not fit the parameters, or where the model has
                 other parameters than the one that the optimizer was made for.
-            SuccessorError: naming the paths where `state_of` is of another structure than the model, or if it is what
-                another model became that the gradient's function was given beside it.
+            SuccessorError: naming the paths where `state_of` has another structure than the model; or if `state_of` is
+                the successor of another model that the loss took as an argument, too.
         """
         import optax
 
@@ -261,9 +263,9 @@ class Optimizer(Module):  # weft: skip(of any model)
         # A state of another treedef would be stored under wrong paths, and fail only at the next update.
         if trees.structure(state) != layout.state:
             raise StructureError(
-                "the transformation's state is of another structure after the update than before",
+                "the update of the transformation returned a state of another structure",
                 at=[f"before: {layout.state}", f"after: {trees.structure(state)}"],
-                fix="an optax transformation keeps its state's structure; make it so",
+                fix="make the transformation keep the structure of its state, as optax requires",
             )
         new = model
         if state_of is not None:
@@ -280,10 +282,10 @@ class Optimizer(Module):  # weft: skip(of any model)
     def minimize(self, loss: Callable[..., Any], model: M, /, *args: Any, **kwargs: Any) -> tuple[Any, M, Self]:
         """Makes one step down the gradient of a loss: `value, model, opt = opt.minimize(loss, model, x, y)`.
 
-        The gradient is that with respect to what the optimizer moves (`wrt`), so that the two cannot disagree, and what
-        the loss returns last of the model's own type is the model's successor, as in a `thread` block. Transformations
-        that look at the loss (`optax.lbfgs`, `optax.contrib.reduce_on_plateau`) are given its value, its gradient and
-        the loss itself, of which a line search keeps no successor.
+        The loss is differentiated with respect to the leaves that the optimizer moves (`wrt`), so that the two cannot
+        disagree. The last record of the model's type that the loss returns is the model's successor, as in a `thread`
+        block. Transformations that look at the loss (`optax.lbfgs`, `optax.contrib.reduce_on_plateau`) get its value,
+        its gradient and the loss itself; successors of the evaluations of a line search are dropped.
 
         Args:
             loss: of the model and the arguments. It returns a scalar, or a tuple that begins with one: `(value, aux)`,
@@ -296,9 +298,9 @@ class Optimizer(Module):  # weft: skip(of any model)
             The loss's result without the successor, the successor of the model and the successor of the optimizer.
 
         Raises:
-            DifferentiationError: if what the loss returns first is no inexact scalar.
-            SuccessorError: if nobody could tell which of the things returned is the successor, or it is what another
-                model became that the loss was given: a teacher.
+            DifferentiationError: if the loss, or the first item of its tuple, is not an inexact scalar.
+            SuccessorError: if several of the returned records may be the successor, or if the record is the successor
+                of another argument of the loss, such as a teacher.
 
         >>> import jax, optax
         >>> model = Linear(2, 1, key=jax.random.key(0))
@@ -328,12 +330,12 @@ class Optimizer(Module):  # weft: skip(of any model)
         return value, *self.update(model, gradient, state_of=new, **seen)
 
     def _read(self, model: Any) -> list[Any]:
-        """The parameters of a model."""
+        """Returns the parameters of a model, after a check that they have the known paths."""
         leaves = _parameters(model, self.wrt)
         known, paths = self.layout.paths, tuple(leaf.path for leaf in leaves)
         if paths != known:
             raise StructureError(
-                "the model has other parameters than the one that this optimizer was made for",
+                "the model has other parameters than the model that this optimizer was made for",
                 at=_unlike(known, paths, "model", "is no parameter there", "was none there"),
                 fix=how_to_unpack(model) if pair_in_words(model) else "make a new Optimizer for this model",
             )
@@ -341,7 +343,7 @@ class Optimizer(Module):  # weft: skip(of any model)
         return [leaf.value for leaf in leaves]
 
     def _read_gradient(self, grad: Any, parameters: Sequence[Any]) -> Any:
-        """A gradient as optax sees it."""
+        """Returns a gradient as the tree that optax gets, after a check of its paths and shapes."""
         gradients = {leaf.path: leaf.value for leaf in iter_leaves(grad) if leaf.dynamic}
         known = dict(zip(self.layout.paths, parameters, strict=True))
         # Compared by path, because a gradient with another `wrt` may have the same number of leaves.
@@ -353,9 +355,9 @@ class Optimizer(Module):  # weft: skip(of any model)
         ]
         if wrong:
             raise StructureError(
-                f"the gradient does not fit what is optimized: {format_filter(self.wrt)}",
+                f"the gradient does not fit the optimized leaves: {format_filter(self.wrt)}",
                 at=wrong,
-                fix="take apart the pair that has_aux=True, (gradient, aux), or value_and_grad, (value, gradient), gave"
+                fix="unpack the pair: has_aux=True returns (gradient, aux), value_and_grad returns (value, gradient)"
                 if type(grad) is tuple
                 else "give grad and Optimizer the same wrt, and update the model that was differentiated",
             )
@@ -375,7 +377,7 @@ def _parameters(model: Any, wrt: Filter) -> list[Leaf]:
     wrong = [leaf for leaf in leaves if not jnp.issubdtype(jnp.result_type(leaf.value), jnp.inexact)]
     if wrong:
         raise DifferentiationError(
-            "an optimizer moves inexact arrays, and these are none",
+            "an optimizer updates only inexact arrays, and these leaves are not",
             at=[f"{format_path(leaf.path, 'model')}: {jax.typeof(leaf.value)}" for leaf in wrong],
             fix="leave them out with wrt=: All(Param, ...)",
         )
@@ -383,7 +385,7 @@ def _parameters(model: Any, wrt: Filter) -> list[Leaf]:
 
 
 def _unlike(known: Sequence[Path], paths: Sequence[Path], root: str, missing: str, new: str) -> list[str]:
-    """What two lists of paths do not share, in words."""
+    """Returns a line for each path that is in only one of two lists."""
     here, there = set(known), set(paths)
     gone = [f"{format_path(path, root)} {missing}" for path in known if path not in there]
     return gone + [f"{format_path(path, root)} {new}" for path in paths if path not in here]
@@ -392,7 +394,7 @@ def _unlike(known: Sequence[Path], paths: Sequence[Path], root: str, missing: st
 def _update(transformation: Any, updates: Any, state: Any, params: Any, extra: Mapping[str, Any]) -> tuple[Any, Any]:
     import optax
 
-    # `MultiSteps` and `PerFilter` are no `GradientTransformation`s, and pass extra arguments on themselves.
+    # `MultiSteps` and `PerFilter` are not `GradientTransformation`s, and pass extra arguments on by themselves.
     if isinstance(transformation, optax.GradientTransformation):
         transformation = optax.with_extra_args_support(transformation)
     arguments = extra if isinstance(transformation, PerFilter) else accepted(transformation.update, extra)
@@ -431,8 +433,8 @@ def _owned(state: Any, model: Any) -> Any:
 
 
 def _paths(treedef: TreeDef) -> list[Path]:
-    """The path of each leaf of a tree with this definition."""
-    # The tree is rebuilt with numbers as leaves, because only paths are wanted.
+    """Returns the path of each leaf of a tree with this treedef."""
+    # The tree is rebuilt with numbers as leaves, because only the paths matter.
     rows = trees.flatten_with_path(treedef.unflatten(range(treedef.num_leaves)))[0]
     return [tuple(map(key_part, keys)) for keys, _ in rows]
 

@@ -3,9 +3,10 @@
     policy = weft.Policy(param=jnp.float32, compute=jnp.bfloat16, output=jnp.float32)
     (value, new), grad = weft.value_and_grad(policy(loss), has_aux=True)(model, x, y)
 
-The cast is part of the function: parameters stay as they are outside of it (the *masters*), and gradients are theirs.
-A record that a function returns, built like one of its arguments, is a successor and gets the dtypes of that argument.
-Unchanged parameters are the masters themselves, and statistics, caches and keys were never cast, so nothing is rounded.
+The function under a policy casts its arguments, so outside of it parameters keep their dtype (the *master* parameters),
+and gradients have that dtype, too. A returned record with the structure of an argument is a successor, and gets the
+dtypes of that argument. Unchanged parameters in it are the master parameters themselves, and statistics, caches and
+keys are never cast, so nothing is rounded.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 # The arrays that are cast: parameters, frozen ones too, and arrays outside of records. Statistics and caches keep their
-# dtype: the running mean of a bfloat16 statistic would stand still.
+# dtype: in bfloat16, small updates of a running mean would be rounded away.
 CAST = Maybe((Param, FrozenParam))
 
 
 class Policy(Module):
-    """Mixed precision: `policy(loss)` is the loss in another precision, `policy(model)` the model.
+    """Mixed precision: `policy(loss)` computes the loss in another precision, `policy(model)` the model.
 
     Args:
         param: the dtype of the parameters of a model that the policy is applied to.
@@ -148,7 +149,7 @@ class _Return:
         self.output = output
         # From each cast array to its original, by identity: a parameter that comes out unchanged is the master, and not
         # a cast of its cast.
-        self.given = {id(b): a for a, b in zip(jax.tree.leaves(arguments), jax.tree.leaves(low), strict=True)}
+        self.original_of = {id(b): a for a, b in zip(jax.tree.leaves(arguments), jax.tree.leaves(low), strict=True)}
         self.records: dict[Any, list[tuple[list[Any], list[Any]]]] = {}
         for before, after in zip(_records(arguments), _records(low), strict=True):
             rows = jax.tree.leaves(before), jax.tree.leaves(after)
@@ -175,12 +176,12 @@ class _Return:
         return max(alike, key=lambda rows: sum(now is was for now, was in zip(leaves, rows[1], strict=True)))[0]
 
     def _successor_of(self, now: Any, before: Any) -> Any:
-        if id(now) in self.given:
-            return self.given[id(now)]
+        if id(now) in self.original_of:
+            return self.original_of[id(now)]
         return _cast(now, before.dtype) if is_array(before) else now
 
     def _result(self, leaf: Leaf) -> Any:
-        value = self.given.get(id(leaf.value), leaf.value)
+        value = self.original_of.get(id(leaf.value), leaf.value)
         # A statistic returned by itself is state, and `output` would round it.
         is_state = bool(leaf.owners) and not issubclass(leaf.kind, (Param, FrozenParam))
         return value if is_state else _cast(value, self.output)
@@ -206,5 +207,5 @@ def _cast(value: Any, dtype: Any) -> Any:
 def _floating(dtype: DTypeLike) -> Any:
     floating = jnp.dtype(dtype)
     if not jnp.issubdtype(floating, jnp.floating):
-        raise ConfigError(f"a policy is of floating-point dtypes, and {floating.name} is none")
+        raise ConfigError(f"the dtypes of a policy must be floating-point, not {floating.name}")
     return floating

@@ -19,23 +19,23 @@ T = TypeVar("T")
 class LossScale(Module):
     """A factor for the loss that adapts: it grows while gradients are finite, and shrinks when they are not.
 
-    Float16 has no numbers below 6e-8, and gradients of a loss that was multiplied stay above them. bfloat16 has the
-    exponents of float32, and needs none of this. The record is carried beside the optimizer:
+    Float16 has no positive numbers below 6e-8; the gradients of a loss that was multiplied by a factor stay above that.
+    bfloat16 has the exponents of float32 and needs no factor. The training loop carries the record like the optimizer:
 
         (_, (value, after)), gradient = weft.value_and_grad(scaled, has_aux=True)(model, x)
         gradient, finite, scaling = scaling.unscaled(gradient)
         model, opt = weft.cond(finite, lambda: opt.update(model, gradient, state_of=after), lambda: (model, opt))
 
-    where `scaled` returns `scaling.scaled(value), (value, after)`. A step whose gradient is not finite is not made.
+    where `scaled` returns `scaling.scaled(value), (value, after)`. A step whose gradient is not finite changes nothing.
 
     Args:
         scale: the first factor; by default the largest power of two that float16 has.
-        interval: after how many finite steps in a row it grows.
-        growth, backoff: what it is multiplied by to grow, and to shrink; with 1 it stays as it is.
-        minimum: it shrinks no further.
+        interval: the number of finite steps in a row after which the factor grows.
+        growth, backoff: the numbers by which the factor is multiplied when it grows, and when it shrinks; 1 keeps it.
+        minimum: the smallest factor.
 
     Raises:
-        ConfigError: if a factor is not positive, or makes no sense.
+        ConfigError: if an option is out of range.
 
     >>> scaling = LossScale(1024.0, interval=2)
     >>> gradient, finite, scaling = scaling.unscaled({"w": jnp.array([2048.0, jnp.inf])})
@@ -65,7 +65,7 @@ class LossScale(Module):
         check_positive("LossScale", interval=interval)
         if not (scale >= minimum > 0 and growth >= 1 and 0 < backoff <= 1):
             raise ConfigError(
-                "LossScale grows by at least 1, shrinks by at most 1, and starts at a positive minimum or above",
+                "LossScale needs growth >= 1, backoff <= 1, a positive minimum and scale >= minimum",
                 at=f"scale={scale}, growth={growth}, backoff={backoff}, minimum={minimum}",
             )
         self.scale, self.finite_steps = jnp.asarray(scale, jnp.float32), jnp.zeros((), jnp.int32)

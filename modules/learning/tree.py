@@ -117,7 +117,7 @@ def cast(tree: T, dtype: DTypeLike, filter: Filter = PARAMETERS) -> T:
     """
     wanted = jnp.dtype(dtype)
     if not jnp.issubdtype(wanted, jnp.floating):
-        raise StructureError(f"{wanted.name} is no floating-point dtype", fix="use map for another conversion")
+        raise StructureError(f"{wanted.name} is not a floating-point dtype", fix="use map for another conversion")
     return map(lambda leaf: _as(leaf, wanted) if is_of(jnp.floating, leaf) else leaf, tree, filter=filter)
 
 
@@ -140,7 +140,7 @@ def copy(tree: T, filter: Filter = ...) -> T:
 
 
 def stack(models: Sequence[T], axis: int = 0) -> T:
-    """Models of one structure as one model whose arrays have a new axis, such as layers for `scan`.
+    """Stacks models of equal structure into one model whose arrays have a new axis, such as layers for `scan`.
 
     Args:
         models: alike in everything but the values of their arrays.
@@ -160,7 +160,9 @@ def stack(models: Sequence[T], axis: int = 0) -> T:
         wrong = differences(first, describe(model, ""), root="models[0]")
         if wrong:
             raise StructureError(
-                f"models[{i}] is not like models[0]", at=wrong, fix="stack what differs in the values of arrays only"
+                f"models[{i}] differs from models[0] in more than the values of arrays",
+                at=wrong,
+                fix="stack models that differ only in the values of their arrays",
             )
     rows = [chosen(model, ...) for model in models]
     together = zip(*rows, strict=True)
@@ -184,7 +186,7 @@ def index(tree: T, i: int | Int[Array, ""], axis: int = 0) -> T:  # weft: skip(o
 
     Args:
         tree: the stack.
-        i: which; a negative one counts from the end. A traced one is not checked, and JAX clamps it.
+        i: the number of the model; a negative number counts from the end. JAX clamps a traced number.
         axis: which axis the models are stacked on.
 
     Raises:
@@ -240,7 +242,7 @@ def mask(tree: T, filter: Filter, *, wrt: Filter = Param) -> T:
     Args:
         tree: the model.
         filter: selects the parameters that are `True`; other parameters are `False`.
-        wrt: what the parameters are; there is `None` at everything else, as in gradients.
+        wrt: a filter for the parameters; the mask is `None` at all other leaves, as gradients are.
 
     Raises:
         FilterError: if one of the filters matches nothing.
@@ -260,7 +262,7 @@ def labels(tree: T, by_filter: Mapping[Any, Any], *, wrt: Filter = Param) -> T:
     Args:
         tree: the model.
         by_filter: from filters to labels; the first filter that matches a parameter gives its label.
-        wrt: what the parameters are; there is `None` at everything else, as in gradients.
+        wrt: a filter for the parameters; the labels are `None` at all other leaves, as gradients are.
 
     Raises:
         FilterError: if a filter matches nothing, or a parameter matches no filter.
@@ -281,8 +283,8 @@ def ema(  # weft: skip(of any tree)
 
     Args:
         average: the average so far; a `copy` of the model at first. Its dtypes are kept.
-        model: the model as it is now. What the filter does not match (statistics, counts) is taken from it.
-        decay: how much of the average is kept.
+        model: the model as it is now. Leaves that the filter does not match (statistics, counts) are taken from it.
+        decay: the share of the average in the next average.
         filter: selects the arrays to average.
 
     Raises:
@@ -295,8 +297,8 @@ def ema(  # weft: skip(of any tree)
 
     if not isinstance(decay, Tracer) and not 0 <= float(decay) <= 1:
         raise ConfigError(
-            f"the decay of an average is between 0 and 1, and this one is {float(decay):g}",
-            fix="0.999, or the like: how much of the average is kept at each step",
+            f"the decay of an average must be between 0 and 1, not {float(decay):g}",
+            fix="pass the share of the average that each step keeps, such as 0.999",
         )
     leaves, before = (
         [leaf for leaf in chosen(one, filter) if is_of(jnp.inexact, leaf.value)] for one in (model, average)
@@ -319,13 +321,13 @@ def apply_updates(tree: T, updates: Any) -> T:
 
     Args:
         tree: the model.
-        updates: sparse, as optax gives them for a sparse gradient: `None` at everything that does not move.
+        updates: the updates that optax returns for a sparse gradient: `None` at all leaves that do not move.
 
     Returns:
         The tree; its dtypes are kept.
 
     Raises:
-        StructureError: if there is an update of something that the model does not have, naming its path.
+        StructureError: if there is an update for a path that the model does not have; the error names it.
 
     >>> apply_updates({"w": jnp.ones(2), "n": jnp.arange(2)}, {"w": -jnp.ones(2), "n": None})
     {'n': Array([0, 1], dtype=int32), 'w': Array([0., 0.], dtype=float32)}

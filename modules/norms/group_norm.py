@@ -60,7 +60,7 @@ def group_norm(
     x, scale, bias = promote(x, scale, bias, dtype=dtype)
     features = x.shape[-1]
     if features % groups:
-        raise AxisError(f"{features} features do not fall into {groups} groups", at=f"x: {jax.typeof(x)}")
+        raise AxisError(f"{features} features cannot be divided into {groups} groups", at=f"x: {jax.typeof(x)}")
     axes = range(1, x.ndim) if axes is None else axes
     others = sorted({range(x.ndim)[axis] for axis in axes} - {x.ndim - 1})
     if mask is not None:
@@ -117,7 +117,7 @@ class GroupNorm(FeatureNorm):
         if features % groups:
             raise ConfigError(
                 f"GroupNorm: {groups} groups do not divide {features} features",
-                fix="give groups= a divisor of the features",
+                fix="pass groups= a divisor of the features",
             )
         self.groups, self.batch_axes = groups, _batch_axes("GroupNorm", batch_axes)
 
@@ -181,7 +181,7 @@ class InstanceNorm(FeatureNorm):
 
 def _batch_axes(layer: str, batch_axes: int) -> int:
     if batch_axes < 0:
-        raise ConfigError(f"{layer}: batch_axes is how many there are, and not {batch_axes}", fix="0, 1 or more")
+        raise ConfigError(f"{layer}: batch_axes must be a number of axes, 0 or more, not {batch_axes}")
     return batch_axes
 
 
@@ -189,7 +189,7 @@ def _reduced(layer: object, x: Any, start: int, stop: int) -> tuple[int, ...]:
     """Returns the axes to reduce; refuses none, because a single value is its own mean and would become zero."""
     if start >= stop:
         raise AxisError(
-            f"{type(layer).__qualname__} finds no axis to normalise over behind {start} of the batch",
+            f"{type(layer).__qualname__} has no axis to normalise over after the {start} of the batch",
             at=f"x: {jax.typeof(x)}",
             fix="(batch, *space, features); for one example, without a batch, batch_axes=0",
         )

@@ -39,7 +39,7 @@ def check_bound(axis_name: Any, layer: str) -> None:
             lax.axis_size(name)
         except NameError:
             raise UnboundAxisError(
-                f"{layer} averages over axis_name={axis_name!r}, and here that is an unbound axis name: {name}",
+                f"{layer} averages over axis_name={axis_name!r}, but this call has an unbound axis name: {name}",
                 fix=f"call it inside of vmap(..., axis_name={name!r}), or in inference mode, where it averages over "
                 f"nothing; a {layer} of batches needs no axis_name",
             ) from None
@@ -67,14 +67,14 @@ def check_several(x: Any, axes: Sequence[int], axis_name: Any, axis_index_groups
         count = len(axis_index_groups[0]) if axis_index_groups else math.prod(map(lax.axis_size, names))
     if count == 1:
         raise AxisError(
-            f"{layer} normalises one value for each feature, which makes it exactly zero, whatever it is",
+            f"{layer} would normalise one value for each feature, and every result would be zero",
             at=f"x: {jax.typeof(x)}",
             fix=fix,
         )
 
 
 def canonical_axes(axes: Axes, rank: int) -> tuple[int, ...]:
-    """Axes as non-negative numbers.
+    """Converts axes to non-negative numbers.
 
     >>> canonical_axes((-1, 0), 3)
     (2, 0)
@@ -93,7 +93,7 @@ def moments(
     use_fast_variance: bool = True,
     mask: Bool[Array, "*#shape"] | None = None,
 ) -> tuple[Float[Array, ...], Float[Array, ...]]:
-    """Mean and variance over axes, and over the devices or examples of a named axis.
+    """Returns mean and variance over axes, and over the devices or examples of a named axis.
 
     Args:
         x: the values.

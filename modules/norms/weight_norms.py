@@ -266,7 +266,7 @@ def _kernel_of(owner: str, layer: Any, name: str) -> Any:
     kernel = getattr(layer, name, None)
     if not isinstance(layer, Module) or not hasattr(kernel, "dtype"):
         raise ConfigError(
-            f"{owner} holds a layer with an array in the field {name!r}, and this {type(layer).__qualname__} has none",
+            f"{owner} wraps a layer with an array in the field {name!r}, and this {type(layer).__qualname__} has none",
             fix="put it around the layer itself, a Linear or a Conv, or say which field: name=",
         )
     return kernel

@@ -84,7 +84,7 @@ class SimpleCell(RecurrentCell[Any]):
         param_dtype: the dtype of the parameters.
 
     Raises:
-        ConfigError: for a size that is no positive integer.
+        ConfigError: for a size that is not a positive integer.
         SeedError: without a typed key.
 
     >>> cell, x = SimpleCell(3, 4, key=jax.random.key(0)), jnp.ones((2, 3))
@@ -203,7 +203,7 @@ class GRUCell(FusedCell[Any], init=False):
         param_dtype: the dtype of the parameters.
 
     Raises:
-        ConfigError: for a size that is no positive integer.
+        ConfigError: for a size that is not a positive integer.
         SeedError: without a typed key.
 
     >>> cell, xs = GRUCell(3, 4, key=jax.random.key(0)), jnp.ones((5, 3))
@@ -243,7 +243,7 @@ class LSTMCell(GatedCell[Any], init=False):
         param_dtype: the dtype of the parameters.
 
     Raises:
-        ConfigError: for a size that is no positive integer.
+        ConfigError: for a size that is not a positive integer.
         SeedError: without a typed key.
 
     >>> cell, x = LSTMCell(3, 4, key=jax.random.key(0)), jnp.ones((2, 3))
@@ -298,7 +298,7 @@ class OptimizedLSTMCell(FusedCell[Any], init=False):
         param_dtype: the dtype of the parameters.
 
     Raises:
-        ConfigError: for a size that is no positive integer.
+        ConfigError: for a size that is not a positive integer.
         SeedError: without a typed key.
 
     >>> cell, x = OptimizedLSTMCell(3, 4, key=jax.random.key(0)), jnp.ones((2, 3))

@@ -99,7 +99,7 @@ class RNN(Module, Generic[Carry]):  # weft: skip(of any cell)
             initial_carry: what the first step is given; by default the cell's own.
             lengths: how many steps of each sequence there are, from its start; the rest is padding.
             mask: which steps there are, in place of lengths: the axes of `x` without its features.
-            return_carry: whether to give the carry behind the last step as well.
+            return_carry: whether to return the carry after the last step, too.
             reverse: this call's direction, if it is not the record's own.
             key: a typed key, split among the steps, for a cell whose call has a `key` argument.
 
@@ -166,7 +166,7 @@ def _where(mask: Any, yes: Any, no: Any) -> Any:
 def _axis(x: Any, time_axis: int) -> int:
     if not -x.ndim <= time_axis < x.ndim or x.ndim < 2:
         raise AxisError(
-            "a sequence has axes of steps and of features", at=f"x: {jax.typeof(x)}, time_axis: {time_axis}"
+            "a sequence needs an axis of steps and one of features", at=f"x: {jax.typeof(x)}, time_axis: {time_axis}"
         )
     return range(x.ndim)[time_axis]
 
@@ -174,11 +174,12 @@ def _axis(x: Any, time_axis: int) -> int:
 def _mask(x: Any, axis: int, lengths: Any, mask: Any) -> Any:
     if lengths is not None:
         if mask is not None:
-            raise ConfigError("both lengths and a mask say which steps there are", fix="pass one of them")
+            raise ConfigError("both lengths and a mask were passed", fix="pass one of them: each tells the valid steps")
         return _of_lengths(x, axis, jnp.asarray(lengths))
     if mask is not None and mask.shape != x.shape[:-1]:
         raise AxisError(
-            "the mask of a sequence has its axes, but for the features", at=f"mask: {mask.shape}, x: {jax.typeof(x)}"
+            "the mask of a sequence must have all its axes but the features",
+            at=f"mask: {mask.shape}, x: {jax.typeof(x)}",
         )
     return mask
 
@@ -186,7 +187,10 @@ def _mask(x: Any, axis: int, lengths: Any, mask: Any) -> Any:
 def _of_lengths(x: Any, axis: int, lengths: Any) -> Any:
     batch = (*x.shape[:axis], *x.shape[axis + 1 : -1])
     if lengths.shape != batch:
-        raise AxisError("there is one length for each sequence", at=f"lengths: {lengths.shape}, batch: {batch}")
+        raise AxisError(
+            "lengths must have the shape of the batch, one length for each sequence",
+            at=f"lengths: {lengths.shape}, batch: {batch}",
+        )
     steps = jnp.expand_dims(jnp.arange(x.shape[axis]), [i for i in range(x.ndim - 1) if i != axis])
     return steps < jnp.expand_dims(lengths, axis)
 
@@ -222,7 +226,9 @@ class Bidirectional(Module):  # weft: skip(of any cells)
     def __init__(self, forward: RNN[Any], backward: RNN[Any], *, merge: Callable[[Any, Any], Any] = _concatenated):
         # The two directions would train one set of parameters, which is hardly ever meant.
         if forward is backward:
-            raise ConfigError("Bidirectional has two networks, and this is one twice", fix="make them from two keys")
+            raise ConfigError(
+                "Bidirectional needs two networks, and got the same one twice", fix="make them from two keys"
+            )
         self.forward, self.backward, self.merge = forward, backward, merge
 
     @overload

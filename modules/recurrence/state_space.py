@@ -83,7 +83,7 @@ class DiagonalSSM(Module):
         check_positive("DiagonalSSM", features=features, state=state)
         low, high = radius
         if not 0 < low <= high < 1:
-            raise ConfigError(f"DiagonalSSM: radius goes from low to high between 0 and 1, and is {radius}")
+            raise ConfigError(f"DiagonalSSM: radius must be a pair with 0 < low <= high < 1, not {radius}")
         rate_key, phase_key, in_key, out_key, skip_key = parameter_keys(key, 5, "DiagonalSSM")
         # Uniform on the ring between the two radii.
         square = jax.random.uniform(rate_key, (state,)) * (high**2 - low**2) + low**2

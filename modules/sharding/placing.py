@@ -30,7 +30,7 @@ from weft.core.records.surgery import part_at
 from weft.modules.learning.optimizer import Optimizer
 from weft.modules.sharding.conventions import conventional_names, names_of_adapter
 from weft.modules.sharding.rules import MeshAxes, Rules, Table, axes_of, on_mesh, optional_names, read_rules
-from weft.modules.sharding.unnamed import check_used, divided, tell_whole
+from weft.modules.sharding.unnamed import check_used, divided, warn_of_replicated
 
 T = TypeVar("T")
 AnyMesh = Mesh | AbstractMesh
@@ -44,29 +44,30 @@ def shard(tree: T, mesh: AnyMesh, rules: Rules, *, names: NamesByFilter | None =
     an explicit mesh `jax.sharding.reshard`); `jax.ShapeDtypeStruct`s get the sharding.
 
     Args:
-        tree: a model, an `Optimizer`, a tuple of both, any tree. Axes without names are on every device: of arrays that
-            have none, but for `unnamed`, and those that a stack or a mapped constructor has put in front.
-        mesh: of `jax.make_mesh`; its axes may be automatic or explicit.
-        rules: from logical names to axes of the mesh: a name, a tuple of names, or None, as a mapping or as pairs. The
-            rule for `...` holds for the names that have none. A name that an axis of the mesh has needs no rule. In a
-            table for several models, `Maybe(name)` is a rule for a name that this one may not have.
-        names: logical names from outside, from filters to `Sharded(...)` or tuples, in place of those that are
-            declared, and aligned at the last axis; those of `Sharded("members", ...)` are put in front of them.
-        unnamed: axes of the mesh that divide each array without names, along its largest axis that they divide: "fully
-            sharded" for any model, `shard(model, mesh, {}, unnamed="data")`.
+        tree: a model, an `Optimizer`, a tuple of both, or any tree. Axes without a logical name are replicated: all
+            axes of an array without names (unless `unnamed` divides it), and leading axes that a stack or a mapped
+            constructor has added.
+        mesh: a mesh of `jax.make_mesh`; its axes may be automatic or explicit.
+        rules: maps logical names to axes of the mesh (a name, a tuple of names, or None), as a mapping or as pairs. The
+            rule for `...` holds for all names without a rule. A logical name that is also the name of a mesh axis needs
+            no rule. In a table for several models, `Maybe(name)` is a rule for a name that this model may not have.
+        names: maps filters to logical names (`Sharded(...)` or tuples), aligned at the last axis, which replace the
+            declared ones; the names of `Sharded("members", ...)` are put in front of the declared ones.
+        unnamed: axes of the mesh that divide each array without names, along the largest axis whose size they divide.
+            `shard(model, mesh, {}, unnamed="data")` is "fully sharded" for any model.
 
     Returns:
-        The tree, with its arrays in place. `tabulate(tree, sharding=True)` shows what lies where.
+        The tree, with its arrays on the mesh. `tabulate(tree, sharding=True)` shows their shardings.
 
     Raises:
         AxisError: naming all paths with the names and sizes of their axes: for a name without a rule, a rule for an
-            axis that the mesh has not, an axis that the mesh does not divide, or one axis of the mesh used twice.
-        FilterError: if a filter of `names` matches nothing, and for a rule whose name no axis has: one that is none of
-            weft's own names either, or any if no rule divides anything.
+            axis that the mesh does not have, an axis whose size the mesh does not divide, or a mesh axis used twice.
+        FilterError: if a filter of `names` matches nothing; if a rule names an axis that no array has, and either the
+            name is not one of weft's own or no rule divides an array.
 
     Warns:
-        ReplicatedWarning: naming arrays of a mebibyte and more that have no names, and so are whole on every device,
-            where rules divide others.
+        ReplicatedWarning: naming arrays of a mebibyte or more that have no names of axes, and so are replicated,
+            although rules divide other arrays.
 
     >>> from weft.modules import MLP
     >>> mesh = jax.make_mesh((1,), ("model",))
@@ -204,37 +205,37 @@ def _places(
 ) -> list[tuple[Leaf, NamedSharding]]:
     arrays, table = list(_named_arrays(tree, names)), read_rules(rules)
     _check_rules(mesh, table | {"unnamed": unnamed})
-    specs = [on_mesh(one.axes or (), _complete(one.axes or (), table)) for one in arrays]
+    specs = [on_mesh(array.axes or (), _complete(array.axes or (), table)) for array in arrays]
     # All problems are collected: one error for each run would cost a user as many runs as there are arrays.
     problems: dict[str, list[str]] = {}
-    for one, spec in zip(arrays, specs, strict=True):
-        problem = _problem(one, spec, mesh)
+    for array, spec in zip(arrays, specs, strict=True):
+        problem = _problem(array, spec, mesh)
         if problem is not None:
             fix, line = problem
             problems.setdefault(fix, []).append(line)
     if problems:
         raise AxisError(
-            f"a tree cannot lie on this mesh as the rules say: {_show(mesh)}",
+            f"the rules cannot place this tree on the mesh {_show(mesh)}",
             at=[line for lines in problems.values() for line in lines],
             fix="; ".join(problems),
         )
-    names_of_axes = {name for one in arrays for name in one.axes or () if name is not None}
+    names_of_axes = {name for array in arrays for name in array.axes or () if name is not None}
     # `Maybe(name)` says that the name may belong to another model, which the same table serves.
     needed = {name: entry for name, entry in table.items() if name not in optional_names(rules)}
     check_used(needed, names_of_axes, any(any(spec) for spec in specs))
-    nameless = [one.declared.names is None for one in arrays]
+    nameless = [array.declared.names is None for array in arrays]
     if unnamed is not None:
         specs = [
-            divided(one.leaf, one.axes or (), spec, unnamed, mesh) if without else spec
-            for one, spec, without in zip(arrays, specs, nameless, strict=True)
+            divided(array.leaf, array.axes or (), spec, unnamed, mesh) if without else spec
+            for array, spec, without in zip(arrays, specs, nameless, strict=True)
         ]
-    tell_whole(
-        [one.leaf for one, spec, without in zip(arrays, specs, nameless, strict=True) if without and not any(spec)],
+    warn_of_replicated(
+        [array.leaf for array, spec, without in zip(arrays, specs, nameless, strict=True) if without and not any(spec)],
         any(any(spec) for spec in specs),
         mesh,
     )
     shardings = {spec: NamedSharding(mesh, _spelled(spec, mesh)) for spec in specs}
-    return [(one.leaf, shardings[spec]) for one, spec in zip(arrays, specs, strict=True)]
+    return [(array.leaf, shardings[spec]) for array, spec in zip(arrays, specs, strict=True)]
 
 
 def _spelled(spec: PartitionSpec, mesh: AnyMesh) -> PartitionSpec:
@@ -260,7 +261,7 @@ def _check_rules(mesh: AnyMesh, table: Table) -> None:
     ]
     if unknown:
         raise AxisError(
-            f"rules speak of axes that the mesh has not: {_show(mesh)}",
+            f"the rules name axes that the mesh {_show(mesh)} does not have",
             at=unknown,
             fix="correct the rule, give None for what is not divided, or make a mesh with this axis",
         )

@@ -1,7 +1,7 @@
-"""Detects arrays without names and rules without arrays, which would leave parameters undivided, silently.
+"""Detects arrays without names of axes, and rules whose name no array has: both silently leave arrays replicated.
 
-No rule divides the `Linear`s in a layer of the user's own unless somebody names their axes, and a misspelt rule divides
-nothing. In both cases each device holds the whole array, which shows only in memory.
+No rule divides the `Linear`s in a layer of the user's own unless the user names their axes, and a misspelt rule divides
+nothing. In both cases each device holds the whole array, which only a look at the memory would show.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from weft.core.records.leaves import Leaf
 from weft.modules.sharding.conventions import CONVENTIONAL
 from weft.modules.sharding.rules import MeshAxes, Table, axes_of
 
-# Undivided arrays of at least so many bytes are reported. Small ones, such as biases, are whole in right programs too.
+# Replicated arrays of at least so many bytes are reported. Right programs replicate small ones, such as biases, too.
 LARGE = 2**20
 
 
 class ReplicatedWarning(UserWarning):
-    """Large arrays without names are whole on every device, where rules divide others."""
+    """Large arrays without names of axes are replicated on every device, although rules divide other arrays."""
 
 
 def check_used(table: Table, names: Collection[str], divides: bool) -> None:
     """Refuses rules for names that no axis has.
 
-    A table may serve several models: rules for the names of weft's own layers may be for another one, if any rule
-    divides something here. For names of the user's own, and where nothing is divided, that has to be said.
+    A table may serve several models. So an unused rule for a name of weft's own layers is accepted if other rules
+    divide an array of this model: it may be for another model. An unused rule for another name needs `Maybe(name)`.
 
     Args:
         table: the rules.
-        names: those of the axes that are there.
+        names: the names of the tree's axes.
         divides: whether any axis is divided.
 
     Raises:
-        FilterError: naming the rules, and what was perhaps meant.
+        FilterError: naming the rules, with similar names that were perhaps meant.
     """
     unused = [name for name in table if name is not ... and name not in names]
     wants = any(axes_of(entry) for entry in table.values())
@@ -50,11 +50,11 @@ def check_used(table: Table, names: Collection[str], divides: bool) -> None:
     if wrong:
         known = sorted(names)
         others = [*known, *CONVENTIONAL]
-        # A rule for a name that no array has is mostly a slip of the pen, so the nearest names are told.
+        # A rule for a name that no array has is mostly a spelling mistake, so the error names the closest names.
         close = {name: difflib.get_close_matches(str(name), [o for o in others if o != name], n=1) for name in wrong}
         raise FilterError(
-            "a rule is for a name that no axis has"
-            + ("" if divides or not wants else ", and so every array would be whole on every device"),
+            "a rule names a logical axis that no array has"
+            + ("" if divides or not wants else ", so every array would be replicated on every device"),
             at=[f"{name!r}: {table[name]!r}{f' (is it {close[name][0]!r}?)' if close[name] else ''}" for name in wrong],
             fix=f"correct or leave out the rule; the axes are called {', '.join(map(repr, known)) or 'nothing'}: name "
             'them by Sharded(...) on fields or by names=, or divide what has no names by unnamed="axis of the mesh"; '
@@ -66,24 +66,24 @@ def divided(leaf: Leaf, names: Sequence[str | None], spec: PartitionSpec, axes: 
     """Returns the spec of an array without names, with its largest divisible axis divided over `axes`.
 
     Args:
-        leaf: the array. Random keys stay whole.
-        names: those that containers gave axes in front, None for the others.
-        spec: what the rules say of these.
-        axes: of the mesh.
+        leaf: the array. Random keys stay replicated.
+        names: the names that containers gave the leading axes, None for the other axes.
+        spec: the entries that the rules give these axes.
+        axes: the axes of the mesh to divide over.
         mesh: the mesh.
     """
     shape, used = np.shape(leaf.value), {axis for entry in spec for axis in axes_of(entry)}
     parts = math.prod(mesh.shape[axis] for axis in axes_of(axes))
     fitting = [i for i, name in enumerate(names) if name is None and shape[i] and shape[i] % parts == 0]
-    # A mesh axis divides an array once at most; a stream of random numbers is needed whole on each device.
+    # A mesh axis divides an array once at most, and each device needs the whole state of a random stream.
     if not fitting or used & set(axes_of(axes)) or issubclass(leaf.kind, RngState):
         return spec
     largest = max(fitting, key=lambda i: shape[i])
     return PartitionSpec(*(axes if i == largest else entry for i, entry in enumerate(spec)))
 
 
-def tell_whole(leaves: Sequence[Leaf], divides: bool, mesh: Any) -> None:
-    """Warns of large arrays without names that stay whole, where others are divided."""
+def warn_of_replicated(leaves: Sequence[Leaf], divides: bool, mesh: Any) -> None:
+    """Warns of large arrays without names of axes that stay replicated although other arrays are divided."""
     large = [(leaf, size) for leaf in leaves if (size := bytes_of(leaf.value)) >= LARGE]
     if not large or not divides or math.prod(mesh.shape.values()) == 1:
         return
@@ -93,11 +93,11 @@ def tell_whole(leaves: Sequence[Leaf], divides: bool, mesh: Any) -> None:
     warnings.warn(
         "\n".join(
             [
-                f"{total:,} bytes in {len(large)} arrays without names are whole on every device:",
+                f"{total:,} bytes in {len(large)} arrays without names of axes are replicated on every device:",
                 *listed,
                 *more,
                 "name their axes (Sharded on fields, names=), divide them by unnamed=, or say that they are to be "
-                "whole: names={filter: (None, None)}",
+                "replicated: names={filter: (None, None)}",
             ]
         ),
         ReplicatedWarning,

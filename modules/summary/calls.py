@@ -92,7 +92,7 @@ def record_calls(model: Module, method: str, args: tuple[Any, ...], kwargs: dict
 
     def run(*arrays: Any) -> list[Any]:
         record, args, kwargs = skeleton.fill(arrays)
-        recording.running.append(Running(record, (), "model"))  # nearest to it, the model itself is found
+        recording.running.append(Running(record, (), "model"))  # `place_of` looks for the first record in it
         return take_arrays(_recorded(recording, record, function, method, (args, kwargs)))[0]
 
     with watching_methods(_watch, _recording, recording):
@@ -143,7 +143,7 @@ def _recorded(
 
 def place_of(running: list[Running], record: Any) -> tuple[Path | None, str]:
     """Returns the path of a record in the model, or None if the call created the record, and the path as text."""
-    for matches in (_is_it, _is_alike):
+    for matches in (_is_same_object, _is_alike):
         for owner in reversed(running):
             if owner.path is None:
                 continue
@@ -155,7 +155,7 @@ def place_of(running: list[Running], record: Any) -> tuple[Path | None, str]:
     return None, f"{running[-1].place}.<{type(record).__name__}>"
 
 
-def _is_it(part: Any, record: Any) -> bool:
+def _is_same_object(part: Any, record: Any) -> bool:
     return part is record
 
 

@@ -25,8 +25,8 @@ class Cost:
     flops: int = 0
     bytes: int = 0
 
-    def __add__(self, other: Cost) -> Cost:
-        return Cost(self.flops + other.flops, self.bytes + other.bytes)
+    def __add__(self, addend: Cost) -> Cost:
+        return Cost(self.flops + addend.flops, self.bytes + addend.bytes)
 
     def __mul__(self, times: int) -> Cost:
         return Cost(self.flops * times, self.bytes * times)

@@ -33,31 +33,31 @@ def tabulate(  # weft: skip(of any model)
 ) -> str:
     """Returns a table of the calls that a model makes, with inputs, outputs, parameters and costs.
 
-    Nothing is computed and nothing changes: the method is traced once. A call has a row of its own if it is of a public
-    method of a record of the model; the same call again has none. What a function does that JAX has traced for another
-    part of the same call, it does not do again, and has no row there. A loop's body has the costs of one turn in its
-    rows, and of all turns in those around it.
+    The method is traced once; nothing is computed or changed. Each call of a public method of a record in the model has
+    a row; a repeated call with the same inputs has none, and neither have calls inside a function whose trace JAX has
+    taken from its cache. Rows of calls in a loop's body show the costs of one iteration, and the rows around the loop
+    those of all iterations.
 
     Args:
         model: a record; its arrays may be abstract, as of `init(..., abstract=True)`.
         args, kwargs: the method's arguments; arrays may be `jax.ShapeDtypeStruct`s.
         method: the method's name.
         depth: how many levels of calls to show inside of the outermost one.
-        costs: whether to show what XLA estimates for each call, before it optimises: floating-point operations, and
-            bytes read and written; and the same for its derivative by all that it takes. A `while` loop's body counts
-            once and has no derivative.
-        sharding: whether to show instead what lies where: a row for each array, with its place on the mesh and its
-            bytes, as a whole and on each device. The model is not called, and may be any tree of arrays.
+        costs: whether to show XLA's estimates for each call, made before optimisation: floating-point operations, and
+            bytes read and written, of the call and of its derivative with respect to all inputs. The body of a `while`
+            loop counts once and has no derivative.
+        sharding: whether to show shardings instead of calls: a row for each array, with its sharding and its bytes, as
+            a whole and on each device. The model is not called, and may be any tree of arrays.
         format: `"text"`, or `"html"` for a page.
-        width: of the text, in characters; by default as wide as it has to be.
+        width: the width of the text in characters; by default as wide as the table needs.
 
     Returns:
-        The table. Below kinds (`Param`, `BatchStat`, ...) stands how many numbers there are in a record, with all that
-        is inside of it, and in how many bytes.
+        The table. Under each kind (`Param`, `BatchStat`, ...) it has the count of numbers in a record, including the
+        records in it, and their bytes.
 
     Raises:
-        StructureError: if the model is no record, or there is no such format.
-        AttributeError: if it has no such method.
+        StructureError: if the model is not a record, or the format is unknown.
+        AttributeError: if the model has no such method.
         ModuleNotFoundError: without rich.
 
     >>> import jax, weft
@@ -107,7 +107,8 @@ def _check_format(format: str) -> None:
 def _of_places(rich: Any, model: Any, arguments: Any, format: str, width: int | None) -> str:
     if arguments:
         raise StructureError(
-            "tabulate with sharding=True shows where arrays lie, and calls nothing", fix="leave out the arguments"
+            "tabulate with sharding=True shows where arrays lie, and does not call the model",
+            fix="leave out the arguments",
         )
     rows, total = rows_of_places(model)
     if format == "html":

@@ -9,8 +9,8 @@ from typing import Any
 from weft.core.interpreter.boundary import Call
 from weft.core.paths import Path
 from weft.core.records.agree import Described
-from weft.nnx.crossing.apart import ARRAY, NODE, RefStructure, build, named, take_apart
 from weft.nnx.crossing.described import describe_arguments
+from weft.nnx.crossing.flattening import ARRAY, NODE, RefStructure, build, named, take_apart
 from weft.nnx.crossing.modes import Mode
 from weft.nnx.states.states import from_flat_state
 

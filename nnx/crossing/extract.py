@@ -17,8 +17,8 @@ import jax
 import jax.tree_util as jtu
 from weft.core.paths import Path, format_path
 from weft.nnx.config import graph_mode
-from weft.nnx.crossing.apart import check_levels
 from weft.nnx.crossing.contexts import MergeContext, SplitContext, merge_context, split_context
+from weft.nnx.crossing.flattening import check_levels
 from weft.nnx.errors import AliasError, FilterError, StructureError
 from weft.nnx.graphs.definitions import GraphDef, RefMap
 from weft.nnx.graphs.graph import flatten

@@ -31,8 +31,8 @@ from weft.core.interpreter.rides import CARRIED, Along, Ride, read_with
 from weft.core.interpreter.values import FORWARDED
 from weft.core.paths import Path, format_path
 from weft.core.records.agree import Fixed
-from weft.nnx.crossing.apart import ARRAY, Memory, Tree, check_levels, named, shape_of, take_apart
 from weft.nnx.crossing.calls import RefCall
+from weft.nnx.crossing.flattening import ARRAY, Memory, Tree, check_levels, named, shape_of, take_apart
 from weft.nnx.crossing.looks import Look, Mark, Seen
 from weft.nnx.crossing.modes import Mode
 from weft.nnx.crossing.outcomes import RefOutcome, to_be_placed
@@ -180,7 +180,7 @@ class Leaving:
     def _place(self, i: int) -> str:
         return format_path(self.crossing.structure.path_of(i))
 
-    def _arguments(self, given: Sequence[Seen], end: Mark) -> tuple[GraphDef[Any], tuple[Place, ...]] | None:
+    def _arguments(self, arguments: Sequence[Seen], end: Mark) -> tuple[GraphDef[Any], tuple[Place, ...]] | None:
         """The arguments' new structure with the sources of its leaves, or None if the structure is as it was."""
         graphdef = self.look.between(Mark(), end)
         before = self.crossing.structure.graphdef
@@ -191,10 +191,10 @@ class Leaving:
         # The prefix is applied again, to the arguments as they are now: a Variable that the function has added rides
         # as a filter or a path of the prefix says.
         finders = self._finders_now()
-        self._check_met_again(given, finders)
+        self._check_met_again(arguments, finders)
         leaves = [
             (find(path, leaf), leaf)
-            for seen, find in zip(given, finders, strict=True)
+            for seen, find in zip(arguments, finders, strict=True)
             for path, leaf in self.look.leaves_of(seen)
         ]
         return graphdef, tuple(self._source(leaf, ride.update) for ride, leaf in leaves)
@@ -216,7 +216,7 @@ class Leaving:
         by_item = specs(graph, prefix, tree, self.departure.read, "in_axes")
         return [finder(by_item[place], self.departure.read, "in_axes") for place in tree.nodes]
 
-    def _check_met_again(self, given: Sequence[Seen], finders: Sequence[Finder]) -> None:
+    def _check_met_again(self, arguments: Sequence[Seen], finders: Sequence[Finder]) -> None:
         """Refuses a Variable that the function has put into a second argument, which is mapped over another axis.
 
         Raises:
@@ -224,8 +224,8 @@ class Leaving:
         """
         if not self.look.repeats:
             return
-        first = {id(leaf): (n, path) for n, seen in enumerate(given) for path, leaf in self.look.leaves_of(seen)}
-        for root, seen in enumerate(given):
+        first = {id(leaf): (n, path) for n, seen in enumerate(arguments) for path, leaf in self.look.leaves_of(seen)}
+        for root, seen in enumerate(arguments):
             for path, variable in self.look.met_again(seen):
                 if id(variable) not in first:
                     continue

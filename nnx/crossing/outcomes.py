@@ -25,7 +25,7 @@ from jax.core import Tracer
 from weft.core.interpreter.boundary import Groups, Place
 from weft.core.interpreter.building import FORWARDED, as_array
 from weft.core.interpreter.rides import Ride
-from weft.nnx.crossing.apart import put_together, take_apart
+from weft.nnx.crossing.flattening import put_together, take_apart
 from weft.nnx.graphs.definitions import GraphDef, IndexMap
 from weft.nnx.graphs.plan import Plan
 from weft.nnx.graphs.unflattening import Unflattener

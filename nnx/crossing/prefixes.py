@@ -24,8 +24,8 @@ from weft.core.interpreter.boundary import Arrival
 from weft.core.interpreter.prefixes import RidesByKind
 from weft.core.interpreter.rides import Read, Ride, read_with
 from weft.core.paths import Path, format_path
-from weft.nnx.crossing.apart import ARRAY, Tree, is_item, repeats_of
 from weft.nnx.crossing.extract import TreeState
+from weft.nnx.crossing.flattening import ARRAY, Tree, is_item, repeats_of
 from weft.nnx.crossing.rides import ByFilter
 from weft.nnx.errors import AliasError, AxisError, PrefixError
 from weft.nnx.graphs.plan import variables_below
@@ -246,7 +246,7 @@ def _plain_ride(spec: Any, value: Any, read: Read, option: str) -> Ride:
         if ride is not None:
             return read_with(read, ride)
         raise AxisError(
-            f"Cannot use StateAxes on what is no graph: {option} has {spec!r} for an array",
+            f"Cannot use StateAxes on non-graph nodes: {option} has {spec!r} for an array",
             fix="give the array one axis or spec instead of filters",
         )
     return read_with(read, spec)

@@ -17,8 +17,8 @@ from weft.core.interpreter.extracting import SameObject, make_extractor
 from weft.core.records.agree import Fixed
 from weft.core.records.leaves import NUMBERS, is_array
 from weft.core.records.partition import Structure
-from weft.nnx.crossing.apart import Tree
 from weft.nnx.crossing.calls import RefCall
+from weft.nnx.crossing.flattening import Tree
 from weft.nnx.crossing.modes import Mode
 from weft.nnx.crossing.outcomes import RefOutcome, hand_over, to_place
 from weft.nnx.graphs.nodes import is_graph_node
@@ -51,7 +51,8 @@ class QuickEntry:
 
     def _learn(self, outcome: RefOutcome) -> tuple[RefOutcome, HandOver]:
         if len(self._known) >= _MOST_OUTCOMES:
-            # A program with more outcomes retraces all the time. Preparing a writer again costs little beside a trace.
+            # A program with more outcomes retraces all the time. Preparing a writer costs little compared with a
+            # retrace.
             self._known.clear()
         # The entry keeps the outcome alive: a later object at the same address would be taken for it.
         known = self._known[id(outcome)] = (outcome, self._prepared(outcome))

@@ -22,7 +22,9 @@ from typing import Any
 from weft.core.interpreter.boundary import Arrival, Call, Crossing, Departure, Groups, QuickWay
 from weft.core.interpreter.rides import Read, Ride
 from weft.core.records.agree import Described
-from weft.nnx.crossing.apart import (
+from weft.nnx.crossing.calls import RefCall
+from weft.nnx.crossing.described import describe_outcome, describe_tree
+from weft.nnx.crossing.flattening import (
     NODE,
     Memory,
     RefLeaf,
@@ -34,8 +36,6 @@ from weft.nnx.crossing.apart import (
     repeats_of,
     take_apart,
 )
-from weft.nnx.crossing.calls import RefCall
-from weft.nnx.crossing.described import describe_outcome, describe_tree
 from weft.nnx.crossing.leaving import Leaving
 from weft.nnx.crossing.modes import Mode
 from weft.nnx.crossing.outcomes import RefOutcome, hand_over
@@ -114,7 +114,7 @@ class References:
         entered: Tree,
         leaves: Sequence[RefLeaf],
         read: Read,
-        what: str,
+        option: str,
     ) -> list[Ride]:
         """The ride of each leaf; one Variable has one ride, however it is reached.
 
@@ -122,7 +122,7 @@ class References:
             AxisError: if the prefix does not fit.
             AliasError: if one Variable is reached under different rides, naming every path.
         """
-        return rides_of(self.graph, without_functions(prefix), entered, read, what)
+        return rides_of(self.graph, without_functions(prefix), entered, read, option)
 
     # ------------------------------------------------------------------ inside
 

@@ -144,7 +144,7 @@ class Flattener:
         raw = variable._raw_value
         refdef = None
         # With paths the leaves are the Variables themselves, which states and plans need; without, raw values, which
-        # are all that `unflatten` needs beside the structure.
+        # are all that `unflatten` needs in addition to the structure.
         leaf = variable if self.paths is not None else raw
         if is_array_ref(raw):
             refdef, value = self._ref(raw)

@@ -83,7 +83,7 @@ class Unflattener:
         impl = impl_of_type(definition.type)
         if impl is None:
             raise StructureError(
-                f"{definition.type.__name__} is no registered node type", fix="register the type again"
+                f"{definition.type.__name__} is not a registered node type", fix="register the type again"
             )
         if not isinstance(impl, GraphNodeImpl):
             return impl.unflatten(self._children(definition.num_attributes), definition.metadata)

@@ -82,8 +82,7 @@ class Assembly:
         for i, (layout, places) in enumerate(layouts):
             group = alike.setdefault((*layout.data_names, "", *layout.static_names), _Alike(layout))
             group.objects.append(i)
-            # Static values have negative numbers until here: their place is behind the objects, whose count is known
-            # now.
+            # Static values have negative numbers until here: they come after the objects, whose count is known now.
             group.rows.append([place if place >= 0 else variables + len(layouts) - place for place in places])
         self._alike = [group.finished() for group in alike.values() if group.names]
 

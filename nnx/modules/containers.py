@@ -67,10 +67,10 @@ class List(SequenceReprMixin, Module, MutableSequence[A]):
 
     _pytree__has_int_keys = True
 
-    def __init__(self, it: Iterable[A] | None = None, /):
+    def __init__(self, iterable: Iterable[A] | None = None, /):
         # Static, so that Lists of different lengths have different structures.
         self._length: int = 0
-        for value in () if it is None else it:
+        for value in () if iterable is None else iterable:
             self.append(value)
 
     def _get_elem(self, key: int) -> Any:
@@ -147,7 +147,7 @@ class List(SequenceReprMixin, Module, MutableSequence[A]):
                 self._del_elem(self._length - 1)
                 self._length -= 1
             case slice():
-                # From the end, because each deletion moves the elements behind it.
+                # From the end, because each deletion moves the elements after it.
                 for place in sorted(range(self._length)[index], reverse=True):
                     del self[place]
             case _:

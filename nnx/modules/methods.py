@@ -21,13 +21,13 @@ def methods_of(kind: type) -> dict[str, Callable[..., Any]]:
     >>> list(methods_of(nnx.Linear))
     ['__call__']
     """
-    found = {}
+    methods = {}
     for name in dir(kind):
         function = inspect.getattr_static(kind, name)
         is_public = name == "__call__" or not name.startswith("_")
         if is_public and inspect.isfunction(function) and not (function.__module__ or "").startswith(_NOT_WATCHED):
-            found[name] = function
-    return found
+            methods[name] = function
+    return methods
 
 
 @contextlib.contextmanager

@@ -383,6 +383,7 @@ class Object(Pytree, pytree=False):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         if kwargs.pop("pytree", False) is not False:
             raise AttributeKindError(
-                f"an Object is no pytree, but {cls.__name__} is declared with pytree=True", fix="derive from nnx.Pytree"
+                f"an Object is not a pytree, but {cls.__name__} is declared with pytree=True",
+                fix="derive from nnx.Pytree",
             )
         super().__init_subclass__(pytree=False, **kwargs)

@@ -68,8 +68,8 @@ class HashableMapping(Mapping[Any, Any], Hashable):
         """Returns this mapping without an item."""
         return HashableMapping({name: value for name, value in self._mapping.items() if name != key}, copy=False)
 
-    def update(self, other: Mapping[Any, Any]) -> HashableMapping:
-        return HashableMapping({**self._mapping, **other}, copy=False)
+    def update(self, items: Mapping[Any, Any]) -> HashableMapping:
+        return HashableMapping({**self._mapping, **items}, copy=False)
 
     def get(self, key: Any, default: Any = None) -> Any:
         return self._mapping.get(key, default)

@@ -271,8 +271,8 @@ class SizeBytes:
         dtype = np.dtype(array.dtype) if isinstance(array.dtype, str) else array.dtype
         return cls(size, size * dtype.itemsize)
 
-    def __add__(self, other: SizeBytes) -> SizeBytes:
-        return type(self)(self.size + other.size, self.bytes + other.bytes)
+    def __add__(self, addend: SizeBytes) -> SizeBytes:
+        return type(self)(self.size + addend.size, self.bytes + addend.bytes)
 
     def __bool__(self) -> bool:
         return bool(self.size)

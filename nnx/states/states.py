@@ -210,11 +210,11 @@ class State(MutableMapping[Any, Any], Representable):
     def merge(cls, state: Mapping[Any, Any], /, *states: Mapping[Any, Any]) -> Any:
         return instead(merge_state)(state, *states)
 
-    def __or__(self, other: Any) -> Any:
-        return merge_state(self, other) if other else self
+    def __or__(self, state: Any) -> Any:
+        return merge_state(self, state) if state else self
 
-    def __sub__(self, other: Any) -> Any:
-        return instead(diff)(self, other)
+    def __sub__(self, state: Any) -> Any:
+        return instead(diff)(self, state)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -12,7 +12,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, 
 import jax
 from weft.core.interpreter.interpret import interpret
 from weft.nnx.config import graph_mode
-from weft.nnx.crossing.apart import named
+from weft.nnx.crossing.flattening import named
 from weft.nnx.crossing.references import References
 from weft.nnx.crossing.rides import StateSharding
 from weft.nnx.graphs.trees import refuse_sharing

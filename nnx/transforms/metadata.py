@@ -8,7 +8,7 @@ from typing import Any, TypeVar, Unpack, overload
 import jax
 from jax.sharding import PartitionSpec
 from weft.core.interpreter.rides import axis_of, read_step
-from weft.nnx.crossing.apart import take_apart
+from weft.nnx.crossing.flattening import take_apart
 from weft.nnx.crossing.prefixes import rides_of
 from weft.nnx.crossing.references import References
 from weft.nnx.errors import AxisError, StructureError

@@ -76,8 +76,8 @@ class BoxType(hijax.HiType):
     def vspace_zero(self) -> Any:
         return make_box(self, [hijax.zeros_of(aval) for aval in self._leaves])
 
-    def vspace_add(self, left: Any, right: Any) -> Any:
-        pairs = zip(self._leaves, read_leaves(left)[0], read_leaves(right)[0], strict=True)
+    def vspace_add(self, augend: Any, addend: Any) -> Any:
+        pairs = zip(self._leaves, read_leaves(augend)[0], read_leaves(addend)[0], strict=True)
         return make_box(self, [aval.vspace_add(left_leaf, right_leaf) for aval, left_leaf, right_leaf in pairs])
 
 

@@ -73,8 +73,8 @@ def _attribute(name: str) -> property:
     return property(lambda box: _through(box, lambda variable: getattr(variable, name)))
 
 
-def _content(other: Any) -> Any:
-    return read_box(other) if isinstance(other, HijaxVariable) else other
+def _content(value: Any) -> Any:
+    return read_box(value) if isinstance(value, HijaxVariable) else value
 
 
 class _BoxMeta(type):

@@ -154,8 +154,8 @@ class VariableMetadata(Generic[A]):
         for mode in REQUIRED & self.metadata.keys():
             if own.get(mode) is not None and own[mode] != self.metadata[mode]:
                 raise StructureError(
-                    f"{mode} is {own[mode]} by the constructor, {self.metadata[mode]} by the VariableMetadata",
-                    fix=f"pass {mode} in one of the two places",
+                    f"the constructor got {mode}={own[mode]}, but the VariableMetadata {mode}={self.metadata[mode]}",
+                    fix=f"pass {mode} to one of the two",
                 )
         hooks = {name: hooks for name in HOOKS if (hooks := getattr(self, name))}
         return {**own, **self.metadata, **{name: hook for name, hook in hooks.items() if name not in own}}

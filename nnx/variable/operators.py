@@ -20,8 +20,8 @@ _SYMBOLS = {
 
 
 def _binary(name: str, value_of: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
-    def method(self: Any, other: Any) -> Any:
-        return getattr(self.get_value(), name)(value_of(other))
+    def method(self: Any, operand: Any) -> Any:
+        return getattr(self.get_value(), name)(value_of(operand))
 
     return method
 
@@ -34,7 +34,7 @@ def _unary(name: str) -> Callable[[Any], Any]:
 
 
 def _in_place(symbol: str) -> Callable[[Any, Any], Any]:
-    def method(self: Any, other: Any) -> Any:
+    def method(self: Any, operand: Any) -> Any:
         raise InPlaceError(
             f"In-place operations are not for Variables: `variable {symbol}= x` would only rebind the name",
             fix=f"write `variable[...] {symbol}= x`",

@@ -57,7 +57,7 @@ def apply_rules(sharding: Any, own_rules: LogicalRules | None = None) -> Any:
     for name, axis in read_rules(own_rules).items():
         if rules.get(name, axis) != axis:
             raise StructureError(
-                f"logical_axis_rules maps {name!r} to {rules[name]!r}, the Variable's sharding_rules map to {axis!r}",
+                f"logical_axis_rules maps {name!r} to {rules[name]!r}, the Variable's sharding_rules to {axis!r}",
                 fix="remove one of the two rules",
             )
         rules[name] = axis

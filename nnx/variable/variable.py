@@ -88,8 +88,8 @@ class Variable(Shown, HasMetadata, Generic[A], metaclass=VariableMeta):
             modes = {mode: joined.pop(mode, None) for mode in modes}
             metadata, value = joined, value.raw_value
         hijax, ref, eager_sharding = modes.values()
-        # A ref inside the value would be mutated behind the Variable: no hook, no trace level check, and plans could
-        # not see it.
+        # A ref inside the value could be mutated without the Variable: no hook would run, no trace level would be
+        # checked, and plans could not see the change.
         if not is_plain_array(value) and any(map(is_array_ref, jax.tree.leaves(value))):
             raise StructureError("Cannot pass a Ref to a Variable", fix="pass the array, `ref[...]`, and ref=True")
         metadata["hijax"] = hijax_default() if hijax is None else hijax

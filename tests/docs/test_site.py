@@ -37,9 +37,8 @@ SEARCHES = {
 }
 LOOK = """({
     wide: document.documentElement.scrollWidth - window.innerWidth,
-    // The padding of code within a line hangs over by a little.
     cut: [...document.querySelectorAll('pre, h1, h2, h3, p, li, header a')]
-        .filter(e => e.getClientRects().length && e.scrollWidth > e.clientWidth + 12)
+        .filter(e => e.getClientRects().length && e.scrollWidth > e.clientWidth)
         .map(e => e.innerText.slice(0, 80)),
     letters: parseFloat(getComputedStyle(document.querySelector('article')).fontSize),
     dark: [...document.images].filter(i => !(i.complete && i.naturalWidth > 0)).map(i => i.src),

@@ -48,7 +48,7 @@ def test_a_place_is_told_with_what_to_do_there_and_stays(migrate: Migrate, text:
     ],
 )
 def test_what_works_beside_weft_as_it_is_is_not_told(migrate: Migrate, text: str):
-    assert migrate({"a.py": HEAD + text})[1] == "0 files changed, 0 things left\n"
+    assert migrate({"a.py": HEAD + text})[1] == "0 files changed, 0 places listed\n"
 
 
 @pytest.mark.parametrize("name", COUNTERPARTS)

@@ -37,7 +37,7 @@ def test_a_program_of_0_2_runs_after_it(migrate: Migrate):
     before = PROGRAM.read_text()
     assert "it is weft.filters.All (`weft migrate` rewrites programs" in run(before).stderr
     after, report = migrate({"main.py": before})
-    assert report.splitlines() == ["1 file changed, 0 things left"]
+    assert report.splitlines() == ["1 file changed, 0 places listed"]
     ran = run(after["main.py"])
     assert ran.stdout == PRINTED, ran.stderr
 
@@ -64,7 +64,7 @@ def test_names_move_and_the_rest_stays(migrate: Migrate, before: str, after: str
     [
         (
             "import weft\nx: 'weft.Filter'\n",
-            "a.py:2: 'weft.Filter': a text is not rewritten\n    do: weft.Filter is weft.",
+            "a.py:2: 'weft.Filter': strings are not rewritten\n    do: weft.Filter is weft.",
         ),
         ("from weft import ops\nops.avg_pool(x)\n", "a.py:2: ops.avg_pool: the file has no name for weft itself here"),
         ("from weft import *\nsplit(tree.size(m))\n", "do: split is weft.tree.split; tree is weft.tree"),
@@ -92,7 +92,7 @@ def test_what_is_not_rewritten_is_told_with_what_to_do(migrate: Migrate, text: s
 def test_what_means_something_else_stays(migrate: Migrate, text: str):
     after, report = migrate({"a.py": text})
     assert after == {"a.py": text}
-    assert "0 things left" in report
+    assert "0 places listed" in report
 
 
 def test_one_file_moves_from_both_libraries(migrate: Migrate):

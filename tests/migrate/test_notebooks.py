@@ -67,7 +67,7 @@ def test_only_the_code_that_moves_is_written_anew(migrate: Migrate, as_lines: bo
     moved = "from flax import struct  # é\nfrom weft import nnx"
     assert sources(after["a.ipynb"]) == [*MAGIC, moved, "print(nnx.Linear)"]
     assert after["a.ipynb"] == notebook(*MAGIC, moved, "print(nnx.Linear)", as_lines=as_lines, **style)
-    assert "a.ipynb, cell 10, line 1: flax.struct: it stays flax's\n1 file changed, 1 thing left" in report
+    assert "a.ipynb, cell 10, line 1: flax.struct: it stays flax's\n1 file changed, 1 place listed" in report
 
 
 @pytest.mark.parametrize("cells", [MAGIC, [], ["\n\n"], ["a = 1\n"], ["if a:\n    !ls\n\n\nb = 2"]])
@@ -88,18 +88,18 @@ def test_other_languages_are_left_alone(migrate: Migrate):
     text = notebook("using flax", language="julia")
     assert migrate({"a.ipynb": text}) == (
         {"a.ipynb": text},
-        "0 files changed, 0 things left\n",
+        "0 files changed, 0 places listed\n",
     )
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ('{"cells": ["flax"', "it is no notebook: "),
-        ('{"worksheets": "flax"}', "it is no notebook of version 4: it has no cells"),
+        ('{"cells": ["flax"', "it is not a notebook: "),
+        ('{"worksheets": "flax"}', "it is not a notebook of version 4: it has no cells"),
         (notebook("from flax import nnx\nx = = 1"), "cell 2 cannot be parsed"),
         (notebook("from flax import nnx\nimport b\nclass"), "cell 2 cannot be parsed"),
-        (notebook("from flax import nnx", indent=7), "it would not be written as it was read"),
+        (notebook("from flax import nnx", indent=7), "writing it would reformat the whole file"),
     ],
 )
 def test_a_notebook_that_cannot_be_read_is_said_and_holds_what_it_imports(

@@ -48,7 +48,7 @@ def test_dropping_everything_has_a_finite_gradient():
 
 @pytest.mark.parametrize("rate", [-0.1, 1.5, float("nan")])
 def test_a_rate_is_a_probability(rate):
-    with pytest.raises(ConfigError, match="rate is a probability"):
+    with pytest.raises(ConfigError, match="rate must be a probability"):
         Dropout(rate)
 
 
@@ -71,9 +71,9 @@ def test_drop_path_keeps_the_mean_and_drops_nothing_in_inference():
 
 
 def test_a_drop_path_that_makes_no_sense_is_refused(unchecked):
-    with pytest.raises(ConfigError, match="DropPath: rate is a probability, not 2"):
+    with pytest.raises(ConfigError, match="DropPath: rate must be a probability, not 2"):
         DropPath(2)
-    with pytest.raises(ConfigError, match="DropPath: batch_axes counts leading axes, and is not -1"):
+    with pytest.raises(ConfigError, match="DropPath: batch_axes must be the number of leading batch axes, not -1"):
         DropPath(0.5, batch_axes=-1)
     with pytest.raises(SeedError, match="DropPath draws from a typed key, not from nothing"):
         DropPath(0.5)(jnp.ones(3))

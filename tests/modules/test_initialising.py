@@ -107,7 +107,11 @@ def test_arrays_are_made_where_shardings_say(how):
             weft.errors.ConfigError,
             "out_features must be positive, not -3",
         ),
-        (lambda: weft.init(3, key=KEY), weft.errors.ConfigError, "init calls what makes a model, not a int"),
+        (
+            lambda: weft.init(3, key=KEY),
+            weft.errors.ConfigError,
+            "init takes a class or function that makes a model, not a int",
+        ),
         (lambda: weft.init(Table, jnp.ones(2), {"a": {1}}, key=KEY), weft.errors.StaticError, "at: args[1].a"),
         (
             lambda: weft.init(weft.Linear, 2, 3, key=KEY, shardings=weft.axes({weft.BatchStat: shardings()})),

@@ -314,7 +314,7 @@ def test_pairs_that_an_optimizer_is_given_are_told_to_be_taken_apart():
     for wrong in (lambda: opt.update(model, gradient, state_of=model(ROWS)), lambda: opt.update(model(ROWS), gradient)):
         with pytest.raises(weft.WeftError, match=r"fix: take it apart, y, normed = \.\.\."):
             wrong()
-    with pytest.raises(weft.errors.StructureError, match=r"take apart the pair that has_aux=True, \(gradient, aux\)"):
+    with pytest.raises(weft.errors.StructureError, match=r"unpack the pair: has_aux=True returns \(gradient, aux\)"):
         opt.update(model, (gradient, successor))
     opt.update(model, gradient, state_of=successor)
 

@@ -441,7 +441,7 @@ def test_trace_lower_and_compile_take_and_give_records():
         np.testing.assert_allclose(found[0], wanted[0])
         np.testing.assert_allclose(found[1].mean, wanted[1].mean)
         with pytest.raises(
-            StructureError, match="structure of the arguments differs from that which this was compiled for"
+            StructureError, match="the arguments have another structure than those that this function was compiled for"
         ):
             compiled({"net": net}, X)
     assert "tanh" in str(step.trace(net, X).jaxpr)
@@ -459,7 +459,7 @@ def test_a_compiled_function_is_called_without_its_static_arguments(lowered: Any
     # They may be given as they were; another value is another function.
     np.testing.assert_allclose(compiled(*args, **kwargs), 6 * X)
     with pytest.raises(
-        StructureError, match="structure of the arguments differs from that which this was compiled for"
+        StructureError, match="the arguments have another structure than those that this function was compiled for"
     ):
         compiled(X, times=4)
 

@@ -158,7 +158,7 @@ def test_a_broadcast_leaf_is_returned_as_it_was_or_carried_or_stacked():
     cell, config = make_cell(), {"scale": jnp.array(2.0)}
     out = weft.scan(lambda c, x, n: (c, x, n), in_axes=(Carry, 0, None), out_axes=(Carry, 0, None))(cell, XS, config)
     assert out[2]["scale"] is config["scale"]
-    with pytest.raises(AxisError, match="out_axes gives None to an output that changes") as caught:
+    with pytest.raises(AxisError, match="out_axes gives None to an output that the function has computed") as caught:
         weft.scan(
             lambda c, x, n: (c, x, {"scale": n["scale"] + 1}), in_axes=(Carry, 0, None), out_axes=(Carry, 0, None)
         )(cell, XS, config)
@@ -415,7 +415,7 @@ def test_a_condition_that_is_no_scalar(condition: Any, fragment: str):
     [
         (lambda: weft.scan(step)(make_cell()), "in_axes has 2 entries for 1 arguments"),
         (lambda: weft.scan(lambda c: (c, c), in_axes=(Carry,))(1.0), "scan has nothing to scan over"),
-        (lambda: weft.scan(step, length=3)(make_cell(), XS), "differ from the size given, 3"),
+        (lambda: weft.scan(step, length=3)(make_cell(), XS), "differ from the requested size, 3"),
         (
             lambda: weft.scan(lambda c, x: (c, x))(1.0, {"a": XS, "b": jnp.ones(3)}),
             "x.b: axis 0 of shape (3,) has size 3",

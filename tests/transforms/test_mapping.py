@@ -139,7 +139,7 @@ def test_unchanged_leaves_need_not_be_mapped_out():
 
 
 def test_what_differs_from_example_to_example_cannot_leave_unmapped():
-    with pytest.raises(ValueError, match="a mapped value leaves under None: by out_axes") as caught:
+    with pytest.raises(ValueError, match="a batched value is returned under axis None") as caught:
         weft.vmap(lambda net, x: net.replace(weight=net.weight + x), in_axes=(None, 0), out_axes=None)(
             Net(*jnp.ones((4,))), jnp.arange(3.0)
         )
@@ -172,7 +172,7 @@ def test_inconsistent_sizes_list_every_argument_with_path_and_size():
         "at: net.cache: axis 0 of shape (2, 5) has size 2",
         "at: net.table: axis 0 of shape (3,) has size 3",
         "at: x: axis 0 of shape (3,) has size 3",
-        "fix: make the sizes agree, or map the odd ones over None",
+        "fix: make the sizes agree, or map over None the arguments that differ",
     ):
         assert line in str(c.value)
 
@@ -182,7 +182,7 @@ def test_inconsistent_sizes_list_every_argument_with_path_and_size():
     [
         ({"in_axes": 1}, "vmap is given an axis that these arguments do not have", "net.weight: axis 1 of shape (3,)"),
         ({"in_axes": (0, -2)}, "an axis that these arguments do not have", "x: axis -2 of shape (3,)"),
-        ({"axis_size": 4}, "differ from the size given, 4", "net.weight: axis 0 of shape (3,) has size 3"),
+        ({"axis_size": 4}, "differ from the requested size, 4", "net.weight: axis 0 of shape (3,) has size 3"),
         ({"in_axes": (0,)}, "in_axes has 1 entries for 2 positional arguments", "in_axes=(0,)"),
         ({"in_axes": (axes({BatchStat: 0}), 0)}, "in_axes: no filter matches these leaves", "net.weight: Param"),
         (

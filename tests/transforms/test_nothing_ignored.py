@@ -178,7 +178,7 @@ def test_pmap_lowers_and_compiles_for_records():
     out = lowered.compile()(Scale(jnp.float32(3)), X)
     assert out["y"].tolist() == [0.0, 3.0, 6.0]
     assert out["name"] == "y"
-    with pytest.raises(weft.errors.StructureError, match="differs from that which this was compiled for"):
+    with pytest.raises(weft.errors.StructureError, match="than those that this function was compiled for"):
         lowered.compile()({"weight": 2.0}, X)
 
 

@@ -213,7 +213,10 @@ def test_options_by_the_name_of_a_parameter_are_those_of_the_method():
 def test_what_differs_between_examples_cannot_be_written_back_and_is_named():
     record = net(axis=None)
     with weft.thread(record) as t:
-        with pytest.raises(AxisError, match=r"a mapped value leaves under None(.|\n)*at: Net.norm.mean: ") as error:
+        with pytest.raises(
+            AxisError,
+            match=r"a batched value is returned under axis None(.|\n)*at: Net.norm.mean: ",
+        ) as error:
             weft.vmap(t.norm)(jnp.stack([X, X]))
         assert "reduce it over the mapped one" in str(error.value)
         _, after = t.done(None)
@@ -461,7 +464,7 @@ def test_map_gives_each_slice_the_record_that_the_one_before_left():
 
 def test_map_of_several_slices_at_once_cannot_have_one_record_follow_all():
     with weft.thread(net(axis=None)) as t:
-        with pytest.raises(SuccessorError, match=r"map with batch_size(.|\n)*Net.norm(.|\n)*vmap"):
+        with pytest.raises(SuccessorError, match=r"lax_map with batch_size(.|\n)*Net.norm(.|\n)*vmap"):
             weft.lax_map(t.norm, jnp.stack([X, X]), batch_size=2)
         t.done(None)
 

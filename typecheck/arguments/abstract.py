@@ -14,31 +14,32 @@ from weft.typecheck.language import objects
 from weft.typecheck.language.forms import form_of
 
 
-def abstractly(function: Callable[[Any], Any], given: Any) -> Any:
-    """Calls a function under `jax.eval_shape`; `ShapeDtypeStruct`s go in, and the result's arrays are such, too.
+def abstractly(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Calls a function under `jax.eval_shape`: the arrays in its arguments and in its result are `ShapeDtypeStruct`s.
 
     Unlike `jax.eval_shape`, this also traces arrays inside objects and plain instances, and passes other leaves on.
     """
-    leaves, treedef = jax.tree.flatten(opened(given))
+    leaves, treedef = jax.tree.flatten(opened((args, kwargs)))
     # A size, a string or a function among the leaves must reach the function as it is: a traced size would be an array.
     dynamic = [isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves]
-    found: list[Any] = []
+    rest: list[Any] = []
 
     def run(arrays: list[Any]) -> list[Any]:
         source = iter(arrays)
         live = [next(source) if traced else leaf for leaf, traced in zip(leaves, dynamic, strict=True)]
-        out, structure = jax.tree.flatten(opened(function(closed(treedef.unflatten(live)))))
+        args, kwargs = closed(treedef.unflatten(live))
+        out, structure = jax.tree.flatten(opened(function(*args, **kwargs)))
         # `eval_shape` may return arrays only, so the structure and the other leaves leave the trace by this list.
-        found[:] = [structure, [None if is_array(leaf) else leaf for leaf in out], [is_array(leaf) for leaf in out]]
+        rest[:] = [structure, [None if is_array(leaf) else leaf for leaf in out], [is_array(leaf) for leaf in out]]
         return [leaf for leaf in out if is_array(leaf)]
 
     shapes = iter(jax.eval_shape(run, [leaf for leaf, traced in zip(leaves, dynamic, strict=True) if traced]))
-    structure, static, arrays = found
+    structure, static, arrays = rest
     live = [next(shapes) if traced else leaf for leaf, traced in zip(static, arrays, strict=True)]
     return closed(structure.unflatten(live))
 
 
-# ---------------------------------------------------------------------------------------- instances that JAX looks past
+# ---------------------------------------------------------------------------------- instances that JAX takes for leaves
 
 
 @jax.tree_util.register_dataclass
@@ -60,11 +61,11 @@ def _opened(tree: Any, around: tuple[Any, ...]) -> Any:
         cls = type(leaf)
         if not (dataclasses.is_dataclass(cls) or is_plain_class(cls)) or not hasattr(leaf, "__dict__"):
             return leaf
-        if any(one is leaf for one in around):  # a cycle, such as a node that knows its parent: no pytree can hold it
+        if any(node is leaf for node in around):  # a cycle, such as a node that knows its parent: no pytree can hold it
             return leaf
         fields = {name: _opened(value, (*around, leaf)) for name, value in vars(leaf).items()}
         # A plain instance without arrays keeps its identity: a program may use it as a key or compare it by `is`.
-        if not dataclasses.is_dataclass(cls) and not any(map(_is_an_array, jax.tree.leaves(fields))):
+        if not dataclasses.is_dataclass(cls) and not any(map(_is_array_or_abstract, jax.tree.leaves(fields))):
             return leaf
         return _Opened(fields, cls)
 
@@ -86,7 +87,7 @@ def closed(tree: Any) -> Any:
     return objects.closed(jax.tree.map(close, tree, is_leaf=lambda node: isinstance(node, _Opened)))
 
 
-def _is_an_array(leaf: Any) -> bool:
+def _is_array_or_abstract(leaf: Any) -> bool:
     return is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct)
 
 

@@ -57,24 +57,24 @@ def abstract_copy(builder: Builder, instance: Any, place: str) -> Any:
 
     Args:
         builder: gives the sizes.
-          instance: a record or an object.
-          place: how messages refer to the instance.
+        instance: a record or an object.
+        place: how messages refer to the instance.
     """
     layer = layer_of(type(instance))
     if layer is None:
-        return _record(builder, instance, f"{place}.", _clashing(_dims(one) for one in _records(instance)))
+        return _record(builder, instance, f"{place}.", _clashing(_dims(record) for record in _records(instance)))
     copy = layer.clone(instance)
-    found = {path: (one, _dims(one)) for path, one in objects_in(copy, place)}
-    clashing = _clashing(dims for _, dims in found.values())
-    for path, (one, dims) in found.items():
-        _fill_object(builder, one, _scope(builder, one, f"{path}.", dims, clashing), dims, layer)
+    objects = {path: (record, _dims(record)) for path, record in objects_in(copy, place)}
+    clashing = _clashing(dims for _, dims in objects.values())
+    for path, (record, dims) in objects.items():
+        _fill_object(builder, record, _scope(builder, record, f"{path}.", dims, clashing), dims, layer)
     return copy
 
 
-def _clashing(found: Iterable[Mapping[str, int]]) -> frozenset[str]:
+def _clashing(dims_by_object: Iterable[Mapping[str, int]]) -> frozenset[str]:
     """Names that have different sizes in different records or objects, and so cannot be one size throughout."""
     sizes: dict[str, set[int]] = {}
-    for dims in found:
+    for dims in dims_by_object:
         for name, size in dims.items():
             sizes.setdefault(name, set()).add(size)
     return frozenset(name for name, one in sizes.items() if len(one) > 1)
@@ -102,27 +102,27 @@ def _annotations(cls: type) -> dict[str, Annotation]:
     return {field.name: field.annotation for field in fields_of(cls) if not field.static} | told
 
 
-def _dims(one: Any) -> dict[str, int]:
-    """The size that each dim in an instance's annotations has there, integers named like a dim included."""
-    form = form_of_value(one)
+def _dims(instance: Any) -> dict[str, int]:
+    """The size of each dim that the class of an instance names, as the arrays and integers of the instance have it."""
+    form = form_of_value(instance)
     assert form is not None
-    annotations, values = _annotations(type(one)), form.values(one)
-    bindings = Bindings(Slot("field", "", type(one), Anything()), lambda: {"self": one})
+    annotations, values = _annotations(type(instance)), form.values(instance)
+    bindings = Bindings(Slot("field", "", type(instance), Anything()), lambda: {"self": instance})
     for name, annotation in annotations.items():
         # Each field is tried by itself: one field that does not fit must not lose the dims that the others bind.
-        check, kept = check_of(annotation, PROOF), bindings.snapshot()
+        check, before = check_of(annotation, PROOF), bindings.snapshot()
         if check is None:
             continue
         try:
             check(values.get(name), bindings)
             settle(bindings, finally_=False)
         except (Mismatch, AnnotationError):
-            bindings.restore(kept)
+            bindings.restore(before)
     # An expression such as `{self.width}` binds nothing, so the fields that expressions read are named here.
     named = {*bindings.sizes, *_read_by_holes(annotations.values())}
     if form is OBJECT:
-        named |= names_of_class(type(one))
-        values = {**values, **sizes_of_object(one)}
+        named |= names_of_class(type(instance))
+        values = {**values, **sizes_of_object(instance)}
     bind_numbers(bindings, {name: value for name, value in values.items() if name in named})
     return {name: size for name, size in bindings.sizes.items() if isinstance(size, int)}
 
@@ -136,14 +136,14 @@ def _read_by_holes(annotations: Iterable[Annotation]) -> Iterator[str]:
             yield from (part.removeprefix("self.") for part in source.split() if part.startswith("self."))
 
 
-def _scope(builder: Builder, one: Any, path: str, dims: Mapping[str, int], clashing: frozenset[str]) -> Scope:
-    scope = Scope(path, path, loose=is_library(type(one)))
+def _scope(builder: Builder, instance: Any, path: str, dims: Mapping[str, int], clashing: frozenset[str]) -> Scope:
+    scope = Scope(path, path, loose=is_library(type(instance)))
     for name, size in dims.items():
         # The size in the key keeps two layers of different sizes apart, and joins the layers whose sizes are equal.
         plain = f"{name}[{size}]" if name in clashing else name
-        key = path + name if builder.assignment.apart else plain
+        key = path + name if builder.assignment.names_per_record else plain
         scope.bound[name] = builder.keyed(key, name, scope, original=size)
-    scope.values["self"] = one
+    scope.values["self"] = instance
     return scope
 
 
@@ -188,16 +188,16 @@ def _field(
     return jax.tree_util.tree_map_with_path(changed, value, is_leaf=ends)
 
 
-def _fill_object(builder: Builder, one: Any, scope: Scope, dims: Mapping[str, int], layer: Layer) -> None:
+def _fill_object(builder: Builder, instance: Any, scope: Scope, dims: Mapping[str, int], layer: Layer) -> None:
     """Makes the arrays of one object abstract, and turns its integers into the sizes that they name."""
     # An object keeps sizes of its constructor as attributes: `self.width` must change with the arrays that have it.
-    for name in dims.keys() & layer.attributes(one).keys():
-        layer.set_attribute(one, name, scope.bound[name])
-    annotations = _annotations(type(one))
-    for name, value in list(layer.attributes(one).items()):
+    for name in dims.keys() & layer.attributes(instance).keys():
+        layer.set_attribute(instance, name, scope.bound[name])
+    annotations = _annotations(type(instance))
+    for name, value in list(layer.attributes(instance).items()):
         annotation = annotations.get(name, Anything())
         if is_array(value) and not isinstance(value, layer.box) and not is_size(value):
-            layer.set_attribute(one, name, _abstract(builder, annotation, value, f"{scope.path}{name}", scope))
+            layer.set_attribute(instance, name, _abstract(builder, annotation, value, f"{scope.path}{name}", scope))
         else:
             _fill_boxes(builder, annotation, value, f"{scope.path}{name}", scope, layer)
 
@@ -205,10 +205,10 @@ def _fill_object(builder: Builder, one: Any, scope: Scope, dims: Mapping[str, in
 def _fill_boxes(builder: Builder, annotation: Annotation, value: Any, place: str, scope: Scope, layer: Layer) -> None:
     """Makes the boxes in an attribute abstract; `abstract_copy` visits the objects inside the attribute separately."""
     if isinstance(value, layer.box):
-        held = jax.tree.map(
+        abstract = jax.tree.map(
             lambda leaf: _abstract(builder, annotation, leaf, place, scope) if is_array(leaf) else leaf, unboxed(value)
         )
-        layer.set_value(value, held)
+        layer.set_value(value, abstract)
     elif layer_of(type(value)) is None or is_library(type(value)):
         item = annotation.parts[-1] if annotation.parts else annotation
         for key, child in children_of(value).items():

@@ -85,15 +85,15 @@ def _is_plain(cls: type) -> bool:
 def _around_array(builder: Builder, spec: ArrayOf, cls: type, place: str, scope: Scope) -> Any:
     """A record that wraps an array, such as a quantity with a unit: built from one array, with its shape and dtype."""
     if cls.__module__.partition(".")[0] == "torch":
-        raise Unwritten("it is torch code: weft checks JAX's")
+        raise Unwritten("it is torch code: weft checks JAX code")
     form = form_of(cls)
     open_array = ArrayOf(jax.Array, ANY_DTYPE, Shape.parse("..."))
-    taken = [] if form is None or form.mutable or is_abstract(cls) else signature_of_class(cls).parameters
+    parameters = [] if form is None or form.mutable or is_abstract(cls) else signature_of_class(cls).parameters
     names = [
-        one.name
-        for one in taken
-        if one.required
-        and any(isinstance(member, Anything) or member == open_array for member in members_of(one.annotation))
+        parameter.name
+        for parameter in parameters
+        if parameter.required
+        and any(isinstance(member, Anything) or member == open_array for member in members_of(parameter.annotation))
     ]
     if len(names) == 1:
         array = _plain_array(builder, spec, place, scope)
@@ -116,7 +116,7 @@ def _plain_array(builder: Builder, spec: ArrayOf, place: str, scope: Scope) -> A
     for name in (*_usual(builder, spec), *_DTYPES, *(one for one in spec.dtype.accepted or () if isinstance(one, str))):
         if spec.dtype.accepts(name):
             return jax.ShapeDtypeStruct(shape, jnp.dtype(name))
-    raise Unbuildable(f"{place}: no dtype is known to be a {spec.dtype.name}")
+    raise Unbuildable(f"{place}: weft knows no dtype that {spec.dtype.name} accepts")
 
 
 def _usual(builder: Builder, spec: ArrayOf) -> tuple[str, ...]:
@@ -129,25 +129,25 @@ def _usual(builder: Builder, spec: ArrayOf) -> tuple[str, ...]:
     return (floats[0], "int64", "bool", floats[1])
 
 
-def _one_of(builder: Builder, spec: OneOf, place: str, scope: Scope) -> Any:
+def _union(builder: Builder, spec: OneOf, place: str, scope: Scope) -> Any:
     members = [member for member in spec.members if member != NONE]
-    arrays = [one for one in members if isinstance(one, ArrayOf)]
+    arrays = [array for array in members if isinstance(array, ArrayOf)]
     # NumPy's member of a union comes last: a proof has no numbers to put into a NumPy array.
-    arrays = [one for one in arrays if one.array_type is not np.ndarray] or arrays
+    arrays = [array for array in arrays if array.array_type is not np.ndarray] or arrays
     # A union with a random key means a key: any other array would be refused by `jax.random`.
     if arrays and arrays[0].dtype.accepted == ("prng_key",):
         members = arrays[:1]
     elif arrays:
         # Two members with one shape make one trial: `float | Array`, or NumPy's and JAX's array, is no further case.
-        members = list({str(one.shape): one for one in reversed(arrays)}.values())[::-1]
+        members = list({str(array.shape): array for array in reversed(arrays)}.values())[::-1]
     else:
-        members = [OneOf(tuple(one for one in members if not isinstance(one, LiteralOf)) or tuple(members))]
+        members = [OneOf(tuple(member for member in members if not isinstance(member, LiteralOf)) or tuple(members))]
     if spec.optional and builder.choose(f"{place} present", 2) == 1:
         return None
     chosen = builder.one_of(f"{place} type", members, str)
     try:
         with builder.making_up(builder.makes_up and not spec.optional):  # None assumes less than a made-up string
-            return _first(builder, _taken(builder, chosen, place), place, scope)
+            return _first(builder, _chosen_member(builder, chosen, place), place, scope)
     except Unbuildable:
         if not spec.optional:
             raise
@@ -158,9 +158,8 @@ def _one_of(builder: Builder, spec: OneOf, place: str, scope: Scope) -> Any:
         raise Unbuildable(f"{place}: {error.what}") from None
 
 
-def _taken(builder: Builder, chosen: Annotation, place: str) -> OneOf:
+def _chosen_member(builder: Builder, chosen: Annotation, place: str) -> OneOf:
     """The member of a union to build; among members without arrays, the first that can be built.
-
 
     The search picks another member only where the usual one fails: for `int | Config` varying them finds nothing.
     """
@@ -210,7 +209,7 @@ def _of_class(builder: Builder, cls: type, plain: Any, place: str) -> Any:
         if isinstance(made, cls):
             builder.calls.append((made, cls, cls, (plain,), {}))
             return made
-    raise Unbuildable(f"{place}: no {cls.__name__} is made of a {type(plain).__name__} alone")
+    raise Unbuildable(f"{place}: no {cls.__name__} can be made from a {type(plain).__name__} alone")
 
 
 def _mapping(builder: Builder, spec: MappingOf, place: str, scope: Scope) -> Any:
@@ -296,7 +295,7 @@ def _batched(builder: Builder, spec: BatchedOf, place: str, scope: Scope) -> Any
 BUILDERS.update(
     {
         ArrayOf: _array,
-        OneOf: _one_of,
+        OneOf: _union,
         TupleOf: lambda builder, spec, place, scope: tuple(
             builder.build(item, f"{place}[{number}]", scope) for number, item in enumerate(spec.items)
         ),

@@ -4,7 +4,7 @@ An *assignment* says which size each dim has, how many axes each `*name`, and wh
 several (an optional argument given or not, a flag on or off). A `Builder` follows it, gives sizes to the dims that it
 does not mention, and notes every dim and every option that it met, so that other assignments can be made from them.
 
-A *key* names a size: the dim's name, after the path of the record that it belongs to if records keep their names apart
+A *key* names a size: the dim's name, after the path of the record that it belongs to if records have names of their own
 (`layers[0].width`). Integers without a default are sizes too: `Attention(width, heads)` has the keys `width`, `heads`.
 """
 
@@ -48,15 +48,15 @@ class Assignment:
         sizes: by key.
         ranks: how many axes a `*name` has, by key.
         options: which option is taken, by the place that has several.
-        merged: keys that stand for another one.
-        apart: whether each record has names of its own, or a name has one size throughout.
+        merged: the key whose size a key takes, by the key that has no size of its own.
+        names_per_record: whether each record has names of its own; else a name has one size throughout.
     """
 
     sizes: Mapping[str, Any] = field(default_factory=dict)
     ranks: Mapping[str, int] = field(default_factory=dict)
     options: Mapping[str, int] = field(default_factory=dict)
     merged: Mapping[str, str] = field(default_factory=dict)
-    apart: bool = False
+    names_per_record: bool = False
 
 
 @dataclass
@@ -64,15 +64,15 @@ class Scope:
     """The names that one signature or record can use, and what they stand for so far.
 
     Attributes:
-        path: of the record, ending in a dot, which its keys begin with if records keep their names apart.
+        path: of the record, ending in a dot, with which its keys begin if records have names of their own.
         contract: which scopes share their names: names in one contract are different dims.
         bound, variadics: what names stand for so far.
         values: what the holes of expressions may read.
         lead: axes in front of every array.
         leaf: which leaf of a pytree, for dims that differ from leaf to leaf.
-        many: whether it is about one of several values of a kind, in a list say; records in it keep their names.
+        many: whether the value is an item of a collection, in which each record has names of its own.
         function: whose parameters they are; its body shows what some of them may be.
-        loose: whether its names may stand for one size: those of a library's layer, which say nothing of a program.
+        loose: whether two of its names may be one size, as in a library's layer, which knows no dims of the program.
     """
 
     path: str = ""
@@ -98,33 +98,34 @@ class Builder:
         sizes: the size given to each key.
         scopes: the paths of the scopes that use a key; keys of one scope are different dims by contract.
         originals: the size that a key has in an instance that is being generalised.
-        names, names_outside: the names that records use, and those of the function that they are given to.
+        names, names_outside: the names in the annotations of records, and the names in those of the function.
         leading: the keys that are the first of several axes of an array at the outermost scope.
         ranks: the rank given to each variadic name, with whether the name is anonymous.
         rank_paths, written: the variadic names with the paths of the scopes that use them; the variadic names in a
             function's own annotations.
         options: how many options each place has.
-        vocabulary: the names that the methods of objects among the arguments use, by contract: what is called like one
-            of them outside is taken to be the same, and so is no other dim of that contract.
+        vocabulary: by contract, the dims that the methods of an object among the arguments name. A dim of the function
+            with one of these names is the same dim, and so differs from the other dims of that contract.
         known, made: abstract instances by class and arguments: those of earlier trials, and those of this one.
         vague: the arguments whose annotation leaves open what the code may rely on.
         has_shapes: whether an annotation gives the axes of an array.
         by_name: the arguments that are random keys by nothing but their names.
-        emptied: the collections of anything that nothing was put into.
-        open_keys: the keys of the axes of arrays whose annotation gives no shape.
+        emptied: the collections that are empty because their annotation does not say what the items are.
+        open_keys: the keys of the axes of arrays whose annotation gives no shape, each with the place of its array.
         numbers: the keys of sizes that are passed as integers.
         shaped: the sizes that annotations of arrays name.
-        classes, taken: by the place of an abstract class, the names of the classes that may stand there, and the number
-            of the one that does.
+        classes, chosen_classes: by the place of an abstract class, the names of the subclasses that may stand there,
+            and the number of the subclass that does.
         values: the options of a place as written in source, where the options are values.
         optional: the dims that the annotation of an optional argument names, by the place of its option.
         makers: the names of class methods and functions that make a record, by the place of the record.
-        standing_in: the abstract classes that something is being made for.
-        inside: the plain classes that something is being made for.
+        standing_in: the abstract classes for which an instance of a subclass is being made.
+        inside: the plain classes and protocols for which an instance is being made.
         assumed: the callables that were called although no annotation says what they return.
         texts: the strings that were made up where no annotation or comparison says which strings are meant; `makes_up`
             says whether strings may be made up.
-        lenient: whether an annotation that nothing satisfies is taken for what it is meant to be; `bare` says where.
+        lenient: whether an annotation that no value satisfies, such as `key: Key`, is read as what it most likely
+            means; `bare` has a warning for each.
         calls: the records that were made: each with its class, what was called for it, and with which arguments.
         stand_ins: what was made for callables, each with its annotation.
     """
@@ -169,7 +170,7 @@ class Builder:
         self.makers: dict[str, tuple[str, ...]] = {}
         self.vocabulary: dict[str, frozenset[str]] = {}
         self.classes: dict[str, tuple[str, ...]] = {}
-        self.taken: dict[str, int] = {}
+        self.chosen_classes: dict[str, int] = {}
         self.values: dict[str, tuple[str, ...]] = {}
         self.optional: dict[str, frozenset[str]] = {}
         self.standing_in: tuple[type, ...] = ()
@@ -178,17 +179,17 @@ class Builder:
     @contextlib.contextmanager
     def making_up(self, allowed: bool) -> Iterator[None]:
         """Allows or forbids made-up strings for the length of a `with` block."""
-        kept, self.makes_up = self.makes_up, allowed
+        outer, self.makes_up = self.makes_up, allowed
         try:
             yield
         finally:
-            self.makes_up = kept
+            self.makes_up = outer
 
     def state(self) -> dict[str, Any]:
         """A copy of all notes, for `restore` to go back to if the value that is tried next cannot be built."""
         # The sets inside `scopes` are changed in place, so a copy of the dict alone would not protect them.
-        noted = {name: copy.copy(one) for name, one in vars(self).items() if isinstance(one, dict | set | list)}
-        return {**noted, "scopes": {key: set(one) for key, one in self.scopes.items()}}
+        noted = {name: copy.copy(notes) for name, notes in vars(self).items() if isinstance(notes, dict | set | list)}
+        return {**noted, "scopes": {key: set(notes) for key, notes in self.scopes.items()}}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Forgets the notes made since `state` was called."""
@@ -199,13 +200,18 @@ class Builder:
         if name in scope.bound:
             self.used(scope.bound[name], scope, name)
             return scope.bound[name]
-        # With names kept apart each record has sizes of its own: two `Linear` layers need not have the same `out`.
-        key = scope.path + name if self.assignment.apart else name
-        scope.bound[name] = self.keyed(key, name, scope)
+        scope.bound[name] = self.keyed(self.key_of(name, scope), name, scope)
         return scope.bound[name]
 
+    def key_of(self, name: str, scope: Scope) -> str:
+        """The key of a name: after the path of its record, if each record has names of its own.
+
+        Then two `Linear` layers need not have the same `out`.
+        """
+        return scope.path + name if self.assignment.names_per_record else name
+
     def keyed(self, key: str, name: str, scope: Scope, original: int | None = None) -> Any:
-        """The size of a key; `original` is the one it has in the instance that is being generalised."""
+        """The size of a key; `original` is its size in the instance that is being generalised."""
         (self.names if scope.contract else self.names_outside).add(name)
         key = self.assignment.merged.get(key, key)
         self.scopes.setdefault(key, set()).add(scope.contract_of(name))
@@ -213,8 +219,8 @@ class Builder:
             self.originals.setdefault(key, original)
         if key not in self.sizes:
             # Sizes that the user fixes by key or by name come before those of the assignment.
-            given = self.fixed.get(key, self.fixed.get(name, self.assignment.sizes.get(key)))
-            self.sizes[key] = self._fresh() if given is None else given
+            size = self.fixed.get(key, self.fixed.get(name, self.assignment.sizes.get(key)))
+            self.sizes[key] = self._fresh() if size is None else size
         return self.sizes[key]
 
     def contracts_by_key(self) -> dict[str, frozenset[str]]:
@@ -255,13 +261,14 @@ class Builder:
             number
             for made, _, call, args, kwargs in self.calls
             if id(made) in made_of
-            for number in _left_at_default(call, args, kwargs)
+            for number in _defaults_of_call(call, args, kwargs)
             if isinstance(number, int) and not isinstance(number, bool) and number > 1
         )
 
     def _fresh(self) -> int:
-        taken = {size for size in (*self.sizes.values(), *self.assignment.sizes.values()) if isinstance(size, int)}
-        return next(prime for prime in _primes() if prime not in taken)
+        """A prime that is no size yet."""
+        used = {size for size in (*self.sizes.values(), *self.assignment.sizes.values()) if isinstance(size, int)}
+        return next(prime for prime in _primes() if prime not in used)
 
     def choose(self, place: str, options: int) -> int:
         """The option to take at a place: the first, unless the assignment names another."""
@@ -286,7 +293,7 @@ class Builder:
         anonymous = dim.name is None
         name = place if dim.name is None else (scope.leaf + dim.name if dim.per_leaf else dim.name)
         if name not in scope.variadics:
-            key = scope.path + name if self.assignment.apart else name
+            key = self.key_of(name, scope)
             # One axis by default; noting the rank lets the search try others.
             rank = self.assignment.ranks.get(key, 1)
             self.ranks[key] = rank, anonymous
@@ -310,7 +317,7 @@ class Builder:
             case SymbolicDim():
                 full = self._evaluated(dim, scope)
                 if isinstance(full, str | tuple | list):
-                    raise Unbuildable(f"{place}: `{dim}` is {full!r}, and no size")
+                    raise Unbuildable(f"{place}: `{dim}` is {full!r}, which is not a size")
         # `#` lets an axis be 1, and only a trial at 1 shows whether the program broadcasts there.
         if dim.broadcastable and self.choose(f"{place} broadcast", 2) == 1:
             return (1,)
@@ -335,15 +342,14 @@ class Builder:
     def shape(self, shape: Shape, place: str, scope: Scope) -> tuple[Any, ...]:
         """The axes of an array."""
         if shape.dims == (VariadicDim(None),):
-            key = f"{place}...".removeprefix(scope.path)
+            open_name = f"{place}...".removeprefix(scope.path)
             self.vague.add(place)
-            rank = self.assignment.ranks.get(scope.path + key if self.assignment.apart else key, 2)
-            self.ranks[scope.path + key if self.assignment.apart else key] = rank, True
+            rank = self.assignment.ranks.get(self.key_of(open_name, scope), 2)
+            self.ranks[self.key_of(open_name, scope)] = rank, True
             # Each open axis has a contract of its own, because it may turn out to be the same dim as any other.
-            names = [f"{key}.{axis}" for axis in range(rank)]
-            for name in names:
-                self.open_keys[scope.path + name if self.assignment.apart else name] = place
-            return scope.lead + tuple(self.size(name, self._alone(name, scope)) for name in names)
+            names = [f"{open_name}.{axis}" for axis in range(rank)]
+            self.open_keys |= {self.key_of(name, scope): place for name in names}
+            return scope.lead + tuple(self.size(name, Scope(scope.path, f"{scope.path}{name}")) for name in names)
         self.has_shapes |= bool(shape.dims)
         axes = [self.dim(dim, f"{place}[{number}]", scope) for number, dim in enumerate(shape.dims)]
         # Leading axes are noted because an integer that no shape names may be
@@ -351,9 +357,6 @@ class Builder:
         if scope.contract == "" and len(axes) > 1 and axes[0]:
             self.leading |= {key for key, size in self.sizes.items() if is_same(size, axes[0][0])}
         return scope.lead + tuple(size for part in axes for size in part)
-
-    def _alone(self, name: str, scope: Scope) -> Scope:
-        return Scope(scope.path, f"{scope.path}{name}")
 
     def build(self, annotation: Annotation, place: str, scope: Scope) -> Any:
         """A value of an annotation, built by the function that `BUILDERS` has for the annotation's class.
@@ -363,7 +366,7 @@ class Builder:
         """
         builder = BUILDERS.get(type(annotation))
         if builder is None:
-            raise Unbuildable(f"{place}: nothing to go by in {annotation}")
+            raise Unbuildable(f"{place}: weft cannot make a value from the annotation {annotation}")
         return builder(self, annotation, place, scope)
 
 
@@ -388,11 +391,11 @@ Row = Callable[[Builder, Any, str, Scope], Any]
 BUILDERS: dict[type, Row] = {}
 
 
-def _left_at_default(call: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Any]:
+def _defaults_of_call(call: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Any]:
     """The defaults of those parameters of a call that the call leaves at their default."""
     try:
         parameters = inspect.signature(call).parameters
-        given = inspect.signature(call).bind(*args, **kwargs).arguments
+        passed = inspect.signature(call).bind(*args, **kwargs).arguments
     except (TypeError, ValueError):  # a builtin without a signature
         return
-    yield from (one.default for name, one in parameters.items() if given.get(name, one.default) is one.default)
+    yield from (one.default for name, one in parameters.items() if passed.get(name, one.default) is one.default)

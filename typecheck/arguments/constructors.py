@@ -33,9 +33,9 @@ def signature_of_class(cls: type) -> Signature:
         parameters = with_keys(written.parameters[1:])
         if form_of(cls) is OBJECT:
             load_values(cls)
-        parameters = tuple(_named_like_a_dim(_of_field(one, cls), names_of_class(cls)) for one in parameters)
+        parameters = tuple(_named_like_a_dim(_of_field(p, cls), names_of_class(cls)) for p in parameters)
         return Signature(written.function, parameters, NONE, owner=cls)
-    annotations = {one.name: one.annotation for one in fields_of(cls)}
+    annotations = {field.name: field.annotation for field in fields_of(cls)}
     parameters = tuple(
         Parameter(p.name, annotations.get(p.name, Anything()), p.kind, p.default)
         for p in list(inspect.signature(cls.__init__).parameters.values())[1:]
@@ -54,12 +54,12 @@ def makers_of(cls: type) -> tuple[Signature, ...]:
     They know how fields belong together where no annotation says so. A function that takes an instance to make another
     is left out, because it needs an instance already.
     """
-    methods = [name for name, one in vars(cls).items() if isinstance(one, classmethod | staticmethod)]
+    methods = [name for name, member in vars(cls).items() if isinstance(member, classmethod | staticmethod)]
     own = {name: getattr(cls, name) for name in methods}
     module = vars(sys.modules.get(cls.__module__, object)).items()
-    beside = {name: one for name, one in module if inspect.isfunction(one) and one.__module__ == cls.__module__}
-    makers = (_maker(one, cls) for name, one in (*own.items(), *beside.items()) if not name.startswith("_"))
-    return tuple(itertools.islice((one for one in makers if one is not None), _MOST_MAKERS))
+    functions = {name: f for name, f in module if inspect.isfunction(f) and f.__module__ == cls.__module__}
+    makers = (_maker(f, cls) for name, f in (*own.items(), *functions.items()) if not name.startswith("_"))
+    return tuple(itertools.islice((maker for maker in makers if maker is not None), _MOST_MAKERS))
 
 
 def _maker(function: Any, cls: type) -> Signature | None:
@@ -81,30 +81,30 @@ def _maker(function: Any, cls: type) -> Signature | None:
 
 
 def _of_field(parameter: Parameter, cls: type) -> Parameter:
-    """A parameter with the annotation of the field of its name, where it has none or where a converter takes it."""
+    """A parameter with the annotation of its field, if the parameter has no annotation or the field has a converter."""
     bare = isinstance(parameter.annotation, Anything) and parameter.required and form_of(cls) is not None
     if not bare and not has_converter(cls, parameter.name):
         return parameter
-    held = (one.annotation for one in fields_of(cls) if one.name == parameter.name)
-    return dataclasses.replace(parameter, annotation=next(held, parameter.annotation))
+    annotations = (one.annotation for one in fields_of(cls) if one.name == parameter.name)
+    return dataclasses.replace(parameter, annotation=next(annotations, parameter.annotation))
 
 
 def _named_like_a_dim(parameter: Parameter, dims: frozenset[str]) -> Parameter:
-    """A parameter without an annotation that is called like a dim of its class, as an integer: a size."""
+    """A parameter annotated as `int`, if it has no annotation and the name of a dim of its class: it is a size."""
     if isinstance(parameter.annotation, Anything) and parameter.required and parameter.name in dims:
         return dataclasses.replace(parameter, annotation=Instance(int))
     return parameter
 
 
-def counts_of(cls: type, parameters: tuple[Parameter, ...], given: Mapping[str, Any], sizes: list[str]) -> list[str]:
+def counts_of(cls: type, parameters: tuple[Parameter, ...], values: Mapping[str, Any], sizes: list[str]) -> list[str]:
     """The integer parameters that set how many submodules an instance has: another number gives another structure."""
-    base = structure_of_call(cls, parameters, given)
-    found = []
+    base = structure_of_call(cls, parameters, values)
+    counts = []
     for name in sizes:
-        other = structure_of_call(cls, parameters, {**given, name: given[name] + 1})
-        if base is not None and other is not None and len(base[1]) != len(other[1]):
-            found.append(name)
-    return found
+        larger = structure_of_call(cls, parameters, {**values, name: values[name] + 1})
+        if base is not None and larger is not None and len(base[1]) != len(larger[1]):
+            counts.append(name)
+    return counts
 
 
 @cached_by("class")
@@ -114,24 +114,24 @@ def counts_of_class(cls: type) -> tuple[str, ...]:
         parameters = signature_of_class(cls).parameters
     except (AnnotationError, TypeError, ValueError):
         return ()
-    sizes = [one.name for one in parameters if one.required and is_a_size(one)]
-    given: dict[str, Any] = {one.name: one.default for one in parameters if not one.required}
-    for one in parameters:
-        if one.required and one.name not in sizes:
-            if is_a_key(one.annotation):
-                given[one.name] = jax.ShapeDtypeStruct((), key_dtype())
-            elif holds_objects(one.annotation):
-                given[one.name] = object_for(one)
+    sizes = [parameter.name for parameter in parameters if parameter.required and is_a_size(parameter)]
+    values: dict[str, Any] = {parameter.name: parameter.default for parameter in parameters if not parameter.required}
+    for parameter in parameters:
+        if parameter.required and parameter.name not in sizes:
+            if is_a_key(parameter.annotation):
+                values[parameter.name] = jax.ShapeDtypeStruct((), key_dtype())
+            elif holds_objects(parameter.annotation):
+                values[parameter.name] = object_for(parameter)
             else:
                 return ()
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    if len(sizes) < 2 or any(one.kind in variadic for one in parameters):
+    if len(sizes) < 2 or any(parameter.kind in variadic for parameter in parameters):
         return ()
     # Small, as one of them may be a number of layers; 12 for constructors that halve a size or take a quarter of it.
     for size in (2, 12):
-        given |= dict.fromkeys(sizes, size)
-        if structure_of_call(cls, parameters, given) is not None:
-            return tuple(counts_of(cls, parameters, given, sizes))
+        values |= dict.fromkeys(sizes, size)
+        if structure_of_call(cls, parameters, values) is not None:
+            return tuple(counts_of(cls, parameters, values, sizes))
     return ()
 
 
@@ -160,12 +160,12 @@ def structure_of(tree: Any) -> tuple[Any, list[tuple[Any, Any]]]:
 
 
 def structure_of_call(
-    cls: type, parameters: tuple[Parameter, ...], given: Mapping[str, Any]
+    cls: type, parameters: tuple[Parameter, ...], values: Mapping[str, Any]
 ) -> tuple[Any, list[tuple[Any, Any]]] | None:
     # The arguments are passed by kind, as a caller would: a keyword-only parameter cannot be passed by position.
-    args = [given[one.name] for one in parameters if one.kind is not one.kind.KEYWORD_ONLY and one.name in given]
-    kwargs = {one.name: given[one.name] for one in parameters if one.kind is one.kind.KEYWORD_ONLY}
+    args = [values[p.name] for p in parameters if p.kind is not p.kind.KEYWORD_ONLY and p.name in values]
+    kwargs = {p.name: values[p.name] for p in parameters if p.kind is p.kind.KEYWORD_ONLY}
     try:
-        return structure_of(abstractly(lambda call: cls(*call[0], **call[1]), (args, kwargs)))
+        return structure_of(abstractly(cls, *args, **kwargs))
     except Exception:  # the arguments are guesses, so any error of the constructor only says that a guess was wrong
         return None

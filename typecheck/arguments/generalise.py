@@ -57,18 +57,18 @@ def reconstruct(instance: Any) -> dict[str, Any] | None:
         signature = signature_of_class(cls)
     except (AnnotationError, TypeError, ValueError):
         return None
-    if not any(is_a_size(one) for one in signature.parameters):
+    if not any(is_a_size(parameter) for parameter in signature.parameters):
         return None
-    options = [list(_arguments(one, instance)) for one in signature.parameters]
+    options = [list(_arguments(parameter, instance)) for parameter in signature.parameters]
     wanted = structure_of(instance)
     for values in itertools.islice(itertools.product(*options), _CALLS):
-        given = dict(zip((one.name for one in signature.parameters), values, strict=True))
+        values_by_name = dict(zip((parameter.name for parameter in signature.parameters), values, strict=True))
         # Equality of all shapes is the proof that the guess is right: the
         # instance does not store its constructor's call.
-        if structure_of_call(cls, signature.parameters, given) == wanted:
-            sizes = [one.name for one in signature.parameters if is_a_size(one) and one.required]
-            counts = counts_of(cls, signature.parameters, given, sizes)
-            return {name: value for name, value in given.items() if name not in sizes or name in counts}
+        if structure_of_call(cls, signature.parameters, values_by_name) == wanted:
+            sizes = [p.name for p in signature.parameters if is_a_size(p) and p.required]
+            counts = counts_of(cls, signature.parameters, values_by_name, sizes)
+            return {name: value for name, value in values_by_name.items() if name not in sizes or name in counts}
     return None
 
 
@@ -102,7 +102,7 @@ def _arguments(parameter: Parameter, instance: Any) -> Iterator[Any]:
 
 def _static_numbers(instance: Any) -> Iterator[int]:
     """The integers among the fields of an instance, or of all objects in an object."""
-    for one in dict(objects_in(instance)).values() or (instance,):
-        form = form_of_value(one)
-        values = form.values(one).values() if form is not None else ()
+    for node in dict(objects_in(instance)).values() or (instance,):
+        form = form_of_value(node)
+        values = form.values(node).values() if form is not None else ()
         yield from (value for value in values if type(value) is int)

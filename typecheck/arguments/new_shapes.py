@@ -38,14 +38,14 @@ def new_shape(builder: Builder, annotation: Annotation, value: Any, place: str, 
     return value.shape
 
 
-def _variadic(builder: Builder, dim: VariadicDim, found: tuple[int, ...], scope: Scope) -> tuple[Any, ...]:
+def _variadic(builder: Builder, dim: VariadicDim, axes: tuple[int, ...], scope: Scope) -> tuple[Any, ...]:
     if dim.name is None:
-        return found
+        return axes
     if dim.name not in scope.variadics:
-        names = [f"{dim.name}.{axis}" for axis in range(len(found))]
+        names = [f"{dim.name}.{axis}" for axis in range(len(axes))]
         scope.variadics[dim.name] = tuple(
-            builder.keyed(scope.path + name if builder.assignment.apart else name, name, scope, original=size)
-            for name, size in zip(names, found, strict=True)
+            builder.keyed(builder.key_of(name, scope), name, scope, original=size)
+            for name, size in zip(names, axes, strict=True)
         )
     return scope.variadics[dim.name]
 

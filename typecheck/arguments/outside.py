@@ -82,7 +82,7 @@ def _annotation_of(name: str, function: FunctionType) -> ArrayOf | None:
 
 
 def with_outside(function: FunctionType) -> Callable[..., Any]:
-    """The function with its closure and globals as a first argument, a dict by name."""
+    """The function with an argument in front: the values of its closure and globals, as a dict by name."""
     free = function.__code__.co_freevars
 
     def call(outside: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
@@ -104,9 +104,9 @@ def with_outside(function: FunctionType) -> Callable[..., Any]:
 def _globals(function: FunctionType, values: Mapping[str, Any]) -> Iterator[None]:
     """Replaces globals of a module for the length of a `with` block; trials take turns, so no other sees them."""
     module = function.__globals__
-    kept = {name: module[name] for name in values}
+    before = {name: module[name] for name in values}
     module.update(values)
     try:
         yield
     finally:
-        module.update(kept)
+        module.update(before)

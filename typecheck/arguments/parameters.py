@@ -28,11 +28,11 @@ from weft.typecheck.language.signatures import Parameter, Signature
 
 
 def string_of(builder: Builder, place: str, scope: Scope, *default: str | None) -> Any:
-    """A string that the body compares the parameter with; a made-up string if it compares it with none."""
+    """A string that the body compares the parameter with, or a made-up one if the body compares it with no string."""
     name = place.removeprefix(scope.path)
     known = tuple(dict.fromkeys((*default, *strings_compared(scope.function, name))))
     if not known and not builder.makes_up:
-        raise Unbuildable(f"{place}: no str can be made from its annotation, and the body compares it with none")
+        raise Unbuildable(f"{place}: its annotation allows any str, and the body compares it with no string")
     if not known:
         # The parameter's name, so that a dict of results shows which argument a made-up string came from.
         builder.texts[place] = re.sub(r"\W+", "_", name).strip("_")
@@ -41,9 +41,9 @@ def string_of(builder: Builder, place: str, scope: Scope, *default: str | None) 
 
 
 def build_arguments(
-    builder: Builder, signature: Signature, scope: Scope, given: Mapping[str, Any] | None = None
+    builder: Builder, signature: Signature, scope: Scope, passed: Mapping[str, Any] | None = None
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The positional and keyword arguments for a call of a signature; arguments in `given` are used as they are.
+    """The positional and keyword arguments for a call of a signature; the arguments in `passed` are used as they are.
 
     Raises:
         Unbuildable: naming the first argument that its annotation does not determine.
@@ -61,9 +61,9 @@ def build_arguments(
     built: dict[str, list[Any]] = {}
     read = _read_by_holes(signature)
     for parameter in sorted(with_keys(signature.parameters), key=lambda one: _turn(one, read)):
-        if is_key_by_name(parameter) and parameter.name not in (given or {}):
+        if is_key_by_name(parameter) and parameter.name not in (passed or {}):
             builder.by_name.add(scope.path + parameter.name)
-        built[parameter.name] = _values(builder, parameter, scope, dims, given or {})
+        built[parameter.name] = _values(builder, parameter, scope, dims, passed or {})
         for value in built[parameter.name]:
             scope.values[parameter.name] = value
     for parameter in signature.parameters:
@@ -79,8 +79,8 @@ def build_arguments(
 
 def _variadics_written(signature: Signature) -> frozenset[str]:
     """The `*name`s that a function's own annotations write; unlike a record's, they are promises to the caller."""
-    annotations = (signature.returns, *(one.annotation for one in signature.parameters))
-    dims = (dim for one in annotations for shape in shapes_in(one) for dim in shape.dims)
+    annotations = (signature.returns, *(parameter.annotation for parameter in signature.parameters))
+    dims = (dim for annotation in annotations for shape in shapes_in(annotation) for dim in shape.dims)
     return frozenset(dim.name for dim in dims if isinstance(dim, VariadicDim) and dim.name)
 
 
@@ -94,11 +94,11 @@ def _dims_of_owner(signature: Signature) -> frozenset[str]:
 
 
 def _values(
-    builder: Builder, parameter: Parameter, scope: Scope, dims: frozenset[str], given: Mapping[str, Any]
+    builder: Builder, parameter: Parameter, scope: Scope, dims: frozenset[str], passed: Mapping[str, Any]
 ) -> list[Any]:
     name, place, annotation = parameter.name, scope.path + parameter.name, parameter.annotation
-    if name in given:
-        return [given[name]]
+    if name in passed:
+        return [passed[name]]
     if parameter.kind is inspect.Parameter.VAR_KEYWORD:
         builder.vague.add(f"**{place}")
         return []
@@ -133,7 +133,7 @@ def _defaulted(builder: Builder, parameter: Parameter, place: str, scope: Scope,
     if isinstance(default, int) and parameter.name in dims:
         return integer(builder, parameter.name, scope)
     if isinstance(annotation, LiteralOf):
-        others = tuple(one for one in annotation.values if one != default)
+        others = tuple(value for value in annotation.values if value != default)
         return builder.one_of(place, (default, *others))
     if Instance(str) in members_of(annotation) and (default is None or isinstance(default, str)):
         return string_of(builder, place, scope, default)
@@ -153,8 +153,8 @@ def _defaulted(builder: Builder, parameter: Parameter, place: str, scope: Scope,
 def _read_by_holes(signature: Signature) -> frozenset[str]:
     """The parameters that expressions in the annotations of other parameters read: `"{shape[0]} d"`."""
     shapes = [shape for one in signature.parameters for shape in shapes_in(one.annotation)]
-    found = (dim.arguments for shape in shapes for dim in shape.dims if isinstance(dim, SymbolicDim))
-    return frozenset().union(*found)
+    arguments = (dim.arguments for shape in shapes for dim in shape.dims if isinstance(dim, SymbolicDim))
+    return frozenset().union(*arguments)
 
 
 def _turn(parameter: Parameter, read: frozenset[str]) -> int:

@@ -28,16 +28,16 @@ def protocol_object(builder: Builder, cls: type, place: str, scope: Scope) -> An
         Unbuildable: if a member's annotation does not say what the member is, or the protocol asks for itself.
     """
     if cls in builder.inside:
-        raise Unbuildable(f"{place}: a {cls.__name__} asks for another one")
+        raise Unbuildable(f"{place}: a {cls.__name__} has another {cls.__name__} as a member, without end")
     builder.inside = (*builder.inside, cls)
-    shares = not (builder.assignment.apart or scope.many)
+    shares = not (builder.assignment.names_per_record or scope.many)
     inner = Scope(f"{place}.", scope.contract if shares else f"{place}.", lead=scope.lead)
     members = _members(cls)
     try:
         for name, annotation in members.items():
             if isinstance(annotation, Anything) or _returns_anything(annotation):
                 # A member that says nothing could be anything, and each verdict would be about what was made up for it.
-                raise Unbuildable(f"{place}: the protocol {cls.__name__} does not say what its {name} is, or returns")
+                raise Unbuildable(f"{place}: {cls.__name__}.{name} has no type, or no return type")
         values = {name: builder.build(one, f"{place}.{name}", inner) for name, one in members.items()}
     finally:
         builder.inside = builder.inside[:-1]
@@ -61,14 +61,14 @@ def _stand_in(cls: type) -> type:
 @cached_by("class")
 def _members(cls: type) -> dict[str, Annotation]:
     """The annotations of a protocol's members: attributes first, then properties and methods in order."""
-    found: dict[str, Annotation] = dict(attributes_of(cls))
+    members: dict[str, Annotation] = dict(attributes_of(cls))
     for base in cls.__mro__[::-1]:
         if not is_protocol(base):
             continue
         for name, value in vars(base).items():
             if isinstance(value, property) and value.fget is not None:
-                found[name] = signature_of(value.fget, cls).returns
+                members[name] = signature_of(value.fget, cls).returns
             elif inspect.isfunction(value) and (name == "__call__" or not name.startswith("_")):
                 written = signature_of(value, cls)
-                found[name] = CallableOf(tuple(one.annotation for one in written.parameters[1:]), written.returns)
-    return found
+                members[name] = CallableOf(tuple(one.annotation for one in written.parameters[1:]), written.returns)
+    return members

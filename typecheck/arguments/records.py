@@ -30,7 +30,7 @@ _BASES = (eqx.Module, Module)
 
 
 def record_of(builder: Builder, spec: RecordOf, place: str, scope: Scope) -> Any:
-    shares = spec.form.plain and not builder.assignment.apart and not scope.many
+    shares = spec.form.plain and not builder.assignment.names_per_record and not scope.many
     inner = Scope(f"{place}.", scope.contract if shares else f"{place}.", lead=scope.lead, loose=is_library(spec.cls))
     for child, dim in spec.dims.links if spec.dims else ():
         (inner.bound[child],) = builder.dim(dim, f"{place} {child}", scope)
@@ -45,11 +45,11 @@ def record_of(builder: Builder, spec: RecordOf, place: str, scope: Scope) -> Any
     if maker is not None:
         return _called(builder, spec.cls, maker.function, *build_arguments(builder, maker, inner))
     # A field with a default that says nothing of shapes, such as `steps: int = 0`, stays at its default.
-    fields = [one for one in fields_of(spec.cls) if one.required or not isinstance(one.annotation, Instance)]
+    fields = [field for field in fields_of(spec.cls) if field.required or not isinstance(field.annotation, Instance)]
     values = {
-        one.name: builder.build(one.annotation, f"{inner.path}{one.name}", inner)
-        for one in fields
-        if one.required or builder.choose(f"{inner.path}{one.name} given", 2) == 0
+        field.name: builder.build(field.annotation, f"{inner.path}{field.name}", inner)
+        for field in fields
+        if field.required or builder.choose(f"{inner.path}{field.name} given", 2) == 0
     }
     return spec.cls(**values)
 
@@ -65,7 +65,7 @@ def instance_of(builder: Builder, spec: Instance, place: str, scope: Scope) -> A
         return value_of(builder, spec, place, scope)
     # A constructor that takes an instance of its own class, such as a tree's node, would be called without end.
     if spec.cls in builder.inside:
-        raise Unbuildable(f"{place}: a {spec.cls.__name__} takes another one")
+        raise Unbuildable(f"{place}: a {spec.cls.__name__} is made from another {spec.cls.__name__}, without end")
     builder.inside = (*builder.inside, spec.cls)
     if _is_filled_later(spec.cls):
         builder.vague.add(place)
@@ -78,30 +78,30 @@ def instance_of(builder: Builder, spec: Instance, place: str, scope: Scope) -> A
 def _is_filled_later(cls: type) -> bool:
     """Whether a class is a namespace or configuration that is made empty and filled later by its user."""
     parameters = signature_of_class(cls).parameters
-    names_anything = hasattr(cls, "__getattr__") or any(one.kind is one.kind.VAR_KEYWORD for one in parameters)
-    return not any(one.required for one in parameters) and (names_anything or issubclass(cls, Mapping))
+    names_anything = hasattr(cls, "__getattr__") or any(p.kind is p.kind.VAR_KEYWORD for p in parameters)
+    return not any(p.required for p in parameters) and (names_anything or issubclass(cls, Mapping))
 
 
-def build_module(builder: Builder, cls: type, place: str, scope: Scope, given: Mapping[str, Any] | None = None) -> Any:
+def build_module(builder: Builder, cls: type, place: str, scope: Scope, passed: Mapping[str, Any] | None = None) -> Any:
     """An abstract instance of a class of records or objects, called with what its annotations say.
 
     Raises:
         Unbuildable: if the class is abstract and has no other, or its arguments cannot be built.
     """
     if is_abstract(cls):
-        return _of_subclass(builder, cls, place, scope, given)
-    maker = None if given else _maker_of(builder, cls, place, scope)
+        return _of_subclass(builder, cls, place, scope, passed)
+    maker = None if passed else _maker_of(builder, cls, place, scope)
     if maker is not None:
         return _called(builder, cls, maker.function, *build_arguments(builder, maker, scope))
     signature = signature_of_class(cls)
     if cls in _BASES:
         builder.vague.add(place)
     if is_library(cls) and not any(one.required for one in signature.parameters):
-        raise Unbuildable(f"{place}: {cls.__name__} alone does not say what is in it")
+        raise Unbuildable(f"{place}: the annotation {cls.__name__} does not say which arrays an instance has")
     try:
-        args, kwargs = build_arguments(builder, signature, scope, given)
+        args, kwargs = build_arguments(builder, signature, scope, passed)
     except Unbuildable:
-        if given or not _is_told_by_fields(cls):
+        if passed or not _is_told_by_fields(cls):
             raise
         # An `__init__` without annotations says nothing, where the annotated fields still say what an instance holds.
         return _of_fields(builder, cls, scope)
@@ -109,7 +109,7 @@ def build_module(builder: Builder, cls: type, place: str, scope: Scope, given: M
 
 
 def _maker_of(builder: Builder, cls: type, place: str, scope: Scope) -> Signature | None:
-    """The class method or function that the assignment has make an instance; None if the class itself does."""
+    """The class method or function by which the assignment makes an instance; None if it calls the class."""
     # In a stack each array gets further axes in front, and a class method would have to be mapped for them.
     makers = () if scope.lead else makers_of(cls)
     if makers:
@@ -127,36 +127,37 @@ def _called(
     return made
 
 
-def _of_subclass(builder: Builder, cls: type, place: str, scope: Scope, given: Mapping[str, Any] | None) -> Any:
+def _of_subclass(builder: Builder, cls: type, place: str, scope: Scope, passed: Mapping[str, Any] | None) -> Any:
     """An instance of the subclass that the assignment names; if it names none, of the first that can be built."""
     # A sum of operators is an operator: a subclass that holds others of its base class would be built without end.
     classes = [] if cls in builder.standing_in else concrete_subclasses(cls)
     if not classes:
-        raise Unbuildable(f"{place}: {cls.__qualname__} is abstract")
+        raise Unbuildable(f"{place}: {cls.__qualname__} is abstract, and no subclass can stand for it")
     option = f"{place} class"
-    builder.classes[option] = tuple(one.__name__ for one in classes)
+    builder.classes[option] = tuple(subclass.__name__ for subclass in classes)
     chosen = builder.choose(option, len(classes))
     refused: list[str] = []
     for number in range(chosen, len(classes)) if option not in builder.assignment.options else (chosen,):
         # A subclass that cannot be built has noted its dims and options already, and the search would vary them.
-        one, state = classes[number], builder.state()
+        subclass, state = classes[number], builder.state()
         builder.standing_in = (*builder.standing_in, cls)
         inner = dataclasses.replace(
             scope, bound=dict(scope.bound), variadics=dict(scope.variadics), values=dict(scope.values)
         )
         try:
-            made = build_module(
-                builder, one, place, inner, {**dict.fromkeys(counts_of_class(one), 2), **(given or {})} or None
-            )
+            counts = dict.fromkeys(counts_of_class(subclass), 2)
+            made = build_module(builder, subclass, place, inner, {**counts, **(passed or {})} or None)
         except Unbuildable as reason:
             builder.restore(state)
             refused.append(str(reason))
             continue
         finally:
             builder.standing_in = builder.standing_in[:-1]
-        builder.taken[option] = number
+        builder.chosen_classes[option] = number
         return made
-    raise Unbuildable(f"{place}: {cls.__qualname__} is abstract; for {classes[chosen].__name__}, {refused[0]}")
+    raise Unbuildable(
+        f"{place}: {cls.__qualname__} is abstract; {classes[chosen].__name__} cannot be made: {refused[0]}"
+    )
 
 
 def _constructed(builder: Builder, cls: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -170,15 +171,17 @@ def _constructed(builder: Builder, cls: Callable[..., Any], args: tuple[Any, ...
     try:
         known = builder.known.get(key)
     except TypeError:  # something that cannot be hashed
-        return abstractly(lambda given: cls(*given[0], **given[1]), (args, kwargs))
+        return abstractly(cls, *args, **kwargs)
     if known is None:
-        with space.listening() as asked:
-            made = abstractly(lambda given: cls(*given[0], **given[1]), (args, kwargs))
+        with space.making() as part:
+            # With sizes of this part, which are sizes of each trace that reuses the instance.
+            own_args, own_kwargs = closed(treedef.unflatten(map(_anew, leaves)))
+            made = abstractly(cls, *own_args, **own_kwargs)
         # The flattened result is stored, not the instance: a trial may mutate
         # its objects, and the next needs fresh ones.
-        known = builder.made[key] = *jax.tree.flatten(opened(made)), asked
+        known = builder.made[key] = *jax.tree.flatten(opened(made)), part
     else:
-        space.ask_again(known[2])
+        space.reuse(known[2])
     leaves, treedef, _ = known
     return closed(treedef.unflatten(leaves))
 
@@ -190,6 +193,13 @@ def _key_of(leaf: Any) -> Any:
     return leaf.at_its_number if type(leaf) is Dim else leaf
 
 
+def _anew(leaf: Any) -> Any:
+    """A leaf whose sizes are made anew, in the part of the trace that is being made."""
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return jax.ShapeDtypeStruct(tuple(map(_anew, leaf.shape)), leaf.dtype, weak_type=leaf.weak_type)
+    return Dim(leaf.space, leaf.terms) if type(leaf) is Dim else leaf
+
+
 def _is_told_by_fields(cls: type) -> bool:
     """Whether the annotated fields of a record or object say what it holds, although its `__init__` does not."""
     fields = fields_of(cls) if has_own_dims(cls) else ()
@@ -197,9 +207,9 @@ def _is_told_by_fields(cls: type) -> bool:
 
 
 def _of_fields(builder: Builder, cls: type, scope: Scope) -> Any:
-    given = {
+    values = {
         one.name: builder.build(one.annotation, scope.path + one.name, scope) for one in fields_of(cls) if one.required
     }
     form = form_of(cls)
     assert form is not None
-    return form.make(cls, given)
+    return form.make(cls, values)

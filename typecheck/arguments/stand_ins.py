@@ -33,13 +33,11 @@ def _callable(builder: Builder, spec: CallableOf, place: str, scope: Scope) -> A
         if isinstance(spec.returns, Anything):
             same = [one for one, asked in zip(args, spec.parameters or (), strict=False) if asked == spec.returns]
             # For `Callable[[X, T], T]`, the argument that is annotated T.
-            given = (*(same if isinstance(spec.returns, Variable) else ()), *args, *kwargs.values())
-            if not given:
-                raise Unbuildable(
-                    f"{place}: it is called with nothing, and its annotation does not say what it returns"
-                )
+            candidates = (*(same if isinstance(spec.returns, Variable) else ()), *args, *kwargs.values())
+            if not candidates:
+                raise Unbuildable(f"{place}: it is called without arguments, and its annotation gives no return type")
             builder.assumed.add(place)
-            return given[0]
+            return candidates[0]
         like = builder.build(spec.returns, f"{place}()", _scope_of_call(place, spec, args, scope))
         for key in builder.sizes:  # axes without a name: only the real callable knows their sizes
             if key.startswith(f"{place}()"):
@@ -64,11 +62,10 @@ def _made_of(arrays: list[Any], like: Any) -> Any:
         return value
     for array in arrays if len(arrays) <= 4 else ():
         for axis, size in enumerate(like.shape):
-            same = [one for one, other in enumerate(array.shape) if is_same(other, size)]
-            if len(same) == 1 and jnp.issubdtype(array.dtype, jnp.number):
-                others = tuple(one for one in range(array.ndim) if one != same[0])
-                along = jnp.sum(array, axis=others).astype(like.dtype)
-                value += jnp.expand_dims(along, tuple(one for one in range(len(like.shape)) if one != axis))
+            sources = [source for source, length in enumerate(array.shape) if is_same(length, size)]
+            if len(sources) == 1 and jnp.issubdtype(array.dtype, jnp.number):
+                summed = jnp.sum(array, axis=tuple(set(range(array.ndim)) - set(sources))).astype(like.dtype)
+                value += jnp.expand_dims(summed, tuple(set(range(len(like.shape))) - {axis}))
     return value
 
 
@@ -82,7 +79,7 @@ def _scope_of_call(place: str, spec: CallableOf, args: tuple[Any, ...], scope: S
     bindings.sizes.update(scope.bound)
     bindings.variadics.update({name: Variadic(shape, False) for name, shape in scope.variadics.items()})
     for number, (annotation, value) in enumerate(zip(spec.parameters or (), args, strict=False)):
-        check, kept = check_of(annotation, PROOF), bindings.snapshot()
+        check, before = check_of(annotation, PROOF), bindings.snapshot()
         if check is None:
             continue
         try:
@@ -93,9 +90,9 @@ def _scope_of_call(place: str, spec: CallableOf, args: tuple[Any, ...], scope: S
                 raise TypeError(
                     f"{place} takes {annotation} as argument {number + 1}, and is called with [{shape}]"
                 ) from None
-            bindings.restore(kept)
+            bindings.restore(before)
         except AnnotationError:
-            bindings.restore(kept)
+            bindings.restore(before)
     variadics = {name: one.shape for name, one in bindings.variadics.items()}
     return dataclasses.replace(scope, bound={**bindings.sizes, **scope.bound}, variadics=variadics)
 

@@ -30,13 +30,13 @@ def is_abstract(cls: type) -> bool:
     is abstract. A class whose methods only raise NotImplementedError is abstract if some subclass writes them.
     """
     left_open = (getattr(cls, name, None) for name in ("__abstractvars__", "__abstractclassvars__"))
-    if any(_refuses_itself(cls, vars(cls).get(name)) for name in ("__new__", "__init__")):
+    if any(_refuses_own_class(cls, vars(cls).get(name)) for name in ("__new__", "__init__")):
         return True
     methods = (getattr(inspect.getattr_static(cls, name, None), "__isabstractmethod__", False) for name in dir(cls))
-    if inspect.isabstract(cls) or any(left_open) or _has_open_fields(cls) or any(one is True for one in methods):
+    if inspect.isabstract(cls) or any(left_open) or _has_open_fields(cls) or any(mark is True for mark in methods):
         return True
     stubs = {name for name in dir(cls) if is_stub(inspect.getattr_static(cls, name, None))}
-    return bool(stubs) and any(stubs & vars(one).keys() for one in _below(cls))
+    return bool(stubs) and any(stubs & vars(subclass).keys() for subclass in _below(cls))
 
 
 # `from __future__ import annotations` turns annotations into texts, in which equinox does not see `AbstractVar`.
@@ -53,7 +53,7 @@ def _has_open_fields(cls: type) -> bool:
     return any(is_open.values())
 
 
-def _refuses_itself(cls: type, constructor: Any) -> bool:
+def _refuses_own_class(cls: type, constructor: Any) -> bool:
     """Whether a constructor raises for the very class that defines it: `if cls is Node: raise TypeError(...)`."""
     function = getattr(constructor, "__func__", constructor)
     if not inspect.isfunction(function) or cls.__name__ not in function.__code__.co_names:
@@ -79,19 +79,19 @@ def concrete_subclasses(cls: type) -> list[type]:
     Only imported modules are searched (see `siblings`), and only classes that their module has under their name.
     """
     package = cls.__module__.partition(".")[0]
-    found = [
-        one
-        for one in dict.fromkeys(_below(cls))
-        if one.__module__.partition(".")[0] == package and not is_abstract(one) and _is_public(one, cls)
-        if is_test_or_script(cls.__module__) or not is_test_or_script(one.__module__)
+    classes = [
+        subclass
+        for subclass in dict.fromkeys(_below(cls))
+        if subclass.__module__.partition(".")[0] == package and not is_abstract(subclass) and _is_public(subclass, cls)
+        if is_test_or_script(cls.__module__) or not is_test_or_script(subclass.__module__)
     ]
-    return sorted(found, key=lambda one: (one.__module__ != cls.__module__, one.__module__, _line(one)))[:_MOST]
+    return sorted(classes, key=lambda c: (c.__module__ != cls.__module__, c.__module__, _line(c)))[:_MOST]
 
 
 def _below(cls: type) -> Iterator[type]:
-    for one in cls.__subclasses__():
-        yield one
-        yield from _below(one)
+    for subclass in cls.__subclasses__():
+        yield subclass
+        yield from _below(subclass)
 
 
 def _is_public(cls: type, base: type) -> bool:
@@ -99,15 +99,15 @@ def _is_public(cls: type, base: type) -> bool:
         return False
     if "<locals>" in cls.__qualname__:
         return cls.__qualname__.rpartition(".")[0] == base.__qualname__.rpartition(".")[0]
-    found: Any = sys.modules.get(cls.__module__)
+    value: Any = sys.modules.get(cls.__module__)
     for name in cls.__qualname__.split("."):
-        found = getattr(found, name, None)
-    return found is cls
+        value = getattr(value, name, None)
+    return value is cls
 
 
 @cached_by("class")
 def _line(cls: type) -> int:
-    functions = (inspect.unwrap(one) for one in vars(cls).values() if inspect.isroutine(one))
-    codes = [one.__code__ for one in functions if inspect.isfunction(one) and one.__module__ == cls.__module__]
+    functions = (inspect.unwrap(member) for member in vars(cls).values() if inspect.isroutine(member))
+    codes = [f.__code__ for f in functions if inspect.isfunction(f) and f.__module__ == cls.__module__]
     # Methods that dataclasses generate have no line in a source file.
-    return min((one.co_firstlineno for one in codes if not one.co_filename.startswith("<")), default=1 << 30)
+    return min((code.co_firstlineno for code in codes if not code.co_filename.startswith("<")), default=1 << 30)

@@ -19,38 +19,37 @@ from weft.core.caches import cached_by
 
 def strings_compared(function: Callable[..., Any] | None, name: str) -> tuple[str, ...]:
     """The strings that a parameter is compared with, looked up among, or matched against, in order."""
-    found: list[ast.expr] = []
+    expressions: list[ast.expr] = []
     for node in _nodes(function):
         if isinstance(node, ast.Compare):
             # Both sides: `if mode == "sum"` and `if "sum" == mode` are both written.
             sides = [node.left, *node.comparators]
-            if any(_is_name(one, name) for one in sides):
-                found += sides
+            if any(_is_name(side, name) for side in sides):
+                expressions += sides
         elif isinstance(node, ast.Subscript) and isinstance(node.value, ast.Dict) and _is_name(node.slice, name):
-            found += [key for key in node.value.keys if key is not None]
+            expressions += [key for key in node.value.keys if key is not None]
         elif isinstance(node, ast.Match) and _is_name(node.subject, name):
-            found += [
-                one.value for case in node.cases for one in ast.walk(case.pattern) if isinstance(one, ast.MatchValue)
-            ]
-    return tuple(dict.fromkeys(text for one in found for text in _strings(one)))
+            patterns = (part for case in node.cases for part in ast.walk(case.pattern))
+            expressions += [part.value for part in patterns if isinstance(part, ast.MatchValue)]
+    return tuple(dict.fromkeys(text for one in expressions for text in _strings(one)))
 
 
 def keys_read(function: Callable[..., Any] | None, name: str) -> tuple[str, ...]:
     """The strings by which a parameter is indexed, in order."""
-    found: list[ast.expr] = []
+    keys: list[ast.expr] = []
     for node in _nodes(function):
         if isinstance(node, ast.Subscript) and _is_name(node.value, name):
-            found.append(node.slice)
-    return tuple(dict.fromkeys(text for one in found for text in _strings(one)))
+            keys.append(node.slice)
+    return tuple(dict.fromkeys(text for one in keys for text in _strings(one)))
 
 
 def numbers_compared(function: Callable[..., Any] | None) -> frozenset[int]:
     """The integers that a value in the body is compared with or divided by; numbers of axes are left out."""
-    found = [one for axes, one in _compared(function) if not axes]
+    numbers = [number for axes, number in _compared(function) if not axes]
     for node in _nodes(function):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
-            found += _integers(node.right)
-    return frozenset(one for one in found if 1 <= one <= _LARGEST)
+            numbers += _integers(node.right)
+    return frozenset(number for number in numbers if 1 <= number <= _LARGEST)
 
 
 def ranks_compared(function: Callable[..., Any] | None) -> frozenset[int]:
@@ -63,8 +62,8 @@ def _compared(function: Callable[..., Any] | None) -> Iterator[tuple[bool, int]]
     for node in _nodes(function):
         if isinstance(node, ast.Compare):
             sides = [node.left, *node.comparators]
-            axes = any(isinstance(one, ast.Attribute) and one.attr == "ndim" for one in sides)
-            yield from ((axes, number) for one in sides for number in _integers(one))
+            axes = any(isinstance(side, ast.Attribute) and side.attr == "ndim" for side in sides)
+            yield from ((axes, number) for side in sides for number in _integers(side))
 
 
 def _integers(node: ast.expr) -> list[int]:
@@ -83,13 +82,13 @@ def is_stub(function: Any) -> bool:
 
 @cached_by("code")
 def _raises_only(code: CodeType) -> bool:
-    operations = (one.opname for one in dis.get_instructions(code))
-    return code.co_names[:1] == ("NotImplementedError",) and not any(one.startswith("RETURN") for one in operations)
+    operations = (instruction.opname for instruction in dis.get_instructions(code))
+    return code.co_names[:1] == ("NotImplementedError",) and not any(name.startswith("RETURN") for name in operations)
 
 
 @cached_by("code")
 def _is_empty(code: CodeType) -> bool:
-    if any(one.opname not in _OF_NOTHING for one in dis.get_instructions(code)):
+    if any(instruction.opname not in _OF_NOTHING for instruction in dis.get_instructions(code)):
         return False
     try:
         # A function that returns None has the same bytecode as an empty one, so only the source tells the two apart.
@@ -113,9 +112,9 @@ _LARGEST = 4096
 
 
 def _strings(node: ast.expr) -> Iterator[str]:
-    for one in node.elts if isinstance(node, ast.Tuple | ast.List | ast.Set) else [node]:
-        if isinstance(one, ast.Constant) and isinstance(one.value, str):
-            yield one.value
+    for element in node.elts if isinstance(node, ast.Tuple | ast.List | ast.Set) else [node]:
+        if isinstance(element, ast.Constant) and isinstance(element.value, str):
+            yield element.value
 
 
 def _is_name(node: ast.expr, name: str) -> bool:
@@ -137,5 +136,5 @@ def _nodes_of(code: CodeType) -> tuple[ast.expr | ast.Match, ...]:
         tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
     except (OSError, TypeError, SyntaxError):
         return ()
-    found = [node for node in ast.walk(tree) if isinstance(node, ast.expr | ast.Match)]
-    return tuple(sorted(found, key=lambda node: (node.lineno, node.col_offset)))
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.expr | ast.Match)]
+    return tuple(sorted(nodes, key=lambda node: (node.lineno, node.col_offset)))

@@ -51,7 +51,7 @@ def value_of(builder: Builder, spec: Instance, place: str, scope: Scope) -> Any:
         raise Unbuildable(f"{place}: {cls.__name__} is a Module of the real flax.nnx, not of weft.nnx")
     if issubclass(cls, jaxtyping.AbstractDtype):
         return _of_bare_dtype(builder, cls, place, scope)
-    raise Unbuildable(f"{place}: no {cls.__name__} can be made from its annotation")
+    raise Unbuildable(f"{place}: weft has no rule that makes a {cls.__name__}")
 
 
 def _of_bare_dtype(builder: Builder, cls: Any, place: str, scope: Scope) -> Any:
@@ -61,10 +61,10 @@ def _of_bare_dtype(builder: Builder, cls: Any, place: str, scope: Scope) -> Any:
     says so next to what it says of shapes.
     """
     fix = f'{cls.__name__}[Array, "..."]'
-    what = f"{place}: {cls.__name__} without an array and a shape accepts nothing"
+    trouble = f"{place}: jaxtyping accepts no array for {cls.__name__} without brackets"
     if not builder.lenient:
-        raise AnnotationError(f"{what}; write {fix}")
-    builder.bare.add(f"{what}; it is taken for {fix}")
+        raise AnnotationError(f"{trouble}; write {fix}")
+    builder.bare.add(f"{trouble}; weft takes it to mean {fix}")
     return builder.build(read(cls[jax.Array, "" if cls is jaxtyping.Key else "..."]), place, scope)
 
 
@@ -75,9 +75,9 @@ def _of_function(builder: Builder, spec: Opaque, place: str, scope: Scope) -> An
     """
     made = next((make for function, make in _MAKING if function is spec.hint), None)
     if made is None:
-        raise Unbuildable(f"{place}: nothing to go by in {spec}")
+        raise Unbuildable(f"{place}: weft cannot make a value from the annotation {spec}")
     name, value = spec.hint.__name__, made(builder, place, scope)
-    builder.bare.add(f"{place}: {name} is a function, and no type; it is taken for what {name} returns")
+    builder.bare.add(f"{place}: {name} is a function and not a type; weft takes it to mean what {name} returns")
     return value
 
 
@@ -172,7 +172,7 @@ def holds_objects(annotation: Annotation) -> bool:
 def is_last(annotation: Annotation) -> bool:
     """Whether an argument depends on other arguments and is built after them, as an optimizer depends on a model."""
     members = members_of(annotation)
-    for one in members:
-        if isinstance(one, Instance):
-            load_values(one.cls)
-    return any(isinstance(one, Instance) and one.cls in LAST for one in members)
+    for member in members:
+        if isinstance(member, Instance):
+            load_values(member.cls)
+    return any(isinstance(member, Instance) and member.cls in LAST for member in members)

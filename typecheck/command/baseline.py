@@ -24,7 +24,7 @@ Key = tuple[str, str, str, str]
 _VERSION = 1
 # A message names the line of a guard as `net.py:12`.
 _LINE_NUMBERS = re.compile(r"(?<=\.py):\d+|\bline \d+")
-_AGAIN = "--write-baseline makes it anew"
+_AGAIN = "--write-baseline writes the baseline again"
 
 
 class Baseline:
@@ -50,16 +50,15 @@ class Baseline:
             content = json.loads(file.read_text())
             # A baseline of another version may have other keys, and its entries would accept nothing or too much.
             if content["weft-baseline"] != _VERSION:
-                raise ConfigError(
-                    f"{file}: a baseline of version {content['weft-baseline']!r}, not {_VERSION}; {_AGAIN}"
-                )
-            for one in content["findings"]:
-                entries[(one["file"], one["name"], one["rule"], one["message"])] += int(one.get("count", 1))
+                raise ConfigError(f"{file}: its version is {content['weft-baseline']!r}, not {_VERSION}; {_AGAIN}")
+            for entry in content["findings"]:
+                key = entry["file"], entry["name"], entry["rule"], entry["message"]
+                entries[key] += int(entry.get("count", 1))
         except FileNotFoundError:
-            raise ConfigError(f"{file}: no such baseline; --write-baseline makes one") from None
+            raise ConfigError(f"{file}: no such baseline; --write-baseline writes one") from None
         except (OSError, ValueError, KeyError, TypeError) as error:
             why = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            raise ConfigError(f"{file}: this is no baseline ({why}); {_AGAIN}") from None
+            raise ConfigError(f"{file}: this is not a baseline ({why}); {_AGAIN}") from None
         return cls(file, entries)
 
     def apply(self, part: Checked) -> Checked:
@@ -92,7 +91,7 @@ class Baseline:
         # A run over a single file says nothing about the entries of other files.
         checked = {self._relative(file) for file in files}
         stale = [
-            f"{file}: {name}: {message}: this fails no more; {_AGAIN}"
+            f"{file}: {name}: {message}: this failure is gone; {_AGAIN}"
             for (file, name, _, message), count in self.unused.items()
             if count and (file in checked or not (self.file.parent / file).exists())
         ]

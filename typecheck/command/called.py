@@ -13,8 +13,9 @@ from weft.typecheck.command.config import Settings
 from weft.typecheck.command.recorded import read_calls
 from weft.typecheck.command.units import Unit
 from weft.typecheck.proofs.budget import Budget
+from weft.typecheck.proofs.prover import Proof
 from weft.typecheck.proofs.report import Contract, Verdict
-from weft.typecheck.recording.proving import called_as, others, prove_recorded
+from weft.typecheck.recording.proving import called_as, prove_recorded, recorded_only
 from weft.typecheck.recording.structures import Decoder
 
 
@@ -37,9 +38,9 @@ class Recorded:
             name.partition(":")[2]: calls for name, calls in self.calls.items() if name.startswith(f"{unit.module}:")
         }
 
-    def others(self) -> Iterator[tuple[str, Any, type | None]]:
-        """Functions with recorded calls and no verdict: methods of abstract and of plain classes."""
-        return others(self.module, self._of_unit, self.judged)
+    def recorded_only(self) -> Iterator[tuple[str, Any, type | None]]:
+        """The functions that have recorded calls and no verdict: methods of abstract and of plain classes."""
+        return recorded_only(self.module, self._of_unit, self.judged)
 
     def contract(
         self, name: str, function: Any, owner: type | None, dims: Mapping[str, int], budget: Budget
@@ -48,8 +49,9 @@ class Recorded:
         calls = called_as(function, owner, self.calls, self._names) if self.calls else []
         return prove_recorded(function, name, owner, calls, self._decoder, dims, budget) if calls else None
 
-    def instead(self, contract: Contract, thing: Any, dims: Mapping[str, int], budget: Budget) -> Contract:
-        """The verdict from recorded calls, if annotations alone did not determine the arguments; else the same one."""
+    def contract_of(self, proof: Proof, thing: Any) -> Contract:
+        """The verdict of a proof, or of recorded calls if annotations alone do not determine the arguments."""
+        contract = proof.contract()
         if contract.verdict is not Verdict.SKIPPED:
             return contract
         function, owner = thing, None
@@ -61,7 +63,7 @@ class Recorded:
         # A class method takes a class first, which a recorded structure does not have.
         if function is None or isinstance(function, classmethod):
             return contract
-        recorded = self.contract(contract.name, function, owner, dims, budget)
+        recorded = self.contract(contract.name, function, owner, proof.dims, proof.budget)
         # Both reasons are told: a user may mend the annotation, or record further calls.
         if recorded is not None and recorded.verdict is Verdict.SKIPPED:
             return dataclasses.replace(contract, reason=f"{contract.reason}; {recorded.reason}")

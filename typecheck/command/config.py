@@ -31,38 +31,14 @@ class ConfigError(Exception):
 
 
 @dataclass(frozen=True)
-class Config:
-    """The configuration of a run; the defaults are the command's.
-
-    Attributes:
-        paths, exclude: the paths to check, and patterns of paths to leave out.
-        strict: whether warnings and undecided contracts are failures.
-        jobs: the number of processes; 0 means one for each core.
-        trials, seconds: the budget of each contract.
-        memory: the limit of a worker, in megabytes.
-        baseline: the file of accepted failures.
-        dims, args: sizes and arguments by `module:name`.
-        root: the folder of the file, to which paths are relative.
-    """
-
-    paths: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
-    strict: bool = False
-    jobs: int = 0
-    trials: int = 1000
-    seconds: float = 60.0
-    memory: float = 4096.0
-    baseline: str | None = None
-    dims: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    args: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    root: Path = field(default_factory=Path.cwd)
-
-
-@dataclass(frozen=True)
 class Settings:
-    """All that verdicts depend on besides the sources; workers receive it, and stored verdicts are found by it.
+    """The options that verdicts depend on; workers receive them, and stored verdicts are found by them.
 
     Attributes:
+        only: a regular expression for the names of functions and classes to check; None for all.
+        strict: whether warnings and undecided contracts are failures.
+        trials, seconds: the budget of each contract.
+        dims, args: sizes and arguments by `module:name`.
         calls: the file of recorded calls and its digest; both empty if there is none.
     """
 
@@ -74,14 +50,34 @@ class Settings:
     args: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     calls: tuple[str, str] = ("", "")
 
-    @classmethod
-    def of(cls, config: Config, only: str | None, calls: tuple[str, str]) -> Settings:
-        """The settings that follow from a configuration."""
-        return cls(only, config.strict, config.trials, config.seconds, config.dims, config.args, calls)
+
+@dataclass(frozen=True)
+class Config(Settings):
+    """The configuration of a run; the defaults are the command's.
+
+    Attributes:
+        paths, exclude: the paths to check, and patterns of paths to leave out.
+        jobs: the number of processes; 0 means one for each core.
+        memory: the limit of a worker, in megabytes.
+        baseline: the file of accepted failures.
+        root: the folder of the file, to which paths are relative.
+    """
+
+    paths: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    jobs: int = 0
+    memory: float = 4096.0
+    baseline: str | None = None
+    root: Path = field(default_factory=Path.cwd)
+
+    @property
+    def settings(self) -> Settings:
+        """The options among these that verdicts depend on."""
+        return Settings(**{option.name: getattr(self, option.name) for option in dataclasses.fields(Settings)})
 
 
 def _are_strings(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
 def _is_number(value: Any) -> bool:
@@ -124,7 +120,7 @@ def read(start: Path) -> Config:
     """The configuration for a folder.
 
     Raises:
-        ConfigError: in one line, if the file is no TOML, has an unknown key, or a value of the wrong type.
+        ConfigError: in one line, if the file is not TOML, has an unknown key, or a value of the wrong type.
     """
     file = nearest(start)
     if file is None:
@@ -148,7 +144,7 @@ def read(start: Path) -> Config:
 def _table(value: Any, where: str, keys: Mapping[str, Any] | tuple[str, ...]) -> dict[str, Any]:
     """A table whose keys are all known; a misspelt key would otherwise be ignored in silence."""
     if not isinstance(value, dict):
-        raise ConfigError(f"{where} is no table")
+        raise ConfigError(f"{where} is not a table")
     for key in value:
         if key not in keys:
             raise ConfigError(f"{where} has no key {key!r}; it has {', '.join(keys)}")
@@ -156,17 +152,17 @@ def _table(value: Any, where: str, keys: Mapping[str, Any] | tuple[str, ...]) ->
 
 
 def checked(config: Config, where: str = "") -> Config:
-    """The configuration itself, if a run is possible with its numbers.
+    """Returns the configuration, if a run is possible with its numbers.
 
     Raises:
         ConfigError: in one line, if a run is not possible.
     """
     if config.jobs < 0:
-        raise ConfigError(f"{where}jobs: {config.jobs} processes cannot share the work; 0 is one a core")
+        raise ConfigError(f"{where}jobs: {config.jobs} is not a number of processes; 0 means one for each core")
     for name in ("trials", "seconds"):
         if not getattr(config, name) > 0:
             # Written with `not`, so that NaN is refused as well.
-            raise ConfigError(f"{where}a proof cannot be tried in {getattr(config, name)} {name}")
+            raise ConfigError(f"{where}{name}: {getattr(config, name)} is too small; each proof needs more than 0")
     if not config.memory >= 256:
         raise ConfigError(f"{where}memory: {config.memory:g} MB are too little; a worker takes about 300 to start")
     return config

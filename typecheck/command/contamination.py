@@ -34,7 +34,7 @@ def changed_since(before: Mapping[str, Any]) -> list[str]:
     after = _state()
     names = [name for name in before if name != "functions" and before[name] != after[name]]
     functions, now = before["functions"], after["functions"]
-    return names + [".".join(key) for key, one in functions.items() if key in now and now[key] is not one]
+    return names + [".".join(key) for key, function in functions.items() if now.get(key, function) is not function]
 
 
 def _state() -> dict[str, Any]:
@@ -42,11 +42,12 @@ def _state() -> dict[str, Any]:
         "jax.config": dict(jax.config.values),
         "numpy.seterr": np.geterr(),
         # Only filters that turn warnings into errors can change a verdict; libraries add others as they are imported.
-        "warnings": [one for one in warnings.filters if one[0] == "error"],
+        "warnings": [entry for entry in warnings.filters if entry[0] == "error"],
         "recursion limit": sys.getrecursionlimit(),
         "limits": _limits(),
         "environment": dict(os.environ),
         "folder": os.getcwd(),
+        "arguments": list(sys.argv),
         "path": list(sys.path),
         "functions": _functions(),
     }
@@ -57,8 +58,8 @@ def _limits() -> dict[str, Any]:
         import resource
     except ImportError:  # Windows has none
         return {}
-    names = [one for one in vars(resource) if one.startswith("RLIMIT_") and one not in _OWN_LIMITS]
-    return {one: resource.getrlimit(getattr(resource, one)) for one in names}
+    names = [name for name in vars(resource) if name.startswith("RLIMIT_") and name not in _OWN_LIMITS]
+    return {name: resource.getrlimit(getattr(resource, name)) for name in names}
 
 
 def _functions() -> dict[tuple[str, str], Any]:
@@ -66,8 +67,8 @@ def _functions() -> dict[tuple[str, str], Any]:
     return {
         # Private modules change with each import of a library, and programs do not call them.
         (module, name): value
-        for module, found in [*sys.modules.items()]
+        for module, members in [*sys.modules.items()]
         if module.partition(".")[0] in _PATCHED and "._" not in module
-        for name, value in [*(getattr(found, "__dict__", None) or {}).items()]
+        for name, value in [*(getattr(members, "__dict__", None) or {}).items()]
         if not name.startswith("_") and callable(value)
     }

@@ -35,7 +35,7 @@ def definitions(
         failed: receives the errors of objects that cannot be examined, by name; without it they are raised.
         private: whether to include names that begin with an underscore.
     """
-    found: list[tuple[int, str, Any]] = []
+    selected: list[tuple[int, str, Any]] = []
     inner = {name: cls for name, cls in _classes(module) if "." in name}
     named = {**vars(module), **inner}
     if not private:
@@ -47,13 +47,13 @@ def definitions(
             continue  # an alias of a function that comes under its own name
         try:
             if _is_checkable(module, value):
-                found.append((place_of(value)[1], value.__qualname__ if isinstance(value, type) else name, value))
+                selected.append((place_of(value)[1], value.__qualname__ if isinstance(value, type) else name, value))
         except Exception as error:
             if failed is None:
                 raise
             failed[name] = error
     # In the order of the lines, so that reports read like the file.
-    for _, name, value in sorted(found, key=lambda one: one[0]):
+    for _, name, value in sorted(selected, key=lambda place: place[0]):
         yield name, value
 
 
@@ -64,8 +64,8 @@ def _classes(module: ModuleType) -> Iterator[tuple[str, type]]:
         cls = pending.pop()
         if isinstance(cls, type) and cls.__module__ == module.__name__:
             yield cls.__qualname__, cls
-            inside = ((f"{cls.__qualname__}.{name}", one) for name, one in vars(cls).items())
-            pending += [one for name, one in inside if getattr(one, "__qualname__", None) == name]
+            inside = ((f"{cls.__qualname__}.{name}", member) for name, member in vars(cls).items())
+            pending += [member for name, member in inside if getattr(member, "__qualname__", None) == name]
 
 
 # Constructors run, and are checked, whenever the methods of their class are judged.
@@ -85,7 +85,7 @@ def unjudged(module: ModuleType, judged: Iterable[tuple[str, Any]]) -> Iterator[
     everything = definitions(module, {}, private=True)
     private = {name: thing for name, thing in everything if id(inspect.unwrap(thing)) not in public}
     yield from private.items()
-    for owner, cls in sorted(_classes(module), key=lambda one: place_of(one[1])[1]):
+    for owner, cls in sorted(_classes(module), key=lambda named: place_of(named[1])[1]):
         for name, value in vars(cls).items() if owner not in private else ():
             function = function_in(value)
             if function is None or name in _CONSTRUCTORS or not is_private(name):
@@ -126,11 +126,11 @@ def _annotations(cls: type, methods: list[Callable[..., Any]]) -> Iterator[Annot
         yield from (field.annotation for field in fields_of(cls))
         for method in methods:
             signature = signature_of(method, cls)
-            yield from (signature.returns, *(one.annotation for one in signature.parameters))
+            yield from (signature.returns, *(parameter.annotation for parameter in signature.parameters))
 
 
 def _names_arrays(annotation: Annotation) -> bool:
-    return any(isinstance(one, ArrayOf | TreeOf | BatchedOf) for one in annotation.walk())
+    return any(isinstance(part, ArrayOf | TreeOf | BatchedOf) for part in annotation.walk())
 
 
 def _makes_fields(cls: type) -> bool:
@@ -139,4 +139,4 @@ def _makes_fields(cls: type) -> bool:
     # An abstract class is made by its subclasses, whose own constructors are judged.
     if code is None or code.co_filename.startswith("<") or not has_own_dims(cls) or is_abstract(cls):
         return False
-    return any(holds_arrays(one.annotation) for one in fields_of(cls))
+    return any(holds_arrays(field.annotation) for field in fields_of(cls))

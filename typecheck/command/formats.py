@@ -13,40 +13,29 @@ from urllib.parse import quote
 
 from .lines import Checked, Line
 
-_GITHUB = {
-    "error": "error",
-    "unusable": "error",
-    "crash": "error",
-    "warning": "warning",
-    "undecided": "warning",
-    "unbuilt": "notice",
-    "skipped": "notice",
-    "ignored": "notice",
-}
-_SARIF = {"notice": "note"}
 _PREFIXED = ("warning", "skipped", "ignored")
 
 # A sentence for each rule, which GitHub's security tab shows for a SARIF log.
 RULES = {
-    "contract": "A value has not the shape or dtype that its annotation says.",
+    "contract": "A value does not have the shape or dtype that its annotation says.",
     "error": "Arguments that satisfy the annotations lead to an error.",
     "outer-product": "Broadcasting pairs a dimension with itself, as an outer product does.",
-    "memory-order": "Axes are merged or split in an order that mixes what they hold.",
+    "memory-order": "Axes are merged or split in an order that mixes their elements.",
     "swapped-axes": "A slice is overwritten by an update that lies across it.",
-    "dtype-drift": "An array of a successor comes out with another dtype than it went in with.",
+    "dtype-drift": "A function returns a record whose array has another dtype than in the record that it took.",
     "one-class": "A class that the annotation allows fails where others do not.",
     "undecided": "The search for a verdict ended without one.",
     "unbuilt": "No arguments could be made from the annotations.",
-    "private": "Annotated code that is private, and checked where judged code calls it.",
-    "skipped": "Left out by a marker.",
+    "private": "Private annotated code, which is checked only where checked public code calls it.",
+    "skipped": "A marker leaves the function or class out.",
     "import": "A file cannot be imported.",
     "missing": "A file imports a library that is not installed.",
     "annotation": "An annotation cannot be read.",
-    "usage": "Something cannot be checked as it was asked for.",
-    "internal": "An internal error of weft's.",
-    "stale": "An entry of the baseline that nothing fails for any more.",
-    "unused-ignore": "A marker that ignores nothing.",
-    "unknown-target": "The configuration names a function that is not there.",
+    "usage": "A name that the command was given cannot be used.",
+    "internal": "An internal error of weft.",
+    "stale": "An entry of the baseline without a failure.",
+    "unused-ignore": "A marker without a finding to ignore.",
+    "unknown-target": "The configuration names a function or class that is not checked.",
 }
 
 
@@ -83,15 +72,15 @@ class Text:
                 if line.fix is not None:
                     yield f"    # fix: {line.fix.text}"
                 yield from (f"    {row}" for row in line.program.splitlines() if line.level == "error")
-            elif line.level in _FAILURES and not self._is_known(line):
+            elif line.level in _FAILURES and not self._is_repeated(line):
                 yield text
             elif line.level in _WAITING:
                 self._waiting.append(text)
         if self.verbose:
             yield from part.assumptions
 
-    def _is_known(self, line: Line) -> bool:
-        """Whether a failure at this place was printed before, for another caller."""
+    def _is_repeated(self, line: Line) -> bool:
+        """Whether the same failure at the same place was printed before, for another caller."""
         if line.level != "error" or not line.line:
             return False
         # A helper with a wrong shape fails in each of its callers: a hundred lines would be about one mistake.
@@ -99,26 +88,26 @@ class Text:
         callers.append(line.name)
         return len(callers) > 1
 
-    def end(self, found: Checked, code: int) -> Iterator[str]:
+    def end(self, checked: Checked, code: int) -> Iterator[str]:
         """The last lines: further callers of the causes above, warnings if something fails, and one line of counts."""
         for (file, line, _), names in self._callers.items():
             if len(names) > 1:
                 yield f"{file}:{line}: the same in {_counted(len(names) - 1, 'caller')}: {', '.join(names[1:])}"
         if self.verbose:
-            yield found.summary
+            yield checked.summary
             return
         # If nothing fails, warnings stay hidden until `-v`: a run without failures prints one line.
         if code and not self.quiet:
             yield from self._waiting
-        conditions = (one.partition(": holds when ")[2] for one in found.assumptions)
+        conditions = (text.partition(": holds when ")[2] for text in checked.assumptions)
         sums = [
             _summed("on conditions", [f"when {condition}" for condition in conditions if condition]),
-            _summed("not checked", [_reason(line.message) for line in found.lines if line.level == "unbuilt"]),
+            _summed("not checked", [_reason(line.message) for line in checked.lines if line.level == "unbuilt"]),
         ]
         told = "; ".join(filter(None, sums))
         told = f"; {told}" if told else ""
         is_shortened = told or (self._waiting and (self.quiet or not code))
-        yield f"{found.counts({'unbuilt'})}{told}{' (-v lists them)' if is_shortened else ''}"
+        yield f"{checked.counts({'unbuilt'})}{told}{' (-v lists them)' if is_shortened else ''}"
 
 
 def _counted(number: int, noun: str) -> str:
@@ -129,32 +118,37 @@ def _reason(message: str) -> str:
     """The reason why a contract is not checked, shortened so that like reasons are counted together."""
     reason = message.removeprefix("not checked: ").partition("; pass ")[0]
     if reason.startswith("guard at "):
-        return "a guard that no arguments were found to pass"
+        return "no arguments pass a guard"
     place, colon, rest = reason.partition(": ")
     if not colon or " " in place:
         return reason
     return f"`{place.rpartition('.')[2].partition('[')[0]}` {rest.removeprefix('it ')}"
 
 
-def _summed(what: str, reasons: Iterable[str]) -> str:
+def _summed(heading: str, reasons: Iterable[str]) -> str:
     """A count with its commonest reasons: `113 not checked: 32 this, 20 that, 61 for 9 other reasons`."""
     counts = Counter(filter(None, reasons))
-    ranked = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
+    ranked = sorted(counts.items(), key=lambda counted: (-counted[1], counted[0]))
     # Naming one more reason takes no more room than `for 1 other reason`.
     others = ranked[_NAMED:] if len(ranked) > _NAMED + 1 else []
     named = [f"{number} {reason}" for reason, number in ranked[: len(ranked) - len(others)]]
     if others:
         named.append(f"{sum(number for _, number in others)} for {_counted(len(others), 'reason')}")
-    return f"{counts.total()} {what}: {', '.join(named)}" if counts else ""
+    return f"{counts.total()} {heading}: {', '.join(named)}" if counts else ""
+
+
+def _severity(line: Line) -> str:
+    """The severity of a line, as GitHub calls it."""
+    return "error" if line.level in _FAILURES else "warning" if line.level in _WAITING else "notice"
 
 
 def github(part: Checked) -> list[str]:
     """Workflow commands, which GitHub shows as annotations in a pull request."""
     return [
-        f"::{_GITHUB[one.level]} file={_property(one.file)},line={one.line},title={_property(one.name)}::"
-        f"{_escaped(one.message)}"
-        for one in part.lines
-        if one.level != "known" and one.rule != "private"  # there are many, and a reviewer need do nothing about them
+        f"::{_severity(line)} file={_property(line.file)},line={line.line},title={_property(line.name)}::"
+        f"{_escaped(line.message)}"
+        for line in part.lines
+        if line.level != "known" and line.rule != "private"  # there are many, and a reviewer need do nothing about them
     ]
 
 
@@ -200,7 +194,7 @@ def as_sarif(checked: Checked, code: int, root: Path) -> str:
 
 def _result(line: Line, index: int, root: Path) -> dict[str, Any]:
     # SARIF calls an accepted failure an error that is suppressed.
-    level = "error" if line.level == "known" else _GITHUB[line.level]
+    level = "error" if line.level == "known" else _severity(line).replace("notice", "note")
     path = Path(os.path.abspath(line.file))
     below = path.is_relative_to(root)
     place: dict[str, Any] = {"uri": quote(path.relative_to(root).as_posix()) if below else path.as_uri()}
@@ -212,7 +206,7 @@ def _result(line: Line, index: int, root: Path) -> dict[str, Any]:
     result: dict[str, Any] = {
         "ruleId": line.rule,
         "ruleIndex": index,
-        "level": _SARIF.get(level, level),
+        "level": level,
         "message": {"text": f"{line.name}: {line.message}"},
         "locations": [{"physicalLocation": location}],
     }

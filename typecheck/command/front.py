@@ -50,42 +50,38 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line; an option that is not used is None, and the configuration's value holds."""
+    """The command line; an option that is left out is None, and the configuration has its value."""
     top = _Parser("weft", description="Tools for weft programs.")
     commands = top.add_subparsers(dest="command", required=True)
-    for name, (_, what) in _OTHERS.items():
-        commands.add_parser(name, help=what, add_help=False)  # their own parsers have the help
+    for name, (_, summary) in _OTHERS.items():
+        commands.add_parser(name, help=summary, add_help=False)  # their own parsers have the help
     command = commands.add_parser(
         "check",
         help="verify the shape contracts of files and modules, for all sizes",
-        description="Options that are not given are those of [tool.weft.check] in the nearest pyproject.toml.",
-        epilog="Exit code: 0 if nothing fails, 1 if something does, 2 if something could not be used or weft failed.",
+        description="[tool.weft.check] in the nearest pyproject.toml has the values of options that are left out.",
+        epilog="Exit code: 0 if nothing fails, 1 if something fails, 2 if something cannot be used or weft fails.",
     )
-    command.add_argument("names", nargs="*", metavar="PATH|MODULE", help="files, folders, or modules by dotted name")
-    command.add_argument("--format", choices=FORMATS, default="text", help="how to print (default: text)")
-    command.add_argument(
-        "-v", "--verbose", action="store_true", help="list warnings, conditions, what is not checked, and programs"
-    )
-    command.add_argument("-q", "--quiet", action="store_true", help="no warnings, also where something fails")
-    command.add_argument("--only", metavar="REGEX", help="check only what has a name that matches")
-    command.add_argument("--exclude", action="append", metavar="PATTERN", help="leave out files that match (repeat)")
-    strict = "warnings, and what is undecided, are failures"
-    command.add_argument("--strict", action=argparse.BooleanOptionalAction, default=None, help=strict)
-    command.add_argument("-j", "--jobs", type=int, help="how many processes (default: 0, one a core)")
-    trials = f"traces for each proof (default: {_DEFAULTS.trials})"
-    command.add_argument("--trials", type=int, metavar="N", help=trials)
-    seconds = f"processor time for each proof (default: {_DEFAULTS.seconds:g})"
-    command.add_argument("--seconds", type=float, metavar="S", help=seconds)
-    memory = f"what a process may take (default: {_DEFAULTS.memory:g})"
-    command.add_argument("--memory", type=float, metavar="MB", help=memory)
-    command.add_argument("--baseline", metavar="FILE", help="accepted failures: only others fail")
-    command.add_argument("--write-baseline", action="store_true", help="accept what fails now, in --baseline's file")
-    command.add_argument("--watch", action="store_true", help="judge again whenever a file changes, until ^C")
-    command.add_argument("--no-cache", action="store_true", help="judge everything, and keep nothing in .weft/cache")
+    add = command.add_argument
+    add("names", nargs="*", metavar="PATH|MODULE", help="files, folders, or modules by dotted name")
+    add("--format", choices=FORMATS, default="text", help="how to print (default: text)")
+    add("-v", "--verbose", action="store_true", help="list warnings, conditions, unchecked contracts and programs")
+    add("-q", "--quiet", action="store_true", help="print no warnings, even if something fails")
+    add("--only", metavar="REGEX", help="check only functions and classes whose name matches")
+    add("--exclude", action="append", metavar="PATTERN", help="leave out files that match (repeat)")
+    strict = "warnings and undecided contracts are failures"
+    add("--strict", action=argparse.BooleanOptionalAction, default=None, help=strict)
+    add("-j", "--jobs", type=int, help="number of processes (default: 0, one for each core)")
+    add("--trials", type=int, metavar="N", help=f"traces for each proof (default: {_DEFAULTS.trials})")
+    add("--seconds", type=float, metavar="S", help=f"processor time for each proof (default: {_DEFAULTS.seconds:g})")
+    add("--memory", type=float, metavar="MB", help=f"memory limit of a process (default: {_DEFAULTS.memory:g})")
+    add("--baseline", metavar="FILE", help="file of accepted failures: only new ones fail")
+    add("--write-baseline", action="store_true", help="write the failures of this run to the file of --baseline")
+    add("--watch", action="store_true", help="check again whenever a file changes, until ^C")
+    add("--no-cache", action="store_true", help="neither use nor store verdicts in .weft/cache")
     add_shapes(commands)
     server = commands.add_parser("lsp", help="a language server on standard input and output, for editors")
-    server.add_argument("--stdio", action="store_true", help="what some editors say; there is no other way")
-    server.add_argument("--undecided", action="store_true", help="say, as information, what is not decided, too")
+    server.add_argument("--stdio", action="store_true", help="the default, which some editors ask for")
+    server.add_argument("--undecided", action="store_true", help="report undecided contracts, too, as information")
     return top
 
 
@@ -101,57 +97,40 @@ def main(
         judge: judges units in place of workers; verdicts are not stored then.
         serve: the language server, passed in because it is built on this package.
     """
-    given = list(sys.argv[1:] if argv is None else argv)
-    # Decided before the parser: these commands have options of their own, which this parser does not know.
-    if given and given[0] in _OTHERS:
-        try:
-            code = importlib.import_module(_OTHERS[given[0]][0]).main(given[1:])
-            sys.stdout.flush()
-        except BrokenPipeError:
-            return _nobody_reads()
-        return code
-    options = parser().parse_args(given)
-    usable = _usable_mode()
-    if options.command == "lsp" and serve is not None:
-        return serve(options)
+    arguments = list(sys.argv[1:] if argv is None else argv)
     try:
+        # Decided before the parser: these commands have options of their own, which this parser does not know.
+        if arguments and arguments[0] in _OTHERS:
+            code = importlib.import_module(_OTHERS[arguments[0]][0]).main(arguments[1:])
+            sys.stdout.flush()
+            return code
+        options = parser().parse_args(arguments)
+        usable = _usable_mode()
+        if options.command == "lsp" and serve is not None:
+            return serve(options)
         if options.command == "shapes":
             return show_shapes(options)
         config = _configured(options)
-        _check_pattern(options.only)
-        # The file of recorded calls is read here as well, so that a broken one ends the command and not each worker.
-        settings = Settings.of(config, options.only, calls_in(config.root))
         if options.watch:
-            return watch(lambda: Run(options, config, settings).go(judge), config)
-        code = Run(options, config, settings).go(judge)
+            return watch(lambda: Run(options, config).go(judge), config)
+        code = Run(options, config).go(judge)
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
     except BrokenPipeError:
-        return _nobody_reads()
+        # The reader, such as `head`, has closed the pipe. Python flushes its buffer at exit, which would raise again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
     return code if usable else 2
-
-
-def _nobody_reads() -> int:
-    # The reader, such as `head`, has closed the pipe. Python flushes its buffer at exit, which would raise once more.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return BROKEN_PIPE
 
 
 def _usable_mode() -> bool:
     """Whether `WEFT_TYPECHECK` names a mode; if not, says so and switches contracts on for the imports."""
-    given = os.environ.get("WEFT_TYPECHECK") or "on"
-    if given not in _MODES:
-        print(f"unknown WEFT_TYPECHECK {given!r}: it is one of {', '.join(_MODES)}", file=sys.stderr)
+    mode = os.environ.get("WEFT_TYPECHECK") or "on"
+    if mode not in _MODES:
+        print(f"unknown WEFT_TYPECHECK {mode!r}: it is one of {', '.join(_MODES)}", file=sys.stderr)
         os.environ["WEFT_TYPECHECK"] = "on"
-    return given in _MODES
-
-
-def _check_pattern(only: str | None) -> None:
-    try:
-        re.compile(only or "")
-    except re.error as error:
-        raise ConfigError(f"--only is not a regular expression: {only!r}: {error}") from None
+    return mode in _MODES
 
 
 def _configured(options: argparse.Namespace) -> Config:
@@ -164,6 +143,10 @@ def _configured(options: argparse.Namespace) -> Config:
     for name in ("only", "exclude", "baseline"):
         if getattr(options, name) == "" or (name == "exclude" and "" in (options.exclude or ())):
             raise ConfigError(f"weft check: --{name} is empty")
+    try:
+        re.compile(options.only or "")
+    except re.error as error:
+        raise ConfigError(f"--only is not a regular expression: {options.only!r}: {error}") from None
     config = read(Path.cwd())
     names = options.names or [_from_here(config.root, path) for path in config.paths]
     if not names:
@@ -171,7 +154,7 @@ def _configured(options: argparse.Namespace) -> Config:
             "weft check: nothing to check: name files, folders or modules, here or as `paths` of a table "
             "[tool.weft.check] in pyproject.toml"
         )
-    given = {name: getattr(options, name) for name in ("strict", "jobs", "trials", "seconds", "memory")}
+    values = {name: getattr(options, name) for name in ("strict", "jobs", "trials", "seconds", "memory")}
     baseline = options.baseline or (config.baseline and _from_here(config.root, config.baseline))
     if options.write_baseline and not baseline:
         raise ConfigError("weft check: --write-baseline needs --baseline FILE")
@@ -181,7 +164,10 @@ def _configured(options: argparse.Namespace) -> Config:
             paths=tuple(names),
             exclude=(*config.exclude, *(options.exclude or ())),
             baseline=baseline,
-            **{name: value for name, value in given.items() if value is not None},
+            only=options.only,
+            # Read here as well, so that a broken file of recorded calls ends the command and not each worker.
+            calls=calls_in(config.root),
+            **{name: value for name, value in values.items() if value is not None},
         )
     )
 
@@ -198,7 +184,6 @@ class Run:
 
     options: argparse.Namespace
     config: Config
-    settings: Settings
     parts: list[Checked] = field(default_factory=list)
     printed: set[Line] = field(default_factory=set)
 
@@ -215,26 +200,24 @@ class Run:
         # Read before any work, so that a broken baseline does not cost a run.
         baseline = Baseline(file) if file and self.options.write_baseline else Baseline.read(file) if file else None
         # A pre-commit hook names the changed files one by one, and the configuration may exclude all of them.
-        whole = self.options.exclude or not all(Path(one).is_file() for one in config.paths)
+        whole = self.options.exclude or not all(Path(path).is_file() for path in config.paths)
         if whole and config.exclude and not units and not troubles.lines:
             raise ConfigError(f"weft check: nothing to check: {', '.join(config.exclude)} leaves out every file")
         self._say(troubles)
-        results = self._kept_or_judged(units) if judge is None else judge(units, self.settings)
+        results = self._results(units) if judge is None else judge(units, self.config.settings)
         for parts in results:
             for part in parts:
                 self._say(baseline.apply(part) if baseline and not self.options.write_baseline else part)
         # With `--only`, markers and targets outside of it were not looked at, and all of them would be reported.
         if self.options.only is None:
-            self._say(Checked(tuple(self._left_over(units, baseline))))
+            self._say(Checked(tuple(self._without_effect(units, baseline))))
         return self._end(baseline)
 
-    def _kept_or_judged(self, units: Sequence[Unit]) -> Iterator[list[Checked]]:
+    def _results(self, units: Sequence[Unit]) -> Iterator[list[Checked]]:
         from .running import results  # here, because a test with a judge of its own needs no hashes and no processes
 
-        jobs = self.config.jobs or _cores()
-        return results(
-            units, self.settings, jobs, self.config.memory, None if self.options.no_cache else self.config.root
-        )
+        config, root = self.config, None if self.options.no_cache else self.config.root
+        return results(units, config.settings, config.jobs or _cores(), config.memory, root)
 
     def _say(self, part: Checked) -> None:
         """Adds a part, and prints its lines at once if the format allows; a line is printed once.
@@ -248,47 +231,51 @@ class Run:
         for line in streamed(part) if streamed else ():
             print(line, flush=True)
 
-    def _left_over(self, units: Sequence[Unit], baseline: Baseline | None) -> Iterator[Line]:
+    def _without_effect(self, units: Sequence[Unit], baseline: Baseline | None) -> Iterator[Line]:
         """Lines about markers, baseline entries and names in the configuration that had no effect.
 
         A misspelt name in the configuration would otherwise fix no size, and nobody would notice.
         """
         level = "error" if self.config.strict else "warning"
-        found = joined(self.parts)
-        broken = {line.file for line in found.lines if line.rule == "import"}  # no marker in these was reached
-        files = [one for one in (shown(unit.file) for unit in units) if one not in broken]
+        outcome = joined(self.parts)
+        broken = {line.file for line in outcome.lines if line.rule == "import"}  # no marker in these was reached
+        files = [file for file in (shown(unit.file) for unit in units) if file not in broken]
         for file in files:
             for number in ignores_in(file):
-                if (file, number) not in found.marks:
-                    yield Line(level, file, number, "weft: ignore", "the marker ignores nothing", "unused-ignore")
+                if (file, number) not in outcome.marks:
+                    yield Line(
+                        level, file, number, "weft: ignore", "the marker has no finding to ignore", "unused-ignore"
+                    )
         if baseline is not None and not self.options.write_baseline:
             yield from baseline.stale(files)
         modules = {unit.module for unit in units if shown(unit.file) not in broken}
         pyproject = nearest(Path.cwd())
         for target in dict.fromkeys([*self.config.dims, *self.config.args]):
-            if target.partition(":")[0] in modules and target not in found.targets:
-                message = f"the configuration of {target!r} is for nothing: no such public function or class is checked"
+            if target.partition(":")[0] in modules and target not in outcome.targets:
+                message = (
+                    f"[tool.weft.check] configures {target!r}, and no public function or class of that name is checked"
+                )
                 yield Line(level, shown(pyproject or ""), 0, "weft check", message, "unknown-target")
 
     def _end(self, baseline: Baseline | None) -> int:
         """Prints the end of the report, and returns the exit code."""
-        found = joined(self.parts)
-        code = found.exit_code
+        outcome = joined(self.parts)
+        code = outcome.exit_code
         if baseline is not None and self.options.write_baseline:
-            count = baseline.write(found.lines)
+            count = baseline.write(outcome.lines)
             print(f"{baseline.file}: {count} failures are accepted", file=sys.stderr)
             # Writing a baseline accepts the failures, so the command has succeeded.
             code = 0 if code == 1 else code
         # If nothing matched `--only`, nothing was checked, and exit code 0 would say that all is well.
-        if self.options.only is not None and not found.targets and code == 0:
-            print(f"weft check: --only: nothing there has a name that matches {self.options.only!r}", file=sys.stderr)
+        if self.options.only is not None and not outcome.targets and code == 0:
+            print(f"weft check: --only {self.options.only!r} matches the name of no function or class", file=sys.stderr)
             code = 2
         if self.options.format == "text":
-            print("\n".join(self.text.end(found, code)))
+            print("\n".join(self.text.end(outcome, code)))
         elif self.options.format == "github":
-            print(found.summary)
+            print(outcome.summary)
         else:
-            print({"json": as_json, "sarif": as_sarif}[self.options.format](found, code, Path.cwd()))
+            print({"json": as_json, "sarif": as_sarif}[self.options.format](outcome, code, Path.cwd()))
         return code
 
 

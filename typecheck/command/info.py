@@ -35,7 +35,9 @@ _VARIABLES = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Prints the report and returns the exit code 0."""
-    parser = argparse.ArgumentParser("weft info", description="What a bug report needs to say of a machine.")
+    parser = argparse.ArgumentParser(
+        "weft info", description="Prints what a bug report needs to say about this machine."
+    )
     parser.add_argument("--format", choices=["text", "json"], default="text", help="how to print (default: text)")
     options = parser.parse_args(argv)
     report = {name: _or_reason(name, section) for name, section in _SECTIONS.items()}
@@ -98,8 +100,8 @@ def _caches() -> dict[str, Any]:
     from weft.core.caches import tables
 
     files = [file.stat().st_size for file in Path(".weft/cache").rglob("*") if file.is_file()]
-    held = {table.name: f"{table.size()} of {table.most or 'any number'}" for table in tables() if table.size()}
-    return {".weft/cache": f"{len(files)} files, {sum(files) / 1e6:.1f} MB", **held}
+    sizes = {table.name: f"{table.size()} of {table.most or 'any number'}" for table in tables() if table.size()}
+    return {".weft/cache": f"{len(files)} files, {sum(files) / 1e6:.1f} MB", **sizes}
 
 
 _SECTIONS: dict[str, Callable[[], dict[str, Any]]] = {

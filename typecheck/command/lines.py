@@ -52,7 +52,7 @@ class Line:
     Attributes:
         level: `error`, `warning`, `undecided` (the search ended without a verdict), `skipped` and `ignored` (on
             request), `known` (in the baseline), `unbuilt` (no arguments could be made), `unusable`, `crash` (an
-            internal error of weft's).
+            internal error of weft).
         file, line: the place.
         name: the function or class.
         message: the text.
@@ -133,14 +133,10 @@ class Checked:
 def joined(parts: Iterable[Checked]) -> Checked:
     """All parts as one; a line that several parts have counts once."""
     listed = list(parts)
-    return Checked(
-        tuple(dict.fromkeys(line for part in listed for line in part.lines)),
-        tuple(verdict for part in listed for verdict in part.verdicts),
-        tuple(one for part in listed for one in part.assumptions),
-        tuple(one for part in listed for one in part.targets),
-        tuple(one for part in listed for one in part.marks),
-        all(part.lasting for part in listed),
-    )
+    fields = ("lines", "verdicts", "assumptions", "targets", "marks")
+    items: dict[str, Any] = {name: tuple(item for part in listed for item in getattr(part, name)) for name in fields}
+    items["lines"] = tuple(dict.fromkeys(items["lines"]))
+    return Checked(**items, lasting=all(part.lasting for part in listed))
 
 
 def to_json(part: Checked) -> dict[str, Any]:
@@ -148,20 +144,20 @@ def to_json(part: Checked) -> dict[str, Any]:
     return dataclasses.asdict(part)
 
 
-def from_json(found: Mapping[str, Any]) -> Checked:
+def from_json(fields: Mapping[str, Any]) -> Checked:
     """The part from a JSON object made by `to_json`.
 
     Raises:
         KeyError, TypeError, ValueError: if the object is no part.
     """
     return Checked(
-        tuple(Line(**{**line, "fix": line["fix"] and Fix(**line["fix"])}) for line in found["lines"]),
-        tuple(found["verdicts"]),
-        tuple(found["assumptions"]),
-        tuple(found["targets"]),
-        tuple((str(file), int(line)) for file, line in found["marks"]),
-        bool(found["lasting"]),
-        str(found["name"]),
+        tuple(Line(**{**line, "fix": line["fix"] and Fix(**line["fix"])}) for line in fields["lines"]),
+        tuple(fields["verdicts"]),
+        tuple(fields["assumptions"]),
+        tuple(fields["targets"]),
+        tuple((str(file), int(line)) for file, line in fields["marks"]),
+        bool(fields["lasting"]),
+        str(fields["name"]),
     )
 
 

@@ -7,6 +7,7 @@ before taking it, so that a step that never ends is known, and the next worker g
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.util
 import inspect
@@ -15,7 +16,8 @@ import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, TypeVar
 
 from weft.core.errors import ForeignObjectError, WeftError
 from weft.typecheck.command.called import Recorded
@@ -34,8 +36,9 @@ from weft.typecheck.proofs.report import Cause, Contract, Finding, Verdict
 from weft.typecheck.proofs.watched import forget_closures
 from weft.typecheck.proofs.whose import place_of
 
-PRIVATE = "it is not public, and so checked only where judged code calls it"
+PRIVATE = "it is private, and is checked only where checked public code calls it"
 Announce = Callable[[int, str, str, int], None]
+T = TypeVar("T")
 # The name, file and line of a function or class.
 Place = tuple[str, str, int]
 
@@ -100,15 +103,9 @@ class Steps:
 def judged(unit: Unit, settings: Settings, steps: Steps | None = None) -> Iterator[Checked]:
     """Judges a unit and yields its parts."""
     steps = steps or Steps()
-    linecache.checkcache(str(Path(unit.file).resolve()))  # markers are read from it, and the file may have changed
-    with flax_over_weft(), listening(), importable(unit):
-        steps.begin(unit.file)
-        try:
-            module = load(unit)
-        except BaseException as error:  # a SystemExit in one file must not end the run
-            if isinstance(error, KeyboardInterrupt) and not steps.walled:
-                raise
-            yield _not_imported(unit, error)
+    with loaded(unit, steps) as module:
+        if isinstance(module, BaseException):
+            yield _not_imported(unit, module)
             return
         # A step of its own: if importing another module ends the process, this unit must still get its verdicts.
         if steps.enter(("subclasses of its package", unit.file, 0)) or not steps.has_ended_a_worker:
@@ -116,19 +113,34 @@ def judged(unit: Unit, settings: Settings, steps: Steps | None = None) -> Iterat
         unreadable: dict[str, Exception] = {}
         recorded = Recorded(unit, module, settings)
         things = [*definitions(module, unreadable)]
-        for name, error in unreadable.items():
-            if _is_asked(name, settings):
-                yield _crash((name, shown(unit.file), 0), error)
-        for name, thing in things:
-            if _is_asked(name, settings):
-                yield from _definition(unit, name, thing, settings, steps, recorded)
-        for name, thing in unjudged(module, things):
-            if _is_asked(name, settings):
-                file, line = place_of(thing)
-                yield one_line("unbuilt", shown(file), line, name, f"not checked: {PRIVATE}", "private")
-        for name, function, owner in recorded.others():
-            if _is_asked(name, settings):
-                yield from _called(unit, name, function, owner, settings, steps, recorded)
+
+        def asked(named: Iterable[Any]) -> Iterator[Any]:
+            return (entry for entry in named if re.search(settings.only or "", entry[0]))
+
+        for name, error in asked(unreadable.items()):
+            yield _crash((name, shown(unit.file), 0), error)
+        for name, thing in asked(things):
+            yield from _definition(unit, name, thing, settings, steps, recorded)
+        for name, thing in asked(unjudged(module, things)):
+            file, line = place_of(thing)
+            yield one_line("unbuilt", shown(file), line, name, f"not checked: {PRIVATE}", "private")
+        for name, function, owner in asked(recorded.recorded_only()):
+            yield from _recorded(unit, name, function, owner, settings, steps, recorded)
+
+
+@contextlib.contextmanager
+def loaded(unit: Unit, steps: Steps) -> Iterator[ModuleType | BaseException]:
+    """The module of a unit, or the error of its import; inside of the `with` block the unit can be traced."""
+    linecache.checkcache()  # markers are read from it, and files may have changed
+    with flax_over_weft(), listening(), importable(unit):
+        steps.begin(unit.file)
+        try:
+            module: ModuleType | BaseException = load(unit)
+        except BaseException as error:  # a SystemExit in one file must not end the run
+            if isinstance(error, KeyboardInterrupt) and not steps.walled:
+                raise
+            module = error
+        yield module
 
 
 def _not_imported(unit: Unit, error: BaseException) -> Checked:
@@ -140,24 +152,18 @@ def _not_imported(unit: Unit, error: BaseException) -> Checked:
     return one_line("unusable", file, line, "import", f"{type(error).__name__}: {first_line(error)}", "import")
 
 
-def _called(
+def _recorded(
     unit: Unit, name: str, function: Any, owner: type | None, settings: Settings, steps: Steps, recorded: Recorded
 ) -> Iterator[Checked]:
     """The verdict for a function from its recorded calls alone."""
-    file, line = place_of(inspect.unwrap(function))
-    reason = skip_reason(file, line) or (skip_reason(*place_of(owner)) if owner is not None else None)
-    if reason is not None or not steps.enter((name, file, line)):
+    plain = inspect.unwrap(function)
+    place = name, *place_of(plain)
+    if any(skip_reason(*place_of(thing)) for thing in (plain, owner) if thing) or not steps.enter(place):
         return
     key = f"{unit.module}:{name.partition('.')[0]}"
     yield Checked(targets=(key,))
-    dims, budget = dict(settings.dims.get(key, {})), Budget(settings.trials, settings.seconds)
-    part = _verdict(steps, (name, file, line), settings, lambda: recorded.contract(name, function, owner, dims, budget))
-    if part is not None:
-        yield part
-
-
-def _is_asked(name: str, settings: Settings) -> bool:
-    return settings.only is None or re.search(settings.only, name) is not None
+    dims, budget = settings.dims.get(key, {}), Budget(settings.trials, settings.seconds)
+    yield from _verdict(steps, place, settings, lambda: recorded.contract(name, function, owner, dims, budget))
 
 
 def _definition(
@@ -170,27 +176,15 @@ def _definition(
     if not steps.enter(place) and steps.has_ended_a_worker:
         return
     yield Checked(targets=(key,))
-    skipped = _skipped(place)
-    if skipped is not None:
-        yield skipped
-        return
-    proofs: list[Proof] = []
-    trouble = guarded(steps, place, settings.strict, lambda: proofs.extend(proofs_in(thing, settings, key)))
-    if trouble is not None:
-        yield trouble
+    proofs = _skipped(place) or guarded(steps, place, settings.strict, lambda: proofs_in(thing, settings, key))
+    if isinstance(proofs, Checked):
+        yield proofs
         return
     for proof in proofs:
         place = proof.target.name, proof.target.file, proof.target.line
         recorded.judged.add(proof.target.name)
         if steps.enter(place):
-            part = _skipped(place) or _verdict(
-                steps,
-                place,
-                settings,
-                lambda proof=proof: recorded.instead(proof.contract(), thing, proof.dims, proof.budget),
-            )
-            if part is not None:
-                yield part
+            yield from _verdict(steps, place, settings, lambda proof=proof: recorded.contract_of(proof, thing))
 
 
 def _skipped(place: Place) -> Checked | None:
@@ -214,30 +208,21 @@ def _value(written: Any) -> Any:
     try:
         return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise AnnotationError(f"the configuration's import = {written['import']!r}: {first_line(error)}") from None
+        raise AnnotationError(f"[tool.weft.check] import = {written['import']!r} fails: {first_line(error)}") from None
 
 
-def _verdict(steps: Steps, place: Place, settings: Settings, prove: Callable[[], Contract | None]) -> Checked | None:
-    """The part for one contract; None if there is nothing to report."""
-    contracts: list[Contract] = []
-
-    def work() -> None:
-        try:
-            contract = prove()
-            contracts.extend([contract] if contract is not None else [])
-        finally:
-            # Even after an error: the closures of a trial hold its arrays, and a run has thousands of trials.
-            forget_closures()
-
-    trouble = guarded(steps, place, settings.strict, work)
-    return trouble or (_part(contracts[0], settings.strict) if contracts else None)
+def _verdict(steps: Steps, place: Place, settings: Settings, prove: Callable[[], Contract | None]) -> Iterator[Checked]:
+    """The part for one contract, if there is something to report."""
+    part = _skipped(place) or guarded(steps, place, settings.strict, prove)
+    if part is not None:
+        yield part if isinstance(part, Checked) else _part(part, settings.strict)
 
 
-def guarded(steps: Steps, place: Place, strict: bool, work: Callable[[], None]) -> Checked | None:
-    """Does the work of one step; returns a part if the work ends without a verdict."""
+def guarded(steps: Steps, place: Place, strict: bool, work: Callable[[], T]) -> T | Checked:
+    """Returns the result of the work of one step, or a part that says why the work gave none."""
     name, file, line = place[0], shown(place[1]), place[2]
     try:
-        work()
+        return work()
     except AnnotationError as error:
         return one_line("unusable", file, line, name, first_line(error), "annotation")
     except ForeignObjectError as error:
@@ -247,7 +232,7 @@ def guarded(steps: Steps, place: Place, strict: bool, work: Callable[[], None]) 
     except RecursionError:
         return undecided(file, line, name, Cause.RECURSION.value, strict=strict, lasting=True)
     except MemoryError:
-        return undecided(file, line, name, "it took more memory than there is", strict=strict)
+        return undecided(file, line, name, "it needs more memory than there is", strict=strict)
     except Exception as error:
         return _crash((name, file, line), error)
     # `sys.exit` in a traced function is the program's own end, and must not end the run.
@@ -257,7 +242,9 @@ def guarded(steps: Steps, place: Place, strict: bool, work: Callable[[], None]) 
             raise
         reason = f"it raises {type(error).__name__}({', '.join(map(repr, error.args))}), which ends a program"
         return undecided(file, line, name, reason, strict=strict, lasting=True)
-    return None
+    finally:
+        # Even after an error: the closures of a trial hold its arrays, and a run has thousands of trials.
+        forget_closures()
 
 
 def _crash(place: Place, error: Exception) -> Checked:
@@ -345,7 +332,7 @@ def _missing(error: BaseException) -> str:
     top = ((chain and chain.name) or "").partition(".")[0]
     if not top or importlib.util.find_spec(top) is not None:
         return ""
-    return f"{top}, which is not installed" + (" (it is torch code: weft checks JAX's)" if top == "torch" else "")
+    return f"{top}, which is not installed" + (" (it is torch code: weft checks JAX code)" if top == "torch" else "")
 
 
 def _raised_at(error: BaseException, file: str) -> tuple[str, int]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 
 from weft.core.caches import cached_by
-from weft.typecheck.command.units import WEFT, Unit, installed_roots
+from weft.typecheck.command.units import Unit, installed_roots, is_of_weft, spec_of, state_of
 from weft.typecheck.language.siblings import Written, below, is_test_or_script, modules_of, written
 from weft.typecheck.proofs.writing import LOADED
 
@@ -29,7 +29,7 @@ def importable(unit: Unit) -> Iterator[None]:
     """
     root = Path(unit.root)
     for name in sorted(_shadowed(root)):
-        for known in [one for one in sys.modules if one == name or one.startswith(f"{name}.")]:
+        for known in [known for known in sys.modules if known == name or known.startswith(f"{name}.")]:
             del sys.modules[known]
     # First on the path, as the folder of a script is.
     sys.path.insert(0, str(root))
@@ -43,11 +43,10 @@ def importable(unit: Unit) -> Iterator[None]:
 def _shadowed(root: Path) -> Iterator[str]:
     """The imported modules that have the name of one in this folder, but come from another folder of the user's."""
     installed = installed_roots()
-    for one in root.iterdir():
-        known = sys.modules.get(one.stem if one.suffix == ".py" else one.name)
-        file = getattr(known, "__file__", None)
+    for name in {path.stem if path.suffix == ".py" else path.name for path in root.iterdir()}:
+        file = getattr(sys.modules.get(name), "__file__", None)
         if file is not None and not Path(file).is_relative_to(root) and not file.startswith(installed):
-            yield one.stem if one.suffix == ".py" else one.name
+            yield name
 
 
 def load(unit: Unit) -> ModuleType:
@@ -60,17 +59,14 @@ def load(unit: Unit) -> ModuleType:
     known = sys.modules.get(unit.module)
     if known is not None and getattr(known, "__file__", None) == str(path):
         return known
-    if unit.in_package:
+    if unit.in_package or ("." not in unit.module and _is_elsewhere(unit.module)):
         module = importlib.import_module(unit.module)
         if Path(module.__file__ or "").resolve() == path:
             return module
-        raise ImportError(
-            f"two versions of one package: {unit.module!r} is imported from {module.__file__}; check each alone"
-        )
-    if "." not in unit.module and _is_found(unit.module):
-        module = importlib.import_module(unit.module)
-        if Path(module.__file__ or "").resolve() == path:
-            return module
+        if unit.in_package:
+            raise ImportError(
+                f"{unit.module!r} is imported from {module.__file__} already; check each of the two alone"
+            )
     # Not `__main__`: the block under `if __name__ == "__main__"` must not run.
     name = f"{LOADED}{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -117,7 +113,7 @@ def up_to_date() -> Iterator[None]:
     All of them, because an unchanged module may hold functions of a changed one.
     """
     # All files are compared: a module may have been imported by any other.
-    if any(_state(file) != state for file, state in _imported.items()):
+    if any(state_of(file) != state for file, state in _imported.items()):
         for name, module in [*sys.modules.items()]:
             if getattr(module, "__file__", None) in _imported:
                 del sys.modules[name]
@@ -128,31 +124,20 @@ def up_to_date() -> Iterator[None]:
     finally:
         files = {getattr(module, "__file__", None) for module in [*sys.modules.values()]}
         new = {file for file in files if file is not None and file not in _imported and not _lasts(file)}
-        _imported.update({file: _state(file) for file in new})
-
-
-def _state(file: str) -> tuple[int, int] | None:
-    try:
-        stat = os.stat(file)
-    except OSError:
-        return None
-    return stat.st_mtime_ns, stat.st_size
+        _imported.update({file: state_of(file) for file in new})
 
 
 @cached_by("file")
 def _lasts(file: str) -> bool:
     """Whether a file stays the same for the life of this process: a file of an installed package or of weft."""
-    path = Path(os.path.realpath(file))
-    of_weft = path.is_relative_to(WEFT) and path.relative_to(WEFT).parts[0] not in ("tests", "examples")
-    return of_weft or file.startswith(installed_roots()) or str(path).startswith(installed_roots())
+    path = os.path.realpath(file)
+    return is_of_weft(Path(path)) or file.startswith(installed_roots()) or path.startswith(installed_roots())
 
 
-def _is_found(name: str) -> bool:
+def _is_elsewhere(name: str) -> bool:
     """Whether a module is found outside of the folder that is first on the path."""
-    beside = sys.path.pop(0)
+    folder = sys.path.pop(0)
     try:
-        return importlib.util.find_spec(name) is not None
-    except (ImportError, ValueError):
-        return False
+        return spec_of(name) is not None
     finally:
-        sys.path.insert(0, beside)
+        sys.path.insert(0, folder)

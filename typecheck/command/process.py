@@ -1,4 +1,4 @@
-"""A worker's process from the command's side: takes and gives lines of JSON, and ends at its limits.
+"""A worker's process from the command's side: exchanges lines of JSON with it, and ends at its limits.
 
 `inside` is the process's own side. A library's pool (`concurrent.futures`, loky) does not serve: a single process that
 dies breaks the whole pool, and a library limits the time of a call but not its memory.
@@ -31,18 +31,18 @@ class Process:
 
     Args:
         start: the source that it runs, as for Python's `-c`.
-        given: the argument of the source, passed as JSON.
+        argument: the argument of the source, passed as JSON.
         seconds: the limit of processor time, which the process sets itself; used here for the message only.
         memory: the limit of memory, in megabytes.
     """
 
-    def __init__(self, start: str, given: Any, *, seconds: float, memory: float):
+    def __init__(self, start: str, argument: Any, *, seconds: float, memory: float):
         self.seconds, self.memory = seconds, memory
         # Proofs compute nothing, so a worker needs no device, and two processes could not share one.
         # The user's own setting of the platform wins.
         environment = {"JAX_PLATFORMS": "cpu", **os.environ}
         self.process = subprocess.Popen(
-            [sys.executable, "-c", start, json.dumps(given)],
+            [sys.executable, "-c", start, json.dumps(argument)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             encoding="utf-8",

@@ -37,7 +37,7 @@ def joined_calls(parts: Iterable[Calls]) -> dict[str, list[Any]]:
 
 
 def write_calls(file: Path, calls: Calls, paths: Iterable[str] = ()) -> None:
-    """Writes the file in one step, so that no reader finds half of it.
+    """Writes the file of recorded calls.
 
     Args:
         file: `.weft/calls.json` below the project's folder.
@@ -47,14 +47,25 @@ def write_calls(file: Path, calls: Calls, paths: Iterable[str] = ()) -> None:
     Raises:
         OSError: if it cannot be written.
     """
-    file.parent.mkdir(parents=True, exist_ok=True)
-    # The recorded calls are made from tests at any time, and are not committed.
-    (file.parent / ".gitignore").write_text("*\n")
     root = file.resolve().parents[1]
     below = {path.relative_to(root).as_posix() for path in map(Path, paths) if path.resolve().is_relative_to(root)}
-    beside = file.with_suffix(f".{os.getpid()}")
-    beside.write_text(json.dumps({"format": FORMAT, "paths": sorted(below), "calls": calls}, separators=(",", ":")))
-    beside.replace(file)
+    content = {"format": FORMAT, "paths": sorted(below), "calls": calls}
+    write_below_weft(file, json.dumps(content, separators=(",", ":")))
+
+
+def write_below_weft(file: Path, text: str) -> None:
+    """Writes a file below the folder `.weft` of a project in one step.
+
+    An editor and a terminal may run at once, and one of them would read half of what the other writes.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    # What is below `.weft` is made anew at any time, and must not be committed by mistake.
+    ignoring = next(folder for folder in file.parents if folder.name == ".weft") / ".gitignore"
+    if not ignoring.exists():
+        ignoring.write_text("*\n")
+    unfinished = file.with_suffix(f".{os.getpid()}")
+    unfinished.write_text(text)
+    unfinished.replace(file)
 
 
 def calls_in(root: Path) -> tuple[str, str]:
@@ -88,10 +99,10 @@ def read_calls(path: str, digest: str) -> tuple[Calls, list[str]]:
         for call in (call for each in calls.values() for call in each):
             _ = list(call["args"]), dict(call["kwargs"])  # raises where these are no list and no table
     except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
-        raise ConfigError(f"{path}: this is no file of recorded calls; `pytest --weft-record` writes one") from None
+        raise ConfigError(f"{path}: this is not a file of recorded calls; `pytest --weft-record` writes one") from None
     if version != FORMAT:
         raise ConfigError(
-            f"{path}: calls of format {version!r}, and this weft reads format {FORMAT}; record them again "
-            "(`pytest --weft-record`)"
+            f"{path}: the calls have format {version!r}, and this version of weft reads format {FORMAT}; record them "
+            "again with `pytest --weft-record`"
         )
-    return calls, [str(Path(path).parents[1] / one) for one in paths]
+    return calls, [str(Path(path).parents[1] / folder) for folder in paths]

@@ -8,15 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from .cache import Cache
 from .config import Settings
 from .conversation import Conversation
-from .kept import Kept
 from .lines import Checked, from_json, one_line, undecided
 from .units import Unit
 
 
 def results(
-    units: Sequence[Unit], settings: Settings, jobs: int, memory: float, keep_in: Path | None
+    units: Sequence[Unit], settings: Settings, jobs: int, memory: float, root: Path | None
 ) -> Iterator[list[Checked]]:
     """The parts of each unit, in the order of the units, as soon as they are known.
 
@@ -24,15 +24,13 @@ def results(
         units: the units to judge.
         settings: all that verdicts depend on besides the sources.
         jobs, memory: the number of workers, and the memory limit of each.
-        keep_in: the folder for `.weft`; None to store nothing.
+        root: the folder for `.weft`; None to store nothing.
 
     Raises:
         ConfigError: if workers cannot be started.
     """
-    kept = None if keep_in is None else Kept(keep_in, settings)
-    # Before anything is judged: verdicts of an edited file must not be stored under the key of its new text.
-    keys = {unit: kept.key(unit) for unit in units} if kept is not None else {}
-    known = {unit: parts for unit, key in keys.items() if kept and (parts := kept.find(unit, key)) is not None}
+    cache = None if root is None else Cache(root, settings)
+    known = {unit: parts for unit in units if cache and (parts := cache.find(unit)) is not None}
     # Stored verdicts need no worker, and a run that needs none starts none.
     ahead = [unit for unit in units if unit not in known]
     conversations = [Conversation(settings, memory) for _ in range(min(jobs, len(ahead)))]
@@ -56,16 +54,14 @@ def results(
                 yield known[unit]
                 continue
             parts, reads = next(results_ahead)
-            if kept is not None:
-                kept.keep(unit, keys[unit], parts, reads)
+            if cache is not None:
+                cache.store(unit, parts, reads)
             yield parts
     finally:
         # Also after an error or ^C, because a worker would go on with its proof.
         for conversation in conversations:
             conversation.close()
         threads.shutdown(cancel_futures=True)
-        if kept is not None:
-            kept.close()
 
 
 def judged(conversation: Conversation, unit: Unit) -> tuple[list[Checked], list[str]]:
@@ -85,5 +81,5 @@ def _died(file: str, message: dict[str, Any], *, strict: bool) -> Checked:
     """The part for a step at which a worker died."""
     reason, step = message["died"], message["step"]
     if step["at"] <= 1:
-        return one_line("unusable", file, 0, "import", f"{reason}, while it was imported", "import")
+        return one_line("unusable", file, 0, "import", f"{reason}, while the file was imported", "import")
     return undecided(step["file"], step["line"], step["name"], reason, strict=strict)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import dataclasses
 import difflib
 import sys
 from collections.abc import Iterator
@@ -12,7 +13,8 @@ from typing import Any
 
 from ..shapes.notes import Shapes, from_json, joined
 from ..shapes.pages import FORMATS, Page
-from .config import Config, ConfigError, Settings, read
+from ..shapes.statements import definitions
+from .config import Config, ConfigError, read
 from .conversation import Conversation
 from .units import shown, unit_of
 
@@ -42,8 +44,7 @@ def show_shapes(options: argparse.Namespace) -> int:
     file, colon, name = options.target.rpartition(":")
     if not colon or Path(options.target).exists():  # `C:\net.py` has a colon, too
         file, name = options.target, ""
-    text = _text(file)
-    tree = _parsed(file, text)  # here, because a worker would only report that the import failed
+    text, tree = _source(file)  # here, because a worker would only report that the import failed
     lines = _lines_of(file, tree, name) if name else None
     source = text.splitlines() or [""]
     first, last = (lines[0], lines[-1]) if lines else (1, len(source))
@@ -65,21 +66,18 @@ def show_shapes(options: argparse.Namespace) -> int:
     return 2
 
 
-def _text(file: str) -> str:
-    try:
-        return Path(file).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"weft shapes: {file}: {getattr(error, 'strerror', None) or error}") from None
-
-
-def _parsed(file: str, text: str) -> ast.Module:
-    """The syntax tree of a source.
+def _source(file: str) -> tuple[str, ast.Module]:
+    """The text and the syntax tree of a file.
 
     Raises:
-        ConfigError: in one line, if the source is not valid Python.
+        ConfigError: in one line, if the file cannot be read or is not valid Python.
     """
     try:
-        return ast.parse(text)
+        text = Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"weft shapes: {file}: {getattr(error, 'strerror', None) or error}") from None
+    try:
+        return text, ast.parse(text)
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None) or 0
         raise ConfigError(f"{shown(file)}:{line}: {type(error).__name__}: {getattr(error, 'msg', error)}") from None
@@ -91,7 +89,7 @@ def _lines_of(file: str, tree: ast.Module, name: str) -> range:
     Raises:
         ConfigError: if there is none; the message has the nearest names.
     """
-    places = dict(_definitions(tree, ""))
+    places = {place.replace(".<locals>", ""): lines for place, lines in definitions(tree)}
     ends = [place for place in places if place == name or place.endswith(f".{name}")]
     if name not in places and len(ends) == 1:
         name = ends[0]
@@ -103,27 +101,17 @@ def _lines_of(file: str, tree: ast.Module, name: str) -> range:
     return places[name]
 
 
-def _definitions(node: ast.AST, scope: str) -> Iterator[tuple[str, range]]:
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield f"{scope}{child.name}", range(child.lineno, (child.end_lineno or child.lineno) + 1)
-            yield from _definitions(child, f"{scope}{child.name}.")
-        elif isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):
-            yield from _definitions(child, scope)
-
-
 def _traced(file: str, lines: range | None, config: Config) -> list[Shapes]:
     """The shapes in a file's functions, or in those on some of its lines."""
-    settings = Settings(None, False, min(config.trials, _TRIALS), config.seconds, config.dims, config.args)
+    settings = dataclasses.replace(config.settings, strict=False, trials=min(config.trials, _TRIALS))
     conversation = Conversation(settings, config.memory)
     unit = unit_of(Path(file))
     try:
-        found = [*_heard(conversation.ask(unit, {"shapes": [[lines[0], lines[-1]]] if lines else None}))]
-        # A second question costs a trace of the whole file, so it is asked only if the first found nothing.
-        if lines is not None and not found:
-            # A function without annotations is not traced itself, but the traces of its callers pass through it.
-            found = [*_heard(conversation.ask(unit, {"shapes": None}))]
-        return joined(found)
+        shapes = [*_heard(conversation.ask(unit, {"shapes": lines and [[lines[0], lines[-1]]]}))]
+        # A function without annotations has no trace of its own, but the traces of its callers pass through it.
+        if lines and not shapes:
+            shapes = [*_heard(conversation.ask(unit, {"shapes": None}))]
+        return joined(shapes)
     finally:
         conversation.close()
 

@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 from ..language.siblings import sources_below
@@ -66,7 +67,11 @@ def _in_namespace(file: Path) -> tuple[str, str] | None:
     here = Path.cwd()
     inside = [folder for folder in file.parents if folder.is_relative_to(here) and folder != here]
     # In a folder called jax, `import jax` means the library.
-    folders = [folder for folder in inside if folder.name.isidentifier() and _is_free(folder.name)]
+    folders = [
+        folder
+        for folder in inside
+        if folder.name.isidentifier() and getattr(spec_of(folder.name), "origin", None) is None
+    ]
     try:
         tree = ast.parse(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, SyntaxError):  # importing the file reports the error
@@ -81,13 +86,12 @@ def _in_namespace(file: Path) -> tuple[str, str] | None:
     return None
 
 
-def _is_free(name: str) -> bool:
-    """Whether no installed module has this name."""
+def spec_of(name: str) -> ModuleSpec | None:
+    """The spec of a module, found without importing it; None if there is no such module."""
     try:
-        spec = importlib.util.find_spec(name)
+        return importlib.util.find_spec(name)
     except (ImportError, ValueError):
-        return True
-    return spec is None or spec.origin is None
+        return None
 
 
 def units_of(names: Iterable[str], exclude: Iterable[str] = (), base: Path | None = None) -> tuple[list[Unit], Checked]:
@@ -105,23 +109,19 @@ def units_of(names: Iterable[str], exclude: Iterable[str] = (), base: Path | Non
     files: list[Path] = []
     troubles: list[Checked] = []
     for name in names:
-        found = list(_files(name))
-        files += found
-        if not found:
-            troubles.append(one_line("unusable", name or repr(name), 0, "weft check", _nothing(name), "usage"))
+        paths = list(_files(name))
+        files += paths
+        if not paths:
+            is_folder = name and Path(name).is_dir()
+            why = "there is no Python file in this folder" if is_folder else "no such file, folder or module"
+            troubles.append(one_line("unusable", name or repr(name), 0, "weft check", why, "usage"))
     base = (base or Path.cwd()).resolve()
-    patterns = [_pattern(one) for one in exclude]
+    patterns = [*map(_pattern, exclude)]
     # Two names for one file, such as a folder and a file in it, give one unit: the first name is shown.
-    by_path = {one.resolve(): one for one in reversed(files)}
-    kept = [one for one in dict.fromkeys(map(Path.resolve, files)) if not _excluded(one, base, patterns)]
-    units, twice = _once([unit_of(by_path[one]) for one in kept])
+    by_path = {path.resolve(): path for path in reversed(files)}
+    included = (path for path in dict.fromkeys(map(Path.resolve, files)) if not _excluded(path, base, patterns))
+    units, twice = _once(unit_of(by_path[path]) for path in included)
     return units, Checked(tuple(line for part in (*troubles, *twice) for line in part.lines))
-
-
-def _nothing(name: str) -> str:
-    return (
-        "there is no Python file in this folder" if name and Path(name).is_dir() else "no such file, folder or module"
-    )
 
 
 def _files(name: str) -> Iterator[Path]:
@@ -147,19 +147,16 @@ def _files(name: str) -> Iterator[Path]:
 def locate(name: str) -> Path | None:
     """The file of a module, found without importing the packages around it."""
     top, *rest = name.split(".")
-    try:
-        spec = importlib.util.find_spec(top)
-    except (ImportError, ValueError):
-        return None
+    spec = spec_of(top)
     if spec is None:
         return None
     if not rest:
         return Path(spec.origin) if spec.origin and Path(spec.origin).suffix == ".py" else None
     for folder in spec.submodule_search_locations or ():
         place = Path(folder, *rest)
-        for one in (place / "__init__.py", place.with_suffix(".py")):
-            if one.is_file():
-                return one
+        for file in (place / "__init__.py", place.with_suffix(".py")):
+            if file.is_file():
+                return file
     return None
 
 
@@ -167,31 +164,45 @@ def _pattern(written: str) -> re.Pattern[str]:
     """A pattern such as `tests/*` or `**/old` for POSIX paths; everything below a match matches as well."""
     parts = re.split(r"(\*\*/|\*\*|\*|\?)", written.strip("/"))
     told = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    return re.compile("".join(told.get(one, re.escape(one)) for one in parts) + "(/.*)?")
+    return re.compile("".join(told.get(part, re.escape(part)) for part in parts) + "(/.*)?")
 
 
 def _excluded(path: Path, base: Path, patterns: Iterable[re.Pattern[str]]) -> bool:
     if not path.is_relative_to(base):
         return False
     shown = path.relative_to(base).as_posix()
-    return any(one.fullmatch(shown) for one in patterns)
+    return any(pattern.fullmatch(shown) for pattern in patterns)
 
 
 def _once(units: Iterable[Unit]) -> tuple[list[Unit], list[Checked]]:
-    """The units without those of a second package of the same name, and a line for each such package."""
+    """Leaves out the units of a second package of the same name, and returns a line for each such package."""
     roots: dict[str, str] = {}
-    kept: list[Unit] = []
+    importable: list[Unit] = []
     told: dict[tuple[str, str], Checked] = {}
     for unit in units:
         top = unit.module.partition(".")[0]
         first = roots.setdefault(top, unit.root) if unit.in_package else unit.root
         if first == unit.root:
-            kept.append(unit)
+            importable.append(unit)
             continue
-        here, other = (str(shown(Path(root) / top)) for root in (unit.root, first))
-        message = f"a second package named {top!r}, beside {other}: a process can import one of them; check each alone"
+        here, elsewhere = (str(shown(Path(root) / top)) for root in (unit.root, first))
+        message = f"a process can import one package named {top!r}, and {elsewhere} is another one; check each alone"
         told.setdefault((top, unit.root), one_line("unusable", here, 0, "weft check", message, "usage"))
-    return kept, list(told.values())
+    return importable, list(told.values())
+
+
+def is_of_weft(path: Path) -> bool:
+    """Whether a file, given by its real path, is part of weft, which a worker imports before it judges a file."""
+    return path.is_relative_to(WEFT) and path.relative_to(WEFT).parts[0] not in ("tests", "examples")
+
+
+def state_of(file: str) -> tuple[int, int] | None:
+    """The modification time and size of a file; None if there is no such file."""
+    try:
+        stat = os.stat(file)
+    except OSError:
+        return None
+    return stat.st_mtime_ns, stat.st_size
 
 
 def shown(path: Path | str) -> str:
@@ -208,8 +219,8 @@ def installed_roots() -> tuple[str, ...]:
     import sysconfig
 
     paths = sysconfig.get_paths()
-    found = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    roots = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     # An environment may be reached by more than one path, such as one with system packages.
-    found |= {one for one in sys.path if one.endswith(("site-packages", "dist-packages"))}
+    roots |= {folder for folder in sys.path if folder.endswith(("site-packages", "dist-packages"))}
     # A link to an environment gives its files two paths.
-    return tuple(sorted(found | {os.path.realpath(one) for one in found}))
+    return tuple(sorted(roots | set(map(os.path.realpath, roots))))

@@ -7,15 +7,12 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 
+from .cache import sources_of
 from .config import Config, nearest
-from .kept import files_beside
-from .units import units_of
+from .units import state_of, units_of
 
 # Seconds between two looks at the files.
 _LOOK = 0.3
-
-# The modification time and size of each file.
-_State = Mapping[str, tuple[int, int]]
 
 
 def watch(run: Callable[[], int], config: Config) -> int:
@@ -34,21 +31,13 @@ def watch(run: Callable[[], int], config: Config) -> int:
             print(f"watching {len(before)} files; ^C ends", file=sys.stderr, flush=True)
             while _state(config) == before:
                 time.sleep(_LOOK)
-            print(f"\n{time.strftime('%H:%M:%S')} something has changed", file=sys.stderr, flush=True)
+            print(f"\n{time.strftime('%H:%M:%S')} a file has changed", file=sys.stderr, flush=True)
     except KeyboardInterrupt:
         return 0
 
 
-def _state(config: Config) -> _State:
+def _state(config: Config) -> Mapping[str, tuple[int, int] | None]:
     units, _ = units_of(config.paths, config.exclude, config.root)
-    files = {path for unit in units for path in (unit.file, *files_beside(unit))}
-    files = {os.path.abspath(path) for path in files}
-    files |= {str(one) for one in (nearest(config.root), config.baseline) if one}
-    found: dict[str, tuple[int, int]] = {}
-    for path in files:
-        try:
-            stat = os.stat(path)
-            found[path] = stat.st_mtime_ns, stat.st_size
-        except OSError:  # an editor is replacing the file
-            found[path] = 0, 0
-    return found
+    files = {os.path.abspath(path) for unit in units for path in (unit.file, *sources_of(unit))}
+    files |= {str(file) for file in (nearest(config.root), config.baseline) if file}
+    return {file: state_of(file) for file in files}

@@ -13,12 +13,9 @@ goes to standard error, that of native code included.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import linecache
-import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -53,15 +50,11 @@ def main() -> None:
     end_with_the_command()
     reads = note_reads()
     say(answers, {"ready": True})
-    home, environment = os.getcwd(), dict(os.environ)
-
     for line in iter(asked.readline, ""):
         request = json.loads(line)
         before = begin()
-        with _as_before(home, environment):
-            _answer(request, settings, answers)
-            changed = changed_since(before)
-        say(answers, {"end": True, "reads": _outside(reads), "changed": changed})
+        _answer(request, settings, answers)
+        say(answers, {"end": True, "reads": _outside(reads), "changed": changed_since(before)})
 
 
 def _answer(request: Mapping[str, Any], settings: Settings, answers: TextIO) -> None:
@@ -86,24 +79,9 @@ def _answer(request: Mapping[str, Any], settings: Settings, answers: TextIO) -> 
 
 def _outside(reads: set[str]) -> list[str]:
     """The files that a verdict may depend on outside of its package: files read, and modules that are not installed."""
-    apart = (sys.prefix, sys.base_prefix, *installed_roots(), "/proc", "/sys", "/dev", "/etc", str(WEFT / "core"))
-    modules = {file for one in [*sys.modules.values()] if isinstance(file := getattr(one, "__file__", None), str)}
-    return sorted(one for one in reads | modules if not one.startswith(apart))
-
-
-@contextlib.contextmanager
-def _as_before(home: str, environment: Mapping[str, str]) -> Iterator[None]:
-    """Puts the folder, environment and arguments of the process back, so that the next unit starts afresh."""
-    arguments = list(sys.argv)
-    try:
-        yield
-    finally:
-        os.chdir(home)
-        if dict(os.environ) != environment:
-            os.environ.clear()
-            os.environ.update(environment)
-        sys.argv[:] = arguments
-        linecache.checkcache()
+    unrelated = (sys.prefix, sys.base_prefix, *installed_roots(), "/proc", "/sys", "/dev", "/etc", str(WEFT / "core"))
+    modules = {file for module in [*sys.modules.values()] if (file := getattr(module, "__file__", None))}
+    return sorted(file for file in reads | modules if not file.startswith(unrelated))
 
 
 if __name__ == "__main__":

@@ -19,10 +19,10 @@ _NAME = "weft_check"
 
 def main() -> int:
     """Runs the command and returns its exit code."""
-    # ^C ends the command at once, whatever it imports or waits for, and silently; its workers end as it does. What
-    # writes a user's files is asked to end, and may finish the one that it is at.
-    is_asked = sys.argv[1:2] in (["migrate"], ["lsp"])
-    signal.signal(signal.SIGINT, signal.default_int_handler if is_asked else signal.SIG_DFL)
+    # ^C ends the command at once and silently, whatever it imports or waits for; its workers end with it. `migrate`
+    # writes a user's files and gets a KeyboardInterrupt instead, so that it can finish the file that it is writing.
+    is_interrupted = sys.argv[1:2] in (["migrate"], ["lsp"])
+    signal.signal(signal.SIGINT, signal.default_int_handler if is_interrupted else signal.SIG_DFL)
     try:
         return _main()
     except KeyboardInterrupt:
@@ -30,7 +30,7 @@ def main() -> int:
 
 
 def _main() -> int:
-    weft = importlib.util.find_spec("weft")  # looks for it only
+    weft = importlib.util.find_spec("weft")  # finds it without importing it
     if weft is None or weft.origin is None:
         raise ImportError("weft is not installed beside its launcher")
     folder = Path(weft.origin).parent / "typecheck"
@@ -38,7 +38,7 @@ def _main() -> int:
         _NAME, folder / "__init__.py", submodule_search_locations=[str(folder)]
     )
     assert spec is not None
-    sys.modules[_NAME] = importlib.util.module_from_spec(spec)  # and not run: it would import JAX
+    sys.modules[_NAME] = importlib.util.module_from_spec(spec)  # not executed: it would import JAX
     return importlib.import_module(f"{_NAME}.command.front").main(serve=_serve)
 
 

@@ -270,6 +270,7 @@ class Explainer:
             traced: Trial | Exception = run_trial(self.target, assignment, self.dims, space=space)
         except (Unbuildable, AnnotationError, ValueError, TypeError) as error:
             traced = error
+        space.end()
         return copy.copy(space), traced  # the next trace begins with the space anew
 
     def asked_last(self, trial: Trial) -> tuple[dict[Question, bool], bool, frozenset[str]]:
@@ -349,7 +350,9 @@ class Explainer:
         if all(len(base.keys.scopes_of(key)) < 2 for key in spoken_of):
             return None
         needs = Needs(apart=True)
-        trial = self.attempt(Assignment(ranks=base.assignment.ranks, options=base.assignment.options, apart=True))
+        trial = self.attempt(
+            Assignment(ranks=base.assignment.ranks, options=base.assignment.options, names_per_record=True)
+        )
         if trial.place == base.place and trial.complaint == base.complaint and len(trial.spoken_of) == 1:
             return None  # a failure about one size alone, such as an odd one, is not about names that records share
         return needs if trial.ok else self.explain(trial, needs, ascending)

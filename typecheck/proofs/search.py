@@ -175,7 +175,7 @@ class Search(Explainer):
         """
         further = self.furthest
         # But a trial with joined sizes, or with records that do not share dims, is no trial of what annotations say.
-        blamed = nearest if further is None or further.joins_dims or further.assignment.apart else further
+        blamed = nearest if further is None or further.joins_dims or further.assignment.names_per_record else further
         if blamed.error is not None and not blamed.guard and self.ran_through is not None:
             return self.ran_through  # the program ran to its end, and only its result is wrong
         return blamed

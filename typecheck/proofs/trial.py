@@ -226,7 +226,7 @@ def run_trial(
         mode("off"),  # the watch checks, and goes on after the first finding
         _tracers.whole_tracebacks(),
         whole_tracebacks(),
-        watching(target.own, names_per_record=assignment.apart, about=(target.file, target.line)) as watch,
+        watching(target.own, names_per_record=assignment.names_per_record, about=(target.file, target.line)) as watch,
         warnings.catch_warnings(),
         passing.going_on(),
         known_to_python() if space is not None else _tracers.own_functions_traced(_of_jaxs_own),
@@ -312,9 +312,9 @@ def _complete(assignment: Assignment, builder: Builder) -> Assignment:
     return Assignment(
         dict(builder.sizes),
         {key: rank for key, (rank, _) in builder.ranks.items()},
-        {**assignment.options, **builder.taken},
+        {**assignment.options, **builder.chosen_classes},
         assignment.merged,
-        assignment.apart,
+        assignment.names_per_record,
     )
 
 

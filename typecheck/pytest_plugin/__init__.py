@@ -101,7 +101,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """Does what must precede the first import of flax.nnx and of the packages whose contracts are checked.
+    """Installs import hooks before the first import of flax.nnx and of the packages whose contracts are checked.
 
     This runs in xdist's workers as well. `python -m weft.nnx` starts pytest with `flax.nnx` standing for `weft.nnx`.
     """
@@ -118,7 +118,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
         # Each replaces the loader of a package's modules, so the second one
         # would find modules that the first has loaded.
         if packages:
-            raise pytest.UsageError("--weft-record and --weft-contracts are for two runs: both change how modules load")
+            raise pytest.UsageError("use --weft-record and --weft-contracts in two runs: both change how modules load")
         _record(early_config, recorded)
     if os.environ.get("WEFT_NNX_INSTALL"):
         from weft.nnx.interop.installing import install
@@ -132,16 +132,13 @@ def _record(config: pytest.Config, named: str) -> None:
     Raises:
         pytest.UsageError: if there is no such package, or a package is imported already.
     """
-    names = [one for one in named.split(",") if one] or _packages_of(config.rootpath)
+    names = [name for name in named.split(",") if name] or _packages_of(config.rootpath)
     # `--weft-record tests` would record the tests themselves.
-    wrong = [one for one in names if not all(part.isidentifier() for part in one.split(".")) or _is_of_tests(Path(one))]
+    wrong = [n for n in names if not all(map(str.isidentifier, n.split("."))) or _is_of_tests(Path(n))]
     if wrong or not names:
-        why = (
-            f"{wrong[0]!r} is no package to record"
-            if wrong
-            else f"{config.rootpath} has no package, here or below `src`"
-        )
-        raise pytest.UsageError(f"--weft-record: {why}; name them: --weft-record=PACKAGE,...")
+        why = f"{config.rootpath} has no package, here or below `src`"
+        why = f"{wrong[0]!r} is not a package to record" if wrong else why
+        raise pytest.UsageError(f"--weft-record: {why}; name the packages to record: --weft-record=PACKAGE,...")
     from weft.typecheck.calls.importing import ImportHookError
     from weft.typecheck.recording.recorder import Recorder
 
@@ -163,8 +160,8 @@ def _packages_of(root: Path) -> list[str]:
     """The packages of a project, below `src` or next to its `pyproject.toml`, without test packages."""
     # `src` comes first: next to it, a folder such as `scripts` may be a package as well.
     for folder in (root / "src", root):
-        found = sorted(one.parent.name for one in folder.glob("*/__init__.py"))
-        names = [one for one in found if one.isidentifier() and one not in _NO_PACKAGES]
+        folders = sorted(file.parent.name for file in folder.glob("*/__init__.py"))
+        names = [name for name in folders if name.isidentifier() and name not in _NO_PACKAGES]
         if names:
             return names
     return []
@@ -172,15 +169,15 @@ def _packages_of(root: Path) -> list[str]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:
-    """Collects what a worker of pytest-xdist has recorded, and what it did not check."""
+    """Collects the calls that a worker of pytest-xdist has recorded, and the functions that it did not check."""
     output = getattr(node, "workeroutput", None) or {}
     if "weft_not_checked" in output:
         node.config.stash.setdefault(_NOT_CHECKED, []).append(json.loads(output["weft_not_checked"]))
     if "weft_calls" in output:
-        found = json.loads(output["weft_calls"])
-        node.config.stash.setdefault(_RECORDED, []).append(found["calls"])
-        node.config.stash.setdefault(_SAID, []).extend(found["said"])
-        node.config.stash.setdefault(_PATHS, []).extend(found["paths"])
+        recorded = json.loads(output["weft_calls"])
+        node.config.stash.setdefault(_RECORDED, []).append(recorded["calls"])
+        node.config.stash.setdefault(_SAID, []).extend(recorded["said"])
+        node.config.stash.setdefault(_PATHS, []).extend(recorded["paths"])
 
 
 @pytest.hookimpl(trylast=True)
@@ -194,8 +191,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if recorder is None:
         return
     said = [f"{name}: not recorded: another import hook has loaded it" for name in recorder.missed()]
-    said += [f"{name}: nothing imported it" for name in recorder.packages if name not in sys.modules]
-    said += ["there was more than a file should have"] * recorder.full
+    said += [f"{name}: no test imported it" for name in recorder.packages if name not in sys.modules]
+    said += ["the file of recorded calls is full, so further calls were not recorded"] * recorder.full
     output = getattr(config, "workeroutput", None)
     if output is not None:
         # `workeroutput` crosses process boundaries as plain data, so everything is sent as JSON.
@@ -217,7 +214,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Prints what was recorded, and which functions were not checked because their annotations cannot be read."""
+    """Prints where the recorded calls are, and the functions whose annotations could not be read."""
     hook = config.stash.get(_HOOK, None)
     said = {} if hook is None else _not_checked(hook, config.stash.get(_NOT_CHECKED, []))
     if said:
@@ -232,10 +229,11 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 def _not_checked(hook: Any, workers: list[dict[str, str]]) -> dict[str, str]:
     """The names that no process checked; a package that at least one worker imported counts as checked."""
-    found = workers or [hook.not_checked()]
+    outcomes = workers or [hook.not_checked()]
     # Each worker runs some of the tests, so a package may be imported in one of them only.
-    every = set.intersection(*(set(one) for one in found))
-    return {name: why for one in found for name, why in one.items() if name in every or name not in hook.packages}
+    every = set.intersection(*map(set, outcomes))
+    listed = [pair for reasons in outcomes for pair in reasons.items()]
+    return {name: why for name, why in listed if name in every or name not in hook.packages}
 
 
 @pytest.fixture

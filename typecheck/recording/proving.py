@@ -16,8 +16,8 @@ from weft.typecheck.proofs.whose import place_of
 from weft.typecheck.recording.structures import Decoder, Node
 from weft.typecheck.recording.targets import Unusable, recorded_target
 
-# The verdicts other than a failure, from the weakest to the strongest.
-_WEAKER = (Verdict.SKIPPED, Verdict.UNDECIDED, Verdict.HOLDS, Verdict.PROVED)
+# The verdicts that say something, from the weakest to the strongest.
+_STRENGTH = (Verdict.FAILS, Verdict.UNDECIDED, Verdict.HOLDS, Verdict.PROVED)
 
 
 def called_as(
@@ -25,20 +25,20 @@ def called_as(
 ) -> list[Node]:
     """The recorded calls of a function; for a method, the calls on instances of a class.
 
-    function: a function, or a method as the class has it.
+    Args:
+        function: a function, or a method as the class has it.
         cls: the class of the method, or None.
         calls: the recorded calls, by `module:qualname`.
         names: the recorded names of modules that have another name in this process.
-        names: what modules are called there, where they are called otherwise here.
     """
     plain = inspect.unwrap(function)
     module, qualname = getattr(plain, "__module__", ""), getattr(plain, "__qualname__", "")
-    found = list(calls.get(f"{names.get(module, module)}:{qualname}", ()))
+    recorded = list(calls.get(f"{names.get(module, module)}:{qualname}", ()))
     if cls is None:
-        return found
+        return recorded
     # Subclasses inherit a method, so calls of its name may be on instances of other classes.
     decoder = Decoder()
-    return [one for one in found if _is_on(one, cls, decoder, names)]
+    return [call for call in recorded if _is_on(call, cls, decoder, names)]
 
 
 def _is_on(call: Node, cls: type, decoder: Decoder, names: Mapping[str, str]) -> bool:
@@ -48,10 +48,10 @@ def _is_on(call: Node, cls: type, decoder: Decoder, names: Mapping[str, str]) ->
     if name == f"{names.get(cls.__module__, cls.__module__)}:{cls.__qualname__}":
         return True
     try:
-        found = decoder.named(name) if name else None
+        owner = decoder.named(name) if name else None
     except Exception:  # the class is gone; the proof of the class that defines the method reports that
         return False
-    return isinstance(found, type) and issubclass(found, cls)
+    return isinstance(owner, type) and issubclass(owner, cls)
 
 
 def prove_recorded(
@@ -77,39 +77,37 @@ def prove_recorded(
         except (Unusable, Unbuildable) as reason:
             reasons.append(str(reason))
     # A call that could not be used says nothing about the function, and must not hide the verdict of the others.
-    decided = [one for one in contracts if one.verdict is not Verdict.SKIPPED]
+    decided = [contract for contract in contracts if contract.verdict is not Verdict.SKIPPED]
+    reasons = [*(contract.reason for contract in contracts if contract.verdict is Verdict.SKIPPED), *reasons]
     if not decided:
         file, line = place_of(plain)
-        why = next(iter([*(one.reason for one in contracts), *reasons]), "nothing was recorded")
-        return Contract(
-            name, file, line, Verdict.SKIPPED, reason=f"of {len(calls)} recorded calls none says more: {why}"
-        )
-    failing = next((one for one in decided if one.verdict is Verdict.FAILS), None)
-    if failing is not None:
+        why = f"none of {len(calls)} recorded calls gives a verdict: {reasons[0]}"
+        return Contract(name, file, line, Verdict.SKIPPED, reason=why)
+    worst = min(decided, key=lambda contract: _STRENGTH.index(contract.verdict))
+    if worst.verdict is Verdict.FAILS:
         # The failure names the record: from its annotations alone, the function may have no such arguments.
-        failures = [dataclasses.replace(one, options=(*one.options, "called as recorded")) for one in failing.failures]
-        return dataclasses.replace(failing, failures=tuple(failures))
-    worst = min(decided, key=lambda one: _WEAKER.index(one.verdict))
-    reasons += [one.reason for one in contracts if one.verdict is Verdict.SKIPPED]
+        failures = (dataclasses.replace(f, options=(*f.options, "called as recorded")) for f in worst.failures)
+        return dataclasses.replace(worst, failures=tuple(failures))
     rest = f"; {len(reasons)} not used: {reasons[0]}" if reasons else ""
     told = f"it is called as recorded ({len(decided)} structure{'s' * (len(decided) != 1)} of arguments{rest})"
     return dataclasses.replace(
         worst,
         assumptions=(told, *_assumptions(decided)),
-        warnings=tuple({(w.rule, w.file, w.line, w.message): w for one in decided for w in one.warnings}.values()),
+        warnings=tuple({(w.rule, w.file, w.line, w.message): w for c in decided for w in c.warnings}.values()),
     )
 
 
 def _assumptions(contracts: Sequence[Contract]) -> Iterator[str]:
     """The assumptions of several verdicts: those that all share, then those of each."""
-    alike = [what for what in contracts[0].assumptions if all(what in one.assumptions for one in contracts)]
-    yield from alike
-    apart = dict.fromkeys(" and ".join(what for what in one.assumptions if what not in alike) for one in contracts)
-    if any(apart):
-        yield "; or ".join(what or "nothing more" for what in apart)
+    listed = [contract.assumptions for contract in contracts]
+    shared = [text for text in listed[0] if all(text in texts for texts in listed)]
+    yield from shared
+    further = dict.fromkeys(" and ".join(text for text in texts if text not in shared) for texts in listed)
+    if any(further):
+        yield "; or ".join(text or "no further assumption" for text in further)
 
 
-def others(
+def recorded_only(
     module: ModuleType, calls: Mapping[str, Sequence[Node]], judged: set[str]
 ) -> Iterator[tuple[str, Any, type | None]]:
     """The recorded functions without a verdict from annotations: methods of abstract and of plain classes.
@@ -126,11 +124,11 @@ def others(
         if name in judged:
             continue
         owner: Any = None
-        found: Any = module
+        value: Any = module
         for part in name.split("."):
-            owner, found = found, inspect.getattr_static(found, part, None)
+            owner, value = value, inspect.getattr_static(value, part, None)
         # A static method takes no instance, so it is a function that happens to stand in a class.
-        if isinstance(found, staticmethod):
-            owner, found = None, found.__func__
-        if callable(found) and not isinstance(found, type | classmethod):
-            yield name, found, owner if isinstance(owner, type) else None
+        if isinstance(value, staticmethod):
+            owner, value = None, value.__func__
+        if callable(value) and not isinstance(value, type | classmethod):
+            yield name, value, owner if isinstance(owner, type) else None

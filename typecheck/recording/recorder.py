@@ -41,8 +41,8 @@ class Recorder(ImportHook):
     decorates_all = True
 
     too_late = (
-        "calls are recorded of packages that are imported from now on, and this one is already",
-        "import it later: not in a plugin, nor with `-p`",
+        "calls can be recorded only in a package that is imported later, and this one is imported already",
+        "do not import it in a plugin of pytest or with `-p`",
     )
 
     def __init__(self, packages: Sequence[str]):
@@ -62,7 +62,7 @@ class Recorder(ImportHook):
         )
 
     def checked(self, thing: Any) -> Any:
-        """The function with a recorder around it; classes, and functions that `weft check` does not judge, stay."""
+        """Puts a recorder around a function; returns classes, and functions that `weft check` leaves out, unchanged."""
         if isinstance(thing, type) or not _is_public(thing.__qualname__):
             return thing
         return self._recorded(thing)
@@ -99,8 +99,8 @@ class Recorder(ImportHook):
     def structure(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Node:
         """The structure of a call's arguments, as plain data."""
         return {
-            "args": [Encoder().argument(one) for one in args],
-            "kwargs": {name: Encoder().argument(one) for name, one in kwargs.items()},
+            "args": [Encoder().argument(value) for value in args],
+            "kwargs": {name: Encoder().argument(value) for name, value in kwargs.items()},
         }
 
     def _keep(self, name: str, call: Node) -> bool:
@@ -123,7 +123,7 @@ class Recorder(ImportHook):
 def _is_public(qualname: str) -> bool:
     """Whether `weft check` judges functions of this name: public ones, `__call__` included."""
     *owners, last = qualname.split(".")
-    return "<locals>" not in owners and all(not one.startswith("_") or one == "__call__" for one in (*owners, last))
+    return "<locals>" not in owners and all(not name.startswith("_") or name == "__call__" for name in (*owners, last))
 
 
 def _names_arrays(function: Callable[..., Any]) -> bool:
@@ -133,5 +133,5 @@ def _names_arrays(function: Callable[..., Any]) -> bool:
         return True  # its proof reports the annotation that cannot be read
     except (TypeError, ValueError):
         return False
-    annotations = (signature.returns, *(one.annotation for one in signature.parameters))
-    return any(not isinstance(one, Anything) and holds_arrays(one) for one in annotations)
+    annotations = (signature.returns, *(parameter.annotation for parameter in signature.parameters))
+    return any(not isinstance(a, Anything) and holds_arrays(a) for a in annotations)

@@ -49,7 +49,7 @@ class Encoder:
     """Writes values as structures."""
 
     def __init__(self) -> None:
-        self._left = MOST_NODES
+        self._nodes_to_go = MOST_NODES
         self._inside: list[Any] = []
 
     def argument(self, value: Any) -> Node:
@@ -59,7 +59,7 @@ class Encoder:
         except Opaque as reason:
             return {"opaque": str(reason)}
         except Exception as error:  # a property may raise, and recording must not make a test fail
-            return {"opaque": f"looking into it raises {type(error).__name__}: {error}"[:MOST_CHARACTERS]}
+            return {"opaque": f"reading its attributes raises {type(error).__name__}: {error}"[:MOST_CHARACTERS]}
 
     def node(self, value: Any) -> Node:
         """The structure of a value.
@@ -68,14 +68,14 @@ class Encoder:
             Opaque: with the reason why it has none.
         """
         # Parts are counted over the whole argument, because nested lists can be large at each level.
-        self._left -= 1
-        if self._left < 0:
-            raise Opaque("it has too many parts")
+        self._nodes_to_go -= 1
+        if self._nodes_to_go < 0:
+            raise Opaque(f"it has more than {MOST_NODES:,} parts")
         if value is None or type(value) in (bool, int):
             return value
         if type(value) is str:
             if len(value) > MOST_CHARACTERS:
-                raise Opaque("it has a long text in it")
+                raise Opaque(f"it contains a string of more than {MOST_CHARACTERS} characters")
             return value
         # Records come before arrays, because a record may have a `shape` and a `dtype` as well.
         if form_of(type(value)) is not None:
@@ -92,18 +92,18 @@ class Encoder:
 
     def _within(self, value: Any) -> Node:
         """The structure of a container or object; a value that contains itself is `Opaque`."""
-        if any(one is value for one in self._inside):
-            raise Opaque("it refers to itself")
+        if any(outer is value for outer in self._inside):
+            raise Opaque("it contains itself")
         self._inside.append(value)
         try:
             for cls, name in ((tuple, "tuple"), (list, "list")):
                 if type(value) is cls:
-                    return {name: [self.node(one) for one in value]}
+                    return {name: [self.node(item) for item in value]}
             if type(value) in (set, frozenset):  # sorted, as sets of strings iterate in another order in each run
-                items = sorted((self.node(one) for one in value), key=json.dumps)
+                items = sorted((self.node(item) for item in value), key=json.dumps)
                 return {type(value).__name__: items}
             if type(value) is dict:
-                return {"dict": [[self.node(key), self.node(one)] for key, one in value.items()]}
+                return {"dict": [[self.node(key), self.node(item)] for key, item in value.items()]}
             return self._object(value)
         finally:
             self._inside.pop()
@@ -112,10 +112,10 @@ class Encoder:
         cls = type(value)
         # A proof of a shared object needs to know who else holds it, which a tree of JSON cannot say.
         if layer_of(cls) is not None:
-            raise Opaque(f"a {cls.__name__} is mutable, and may be shared")
+            raise Opaque(f"a {cls.__name__} is mutable, and another argument may share it")
         form = form_of(cls)
         if form is None and not hasattr(value, "__dict__"):
-            raise Opaque(f"a {cls.__name__} has nothing to read")
+            raise Opaque(f"a {cls.__name__} has no attributes that can be recorded")
         name = _global_name(value) if form is None else None
         if name is not None:  # a sentinel such as `MISSING`, which programs compare by identity
             return {"name": f"{cls.__module__}:{name}"}
@@ -136,7 +136,7 @@ class Encoder:
         for name in (getattr(thing, "__qualname__", ""), getattr(thing, "__name__", "")):
             if module in sys.modules and _reached(sys.modules[module], name) is thing:
                 return {"name": f"{module}:{name}"}
-        raise Opaque(f"{getattr(thing, '__qualname__', type(thing).__name__)} cannot be found by its name")
+        raise Opaque(f"{getattr(thing, '__qualname__', type(thing).__name__)} cannot be imported by its name")
 
 
 def _array(_: Encoder, value: Any) -> Node:
@@ -168,10 +168,10 @@ def _global_name(value: Any) -> str | None:
 
 
 def _reached(module: Any, qualname: str) -> Any:
-    found: Any = module
+    value: Any = module
     for name in qualname.split("."):
-        found = getattr(found, name, None)
-    return found
+        value = getattr(value, name, None)
+    return value
 
 
 class Decoder:
@@ -197,7 +197,7 @@ class Decoder:
         try:
             decode = _DECODED[kind]
         except KeyError:
-            raise Unresolved(f"a structure of an unknown kind, {kind!r}") from None
+            raise Unresolved(f"this version of weft knows no structure of the kind {kind!r}") from None
         try:
             return decode(self, node)
         # A file from an older version of the program may have other fields or members.
@@ -208,24 +208,23 @@ class Decoder:
         """The class or function with a name of the form `module:qualname`."""
         module, _, qualname = name.partition(":")
         try:
-            found = self.modules.get(module) or importlib.import_module(module)
+            loaded = self.modules.get(module) or importlib.import_module(module)
         except Exception as error:
             raise Unresolved(f"{module} cannot be imported: {type(error).__name__}: {error}") from None
-        reached = _reached(found, qualname)
-        if reached is None:
+        value = _reached(loaded, qualname)
+        if value is None:
             raise Unresolved(f"there is no {qualname} in {module}")
-        return reached
+        return value
 
     def _opaque(self, node: Node) -> Any:
         raise Opaque(node["opaque"])
 
     def _array(self, node: Node) -> Any:
         name = node["array"]
-        dtype = (
-            # NumPy has no dtype for random keys, so it is taken from a key that is made without computing.
-            jax.eval_shape(lambda: jax.random.key(0, impl=_KEYS.get(name))).dtype if name.startswith("key<") else name
-        )
-        return jax.ShapeDtypeStruct(tuple(node["shape"]), dtype if name.startswith("key<") else jnp.dtype(name))
+        # NumPy has no dtype for random keys, so it is taken from a key that is made without computing.
+        is_key = name.startswith("key<")
+        dtype = jax.eval_shape(lambda: jax.random.key(0, impl=_KEYS.get(name))).dtype if is_key else jnp.dtype(name)
+        return jax.ShapeDtypeStruct(tuple(node["shape"]), dtype)
 
     def _object(self, node: Node) -> Any:
         cls = self.named(node["of"])

@@ -62,13 +62,13 @@ def recorded_target(
     plain = inspect.unwrap(function)
     recorded = _Recorded(plain, call, decoder, owner)
     file, line = place_of(plain)
-    given = recorded.arguments()
+    arguments = recorded.arguments()
     for parameter in recorded.signature.parameters:
         if _takes_any_size(parameter.annotation):
             # Other arguments keep their recorded sizes, because the program may depend on these numbers.
-            given.pop(parameter.name, None)
+            arguments.pop(parameter.name, None)
     constants = {
-        size for value in given.values() for leaf in jax.tree.leaves(value) for size in getattr(leaf, "shape", ())
+        size for value in arguments.values() for leaf in jax.tree.leaves(value) for size in getattr(leaf, "shape", ())
     }
     constants |= {*_configured(list(recorded.nodes.values()))}
     sizes = frozenset(size for size in constants if isinstance(size, int))
@@ -88,9 +88,9 @@ def _configured(node: Node) -> Iterator[int]:
     """The numbers that stay the same at all sizes: lengths of tuples and lists, and the integers in them."""
     if isinstance(node, dict):
         yield from (len(node[kind]) for kind in ("tuple", "list") if kind in node)
-        yield from (one for kind in ("tuple", "list") for one in node.get(kind, ()) if type(one) is int)
-    for one in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
-        yield from _configured(one)
+        yield from (item for kind in ("tuple", "list") for item in node.get(kind, ()) if type(item) is int)
+    for part in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+        yield from _configured(part)
 
 
 class _Recorded:
@@ -112,50 +112,50 @@ class _Recorded:
         try:
             bound = inspect.signature(self.function).bind(*self.call["args"], **self.call["kwargs"])
         except (TypeError, KeyError) as error:
-            raise Unusable(f"the function takes other arguments now: {error}") from None
-        numbers = {one.name for one in self.signature.parameters if one.annotation in _NUMBERS}
+            raise Unusable(f"the recorded arguments do not fit the function's parameters: {error}") from None
+        numbers = {p.name for p in self.signature.parameters if p.annotation in _NUMBERS}
         return {
-            name: {"opaque": "it is an array, and no number"} if name in numbers and _is_array(node) else node
+            name: {"opaque": "it is an array, not a number"} if name in numbers and _is_array(node) else node
             for name, node in bound.arguments.items()
         }
 
     def arguments(self) -> dict[str, Any]:
         """The recorded arguments as new abstract values at their recorded sizes."""
-        kinds = {one.name: one.kind for one in self.signature.parameters}
-        found: dict[str, Any] = {}
+        kinds = {parameter.name: parameter.kind for parameter in self.signature.parameters}
+        values: dict[str, Any] = {}
         for name, node in self.nodes.items():
             try:
                 if kinds.get(name) is inspect.Parameter.VAR_POSITIONAL:
-                    found[name] = tuple(map(self.decoder.value, node))
+                    values[name] = tuple(map(self.decoder.value, node))
                 elif kinds.get(name) is inspect.Parameter.VAR_KEYWORD:
-                    found[name] = {key: self.decoder.value(one) for key, one in node.items()}
+                    values[name] = {key: self.decoder.value(item) for key, item in node.items()}
                 else:
-                    found[name] = self.decoder.value(node)
+                    values[name] = self.decoder.value(node)
             except Opaque as reason:
                 # Without its instance a method cannot be called; any other argument can be built from its annotation.
                 if name == self.first:
                     raise Unusable(f"{name}: {reason}") from None
             except Unresolved as reason:
                 raise Unusable(str(reason)) from None
-        return found
+        return values
 
-    def _bound(self, given: Mapping[str, Any]) -> dict[str, int]:
+    def _bound(self, arguments: Mapping[str, Any]) -> dict[str, int]:
         """The sizes to which the recorded arguments bind names."""
-        bindings = Bindings(Slot("argument", "", self.function, Anything()), lambda: given)
-        if self.is_method and has_own_dims(type(given[self.first])):
-            own = dims_of_instance(given[self.first], PROOF)
+        bindings = Bindings(Slot("argument", "", self.function, Anything()), lambda: arguments)
+        if self.is_method and has_own_dims(type(arguments[self.first])):
+            own = dims_of_instance(arguments[self.first], PROOF)
             bindings.sizes.update(own.sizes)
             bindings.variadics.update(own.variadics)
         bindings.numpy = True
         for parameter in self.signature.parameters:
             check = check_of(parameter.annotation, PROOF)
             # An argument left at its default is not part of the contract: `None` may stand where an array is annotated.
-            if check is None or parameter.name not in given or given[parameter.name] is parameter.default:
+            if check is None or parameter.name not in arguments or arguments[parameter.name] is parameter.default:
                 continue
             several = parameter.kind is inspect.Parameter.VAR_POSITIONAL
-            for value in given[parameter.name] if several else (given[parameter.name],):
+            for value in arguments[parameter.name] if several else (arguments[parameter.name],):
                 if not _binds(check, value, bindings) and (several or not self._retypes(parameter, value, bindings)):
-                    raise Unusable(f"argument {parameter.name} was not as annotated")
+                    raise Unusable(f"the recorded argument {parameter.name} does not fit its annotation")
         return {name: size for name, size in bindings.sizes.items() if isinstance(size, int)}
 
     def _retypes(self, parameter: Parameter, value: Any, bindings: Bindings) -> bool:
@@ -174,39 +174,37 @@ class _Recorded:
 
     def prepare(self, builder: Builder) -> Call:
         """The function and its arguments under the builder's assignment."""
-        given, scope = {**self.arguments(), **self.retyped}, Scope()
+        arguments, scope = {**self.arguments(), **self.retyped}, Scope()
         if self.is_method:
-            given[self.first] = self._instance(builder, given[self.first], scope)
+            arguments[self.first] = self._instance(builder, arguments[self.first], scope)
         names = names_of_signature(self.signature)
         # The dims of the instance come first: a method's `d` is the `d` of its record.
         for name, size in self.dims.items():
             if name not in scope.bound:
                 scope.bound[name] = builder.keyed(name, name, scope, original=size)
         for parameter in self.signature.parameters:
-            if parameter.name in given:
-                value = given[parameter.name]
+            if parameter.name in arguments:
+                value = arguments[parameter.name]
                 if type(value) is int and parameter.name in names and parameter.name in scope.bound:
                     value = scope.bound[parameter.name]
                 else:
                     value = _generalised(builder, parameter.annotation, value, parameter.name, scope)
-                given[parameter.name] = scope.values[parameter.name] = value
+                arguments[parameter.name] = scope.values[parameter.name] = value
         variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-        rest = [one for one in self.signature.parameters if one.kind not in variadic]
-        taken = dataclasses.replace(self.signature, parameters=tuple(self._left_out(rest, given)))
-        args, kwargs = build_arguments(builder, taken, scope, given)
-        for one in self.signature.parameters:
-            if one.name in given and one.kind is inspect.Parameter.VAR_POSITIONAL:
+        # A parameter that the call left at its default stays there.
+        passed = (p for p in self.signature.parameters if p.required or p.name in arguments.keys() | self.nodes.keys())
+        passed = tuple(parameter for parameter in passed if parameter.kind not in variadic)
+        signature = dataclasses.replace(self.signature, parameters=passed)
+        args, kwargs = build_arguments(builder, signature, scope, arguments)
+        for parameter in self.signature.parameters:
+            if parameter.name in arguments and parameter.kind is inspect.Parameter.VAR_POSITIONAL:
                 # `*args` follow the other positional arguments, which `build_arguments` has put in order.
-                args += given[one.name]
-            elif one.name in given and one.kind is inspect.Parameter.VAR_KEYWORD:
-                kwargs |= given[one.name]
+                args += arguments[parameter.name]
+            elif parameter.name in arguments and parameter.kind is inspect.Parameter.VAR_KEYWORD:
+                kwargs |= arguments[parameter.name]
         if self.is_method:
-            args = (given[self.first], *args)
+            args = (arguments[self.first], *args)
         return _opened_call(self.function, args, kwargs)
-
-    def _left_out(self, parameters: list[Any], given: Mapping[str, Any]) -> list[Any]:
-        """The parameters that get an argument; those that the call left at their default stay there."""
-        return [one for one in parameters if one.name in given or one.name in self.nodes or one.required]
 
     def _instance(self, builder: Builder, instance: Any, scope: Scope) -> Any:
         if not has_own_dims(type(instance)):
@@ -215,7 +213,7 @@ class _Recorded:
         record = generalise(instance)(builder)
         own = dims_of_instance(record, PROOF)
         scope.bound |= own.sizes
-        scope.variadics |= {name: one.shape for name, one in own.variadics.items()}
+        scope.variadics |= {name: variadic.shape for name, variadic in own.variadics.items()}
         scope.values["self"] = record
         # The dims of the record and of the method are one scope, so a size of one is noted as used by the other.
         for size in own.sizes.values():
@@ -238,12 +236,12 @@ _DTYPES = tuple(map(jnp.dtype, ("float32", "int32", "complex64", "bool")))
 
 def _binds(check: Any, value: Any, bindings: Bindings) -> bool:
     """Whether a value fits its annotation; if it does not, nothing is bound."""
-    kept = bindings.snapshot()
+    before = bindings.snapshot()
     try:
         check(value, bindings)
         settle(bindings, finally_=False)
     except (Mismatch, AnnotationError):
-        bindings.restore(kept)
+        bindings.restore(before)
         return False
     return True
 
@@ -265,8 +263,8 @@ def _generalised(builder: Builder, annotation: Annotation, value: Any, place: st
             return form.make(
                 type(leaf),
                 {
-                    name: _generalised(builder, annotations.get(name, Anything()), one, f"{where}.{name}", scope)
-                    for name, one in form.values(leaf).items()
+                    name: _generalised(builder, annotations.get(name, Anything()), field, f"{where}.{name}", scope)
+                    for name, field in form.values(leaf).items()
                 },
             )
         if not is_array(leaf):
@@ -289,11 +287,11 @@ def _opened_call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: di
     objects: list[tuple[Any, str]] = []
 
     def look(value: Any) -> None:
-        if is_plain_object(value) and not any(value is one for one, _ in objects):
-            for name, held in vars(value).items():
-                if any(map(is_array, jax.tree.leaves(held))):
+        if is_plain_object(value) and not any(value is known for known, _ in objects):
+            for name, attribute in vars(value).items():
+                if any(map(is_array, jax.tree.leaves(attribute))):
                     objects.append((value, name))
-                look_in(held)
+                look_in(attribute)
 
     def look_in(tree: Any) -> None:
         for leaf in jax.tree.leaves(tree):
@@ -302,16 +300,16 @@ def _opened_call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: di
     look_in((args, kwargs))
     if not objects:
         return function, args, kwargs
-    before = [vars(one)[name] for one, name in objects]
+    before = [vars(instance)[name] for instance, name in objects]
 
     # The arrays of this trace are put into the objects for the length of the call; left there, they would leak.
-    def call(held: list[Any], *args: Any, **kwargs: Any) -> Any:
-        for (one, name), value in zip(objects, held, strict=True):
-            object.__setattr__(one, name, value)
+    def call(arrays: list[Any], *args: Any, **kwargs: Any) -> Any:
+        for (instance, name), value in zip(objects, arrays, strict=True):
+            object.__setattr__(instance, name, value)
         try:
             return function(*args, **kwargs)
         finally:
-            for (one, name), value in zip(objects, before, strict=True):
-                object.__setattr__(one, name, value)
+            for (instance, name), value in zip(objects, before, strict=True):
+                object.__setattr__(instance, name, value)
 
     return call, (before, *args), kwargs

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 
+from ..shapes.statements import definitions
 from .judging import Document
 
 _WORD = re.compile(r"\w+")
@@ -21,7 +22,7 @@ def hover(document: Document, line: int, column: int) -> str | None:
     # The judged text and not the edited one: the findings and shapes are about the lines of that text.
     lines = document.judged.split("\n")
     text = lines[line - 1] if line <= len(lines) else ""
-    word = next((one[0] for one in _WORD.finditer(text) if one.start() <= column <= one.end()), None)
+    word = next((match[0] for match in _WORD.finditer(text) if match.start() <= column <= match.end()), None)
     if word is None:
         return None
     # The shape comes first: in `x = f(x)`, a reader wants to know the `x` that this line assigns.
@@ -31,16 +32,16 @@ def hover(document: Document, line: int, column: int) -> str | None:
     if re.match(r"\s*((async )?def|class) ", text):
         verdicts = [(name, told) for name, told in document.verdicts().items() if name.rpartition(".")[2] == word]
         # Two classes may have a method of one name, so the function must be one that the line is in.
-        around = [*_names_around(document, line)]
+        around = _names_around(document, line)
         for name, told in verdicts:
             if name in around:
                 return f"`{name}`: {told}"
     # A dim may be named like a parameter, as for `n: int`: then the parameter binds it, which the second loop says.
     scopes = [*_scopes(document, line)]
     for name, dims in scopes:
-        found = dims.get(word) or dims.get(f"*{word}")
-        if found is not None and not _is_parameter(word, found):
-            return f"dim `{word}` of `{name}`: bound by {found}"
+        origin = dims.get(word) or dims.get(f"*{word}")
+        if origin is not None and not _is_parameter(word, origin):
+            return f"dim `{word}` of `{name}`: bound by {origin}"
     for name, dims in scopes:
         bound = [f"`{dim}` ({where})" for dim, where in dims.items() if _is_parameter(word, where)]
         if bound:
@@ -49,35 +50,25 @@ def hover(document: Document, line: int, column: int) -> str | None:
 
 
 def _is_parameter(word: str, where: str) -> bool:
+    """Whether a dim was bound at the parameter or field that has the name `word`."""
     return re.match(rf"(argument|config|field) ([\w.]*\.)?{re.escape(word)}(\W|$)", where) is not None
 
 
 def _scopes(document: Document, line: int) -> Iterator[tuple[str, Mapping[str, str]]]:
     """The functions around a line with their dims, innermost first; for a class, those of its methods."""
     dims = document.dims()
-    for name in reversed([*_names_around(document, line)]):
+    for name in reversed(_names_around(document, line)):
         if name in dims:
             yield name, dims[name]
         else:
-            yield from ((one, found) for one, found in dims.items() if one.startswith(f"{name}."))
+            yield from ((method, origins) for method, origins in dims.items() if method.startswith(f"{name}."))
 
 
-def _names_around(document: Document, line: int) -> Iterator[str]:
+def _names_around(document: Document, line: int) -> list[str]:
     """The functions and classes around a line, outermost first."""
     try:
         tree = ast.parse(document.judged)
     # While a user types, the text often does not parse.
     except (SyntaxError, ValueError):
-        return
-    yield from _around(tree, line, "")
-
-
-def _around(node: ast.AST, line: int, scope: str) -> Iterator[str]:
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            if child.lineno <= line <= (child.end_lineno or child.lineno):
-                yield f"{scope}{child.name}"
-                inner = "." if isinstance(child, ast.ClassDef) else ".<locals>."
-                yield from _around(child, line, f"{scope}{child.name}{inner}")
-        elif isinstance(child, ast.stmt):
-            yield from _around(child, line, scope)
+        return []
+    return [name for name, lines in definitions(tree) if line in lines]

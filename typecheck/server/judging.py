@@ -15,12 +15,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..command.config import Config, ConfigError, Settings, read
+from ..command.config import Config, ConfigError, read
 from ..command.conversation import Conversation
 from ..command.lines import Checked, Line
 from ..command.recorded import calls_in
 from ..command.running import judged
-from ..command.units import WEFT, unit_of
+from ..command.units import is_of_weft, unit_of
 from ..shapes.notes import Note, Shapes, joined
 from ..shapes.notes import from_json as shapes_from_json
 
@@ -37,7 +37,7 @@ class Document:
         uri: the editor's name for it.
         text, version: the text in the editor, and the number of the last edit.
         judged, judged_version: the text and number at the last judgement.
-        parts: the parts of the check, one for each contract.
+        parts: the outcome of each contract.
         shapes: the shapes in its functions.
         trouble: errors about the whole file: an unreadable configuration, or a failure of weft's.
     """
@@ -54,8 +54,8 @@ class Document:
 
     def lines(self) -> list[Line]:
         """The findings, ordered by line."""
-        found = (*self.trouble, *(line for part in self.parts for line in part.lines))
-        return sorted(dict.fromkeys(found), key=lambda line: line.line)
+        lines = (*self.trouble, *(line for part in self.parts for line in part.lines))
+        return sorted(dict.fromkeys(lines), key=lambda line: line.line)
 
     def notes(self) -> list[Note]:
         """The shapes on lines that did not change since the judgement; a function's own trace goes before others."""
@@ -71,7 +71,7 @@ class Document:
     def verdicts(self) -> dict[str, str]:
         """The verdict of each function, with its conditions; the methods of a class have entries of their own."""
         return {
-            part.name: "; ".join([*part.verdicts, *(what.partition(f"{part.name}: ")[2] for what in part.assumptions)])
+            part.name: "; ".join([*part.verdicts, *(text.partition(f"{part.name}: ")[2] for text in part.assumptions)])
             for part in self.parts
             if part.name
         }
@@ -81,7 +81,7 @@ class Judge(threading.Thread):
     """Judges open documents in the state in which they were last saved.
 
     Args:
-        told: called in this thread with a document that has new findings or shapes, and whether it is shapes.
+        told: called in this thread with a document, when it has new findings (False) or new shapes (True).
     """
 
     def __init__(self, told: Callable[[Document, bool], None]):
@@ -91,7 +91,7 @@ class Judge(threading.Thread):
         # The paths to judge, in order; a folder stands for a project whose worker is to be started.
         self._due: dict[str, None] = {}
         self._changed = threading.Condition()
-        self._conversations: dict[Path, tuple[Config, Settings, Conversation]] = {}
+        self._conversations: dict[Path, tuple[Config, Conversation]] = {}
         self._stopped = False
 
     def edit(self, path: str, text: str, version: int | None, uri: str = "") -> None:
@@ -107,8 +107,8 @@ class Judge(threading.Thread):
         with self._changed:
             # The text of an importer contains the name; following imports exactly would mean to parse every open file
             # at each save.
-            others = [other.path for other in self.documents.values() if name.search(other.text)]
-            self._due |= dict.fromkeys([path, *others])
+            importers = [document.path for document in self.documents.values() if name.search(document.text)]
+            self._due |= dict.fromkeys([path, *importers])
             self._changed.notify()
 
     def close_document(self, path: str) -> None:
@@ -128,10 +128,11 @@ class Judge(threading.Thread):
         with self._changed:
             self._stopped = True
             self._changed.notify()
-        for _, _, conversation in self._conversations.values():
+        for _, conversation in self._conversations.values():
             conversation.close()
 
     def run(self) -> None:
+        """Judges documents one after the other, until the thread is stopped."""
         while (path := self._next()) is not None:
             document = self.documents.get(path)
             try:
@@ -146,6 +147,7 @@ class Judge(threading.Thread):
                 self._say(document, "crash", message, "internal")
 
     def _say(self, document: Document | None, level: str, message: str, rule: str) -> None:
+        """Shows an error about a whole document."""
         if document is not None and not self._stopped:
             document.trouble = (Line(level, document.path, 1, "weft", message, rule),)
             self.told(document, False)
@@ -161,23 +163,25 @@ class Judge(threading.Thread):
 
     def _conversation(self, folder: Path) -> Conversation:
         config = read(folder)
-        usual = Settings.of(config, None, calls_in(config.root))
-        settings = dataclasses.replace(usual, seconds=min(config.seconds, _SECONDS), trials=min(config.trials, _TRIALS))
-        known = self._conversations.get(config.root)
+        budget = {"seconds": min(config.seconds, _SECONDS), "trials": min(config.trials, _TRIALS)}
+        config = dataclasses.replace(config, calls=calls_in(config.root), **budget)
+        known, conversation = self._conversations.get(config.root, (None, None))
         # The configuration or the recorded calls may have changed since the last save in this project.
-        if known is not None and known[:2] == (config, settings):
-            return known[2]
-        if known is not None:
-            known[2].close()
-        self._conversations[config.root] = config, settings, Conversation(settings, config.memory)
-        return self._conversations[config.root][2]
+        if conversation is None or known != config:
+            if conversation is not None:
+                conversation.close()
+            conversation = Conversation(config.settings, config.memory)
+            self._conversations[config.root] = config, conversation
+        return conversation
 
     def _judge(self, document: Document) -> None:
         conversation = self._conversation(Path(document.path).parent)
-        # Kept now: the text may be edited while the worker judges the saved one.
+        # Copied now: the text may be edited while the worker judges the saved one.
         with self._changed:
             document.judged, document.judged_version = document.text, document.version
-        if _is_weft(document.path):  # the running worker has imported the old text as part of the checker
+        if is_of_weft(
+            Path(os.path.realpath(document.path))
+        ):  # the running worker has imported the old text as part of the checker
             conversation.restart()
         parts, _ = judged(conversation, unit_of(Path(document.path)))
         document.parts = tuple(parts)
@@ -186,9 +190,3 @@ class Judge(threading.Thread):
         answers = conversation.ask(unit_of(Path(document.path)), {"shapes": None})
         document.shapes = tuple(shapes_from_json(answer["shapes"]) for answer in answers if "shapes" in answer)
         self.told(document, True)
-
-
-def _is_weft(path: str) -> bool:
-    """Whether a file is part of weft itself, which a worker imports before it is asked about any file."""
-    whole = Path(os.path.realpath(path))
-    return whole.is_relative_to(WEFT) and whole.relative_to(WEFT).parts[0] not in ("tests", "examples")

@@ -58,9 +58,8 @@ class Server:
             self.severities |= dict.fromkeys(told, severity.Information)
         self.pygls: Any = LanguageServer("weft", "1", text_document_sync_kind=types.TextDocumentSyncKind.Incremental)
         self.judge = Judge(self._told)
-        # With a separator at the end, so that a user's folder `site-
-        # packages-of-mine` is not taken for an installed one.
-        self._installed = tuple(os.path.join(one, "") for one in installed_roots())
+        # With a separator at the end: a user's folder `site-packages-of-mine` is not installed.
+        self._installed = tuple(os.path.join(root, "") for root in installed_roots())
         self._loop: asyncio.AbstractEventLoop | None = None
         for name, answer in self._features().items():
             self.pygls.feature(name)(answer)
@@ -91,14 +90,13 @@ class Server:
             # Without this the editor would go on showing the diagnostics of a file that is closed.
             self._publish(params.text_document.uri, None, [])
 
-        async def hints(params: Any) -> Any:
-            return self._hints(params)
+        def about(answer: Callable[[Any, Document], Any]) -> Callable[..., Any]:
+            async def asked(params: Any) -> Any:
+                document = self.judge.documents.get(self._path(params.text_document.uri) or "")
+                # None says that weft does not know the file; an empty list would say that it has no shapes.
+                return None if document is None else answer(params, document)
 
-        async def hovered(params: Any) -> Any:
-            return self._hover(params)
-
-        async def acted(params: Any) -> Any:
-            return self._actions(params)
+            return asked
 
         return {
             types.INITIALIZED: started,
@@ -106,9 +104,9 @@ class Server:
             types.TEXT_DOCUMENT_DID_CHANGE: changed,
             types.TEXT_DOCUMENT_DID_SAVE: saved,
             types.TEXT_DOCUMENT_DID_CLOSE: closed,
-            types.TEXT_DOCUMENT_INLAY_HINT: hints,
-            types.TEXT_DOCUMENT_HOVER: hovered,
-            types.TEXT_DOCUMENT_CODE_ACTION: acted,
+            types.TEXT_DOCUMENT_INLAY_HINT: about(self._hints),
+            types.TEXT_DOCUMENT_HOVER: about(self._hover),
+            types.TEXT_DOCUMENT_CODE_ACTION: about(self._actions),
         }
 
     def _path(self, uri: str) -> str | None:
@@ -134,11 +132,11 @@ class Server:
         """Called in the judge's thread; messages to the editor are sent from the event loop's thread."""
         version, uri = document.judged_version, document.uri
         # Built now, because the document may be judged again before the loop runs `send`.
-        found = [] if shapes else [self._diagnostic(document, line) for line in document.lines()]
+        diagnostics = [] if shapes else [self._diagnostic(document, line) for line in document.lines()]
 
         def send() -> None:
             if not shapes:
-                self._publish(uri, version, [one for one in found if one is not None])
+                self._publish(uri, version, [diagnostic for diagnostic in diagnostics if diagnostic is not None])
             elif self._refreshes():
                 self.pygls.workspace_inlay_hint_refresh(None)
 
@@ -150,8 +148,8 @@ class Server:
         # Not every editor can be asked to fetch its hints again.
         return bool(workspace and workspace.inlay_hint and workspace.inlay_hint.refresh_support)
 
-    def _publish(self, uri: str, version: int | None, found: list[Any]) -> None:
-        told = self.types.PublishDiagnosticsParams(uri=uri, diagnostics=found, version=version)
+    def _publish(self, uri: str, version: int | None, diagnostics: list[Any]) -> None:
+        told = self.types.PublishDiagnosticsParams(uri=uri, diagnostics=diagnostics, version=version)
         self.pygls.text_document_publish_diagnostics(told)
 
     def _diagnostic(self, document: Document, line: Line) -> Any:
@@ -182,28 +180,22 @@ class Server:
         """The length of a text in the units of the editor, which are often UTF-16 code units."""
         return self.pygls.workspace.position_codec.client_num_units(text)
 
-    def _hints(self, params: Any) -> list[Any] | None:
+    def _hints(self, params: Any, document: Document) -> list[Any]:
+        """The shapes on the lines of a range, as hints behind the names."""
         types = self.types
-        document = self.judge.documents.get(self._path(params.text_document.uri) or "")
-        if document is None:
-            # None says that weft does not know the file; an empty list would say that it has no shapes.
-            return None
         lines = document.judged.split("\n")
-        found: list[Any] = []
+        hints: list[Any] = []
         for note in sorted(document.notes(), key=lambda note: (note.line, note.column)):
             if params.range.start.line <= note.line - 1 <= params.range.end.line:
                 # Columns of Python's syntax tree count bytes, and those of the editor do not.
                 before = lines[note.line - 1].encode()[: note.column].decode(errors="ignore")
                 label = f"-> {note.shape}" if note.name in ("return", "yield") else note.shape
                 place = types.Position(note.line - 1, self._units(before))
-                found.append(types.InlayHint(place, label, kind=types.InlayHintKind.Type, padding_left=True))
-        return found
+                hints.append(types.InlayHint(place, label, kind=types.InlayHintKind.Type, padding_left=True))
+        return hints
 
-    def _actions(self, params: Any) -> list[Any] | None:
+    def _actions(self, params: Any, document: Document) -> list[Any]:
         """The fixes of findings in a range, where their source text is known, and comments that accept the findings."""
-        document = self.judge.documents.get(self._path(params.text_document.uri) or "")
-        if document is None:
-            return None
         lines, actions = document.text.split("\n"), list[Any]()
         for line in document.lines():
             row = line.line - 1
@@ -215,7 +207,9 @@ class Server:
             # An undecided contract may be accepted as well, with its reason in the source.
             if line.level in ("error", "warning", "undecided"):
                 text = lines[row].rstrip()
-                marker = Fix(f"accept it: {line.name}", line.file, line.line, text, f"{text}  # weft: ignore[reason]")
+                marker = Fix(
+                    f"accept this finding of {line.name}", line.file, line.line, text, f"{text}  # weft: ignore[reason]"
+                )
                 actions += self._action(params, lines, marker)
         return actions
 
@@ -233,12 +227,9 @@ class Server:
                 edit=types.WorkspaceEdit(changes=edits),
             )
 
-    def _hover(self, params: Any) -> Any:
+    def _hover(self, params: Any, document: Document) -> Any:
         types = self.types
-        document = self.judge.documents.get(self._path(params.text_document.uri) or "")
-        if document is None:
-            return None
         lines = document.judged.split("\n")
         at = self.pygls.workspace.position_codec.position_from_client_units(lines, params.position)
-        found = hover(document, at.line + 1, at.character)
-        return None if found is None else types.Hover(types.MarkupContent(types.MarkupKind.Markdown, found))
+        text = hover(document, at.line + 1, at.character)
+        return None if text is None else types.Hover(types.MarkupContent(types.MarkupKind.Markdown, text))

@@ -15,10 +15,10 @@ from typing import Any
 class Note:
     """The shape of one assigned name, returned value or yielded value.
 
-    line, column: the end of the name in the source; lines from 1, columns in bytes from 0.
+    Attributes:
+        line, column: the end of the name in the source; lines from 1, columns in bytes from 0.
         name: the name as written, or `return` or `yield`.
-        name: as it is written, or `return` and `yield`.
-        shape: in words: `f32[b,d]`, of the last pass where there are several; `f32[1], then f32[2]` if they differ.
+        shape: in words, such as `f32[b,d]`; `f32[2], at first f32[1]` if the first of several passes differs.
     """
 
     line: int
@@ -34,14 +34,14 @@ class Note:
 class Shapes:
     """The shapes in one function or method.
 
-    name: the qualified name.
+    Attributes:
+        name: the qualified name.
         line, last: its first and last line.
         notes: the shapes on its lines, nested functions included.
         dims: where each dim was bound, by function and name: `{"attend": {"d": "argument x, axis 1"}}`.
         needs: the conditions on its sizes without which it fails: `h divides d`.
         reason: why shapes are missing; "" if none are.
         traced: whether a trace ran to its end.
-        traced: whether there was a trace that came to its end.
     """
 
     name: str
@@ -59,10 +59,10 @@ def to_json(shapes: Shapes) -> dict[str, Any]:
     return dataclasses.asdict(shapes)
 
 
-def from_json(found: Mapping[str, Any]) -> Shapes:
+def from_json(fields: Mapping[str, Any]) -> Shapes:
     """The shapes from a JSON object made by `to_json`."""
-    notes = tuple(Note(**note) for note in found["notes"])
-    return Shapes(**{**found, "notes": notes, "needs": tuple(found["needs"])})
+    notes = tuple(Note(**note) for note in fields["notes"])
+    return Shapes(**{**fields, "notes": notes, "needs": tuple(fields["needs"])})
 
 
 def joined(parts: list[Shapes]) -> list[Shapes]:
@@ -70,16 +70,16 @@ def joined(parts: list[Shapes]) -> list[Shapes]:
     # A nested function is traced with its caller and by itself; shown twice, the line would have two comments.
     owned = {note_place(note) for part in parts for note in part.notes if part.line <= note.line <= part.last}
     told: set[tuple[int, int, str]] = set()
-    found: list[Shapes] = []
+    functions: list[Shapes] = []
     for part in parts:
-        kept = tuple(
+        notes = tuple(
             note
             for note in part.notes
             if note_place(note) not in told and (part.line <= note.line <= part.last or note_place(note) not in owned)
         )
-        told |= {note_place(note) for note in kept}
-        found.append(dataclasses.replace(part, notes=kept))
-    return found
+        told |= {note_place(note) for note in notes}
+        functions.append(dataclasses.replace(part, notes=notes))
+    return functions
 
 
 def note_place(note: Note) -> tuple[int, int, str]:

@@ -35,30 +35,30 @@ class Page:
     last: int
 
     @property
-    def beside(self) -> Mapping[int, list[str]]:
+    def notes_by_line(self) -> Mapping[int, list[str]]:
         """The notes for each line, by line number."""
-        found: defaultdict[int, list[str]] = defaultdict(list)
-        for one in self.shapes:
-            if one.needs and self.first <= one.line <= self.last:
-                found[one.line].append(f"when {', '.join(one.needs)}")
-            if one.reason and self.first <= one.line <= self.last:
-                found[one.line].append(one.reason)
-        notes = {note for one in self.shapes for note in one.notes if self.first <= note.line <= self.last}
+        words: defaultdict[int, list[str]] = defaultdict(list)
+        for function in self.shapes:
+            if function.needs and self.first <= function.line <= self.last:
+                words[function.line].append(f"when {', '.join(function.needs)}")
+            if function.reason and self.first <= function.line <= self.last:
+                words[function.line].append(function.reason)
+        notes = {note for function in self.shapes for note in function.notes if self.first <= note.line <= self.last}
         for note in sorted(notes, key=lambda note: (note.line, note.column)):
-            found[note.line].append(str(note))
-        return found
+            words[note.line].append(str(note))
+        return words
 
 
 def as_text(page: Page) -> str:
     """The source as text, with a comment on each line that has notes."""
-    beside = page.beside
-    widths = [len(page.source[line - 1].rstrip()) for line in beside]
+    notes = page.notes_by_line
+    widths = [len(page.source[line - 1].rstrip()) for line in notes]
     # A single long line must not push all comments to the right, so the column has a limit.
     column = min(max(widths, default=0), _FURTHEST)
     lines: list[str] = []
     for number in range(page.first, page.last + 1):
         line = page.source[number - 1].rstrip()
-        told = " · ".join(beside.get(number, ()))
+        told = " · ".join(notes.get(number, ()))
         lines.append(f"{line:<{column}}  # {told}" if told else line)
     return "\n".join(lines)
 
@@ -93,8 +93,9 @@ main { font: 13px/1.5 ui-monospace, Menlo, Consolas, monospace }
 
 def as_html(page: Page) -> str:
     """A self-contained HTML page for reviews, readable at any width, in light and dark."""
-    beside = page.beside
-    rows = [_row(number, page.source[number - 1].rstrip(), beside.get(number, ())) for number in _lines(page)]
+    notes = page.notes_by_line
+    numbers = range(page.first, page.last + 1)
+    rows = [_row(number, page.source[number - 1].rstrip(), notes.get(number, ())) for number in numbers]
     title = html.escape(page.file)
     return "\n".join(
         [
@@ -107,10 +108,6 @@ def as_html(page: Page) -> str:
             "</main></body></html>",
         ]
     )
-
-
-def _lines(page: Page) -> range:
-    return range(page.first, page.last + 1)
 
 
 def _row(number: int, line: str, told: Sequence[str]) -> str:

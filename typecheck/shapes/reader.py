@@ -20,11 +20,11 @@ from weft.typecheck.shapes.values import Value, value_of
 _MOST = 12
 
 # A value, with the names bound in its function and in the functions around it, innermost first.
-Found = tuple[Value, tuple[Bindings, ...]]
+Scoped = tuple[Value, tuple[Bindings, ...]]
 
 
 class _Call:
-    """A running call, with its current statement and the last `return` statement that it reached."""
+    """A running call: its frame, the dims bound in it and its callers, its statement, and its last `return`."""
 
     def __init__(self, frame: FrameType, known: tuple[Bindings, ...]):
         self.frame, self.known = frame, known
@@ -40,14 +40,14 @@ class Reader(Watch):
         own, names_per_record, about: as for a `Watch`.
 
     Attributes:
-        found: for each assigned name, its different values in order.
+        values: for each assigned name, its different values in order.
         scopes: for each annotated function that ran, the names bound in its first call.
     """
 
     def __init__(self, source: Statements, own: frozenset[str], *, names_per_record: bool, about: tuple[str, int]):
         super().__init__(own, names_per_record=names_per_record, about=about)
         self.source = source
-        self.found: dict[Assigned, dict[str, Found]] = {}
+        self.values: dict[Assigned, dict[str, Scoped]] = {}
         self.scopes: dict[Function, Bindings] = {}
         self._running: list[_Call] = []
 
@@ -81,10 +81,8 @@ class Reader(Watch):
 
     def _function(self, code: CodeType) -> Function | None:
         # A code object begins at its first decorator, and the function's line is that of its `def`.
-        called_so = [one for one in self.source.functions if one.name == code.co_qualname]
-        return min(
-            (one for one in called_so if one.line >= code.co_firstlineno), key=lambda one: one.line, default=None
-        )
+        below = (f for f in self.source.functions if f.name == code.co_qualname and f.line >= code.co_firstlineno)
+        return min(below, key=lambda function: function.line, default=None)
 
     # The event comes before a line runs, so the values of the line are looked at when the next line begins.
     def at_line(self, frame: FrameType) -> None:
@@ -133,15 +131,15 @@ class Reader(Watch):
                 continue
             self._keep(call, place, value)
 
-    def _keep(self, call: _Call, place: Assigned, given: Any) -> None:
+    def _keep(self, call: _Call, place: Assigned, value: Any) -> None:
         try:
             with paused():
-                value = value_of(given)
+                shown = value_of(value)
         except Exception:  # an object that computes its attributes may refuse
             return
-        if value is not None:
-            kept = self.found.setdefault(place, {})
-            if len(kept) >= _MOST:  # the last value replaces the one before, as it is shown first
-                kept.popitem()
+        if shown is not None:
+            values = self.values.setdefault(place, {})
+            if len(values) >= _MOST:  # the last value replaces the one before, as it is shown first
+                values.popitem()
             # The scopes' sizes are part of the key: the same text in another call may be about other dims.
-            kept.setdefault(f"{value} {[one.sizes for one in call.known]}", (value, call.known))
+            values.setdefault(f"{shown} {[scope.sizes for scope in call.known]}", (shown, call.known))

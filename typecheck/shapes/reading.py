@@ -57,12 +57,12 @@ def shapes_of(target: Target, source: Statements, dims: Mapping[str, Any], budge
         return Shapes(target.name, line, last, reason=f"{reason}", traced=False)
     if isinstance(trial.error, AnnotationError):
         raise trial.error
-    other = None if trial.ok else target_instead(target, (trial,))
-    if other is not None:
-        return shapes_of(other, source, dims, budget)
+    called = None if trial.ok else target_instead(target, (trial,))
+    if called is not None:
+        return shapes_of(called, source, dims, budget)
     traces = _traces(target, source, trial, needs, dims)
     notes = _notes(traces, target.products)
-    for further in _other_options(target, source, trial, needs, dims, notes, function):
+    for further in _option_traces(target, source, trial, needs, dims, notes, function):
         # Further traces only fill in lines without a note: the default options are the usual case.
         notes = {**_notes([further], target.products), **notes}
     return Shapes(
@@ -72,12 +72,12 @@ def shapes_of(target: Target, source: Statements, dims: Mapping[str, Any], budge
         tuple(sorted(notes.values(), key=lambda note: (note.line, note.column))),
         _dims(traces[0][1]),
         needs.words(),
-        "" if trial.ok else reason_beyond(search, trial, none_passed=True) or _found(target, trial),
+        "" if trial.ok else reason_beyond(search, trial, none_passed=True) or _failure(target, trial),
         trial.error is None,
     )
 
 
-def _found(target: Target, trial: Trial) -> str:
+def _failure(target: Target, trial: Trial) -> str:
     first = findings_of(target, trial)[0]
     return f"line {first.line}: {first}" if first.file == target.file else str(first)
 
@@ -85,6 +85,7 @@ def _found(target: Target, trial: Trial) -> str:
 def _traced(
     target: Target, source: Statements, assignment: Assignment, dims: Mapping[str, Any], space: Space | None = None
 ) -> _Trace:
+    """A trace of the function at the sizes of an assignment, with the reader that followed it."""
     made: list[Reader] = []
 
     def reading(own: frozenset[str], *, names_per_record: bool, about: tuple[str, int]) -> Reader:
@@ -102,11 +103,11 @@ def _for_all(target: Target, source: Statements, trial: Trial, needs: Needs, dim
     sizes = written.dims(written.numbers, space)
     assignment = dataclasses.replace(trial.assignment, sizes={**trial.assignment.sizes, **sizes})
     try:
-        found = _traced(target, source, assignment, dims, space)
+        trace = _traced(target, source, assignment, dims, space)
     except (Unbuildable, AnnotationError, ValueError, TypeError):  # the function may still run at integer sizes
         return None
     # A pinned size was used as a number, so the trace is about that number only.
-    return found if found[0].ok and not space.pinned else None
+    return trace if trace[0].ok and not space.pinned else None
 
 
 def _traces(
@@ -116,7 +117,7 @@ def _traces(
     if for_all is not None:
         return [for_all]
     first = _traced(target, source, trial.assignment, dims)
-    found = [first]
+    traces = [first]
     # Several deals of sizes: at a single one, an axis of 12 could be `2*d`, `h*w` or a constant.
     for deal in DEALS[:3]:
         assignment = assignment_for(trial.assignment.sizes, needs, deal, trial.assignment)
@@ -127,12 +128,12 @@ def _traces(
         except Unbuildable:
             continue
         # A deal at which other lines ran, as behind `if n > 8`, has values that cannot be compared line by line.
-        if further[0].ok == trial.ok and further[1].found.keys() == first[1].found.keys():
-            found.append(further)
-    return found
+        if further[0].ok == trial.ok and further[1].values.keys() == first[1].values.keys():
+            traces.append(further)
+    return traces
 
 
-def _other_options(
+def _option_traces(
     target: Target,
     source: Statements,
     trial: Trial,
@@ -141,7 +142,7 @@ def _other_options(
     notes: Mapping[Assigned, Note],
     function: Function | None,
 ) -> Iterator[_Trace]:
-    """Further traces, each with one option taken otherwise, while lines of the function have not been reached."""
+    """Traces with one option changed each, if the default options leave lines of the function without a note."""
     if not trial.ok or function is None:
         return
     places = {
@@ -151,24 +152,24 @@ def _other_options(
         for place in statement.assigned
     }
     for place in [*trial.options.counts][:_MOST_OPTIONS] if not places <= notes.keys() else ():
-        taken = {**trial.assignment.options, place: 1}
-        other = dataclasses.replace(trial, assignment=dataclasses.replace(trial.assignment, options=taken))
-        found = _for_all(target, source, other, needs, dims)
-        if found is not None:
-            yield found
+        options = {**trial.assignment.options, place: 1}
+        varied = dataclasses.replace(trial, assignment=dataclasses.replace(trial.assignment, options=options))
+        trace = _for_all(target, source, varied, needs, dims)
+        if trace is not None:
+            yield trace
 
 
 def _notes(traces: Sequence[_Trace], orders: tuple[tuple[str, ...], ...]) -> dict[Assigned, Note]:
     """For each assigned name, a note with its shapes in words."""
-    found: dict[Assigned, Note] = {}
-    for place, values in traces[0][1].found.items():
-        columns = [[*reader.found[place].values()] for _, reader in traces]
+    notes: dict[Assigned, Note] = {}
+    for place, values in traces[0][1].values.items():
+        columns = [[*reader.values[place].values()] for _, reader in traces]
         # If the traces differ in more than sizes, only the first one is told.
         together = all(
-            len(one) == len(columns[0]) and all(alike(a[0], b[0]) for a, b in zip(one, columns[0], strict=True))
-            for one in columns
+            len(column) == len(columns[0]) and all(alike(a[0], b[0]) for a, b in zip(column, columns[0], strict=True))
+            for column in columns
         )
-        used = [*zip(*columns, strict=True)] if together else [(one,) for one in values.values()]
+        used = [*zip(*columns, strict=True)] if together else [(value,) for value in values.values()]
         trials = [trial for trial, _ in (traces if together else traces[:1])]
         words: dict[str, None] = {}
         for passes in used:
@@ -176,8 +177,8 @@ def _notes(traces: Sequence[_Trace], orders: tuple[tuple[str, ...], ...]) -> dic
             words[in_text([value for value, _ in passes], names.shape)] = None
         # A size in a variable with the dim's own name, as in `d = x.shape[0]`, needs no note.
         if {*words} != {place.text}:
-            found[place] = Note(place.line, place.column, place.text, _in_turn([*words]))
-    return found
+            notes[place] = Note(place.line, place.column, place.text, _in_turn([*words]))
+    return notes
 
 
 def _in_turn(words: Sequence[str]) -> str:
@@ -192,29 +193,28 @@ def _names(
     sizes: dict[str, tuple[Any, ...]] = {}
     variadics: dict[str, tuple[tuple[Any, ...], ...]] = {}
     for scopes in zip(*known, strict=False):
-        for name, found in scopes[0].variadics.items():
-            shapes = tuple(one.variadics[name].shape for one in scopes if name in one.variadics)
+        for name in scopes[0].variadics:
+            shapes = tuple(scope.variadics[name].shape for scope in scopes if name in scope.variadics)
             # A `*name` is used only if it has the same number of axes in each trace.
-            if len(shapes) == len(scopes) and len({len(one) for one in shapes}) == 1:
+            if len(shapes) == len(scopes) and len(set(map(len, shapes))) == 1:
                 variadics.setdefault(name, shapes)
-                for axis in range(len(found.shape)):
-                    sizes.setdefault(
-                        name if len(found.shape) == 1 else f"{name}.{axis}", tuple(one[axis] for one in shapes)
-                    )
+                for axis, each in enumerate(zip(*shapes, strict=True)):
+                    sizes.setdefault(name if len(shapes[0]) == 1 else f"{name}.{axis}", each)
         for name, size in scopes[0].sizes.items():
-            each = tuple(one.sizes.get(name, size) for one in scopes)
+            each = tuple(scope.sizes.get(name, size) for scope in scopes)
             if name in sizes and [*map(str, sizes[name])] != [*map(str, each)]:
                 name = f"{name}'"  # the caller has another dim of this name
             sizes.setdefault(name, each)
     # The keys of the proof come last: a name from an annotation says more to a reader.
     for key in trials[0].assignment.sizes:
         each = tuple(trial.assignment.sizes.get(key) for trial in trials)
-        if [*map(str, each)] not in ([*map(str, one)] for one in sizes.values()):
-            sizes.setdefault(_spoken(key) if _spoken(key) not in sizes else f"{_spoken(key)}'", each)
+        if [*map(str, each)] not in ([*map(str, size)] for size in sizes.values()):
+            sizes.setdefault(_as_name(key) if _as_name(key) not in sizes else f"{_as_name(key)}'", each)
     return Names(tuple(sizes.items()), tuple(variadics.items()), orders)
 
 
 def _dims(reader: Reader) -> dict[str, dict[str, str]]:
+    """For each function that ran, the places at which its dims were bound."""
     return {
         function.name: {
             name: _bound_at(origin) if origin.slot.name or origin.axis is not None else f"argument {name}"
@@ -233,6 +233,6 @@ def _bound_at(origin: Origin) -> str:
     return where if axis is None else f"{where}, axis {axis}"
 
 
-def _spoken(key: str) -> str:
+def _as_name(key: str) -> str:
     """A proof's key as a name: `x.0` is an axis of an array whose annotation gives no shape."""
     return key.removeprefix("self.").replace("....", ".")

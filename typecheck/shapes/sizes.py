@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations_with_replacement
+from itertools import combinations_with_replacement, product
 from typing import Any, NamedTuple
 
 from weft.typecheck.sizes.dim import Dim, is_same
@@ -23,10 +23,10 @@ UNKNOWN = "?"
 class Names:
     """The dims that a function can name.
 
-    sizes: names with their size in each trace, the most important first.
+    Attributes:
+        sizes: names with their size in each trace, the most important first.
         variadics: `*name`s with their axes in each trace.
         orders: products of names in the order in which annotations write them.
-        orders: products of names as annotations write them.
     """
 
     sizes: tuple[tuple[str, tuple[Any, ...]], ...]
@@ -52,39 +52,41 @@ class Names:
     def size(self, sizes: tuple[Any, ...]) -> str:
         """A size in words, from its value in each trace."""
         if len(sizes) == 1 and type(sizes[0]) is Dim:
-            return self._known(sizes[0])
+            return self._symbolic(sizes[0])
         return self._integer(sizes)
 
-    def _known(self, size: Dim) -> str:
-        of_one_trace = [(name, one) for name, (one,) in self.sizes if type(one) is Dim]
+    def _symbolic(self, size: Dim) -> str:
+        """A symbolic size: the name of an equal dim, or else its polynomial in the names of dims."""
+        of_one_trace = [(name, dim) for name, (dim,) in self.sizes if type(dim) is Dim]
         # An exact name comes first: `width` reads better than `heads*head_dim`, although both are right.
-        exact = next((name for name, one in of_one_trace if is_same(one, size)), None)
+        exact = next((name for name, dim in of_one_trace if is_same(dim, size)), None)
         if exact is not None:
             return exact
         # Only a product of free dims can be divided out of a term; a dim that is a sum, such as `a+b`, cannot.
-        products = [(name, _product(one.terms)) for name, one in of_one_trace]
-        known = [_Named(name, *one) for name, one in products if one is not None]
+        products = [(name, _product(dim.terms)) for name, dim in of_one_trace]
+        known = [_Named(name, *product) for name, product in products if product is not None]
         return _Writer(known, self.orders).write(size.terms)
 
     def _integer(self, sizes: tuple[Any, ...]) -> str:
-        if not sizes or not all(isinstance(one, int) for one in sizes):
+        """A size that is an integer in each trace: a name or an expression with these values, a number, or `?`."""
+        if not sizes or not all(isinstance(size, int) for size in sizes):
             return UNKNOWN
-        known = [(name, one) for name, one in self.sizes if all(isinstance(size, int) for size in one)]
-        known = [(name, one) for name, one in known if len(one) == len(sizes)]
+        known = [(name, each) for name, each in self.sizes if all(isinstance(size, int) for size in each)]
+        known = [(name, each) for name, each in known if len(each) == len(sizes)]
         constant, first = len(set(sizes)) == 1, next(iter(sizes))
-        exact = next((name for name, one in known if one == sizes and (not constant or first > 1)), None)
+        exact = next((name for name, each in known if each == sizes and (not constant or first > 1)), None)
         if exact is not None:
             return exact
         # The same number at every deal is a constant of the program; a small one is so even in a single trace.
         if constant and (len(sizes) > 1 or first <= 4):
             return str(first)
-        free = {name: one for name, one in known if len(set(one)) > 1 or len(one) == 1}
-        found = next((text for text, values in _candidates(free) if values == sizes), None)
-        return found or (UNKNOWN if len(sizes) > 1 else str(first))
+        free = {name: each for name, each in known if len(set(each)) > 1 or len(each) == 1}
+        unknown = UNKNOWN if len(sizes) > 1 else str(first)
+        return next((text for text, values in _candidates(free) if values == sizes), unknown)
 
 
-def _same(one: Sequence[tuple[Any, ...]], other: Sequence[tuple[Any, ...]]) -> bool:
-    return [tuple(map(str, axis)) for axis in one] == [tuple(map(str, axis)) for axis in other]
+def _same(axes: Sequence[tuple[Any, ...]], parts: Sequence[tuple[Any, ...]]) -> bool:
+    return [tuple(map(str, axis)) for axis in axes] == [tuple(map(str, part)) for part in parts]
 
 
 _NUMBERS = (2, 3, 4, 5, 6, 7, 8, 12, 16)
@@ -95,29 +97,30 @@ def _candidates(known: dict[str, tuple[int, ...]]) -> Iterator[tuple[str, tuple[
     # The first that fits is shown, so common forms come first: multiples, parts, products, then sums.
     single = list(known.items())
     for number in _NUMBERS:
-        yield from ((f"{number}*{name}", tuple(number * one for one in sizes)) for name, sizes in single)
+        yield from ((f"{number}*{name}", tuple(number * size for size in sizes)) for name, sizes in single)
     for number in _NUMBERS:
-        yield from ((f"{name}//{number}", tuple(one // number for one in sizes)) for name, sizes in single)
-    for (name, one), (other, two) in combinations_with_replacement(single, 2):
-        yield f"{name}*{other}", tuple(a * b for a, b in zip(one, two, strict=True))
+        yield from ((f"{name}//{number}", tuple(size // number for size in sizes)) for name, sizes in single)
+    for (name, first), (factor, second) in combinations_with_replacement(single, 2):
+        yield f"{name}*{factor}", tuple(a * b for a, b in zip(first, second, strict=True))
     for number in (1, 2, 3, 4):
         for name, sizes in single:
-            yield f"{name}+{number}", tuple(one + number for one in sizes)
-            yield f"{name}-{number}", tuple(one - number for one in sizes)
-    pairs = [(one, other) for one in single for other in single if one[0] != other[0]]
-    for (name, one), (other, two) in pairs:
-        if all(a % b == 0 for a, b in zip(one, two, strict=True)):
-            yield f"{name}//{other}", tuple(a // b for a, b in zip(one, two, strict=True))
-        yield f"{name}+{other}", tuple(a + b for a, b in zip(one, two, strict=True))
-        yield f"{name}-{other}", tuple(a - b for a, b in zip(one, two, strict=True))
+            yield f"{name}+{number}", tuple(size + number for size in sizes)
+            yield f"{name}-{number}", tuple(size - number for size in sizes)
+    for (name, first), (second_name, second) in product(single, repeat=2):
+        if name == second_name:
+            continue
+        if all(a % b == 0 for a, b in zip(first, second, strict=True)):
+            yield f"{name}//{second_name}", tuple(a // b for a, b in zip(first, second, strict=True))
+        yield f"{name}+{second_name}", tuple(a + b for a, b in zip(first, second, strict=True))
+        yield f"{name}-{second_name}", tuple(a - b for a, b in zip(first, second, strict=True))
     for number in (2, 3, 4):
         for name, sizes in single:
-            yield f"{number}*{name}+1", tuple(number * one + 1 for one in sizes)
-            yield f"{number}*{name}-1", tuple(number * one - 1 for one in sizes)
-            yield f"{name}//{number}+1", tuple(one // number + 1 for one in sizes)
-            yield f"-(-{name}//{number})", tuple(-(-one // number) for one in sizes)
-        for (name, one), (other, two) in combinations_with_replacement(single, 2):
-            yield f"{number}*{name}*{other}", tuple(number * a * b for a, b in zip(one, two, strict=True))
+            yield f"{number}*{name}+1", tuple(number * size + 1 for size in sizes)
+            yield f"{number}*{name}-1", tuple(number * size - 1 for size in sizes)
+            yield f"{name}//{number}+1", tuple(size // number + 1 for size in sizes)
+            yield f"-(-{name}//{number})", tuple(-(-size // number) for size in sizes)
+        for (name, first), (factor, second) in combinations_with_replacement(single, 2):
+            yield f"{number}*{name}*{factor}", tuple(number * a * b for a, b in zip(first, second, strict=True))
     for three in combinations_with_replacement(single, 3):
         values = zip(*(sizes for _, sizes in three), strict=True)
         yield "*".join(name for name, _ in three), tuple(a * b * c for a, b, c in values)
@@ -147,8 +150,8 @@ class _Writer:
     def __init__(self, dims: Sequence[_Named], orders: Sequence[tuple[str, ...]] = ()):
         self.orders = orders
         # Dims of many factors come first: `d` of `h*k` should stand for both, not leave the factors to others.
-        self.dims = sorted(dims, key=lambda one: (-one.symbols.total(), -one.number))
-        self.order = {one.name: place for place, one in enumerate(dims)}
+        self.dims = sorted(dims, key=lambda dim: (-dim.symbols.total(), -dim.number))
+        self.order = {dim.name: place for place, dim in enumerate(dims)}
 
     def write(self, terms: Terms) -> str:
         # Terms of highest degree first, as one writes a polynomial.
@@ -160,16 +163,13 @@ class _Writer:
         return "+".join(positive) + "".join(f"-{text}" for text in negative)
 
     def _term(self, monomial: Monomial, number: int) -> str:
-        atoms = [one for one in monomial if isinstance(one, Atom)]
-        symbols = Counter(one for one in monomial if isinstance(one, str))
-        words = [self._atom(one) for one in atoms]
+        """One term of a polynomial: its coefficient and free dims, times its divisions and remainders."""
+        symbols = Counter(part for part in monomial if isinstance(part, str))
+        atoms = (part for part in monomial if isinstance(part, Atom))
+        words = [f"{self._closed(dict(atom.dividend))}{atom.op}{self._closed(dict(atom.divisor))}" for atom in atoms]
         if not words or symbols or number != 1:
-            return "*".join([self._named(number, symbols), *(f"({one})" for one in words)])
-        return words[0] if len(words) == 1 else "*".join(f"({one})" for one in words)
-
-    def _atom(self, atom: Atom) -> str:
-        left, right = (self._closed(dict(side)) for side in (atom.dividend, atom.divisor))
-        return f"{left}{atom.op}{right}"
+            return "*".join([self._named(number, symbols), *(f"({word})" for word in words)])
+        return words[0] if len(words) == 1 else "*".join(f"({word})" for word in words)
 
     def _closed(self, terms: Terms) -> str:
         text = self.write(terms)
@@ -177,17 +177,18 @@ class _Writer:
         return text if text.replace("_", "a").isalnum() else f"({text})"
 
     def _named(self, number: int, symbols: Counter[str]) -> str:
-        left, words = Counter(symbols), list[str]()
+        """A product of a number and free dims, written in the names of dims."""
+        unnamed, words = Counter(symbols), list[str]()
         for dim in self.dims:
-            while dim.symbols and number % dim.number == 0 and dim.symbols <= left:
-                number, left = number // dim.number, left - dim.symbols
+            while dim.symbols and number % dim.number == 0 and dim.symbols <= unnamed:
+                number, unnamed = number // dim.number, unnamed - dim.symbols
                 words.append(dim.name)
-        words += [self._part(one) for one in left.elements()]
-        words.sort(key=lambda one: self.order.get(one, len(self.order)))
+        words += [self._part(symbol) for symbol in unnamed.elements()]
+        words.sort(key=lambda word: self.order.get(word, len(self.order)))
         # An annotation that writes `h*c` should find `h*c` in the result, and not `c*h`.
-        words = next((list(one) for one in self.orders if sorted(one) == sorted(words)), words)
+        words = next((list(order) for order in self.orders if sorted(order) == sorted(words)), words)
         words = [*([str(number)] if number != 1 or not words else []), *words]
-        return "*".join(words if len(words) == 1 else [f"({one})" if "//" in one else one for one in words])
+        return "*".join(words if len(words) == 1 else [f"({word})" if "//" in word else word for word in words])
 
     def _part(self, symbol: str) -> str:
         """A symbol without a name, as a quotient: a dim divided by its other factors."""

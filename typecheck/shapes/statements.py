@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Assigned:
-    """A name or attribute that a statement assigns: `x`, `self.w`; `return` and `yield` for what leaves a function.
+    """A name or attribute that a statement assigns: `x`, `self.w`, or `return` and `yield` for results.
 
     Attributes:
         path: the name, followed by attributes.
@@ -54,6 +54,17 @@ class Function:
     bare: tuple[Assigned, ...]
 
 
+def definitions(node: ast.AST, scope: str = "") -> Iterator[tuple[str, range]]:
+    """The functions and classes in a syntax tree, outermost first: the qualified name and the lines of each."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield f"{scope}{child.name}", range(child.lineno, (child.end_lineno or child.lineno) + 1)
+            inner = "." if isinstance(child, ast.ClassDef) else ".<locals>."
+            yield from definitions(child, f"{scope}{child.name}{inner}")
+        elif isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):
+            yield from definitions(child, scope)
+
+
 class Statements:
     """The statements and functions of a source text.
 
@@ -75,8 +86,8 @@ class Statements:
 
     def function_at(self, line: int) -> Function | None:
         """The innermost function around a line, decorators included."""
-        around = [one for one in self.functions if one.first <= line <= one.last]
-        return max(around, key=lambda one: one.line, default=None)
+        around = [function for function in self.functions if function.first <= line <= function.last]
+        return max(around, key=lambda function: function.line, default=None)
 
     def _enter(self, node: ast.stmt, scope: str) -> None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -93,12 +104,12 @@ class Statements:
     def _note_function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: str) -> None:
         arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
         bare = tuple(
-            Assigned((one.arg,), one.end_lineno or one.lineno, one.end_col_offset or 0)
-            for one in arguments
-            if one.annotation is None and one.arg not in ("self", "cls")
+            Assigned((argument.arg,), argument.end_lineno or argument.lineno, argument.end_col_offset or 0)
+            for argument in arguments
+            if argument.annotation is None and argument.arg not in ("self", "cls")
         )
         last = node.end_lineno or node.lineno
-        first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+        first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
         self.functions.append(Function(scope + node.name, first, node.lineno, last, bare))
 
     def _note(self, node: ast.stmt) -> None:
@@ -126,6 +137,7 @@ def _inner_statements(node: ast.stmt) -> Iterator[ast.stmt]:
 
 
 def _assigned(node: ast.stmt) -> Iterator[Assigned]:
+    """The names that a simple statement, or the head of a compound one, assigns."""
     heads: list[ast.expr | None] = []
     match node:
         case ast.Assign(targets=targets, value=value):

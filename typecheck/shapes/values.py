@@ -57,57 +57,57 @@ Value = Shaped | Size | Group | Named
 
 
 # Only dtypes and shapes are kept: a stored tracer would keep its trace and all of its arrays alive.
-def value_of(given: Any, depth: int = 0) -> Value | None:
+def value_of(value: Any, depth: int = 0) -> Value | None:
     """The part of a value to show; None if there is nothing to show."""
-    if type(given) is Dim:
-        return Size(given)
-    if isinstance(given, jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct):
-        return Shaped(short_dtype(given.dtype), tuple(given.shape))
-    if isinstance(given, type):
+    if type(value) is Dim:
+        return Size(value)
+    if isinstance(value, jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct):
+        return Shaped(short_dtype(value.dtype), tuple(value.shape))
+    if isinstance(value, type):
         return None
-    if isinstance(given, tuple) and hasattr(given, "_fields"):
-        return Named(type(given).__name__)
-    if isinstance(given, dict) and type(given).__module__ in ("builtins", "collections"):
-        return _group("{}", given.values(), [f"{key}: " for key in given], depth)
-    if isinstance(given, tuple | list):
-        return _group("()" if isinstance(given, tuple) else "[]", given, [""] * len(given), depth)
-    shape, dtype = getattr(given, "shape", None), getattr(given, "dtype", None)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return Named(type(value).__name__)
+    if isinstance(value, dict) and type(value).__module__ in ("builtins", "collections"):
+        return _group("{}", value.values(), [f"{key}: " for key in value], depth)
+    if isinstance(value, tuple | list):
+        return _group("()" if isinstance(value, tuple) else "[]", value, [""] * len(value), depth)
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
     if isinstance(shape, tuple) and dtype is not None:  # a Variable, a Ref
-        return Shaped(f"{type(given).__name__} {short_dtype(dtype)}", shape)
-    is_record = form_of_value(given) is not None or dataclasses.is_dataclass(given)
-    return Named(type(given).__name__) if is_record else None
+        return Shaped(f"{type(value).__name__} {short_dtype(dtype)}", shape)
+    is_record = form_of_value(value) is not None or dataclasses.is_dataclass(value)
+    return Named(type(value).__name__) if is_record else None
 
 
 def _group(brackets: str, values: Any, labels: Sequence[str], depth: int) -> Value | None:
     if depth >= _DEEPEST:
         return None
     values = list(values)
-    found = [value_of(one, depth + 1) for one in values[:_MOST]]
+    shown = [value_of(value, depth + 1) for value in values[:_MOST]]
     # A container of strings or flags has no shapes, and would only fill the line.
-    if not any(isinstance(one, Shaped | Size | Group | Named) for one in found):
+    if not any(item is not None for item in shown):
         return None
     items = tuple(
-        Named(repr(given) if isinstance(given, int | float | str | None) else "_") if one is None else one
-        for given, one in zip(values, found, strict=False)
+        Named(repr(value) if isinstance(value, int | float | str | None) else "_") if item is None else item
+        for value, item in zip(values, shown, strict=False)
     )
     return Group(brackets, tuple(labels[:_MOST]), items, len(values) > _MOST)
 
 
 def in_text(values: Sequence[Value], shown: Callable[[tuple[tuple[Any, ...], ...]], str]) -> str:
-    """A value in words, from its form in each of several traces.
+    """The text that shows a value, from its form in each of several traces.
 
     Args:
         values: one value for each trace, all of one structure.
-        shown: puts a shape into words, from its axes in each trace.
+        shown: writes a shape as text, from its axes in each trace.
     """
     first = values[0]
     match first:
         case Shaped(words):
-            return f"{words}[{shown(tuple(one.dims for one in values if isinstance(one, Shaped)))}]"
+            return f"{words}[{shown(tuple(value.dims for value in values if isinstance(value, Shaped)))}]"
         case Size():
-            return shown(tuple((one.dim,) for one in values if isinstance(one, Size)))
+            return shown(tuple((value.dim,) for value in values if isinstance(value, Size)))
         case Group(brackets, labels, items, more):
-            columns = zip(*(one.items for one in values if isinstance(one, Group)), strict=True)
+            columns = zip(*(value.items for value in values if isinstance(value, Group)), strict=True)
             told = [label + in_text(column, shown) for label, column in zip(labels, columns, strict=True)]
             told += ["…"] if more else ["", ""][: 1 * (brackets == "()" and len(items) == 1)]
             return brackets[0] + ", ".join(told).rstrip(" ") + brackets[1]
@@ -115,16 +115,15 @@ def in_text(values: Sequence[Value], shown: Callable[[tuple[tuple[Any, ...], ...
             return name
 
 
-def alike(one: Value, other: Value) -> bool:
+def alike(a: Value, b: Value) -> bool:
     """Whether two values differ in their sizes only."""
-    match one, other:
+    match a, b:
         case Shaped(), Shaped():
-            return one.words == other.words and len(one.dims) == len(other.dims)
+            return a.words == b.words and len(a.dims) == len(b.dims)
         case Group(), Group():
-            return (one.brackets, one.labels, one.more) == (other.brackets, other.labels, other.more) and all(
-                map(alike, one.items, other.items)
-            )
+            same = (a.brackets, a.labels, a.more) == (b.brackets, b.labels, b.more)
+            return same and all(map(alike, a.items, b.items))
         case Size(), Size():
             return True
         case _:
-            return one == other
+            return a == b

@@ -29,7 +29,7 @@ from weft.core.edge import sizes as edge
 from weft.core.records import leaves
 from weft.typecheck.sizes import polynomials
 from weft.typecheck.sizes.polynomials import Terms, constant, divided, frozen, plus
-from weft.typecheck.sizes.space import Place, Space
+from weft.typecheck.sizes.space import Part, Place, Space
 
 _ROOT = Path(__file__).parents[2]
 _CHECKER = f"{_ROOT / 'typecheck'}{os.sep}"
@@ -92,20 +92,19 @@ class Dim:
     """
 
     # No subclass of `int`: C code would read the number of such a size, and no question would be recorded.
-    __slots__ = ("_number", "space", "terms")
+    __slots__ = ("_number", "part", "space", "terms")
     _weft_is_size = True  # see `language.objects.is_size`
 
     def __init__(self, space: Space, terms: Terms):
-        self.space, self.terms = space, terms
-        self._number: tuple[int, int] | None = None
+        self.space, self.terms, self.part = space, terms, space.part
+        self._number: int | None = None
 
     @property
     def number(self) -> int:
         """The number that the size has in its trace: its witness."""
-        # The traces of a proof share a space, in which the dims have other numbers in each.
-        if self._number is None or self._number[0] != self.space.number:
-            self._number = self.space.number, polynomials.value(self.terms, self.space.numbers)
-        return self._number[1]
+        if self._number is None:
+            self._number = polynomials.value(self.terms, self.part.numbers)
+        return self._number
 
     @property
     def at_its_number(self) -> Any:
@@ -237,7 +236,9 @@ class Dim:
         if isinstance(other, float) and other.is_integer():
             other = int(other)
         # JAX's caches compare the sizes of an earlier trace with these. Were two equal, a cached trace would be reused,
-        # and its questions would never be asked of this space.
+        # and its questions would never be asked in this one. A dim of that trace may not even exist in this one.
+        if not self.part.is_running or (type(other) is Dim and not other.part.is_running):
+            return type(other) is Dim and other.part is self.part and other.terms == self.terms
         if type(other) is Dim and other.space is not self.space:
             return False
         if not _is_number(other):
@@ -364,13 +365,14 @@ class Real(float):
     """
 
     space: Space
+    part: Part
     terms: Terms
     over: int
 
     def __new__(cls, number: float, space: Space, terms: Terms, over: int = 0) -> Real:
         """A float with the polynomial that it was computed from."""
         real = super().__new__(cls, number)
-        real.space, real.terms, real.over = space, terms, over
+        real.space, real.part, real.terms, real.over = space, space.part, terms, over
         return real
 
     def _computed(self, number: Any, *others: Any) -> Any:
@@ -537,9 +539,11 @@ def _by_numbers(name: str) -> Callable[[Real, Any], Any]:
 
 def _comparison(name: str, is_order: bool, closed: bool, wanted: bool) -> Callable[[Real, Any], Any]:
     """A comparison of `Real`: a question for exact fractions, true if its answer is `wanted`; else by the numbers."""
-    by_numbers = _by_numbers(name)
+    by_numbers, plain = _by_numbers(name), getattr(float, name)
 
     def method(self: Real, operand: Any) -> Any:
+        if not self.part.is_running:  # as for a `Dim`: JAX's caches ask
+            return plain(self, operand)
         answer = self._asks(is_order, operand, closed)
         return by_numbers(self, operand) if answer is None else answer is wanted
 

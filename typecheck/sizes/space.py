@@ -16,12 +16,24 @@ Place = tuple[str, int]
 _numbers = itertools.count()
 
 
-@dataclass
-class Asked:
-    """What a part of a trace asked of its sizes: the questions, those asked last at the end, and the pinned dims."""
+@dataclass(eq=False)
+class Part:
+    """A part of a trace: the trace itself, or the making of one instance in it, which a later trace may reuse.
 
+    Attributes:
+        numbers: the number that each dim has in the trace.
+        questions: the questions that were asked, those asked last at the end; noted while an instance is made.
+        pinned: the dims whose number was read, likewise.
+        within: the parts that the running trace reused before, whose sizes may be in the instance.
+        is_running: whether the running trace made this part, or reuses it. A size of another trace meets sizes of this
+            one in JAX's caches alone.
+    """
+
+    numbers: Mapping[str, int]
     questions: dict[Question, tuple[bool, Place, bool]] = field(default_factory=dict)
     pinned: dict[str, Place] = field(default_factory=dict)
+    within: tuple[Part, ...] = ()
+    is_running: bool = True
 
 
 @dataclass(eq=False)
@@ -49,11 +61,26 @@ class Space:
     last: dict[Question, bool] = field(default_factory=dict)
     is_wrong: bool = False
     number: int = field(default_factory=lambda: next(_numbers))
-    _listening: list[Asked] = field(default_factory=list, repr=False)
+    _making: list[Part] = field(default_factory=list, repr=False)
+    _parts: list[Part] = field(default_factory=list, repr=False)
+
+    def __post_init__(self) -> None:
+        self._parts.append(Part(self.numbers))
+
+    @property
+    def part(self) -> Part:
+        """The part of the trace that is being made."""
+        return self._making[-1] if self._making else self._parts[0]
 
     def begin(self, numbers: Mapping[str, int], least: Mapping[str, int]) -> None:
         """Starts another trace, of which nothing is known yet, and in which the dims have these numbers."""
+        self.end()
         vars(self).update(vars(Space(dict(numbers), least)))
+
+    def end(self) -> None:
+        """Ends the trace: what JAX's caches still ask of its sizes is no question of a program."""
+        for part in self._parts:
+            part.is_running = False
 
     def ask(self, is_order: bool, terms: Terms, at: Place, *, own: bool) -> bool:
         """Whether `terms = 0`, or `terms < 0`. Recorded unless all sizes have the same answer."""
@@ -69,9 +96,9 @@ class Space:
         self.asked.setdefault(question, (answer, at, own))
         # Taken out first, so that it moves to the end: a failure is explained by the questions that came last before
         # it.
-        for listening in self._listening:
-            listening.questions.pop(question, None)
-            listening.questions[question] = answer, at, own
+        for part in self._making:
+            part.questions.pop(question, None)
+            part.questions[question] = answer, at, own
         if not self.is_wrong:
             self.last.pop(question, None)
             self.last[question] = answer
@@ -80,22 +107,26 @@ class Space:
     def pin(self, terms: Terms, at: Place) -> None:
         """Records that the program read the number of a size."""
         for name in sorted(dims_of(terms)):
-            for pinned in (self.pinned, *(one.pinned for one in self._listening)):
+            for pinned in (self.pinned, *(part.pinned for part in self._making)):
                 pinned.setdefault(name, at)
 
     @contextlib.contextmanager
-    def listening(self) -> Iterator[Asked]:
-        """Collects what is asked and pinned inside of a `with` block, so that `ask_again` can repeat it."""
-        asked = Asked()
-        self._listening.append(asked)
+    def making(self) -> Iterator[Part]:
+        """Notes what is asked and pinned while an instance is made inside of a `with` block, for traces that reuse it."""
+        part = Part(self.numbers, within=tuple(self._parts[1:]))
+        self._parts.append(part)
+        self._making.append(part)
         try:
-            yield asked
+            yield part
         finally:
-            self._listening.remove(asked)
+            self._making.remove(part)
 
-    def ask_again(self, asked: Asked) -> None:
-        """Notes what an earlier trace asked where it made a value that this trace reuses, at the same numbers."""
-        for question, (answer, at, own) in asked.questions.items():
+    def reuse(self, part: Part) -> None:
+        """Notes what an earlier trace asked while it made an instance that this trace reuses, at the same numbers."""
+        for reused in (*part.within, part):
+            reused.is_running = True
+            self._parts.append(reused)
+        for question, (answer, at, own) in part.questions.items():
             self._note(question, answer, at, own)
-        for name, at in asked.pinned.items():
+        for name, at in part.pinned.items():
             self.pin({(name,): 1}, at)

@@ -137,7 +137,7 @@ def test_the_size_of_the_mapped_axis():
             "inconsistent sizes on their mapped axes: 2, 3",
             ["weight: axis 0 of shape (3,) has size 3", "mean: axis 1 of shape (3, 2) has size 2"],
         ),
-        (0, 5, "differ from the size given, 5", ["weight: axis 0 of shape (3,) has size 3", "mean: axis 0"]),
+        (0, 5, "differ from the requested size, 5", ["weight: axis 0 of shape (3,) has size 3", "mean: axis 0"]),
         (-3, None, "an axis that these arguments do not have", ["weight: axis -3", "mean: axis -3 of shape (3, 2)"]),
     ],
 )

@@ -178,19 +178,22 @@ def test_what_no_lane_takes_is_refused_with_its_path():
     assert "out_axes gives 1 to an array, which out_axes does not accept" in str(caught.value)
     assert "at: output.w: float32[2]" in str(caught.value)
     for ride in (Axis(1), None):
-        with pytest.raises(AxisError, match="a value that is new in an argument cannot leave, because updates of that"):
+        with pytest.raises(AxisError, match="the function puts a new value into an argument whose updates"):
             lanes((Axis(1),)).update(ride, 1.0, here)
 
 
 def test_what_a_ride_refuses_is_refused_in_its_words():
     with pytest.raises(AxisError) as caught:
         lanes((Step(None),)).output(Step(None), jnp.ones(2), here)
-    assert "out_axes gives None to an output that changes" in str(caught.value)
+    assert "out_axes gives None to an output that the function has computed" in str(caught.value)
     assert "fix: carry it (Carry), or stack it (an axis)" in str(caught.value)
     refusing = Role("'updates of differentiated leaves'", instead="pass it otherwise")
     with pytest.raises(AxisError) as caught:
         lanes((), (refusing,)).update(refusing, 1.0, here)
-    assert "a leaf changes that cannot leave on out_axes 'updates of differentiated leaves'" in str(caught.value)
+    assert (
+        "the function changes a leaf whose update cannot be returned under out_axes 'updates of differentiated leaves'"
+        in str(caught.value)
+    )
     assert "fix: pass it otherwise" in str(caught.value)
 
 
@@ -200,5 +203,8 @@ def test_what_is_mapped_does_not_leave_without_an_axis():
         lanes((Axis(0),)).output(Axis(0), x, here)
         lanes((Axis(None),)).output(Axis(None), x, here)
 
-    with pytest.raises(AxisError, match=r"a mapped value leaves under None(.|\n)*at: output.w: float32\[\]"):
+    with pytest.raises(
+        AxisError,
+        match=r"a batched value is returned under axis None(.|\n)*at: output.w: float32\[\]",
+    ):
         jax.vmap(run)(jnp.ones(2))

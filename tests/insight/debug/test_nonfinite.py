@@ -168,6 +168,16 @@ def test_what_is_expected_hides_no_other_fault():
         weft.debug.nonfinite(weft.jit(step))(X)
 
 
+def test_finite_values_whose_sum_overflows_are_no_alarm_and_hide_no_fault():
+    lowest = jnp.finfo(jnp.float32).min
+    step = weft.debug.nonfinite(weft.jit(lambda x: (jnp.where(x > 0, lowest, lowest / x), jnp.float16(300) * x)))
+    for _ in range(3):
+        masked, _ = step(jnp.ones(400))
+    assert jnp.isfinite(masked).all()
+    with pytest.raises(weft.errors.NonFiniteError, match=r"div of .* by 0 gives -inf"):
+        step(jnp.ones(400).at[7].set(0.0))
+
+
 def test_shards_of_a_mesh_and_the_environment():
     program = """
 import jax, jax.numpy as jnp, weft

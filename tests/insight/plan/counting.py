@@ -41,10 +41,10 @@ class Counts:
     contractions: int = 0
     collectives: Counter[tuple[str, int]] = field(default_factory=Counter)
 
-    def add(self, other: Counts, times: int) -> None:
-        self.once += other.once
-        self.contractions += times * other.contractions
-        for key, count in other.collectives.items():
+    def add(self, counts: Counts, times: int) -> None:
+        self.once += counts.once
+        self.contractions += times * counts.contractions
+        for key, count in counts.collectives.items():
             self.collectives[key] += times * count
 
 

@@ -54,12 +54,12 @@ def test_loops_multiply_what_is_in_them():
 
 def test_activations_are_told_by_path(plan):
     assert plan.activations
-    assert any("layers" in one.path for one in plan.activations)
-    assert plan.bytes_per_device.activations == sum(one.bytes for one in plan.activations)
+    assert any("layers" in each.path for each in plan.activations)
+    assert plan.bytes_per_device.activations == sum(each.bytes for each in plan.activations)
 
 
 def test_a_collective_says_line_and_part(plan):
-    assert any("cases.py:" in one.where and "layers[" in one.where for one in plan.collectives)
+    assert any("cases.py:" in each.where and "layers[" in each.where for each in plan.collectives)
 
 
 def test_text_page_and_comparison_show_what_the_plan_says(plan, tmp_path: Path):
@@ -68,16 +68,16 @@ def test_text_page_and_comparison_show_what_the_plan_says(plan, tmp_path: Path):
     plan.save(tmp_path / "plan.html")
     page = (tmp_path / "plan.html").read_text()
     assert "width=device-width" in page
-    assert all(one.kind in page for one in plan.collectives)
+    assert all(each.kind in page for each in plan.collectives)
     assert "1.00" in plan.compare(plan)
     json.dumps(plan.as_dict())
 
 
 def test_what_cannot_be_planned_is_told():
     model, opt = shapes()
-    with pytest.raises(MeshError, match="a batch of 32 is not divided by 5"):
+    with pytest.raises(MeshError, match="a batch of 32 is not divisible by the 5 devices"):
         weft.plan(step, model, opt, X, mesh={"data": 5})
-    with pytest.raises(AxisError, match="cannot lie on this mesh"):
+    with pytest.raises(AxisError, match="the rules cannot place this tree on the mesh"):
         weft.plan(step, model, opt, X, mesh={"data": 32, "model": 3}, rules=RULES)
     with pytest.raises(MeshError, match="no hardware is called 'h1000'"):
         weft.plan(step, model, opt, X, mesh=MESH, hardware="h1000")
@@ -85,9 +85,9 @@ def test_what_cannot_be_planned_is_told():
 
 @pytest.mark.slow
 def test_the_search_ranks_what_fits():
-    found = weft.plan.search(step, *shapes(), X, devices=4, progress=False, most=3)
-    assert len(found) == 3
-    times = [plan.seconds.serial for _, _, plan in found]
+    ranked = weft.plan.search(step, *shapes(), X, devices=4, progress=False, most=3)
+    assert len(ranked) == 3
+    times = [plan.seconds.serial for _, _, plan in ranked]
     assert times == sorted(times)
 
 
@@ -141,7 +141,7 @@ def test_the_command_prints_a_plan_and_writes_its_page(script: Path, capsys: pyt
         ("scripted.py:other", "--mesh data=2", "has no function 'other'"),
         ("scripted.py:made", "--mesh data", "a mesh is written data=64,model=8"),
         ("scripted.py:made", "--mesh data=0", "sizes of at least 1"),
-        ("scripted.py:made", "--mesh data=3", "a batch of 8 is not divided by 3 devices of the axis data (give"),
+        ("scripted.py:made", "--mesh data=3", "a batch of 8 is not divisible by the 3 devices of the axis data (give"),
         ("scripted.py:made", "--mesh data=2 --hardware abacus", "no hardware is called 'abacus'"),
         ("scripted.py:made", "--mesh data=2 --rules diagonal", "no table of rules is called 'diagonal'"),
         ("scripted.py:made", "--mesh data=2 --out none/plan.html", "No such file or directory"),
@@ -214,13 +214,13 @@ def test_a_derivative_inside_of_a_loop_keeps_the_activations_of_one_turn():
 
         return jax.lax.scan(turn, jnp.zeros_like(w), x)[0]
 
-    def kept(turns):
+    def activations(turns):
         w, x = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((16, 64), (turns, 8, 16)))
         return weft.plan(lambda w, x: accumulated(w, x), w, x, mesh={"data": 1}).bytes_per_device.activations
 
-    assert kept(1) == kept(5)
+    assert activations(1) == activations(5)
     # The batch of a turn, the output of tanh and what the derivative of tanh needs.
-    assert 8 * 16 * 4 + 8 * 64 * 4 <= kept(5) <= 8 * 16 * 4 + 3 * 8 * 64 * 4
+    assert 8 * 16 * 4 + 8 * 64 * 4 <= activations(5) <= 8 * 16 * 4 + 3 * 8 * 64 * 4
 
 
 def test_a_derivative_that_the_plan_does_not_see_is_said():

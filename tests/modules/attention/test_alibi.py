@@ -63,7 +63,7 @@ def test_a_bias_of_ones_own_is_given_positions():
 
 
 def test_positions_of_ones_own_are_refused():
-    with pytest.raises(weft.errors.ConfigError, match="a position_bias is by the distance of places"):
+    with pytest.raises(weft.errors.ConfigError, match="a position_bias counts distances in the sequence"):
         attention(rope=weft.RoPE())(X, positions=jnp.arange(6) * 2)
 
 

@@ -188,7 +188,7 @@ def test_what_goes_beyond_a_cache_is_nan_in_compiled_code():
 
 @pytest.mark.parametrize("batch", [(), (3,), (2, 1)])
 def test_a_batch_that_a_cache_is_not_for_is_refused(batch, unchecked):
-    with pytest.raises(CacheError, match="the batch is not the one that this cache is for") as caught:
+    with pytest.raises(CacheError, match="the batch axes of the input differ from those of the cache") as caught:
         attention().with_cache(6, batch=batch)(X)
     assert "fix: with_cache(6, batch=(2,))" in str(caught.value)
 
@@ -199,7 +199,7 @@ def test_a_context_is_nothing_for_a_cache():
 
 
 def test_attention_that_sees_what_comes_has_no_cache():
-    with pytest.raises(CacheError, match="this attention also looks at what comes behind"):
+    with pytest.raises(CacheError, match="this attention also attends to later steps"):
         MultiHeadAttention(8, 4, key=KEY).with_cache(6)
     with pytest.raises(FilterError):
         weft.at(LayerNorm(8), EVERY).apply(lambda layer: layer.with_cache(6))

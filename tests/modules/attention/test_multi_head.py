@@ -109,16 +109,18 @@ def test_masks_and_biases_broadcast_against_the_weights(shape):
 @pytest.mark.parametrize("shape", [(2, 5, 7), (3, 5, 7), (7,), (2, 4, 5, 6), (1, 2, 4, 5, 7)])
 def test_a_mask_whose_axes_nobody_could_tell_is_refused(shape):
     layer = attention(context_features=6)
-    with pytest.raises(AxisError, match=r"the mask of attention is \(q, kv\) or \(\*batch, heads, q, kv\)") as caught:
+    with pytest.raises(
+        AxisError, match=r"the mask of attention must have axes \(q, kv\) or \(\*batch, heads, q, kv\)"
+    ) as caught:
         layer(X, CONTEXT, mask=jnp.ones(shape, bool))
     assert "weights: (2, 4, 5, 7)" in str(caught.value)
-    assert "for one of (*batch, q, kv), mask[..., None, :, :]" in str(caught.value)
+    assert "write mask[..., None, :, :] for one with axes (*batch, q, kv)" in str(caught.value)
 
 
 def test_masks_are_of_bools_and_biases_of_floats(unchecked):
-    with pytest.raises(AxisError, match="this mask is of float32"):
+    with pytest.raises(AxisError, match="this mask is float32"):
         attention()(X, mask=jnp.ones((5, 5)))
-    with pytest.raises(AxisError, match="this bias is of bool"):
+    with pytest.raises(AxisError, match="this bias is bool"):
         attention()(X, bias=jnp.ones((5, 5), bool))
 
 
@@ -220,7 +222,7 @@ def test_an_implementation_is_passed_on_and_refuses_what_it_cannot_do():
     assert_close(attention(implementation="xla")(X), attention()(X))
     with pytest.raises(ValueError, match="nonsense"):
         attention(implementation="nonsense")(X)
-    with pytest.raises(ConfigError, match="'cudnn' has no dropout of attention weights"):
+    with pytest.raises(ConfigError, match="'cudnn' does not support dropout of attention weights"):
         attention(implementation="cudnn", dropout=0.5)(X, key=KEY)
 
 
@@ -271,13 +273,13 @@ def test_it_is_adapted_by_lora_and_saved_like_any_record(tmp_path):
 @pytest.mark.parametrize(
     ("sizes", "options", "message"),
     [
-        ((8, 3), {}, "8 features do not divide among 3 heads"),
-        ((8, 4), {"num_kv_heads": 3}, "4 heads do not make groups for 3 of the keys"),
+        ((8, 3), {}, "8 features cannot be divided among 3 heads"),
+        ((8, 4), {"num_kv_heads": 3}, "num_heads=4 must be a multiple of num_kv_heads=3"),
         ((8, 0), {}, "num_heads must be positive, not 0"),
         ((8, 4), {"head_features": 0}, "head_features must be positive, not 0"),
-        ((8, 4), {"window": (1, 2, 3)}, "window is how many keys before and behind"),
-        ((8, 4), {"window": -1}, "window is how many keys before and behind"),
-        ((8, 4), {"dropout": 2.0}, "rate is a probability, not 2.0"),
+        ((8, 4), {"window": (1, 2, 3)}, "window must be a number of keys before and after"),
+        ((8, 4), {"window": -1}, "window must be a number of keys before and after"),
+        ((8, 4), {"dropout": 2.0}, "rate must be a probability, not 2.0"),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(sizes, options, message):

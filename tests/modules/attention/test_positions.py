@@ -57,13 +57,13 @@ def test_rope_keeps_lengths_and_dtypes_and_far_positions_apart():
 
 
 def test_rope_refuses_a_head_whose_features_are_no_pairs():
-    with pytest.raises(AxisError, match="RoPE turns pairs of features, and 7 are no pairs"):
+    with pytest.raises(AxisError, match="RoPE rotates pairs of features, so their number must be even, not 7"):
         RoPE()(X[..., :7])
 
 
 @pytest.mark.parametrize("shape", [(4,), (1,), (3, 5), (2, 3, 5), ()])
 def test_positions_that_are_not_those_of_the_sequence_are_refused(shape, unchecked):
-    with pytest.raises(AxisError, match="RoPE takes a position for each place of the sequence") as caught:
+    with pytest.raises(AxisError, match="RoPE takes one position for each element of the sequence") as caught:
         RoPE()(X, jnp.zeros(shape, jnp.int32))
     assert "places: (2, 5)" in str(caught.value)
 
@@ -130,7 +130,7 @@ def test_options_that_make_no_sense_are_refused(make, message):
 
 def test_one_vector_is_no_sequence(unchecked):
     for layer in (LearnedPositions(4, 2, key=KEY), SinusoidalPositions(2)):
-        with pytest.raises(AxisError, match="takes a sequence, with axes of places and of features"):
+        with pytest.raises(AxisError, match="takes a sequence, an array with axes"):
             layer(jnp.ones(2))
 
 
@@ -143,6 +143,8 @@ def test_positions_run_under_strict_promotion():
 
 @pytest.mark.parametrize("turn", [ops.rope, weft.RoPE()], ids=["op", "layer"])
 def test_an_odd_number_of_features_is_no_pairs(turn: Any):
-    with pytest.raises(weft.errors.AxisError, match="RoPE turns pairs of features, and 3 are no pairs") as caught:
+    with pytest.raises(
+        weft.errors.AxisError, match="RoPE rotates pairs of features, so their number must be even, not 3"
+    ) as caught:
         turn(jnp.ones((2, 1, 3)), jnp.arange(2))
     assert "x: float32[2,1,3]" in str(caught.value)

@@ -87,22 +87,22 @@ def test_a_row_that_is_full_is_nan_and_the_others_go_on():
     assert jnp.isfinite(y[1:]).all()
     error, _ = weft.checkify(step)(weft.rewind(decoding, LENGTHS), X[:, :1])
     assert "steps beyond the end of the cache of a MultiHeadAttention" in str(error.get())
-    with pytest.raises(CacheError, match="room for 5 steps, and 1 are given behind the 5 that it holds"):
+    with pytest.raises(CacheError, match="room for 5 steps, and the call has 1 after the 5 in the cache"):
         weft.rewind(decoding, LENGTHS)(X[:, :1])
 
 
 def test_a_cache_is_not_rewound_to_what_it_has_not_seen():
     _, decoding = attention().with_cache(8, batch=(3,))(X[:, :3])
-    with pytest.raises(CacheError, match="a cache is rewound to steps that it has seen") as caught:
+    with pytest.raises(CacheError, match="a cache cannot be rewound to more steps than it holds") as caught:
         weft.rewind(decoding, LENGTHS)
     assert "steps: [5, 2, 4], cache.index: 3" in str(caught.value)
-    with pytest.raises(CacheError, match="a cache is rewound to steps that it has seen"):
+    with pytest.raises(CacheError, match="a cache cannot be rewound to more steps than it holds"):
         weft.rewind(decoding, -1)
 
 
 def test_lengths_that_are_not_the_rows_are_refused(unchecked):
     cache = KeyValueCache(8, 2, 4, batch=(3,))
-    with pytest.raises(CacheError, match="to one number of steps, or to one for each row") as caught:
+    with pytest.raises(CacheError, match="to a number of steps, or to a number for each row") as caught:
         weft.rewind(cache, jnp.zeros(2, jnp.int32))
     assert "steps: (2,), batch axes of cache.keys: (3,)" in str(caught.value)
 

@@ -130,7 +130,7 @@ def test_blocks_cross_every_transform(tmp_path):
 
 
 def test_sizes_that_do_not_fit_are_refused():
-    with pytest.raises(ConfigError, match="8 features do not divide among 3 heads"):
+    with pytest.raises(ConfigError, match="8 features cannot be divided among 3 heads"):
         TransformerBlock(8, 3, key=KEY)
 
 

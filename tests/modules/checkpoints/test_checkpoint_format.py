@@ -215,7 +215,7 @@ def test_without_partial_a_foreign_file_is_loaded_whole(foreign):
 
 def test_a_dtype_that_jax_has_not_is_named(file):
     file.write_bytes(written({"a": entry(0, 3, "F6_E2M3", [4])}, b"123"))
-    with pytest.raises(CheckpointError, match=r"safetensors' dtype F6_E2M3, which JAX has not\n  at: a"):
+    with pytest.raises(CheckpointError, match=r"safetensors' dtype F6_E2M3, which JAX does not have\n  at: a"):
         load_checkpoint(file, {"a": jnp.zeros(4)})
 
 
@@ -246,6 +246,6 @@ def test_a_configuration_that_no_reader_would_take_is_refused(file, monkeypatch)
     from weft.modules.checkpoints import format as checkpoint_format
 
     monkeypatch.setattr(checkpoint_format, "_LONGEST_HEADER", 2000)
-    with pytest.raises(CheckpointError, match="a header of 4"):
+    with pytest.raises(CheckpointError, match="the header has 4"):
         save_checkpoint(file, {"text": "a" * 4000, "w": jnp.ones(1)})
     assert not file.exists()

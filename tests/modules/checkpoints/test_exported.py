@@ -153,7 +153,7 @@ def test_a_record_that_no_argument_is_like_comes_as_a_dict_or_as_it_is_told():
     result, net = reloaded(exported, out=like).call(X)
     assert (type(result), type(net), net.heads) == (Result, Net, 4)
     with pytest.raises(
-        weft.errors.StructureError, match=r"at: \[0\]\.nothing\n  fix: pass arrays in the places of these"
+        weft.errors.StructureError, match=r"at: \[0\]\.nothing\n  fix: pass a tree of the output's structure"
     ):
         reloaded(exported, out=(Result(X, X), Net(X)))
 
@@ -223,28 +223,28 @@ class Named(weft.Module):
         (
             lambda x: (x, "y"),
             X,
-            r"static outside of a Module\n  at: output\[1\]: 'y'",
+            r"a static value outside of a Module cannot be exported\n  at: output\[1\]: 'y'",
             "return it in a Module",
             (lambda x: Named(x, "y"), X),
         ),
         (
             lambda d: sum(d.values()),
             {Alike(1): X, Alike(2): X},
-            "two arrays have one path",
+            "two arrays have the same path",
             "rename a key",
             (lambda d: sum(d.values()), {1: X, 2: X}),
         ),
         (
             nnx.jit(lambda model, x=X[:2]: model(x)),
             nnx.Sequential(LAYER, LAYER),
-            r"objects that share a Variable\n(.|\n)*layers\[0\]\.kernel\.value and model\.layers\[1\]\.kernel\.value",
+            r"objects that share a Variable(.|\n)*layers\[0\]\.kernel\.value and model\.layers\[1\]\.kernel\.value",
             "split them before, which",
             (nnx.jit(lambda state, x=X[:2]: nnx.merge(SHARED, state)(x)), nnx.state(nnx.Sequential(LAYER, LAYER))),
         ),
         (
             nnx.jit(lambda norm, x=X[None]: norm(x)),
             nnx.BatchNorm(3, rngs=nnx.Rngs(0)),
-            r"changes the objects that it is given\n(.|\n)*at: norm\.mean",
+            r"changes its arguments' objects cannot be exported\n(.|\n)*at: norm\.mean",
             "split them, and return",
             (nnx.jit(lambda state, x=X[None]: normed(state, x)), nnx.state(nnx.BatchNorm(3, rngs=nnx.Rngs(0)))),
         ),
@@ -275,7 +275,7 @@ def test_one_array_in_two_places_is_an_error_where_it_would_be_split():
 def test_what_is_no_exported_function_of_wefts_is_refused(change: Any):
     data = weft.export(lambda x: x)(X).serialize()
     with pytest.raises(
-        weft.errors.StructureError, match=r"no exported function of weft's(.|\n)*pass what weft.export\("
+        weft.errors.StructureError, match=r"not a function that weft exported(.|\n)*pass the bytes of weft.export\("
     ):
         weft.load_exported(change(data))
     assert weft.load_exported(data).call(X).tolist() == [1.0] * 3

@@ -128,7 +128,7 @@ def test_a_record_of_another_type_is_a_value_that_the_next_layer_is_given():
 @pytest.mark.parametrize(
     ("result", "message"),
     [
-        ("successor", "this Aux returns its successor alone"),
+        ("successor", "this Aux returns only its successor"),
         ("(successor, y)", "this call returns an Aux where it may be the successor or a value"),
         ("two", r"layers\[0\]: returned as result\[1\](.|\n)*layers\[0\]: returned as result\[2\]"),
         ("inside", r"may be the successor or a value(.|\n)*layers\[0\]: returned as result\[0\].layer"),

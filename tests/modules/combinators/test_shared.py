@@ -200,7 +200,7 @@ def test_what_changes_in_one_of_its_places_changes_in_all():
 
 
 def test_two_successors_of_one_thing_are_refused():
-    with pytest.raises(weft.SuccessorError, match=r"has a successor in each of several places") as caught:
+    with pytest.raises(weft.SuccessorError, match=r"has a different successor in each of these places") as caught:
         counting().both()
     assert "at: Counting.weight" in str(caught.value)
     assert "at: Counting.twin" in str(caught.value)
@@ -212,7 +212,7 @@ def test_ties_that_make_no_sense_are_refused():
         ({"head.kernel": "embed.embedding"}, r"head.kernel: float32\[3,5\] -> float32\[5,3\]"),
         ({"head.kernal": "embed.embedding"}, "a Linear has no field 'kernal'"),
         ({"head": "hidden"}, "does not fit"),
-        ({"hidden.bias": "hidden.bias"}, "hidden.bias is held nowhere: it is tied itself"),
+        ({"hidden.bias": "hidden.bias"}, "hidden.bias is a source, but tied itself"),
         ({"hidden.bias": "head.bias", "head.bias": "hidden.bias"}, "does not fit"),
     ]
     for ties, message in cases:
@@ -235,7 +235,7 @@ def test_what_belongs_transposed_is_told_how_to_be_turned():
         weft.errors.StructureError, match=r"layers\[1\].kernel: float32\[3,2\] -> float32\[2,3\]"
     ) as caught:
         Shared(model, {"layers[1].kernel": "layers[0].kernel"})
-    ties = caught.value.fix.partition("which turns it: ")[2]
+    ties = caught.value.fix.partition("that transposes: ")[2]
     assert Shared(model, eval(ties, {"jnp": jnp}))(jnp.ones(2)).shape == (2,)
 
 

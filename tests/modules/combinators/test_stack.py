@@ -202,7 +202,7 @@ def test_stacks_nest():
 
 
 def test_a_layer_that_changes_its_input_is_named():
-    with pytest.raises(AxisError, match="returns what it takes, in shape and dtype, and a Linear does not") as caught:
+    with pytest.raises(AxisError, match="must keep the shape and dtype of x, and a Linear does not") as caught:
         Stack(lambda key: Linear(4, 5, key=key), 2, key=KEY)(X)
     assert "x: float32[5,4] -> float32[5,5]" in str(caught.value)
     with pytest.raises(AxisError, match=r"x: bfloat16\[5,4\] -> float32\[5,4\]"):

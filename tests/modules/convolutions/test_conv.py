@@ -84,8 +84,8 @@ BAD = [
     ({"padding": "CAUSAL"}, "causal padding is for one spatial axis, not 2"),
     ({"padding": [1]}, "padding has 1 entries for 2 spatial axes"),
     ({"strides": (1, 2, 3)}, "strides has 3 numbers for 2 spatial axes"),
-    ({"input_dilation": 2}, "padding 'SAME' and input_dilation do not go together"),
-    ({"feature_group_count": 3}, "3 groups do not divide 2 in and 4 out features"),
+    ({"input_dilation": 2}, "padding 'SAME' cannot be combined with input_dilation"),
+    ({"feature_group_count": 3}, "groups=3 must divide in_features=2 and out_features=4"),
 ]
 
 
@@ -115,7 +115,7 @@ def test_the_op_takes_lists():
 
 @pytest.mark.parametrize("size", [3, np.int64(3)])
 def test_a_kernel_of_one_number_is_refused_where_nothing_says_how_many_axes_it_has(size):
-    with pytest.raises(ConfigError, match="kernel_size=3 does not say over how many spatial axes Conv goes") as caught:
+    with pytest.raises(ConfigError, match="kernel_size=3 does not tell the number of spatial axes of Conv") as caught:
         Conv(3, 8, size, key=jax.random.key(0))
     assert "Conv2d(..., 3) or Conv(..., (3, 3)) for images; Conv1d(..., 3)" in str(caught.value)
 

@@ -48,7 +48,7 @@ def test_one_example_half_precision_and_other_ranks():
 
 
 def test_what_makes_no_sense_is_named(unchecked):
-    with pytest.raises(weft.errors.ConfigError, match=r"ConvTranspose goes") as caught:
+    with pytest.raises(weft.errors.ConfigError, match=r"spatial axes of ConvTranspose") as caught:
         weft.ConvTranspose(3, 4, 3, key=KEY)
     assert "ConvTranspose2d(..., 3)" in str(caught.value)
     with pytest.raises(weft.errors.ConfigError, match="unknown padding 'REFLECT' of a transposed convolution"):

@@ -92,7 +92,7 @@ def test_a_layer_pools_as_its_function_does(layer, expected):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: weft.MaxPool(2), r"MaxPool: window=2 does not say over how many spatial axes"),
+        (lambda: weft.MaxPool(2), r"MaxPool: window=2 does not tell the number of spatial axes"),
         (lambda: weft.AvgPool((2, 0)), "AvgPool: window must be positive"),
         (lambda: weft.MaxPool((2, 2), strides=(1, 1, 1)), "strides"),
         (lambda: weft.AdaptiveAvgPool((0,)), "AdaptiveAvgPool: sizes must be positive"),

@@ -64,13 +64,13 @@ def test_half_precision_and_stacks():
 
 
 def test_what_makes_no_sense_is_named(unchecked):
-    with pytest.raises(weft.errors.ConfigError, match="LinearGeneral maps 2 axes, but was given 1 sizes"):
+    with pytest.raises(weft.errors.ConfigError, match="LinearGeneral maps 2 axes, but in_features has 1 sizes"):
         weft.LinearGeneral(3, 4, axes=(0, 1), key=KEY)
     with pytest.raises(weft.errors.AxisError, match="LinearGeneral takes axes of these sizes: -1: 4"):
         weft.LinearGeneral(4, 4, key=KEY)(X)
     with pytest.raises(weft.errors.ConfigError, match="has no output"):
         weft.Einsum("bi,ij", (3, 4), key=KEY)
-    with pytest.raises(weft.errors.ConfigError, match="has not as many axes as kernel_shape"):
+    with pytest.raises(weft.errors.ConfigError, match="differ in their number of axes"):
         weft.Einsum("bi,ij->bj", (3, 4, 5), key=KEY)
     with pytest.raises(weft.errors.AxisError, match="Einsum takes inputs with the axes 'bi'"):
         weft.Einsum("bi,ij->bj", (3, 4), key=KEY)(X)

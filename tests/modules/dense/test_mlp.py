@@ -36,6 +36,6 @@ def test_it_is_made_under_vmap_and_differentiated():
 
 @pytest.mark.parametrize("features", [(), (3,)])
 def test_too_few_sizes_are_refused(features: tuple[int, ...]):
-    with pytest.raises(weft.errors.ConfigError, match="an MLP has at least two sizes") as caught:
+    with pytest.raises(weft.errors.ConfigError, match="an MLP needs at least two sizes") as caught:
         weft.MLP(*features, key=KEY)
     assert "MLP(inputs, *hidden, outputs, key=key)" in str(caught.value)

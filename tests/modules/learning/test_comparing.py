@@ -98,7 +98,7 @@ def test_allclose_sees_statistics_keys_and_other_dtypes():
 
 
 def test_trees_that_are_not_alike_are_not_compared():
-    with pytest.raises(StructureError, match="the other tree does not fit") as caught:
+    with pytest.raises(StructureError, match="the second tree does not fit") as caught:
         tree.allclose({"a": jnp.ones(2), "b": jnp.ones(2)}, {"a": jnp.ones(3)})
     assert "at: b: nothing there" in str(caught.value)
     assert "a: (3,), not (2,)" in str(caught.value)

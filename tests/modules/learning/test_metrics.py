@@ -217,21 +217,24 @@ def test_a_metric_of_a_users_own_merges_and_reduces_like_the_others():
 
 BAD = [
     (lambda: Average().update(value=1.0), "Average.update needs values"),
-    (lambda: Average().update(values=1.0, loss=2.0), "nothing in this Average reads loss"),
+    (lambda: Average().update(values=1.0, loss=2.0), "this Average reads no argument loss"),
     (lambda: many().update(loss=1.0), "MultiMetric.update needs logits, labels"),
     (lambda: Average().update(values=1j), "values are complex"),
     (
         lambda: Average().update(values=VALUES, mask=VALUES),
-        "which values count, and this one holds float32",
+        "a mask must be boolean or integer, not float32",
     ),
     (lambda: Average().update(values=VALUES, mask=jnp.ones(5, bool)), "the mask does not broadcast against values"),
     (lambda: Accuracy().update(logits=VALUES, labels=LABELS), "labels do not fit logits"),
     (lambda: Accuracy(0.5).update(logits=LOGITS, labels=LABELS), "labels do not fit logits"),
-    (lambda: Accuracy().update(logits=LOGITS, labels=VALUES), "labels are numbers of classes, not float32"),
-    (lambda: Average().merge(Average("loss")), "merges with one of the same make"),
-    (lambda: Average().merge(Accuracy()), "merges with one of the same make, not with this Accuracy"),
-    (lambda: MultiMetric(compute=Average()), "MultiMetric itself has the name 'compute'"),
-    (lambda: MultiMetric(loss=1.0), "loss is no metric, but a float"),
+    (
+        lambda: Accuracy().update(logits=LOGITS, labels=VALUES),
+        "labels must be integers, one class index each, not float32",
+    ),
+    (lambda: Average().merge(Average("loss")), "merges with a metric of the same class, names and options"),
+    (lambda: Average().merge(Accuracy()), "same class, names and options, not with this Accuracy"),
+    (lambda: MultiMetric(compute=Average()), "'compute' is an attribute of MultiMetric"),
+    (lambda: MultiMetric(loss=1.0), "loss must be a metric, not a float"),
 ]
 
 

@@ -189,7 +189,7 @@ def test_a_gradient_that_does_not_fit_is_named_by_path():
     opt = weft.Optimizer(model, optax.sgd(0.1))
     part = gradients(model, wrt=Inside("out"))[1]
     with pytest.raises(
-        weft.errors.StructureError, match="the gradient does not fit what is optimized: Param"
+        weft.errors.StructureError, match="the gradient does not fit the optimized leaves: Param"
     ) as caught:
         opt.update(model, part)
     assert "at: grad.hidden.kernel is missing" in str(caught.value)

@@ -148,7 +148,7 @@ def test_frozen_layers_compute_in_low_precision_too():
 
 
 def test_a_policy_is_of_floats():
-    with pytest.raises(weft.errors.ConfigError, match="a policy is of floating-point dtypes, and int8 is none"):
+    with pytest.raises(weft.errors.ConfigError, match="the dtypes of a policy must be floating-point, not int8"):
         Policy(compute=jnp.int8)
     assert Policy() == Policy("float32", "bfloat16", "float32")
 

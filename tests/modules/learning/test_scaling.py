@@ -85,7 +85,7 @@ def test_it_is_no_parameter_and_dtypes_are_kept():
     "options", [{"growth": 0.5}, {"backoff": 2.0}, {"backoff": 0.0}, {"minimum": 0.0}, {"scale": 0.5}], ids=str
 )
 def test_factors_that_make_no_sense_are_refused(options: dict[str, float]):
-    with pytest.raises(weft.errors.ConfigError, match="LossScale grows by at least 1, shrinks by at most 1"):
+    with pytest.raises(weft.errors.ConfigError, match="LossScale needs growth >= 1, backoff <= 1"):
         LossScale(**options)
     with pytest.raises(weft.errors.ConfigError, match="interval must be positive, not 0"):
         LossScale(interval=0)

@@ -67,7 +67,7 @@ def test_cast_changes_floats_only():
     assert everything["z"].dtype == jnp.complex64
     assert everything["eps"] == 1e-3
     assert configuration(everything["layer"]) == configuration(layer())
-    with pytest.raises(weft.errors.StructureError, match="int8 is no floating-point dtype"):
+    with pytest.raises(weft.errors.StructureError, match="int8 is not a floating-point dtype"):
         tree.cast(layer(), jnp.int8)
 
 
@@ -117,7 +117,9 @@ def test_a_stack_with_functions_is_scanned_and_indexed():
 
 
 def test_what_cannot_be_stacked_is_named_by_path():
-    with pytest.raises(weft.errors.StructureError, match=r"models\[1\] is not like (.|\n)*weight: bfloat16\[3\]"):
+    with pytest.raises(
+        weft.errors.StructureError, match=r"models\[1\] differs from models\[0\] in (.|\n)*weight: bfloat16\[3\]"
+    ):
         tree.stack([layer(dtype=jnp.bfloat16), layer()])
     with pytest.raises(weft.errors.StructureError, match="nothing to stack"):
         tree.stack([])

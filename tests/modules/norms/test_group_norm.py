@@ -67,7 +67,7 @@ def test_what_makes_no_sense_is_named(unchecked):
         GroupNorm(4, groups=0)
     with pytest.raises(AxisError, match="GroupNorm takes 4 features on the last axis, not 3"):
         GroupNorm(4, groups=2)(X[..., :3])
-    with pytest.raises(AxisError, match="InstanceNorm finds no axis to normalise over behind 1 of the batch"):
+    with pytest.raises(AxisError, match="InstanceNorm has no axis to normalise over after the 1 of the batch"):
         InstanceNorm(4)(X[0])
     with pytest.raises(ConfigError, match="InstanceNorm: batch_axes"):
         InstanceNorm(4, batch_axes=-1)

@@ -122,6 +122,6 @@ def test_spectral_norm_of_half_precision_keeps_its_dtypes():
 @pytest.mark.parametrize("kind", [weft.WeightNorm, weft.SpectralNorm])
 def test_a_layer_without_a_kernel_is_refused(kind):
     with pytest.raises(
-        weft.errors.ConfigError, match=f"{kind.__name__} holds a layer with an array in the field 'kernel'"
+        weft.errors.ConfigError, match=f"{kind.__name__} wraps a layer with an array in the field 'kernel'"
     ):
         kind(weft.LayerNorm(3), key=jax.random.key(0))

@@ -223,7 +223,7 @@ def test_bidirectional_equals_flax():
 
 def test_one_network_is_not_two(unchecked):
     rnn = RNN(cell_of(GRUCell))
-    with pytest.raises(ConfigError, match="Bidirectional has two networks, and this is one twice"):
+    with pytest.raises(ConfigError, match="Bidirectional needs two networks, and got the same one twice"):
         Bidirectional(rnn, rnn)
 
 
@@ -325,9 +325,13 @@ def test_networks_run_under_strict_promotion():
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"lengths": jnp.array([1, 2])}, AxisError, r"there is one length for each sequence\n  at: lengths: \(2,\)"),
-        ({"mask": jnp.ones((3, 5), bool)}, AxisError, "the mask of a sequence has its axes, but for the features"),
-        ({"mask": jnp.ones((3, 6), bool), "lengths": LENGTHS}, ConfigError, "both lengths and a mask say which steps"),
+        (
+            {"lengths": jnp.array([1, 2])},
+            AxisError,
+            r"lengths must have the shape of the batch, one length for each sequence\n  at: lengths: \(2,\)",
+        ),
+        ({"mask": jnp.ones((3, 5), bool)}, AxisError, "the mask of a sequence must have all its axes but the features"),
+        ({"mask": jnp.ones((3, 6), bool), "lengths": LENGTHS}, ConfigError, "both lengths and a mask were passed"),
     ],
 )
 def test_what_says_which_steps_there_are_must_fit(options, error, message, unchecked):
@@ -336,7 +340,7 @@ def test_what_says_which_steps_there_are_must_fit(options, error, message, unche
 
 
 def test_one_vector_is_no_sequence_for_a_network(unchecked):
-    with pytest.raises(AxisError, match="a sequence has axes of steps and of features"):
+    with pytest.raises(AxisError, match="a sequence needs an axis of steps and one of features"):
         RNN(cell_of(GRUCell))(X[0, 0])
     with pytest.raises(ConfigError, match="GRUCell: hidden_features must be positive, not 0"):
         GRUCell(3, 0, key=KEY)

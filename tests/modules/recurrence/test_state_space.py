@@ -53,7 +53,7 @@ def test_vmap_stacks_and_half_precision():
 
 
 def test_what_makes_no_sense_is_named(unchecked):
-    with pytest.raises(weft.errors.ConfigError, match="radius goes from low to high between 0 and 1"):
+    with pytest.raises(weft.errors.ConfigError, match="radius must be a pair with 0 < low <= high < 1"):
         weft.DiagonalSSM(3, 4, radius=(0.9, 1.0), key=KEY)
     with pytest.raises(weft.errors.AxisError, match="DiagonalSSM takes 3 features on the last axis, not 2"):
         weft.DiagonalSSM(3, 4, key=KEY)(X[..., :2])

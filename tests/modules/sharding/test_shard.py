@@ -179,7 +179,7 @@ def test_one_array_in_two_places_stays_one(mesh: Any):
     ("rules", "fragments"),
     [
         ({"embed": "data"}, ["inward: (embed=4, mlp=8): no rule for 'mlp'", "add a rule for 'mlp'", "`...: None`"]),
-        ({"embed": "dat", ...: None}, ["axes that the mesh has not: data=2, model=4", "'embed': 'dat'"]),
+        ({"embed": "dat", ...: None}, ["axes that the mesh data=2, model=4 does not have", "'embed': 'dat'"]),
         ({"embed": "model", "mlp": ("data", "model")}, ["two of its axes lie on 'model'", "another rule"]),
         ({"embed": ("data", "model"), "mlp": None}, ["outward.bias: (embed=4): 4 is no multiple of 8", "a multiple"]),
     ],
@@ -277,9 +277,9 @@ class Gated(weft.Module):
         (
             lambda: Gated().gate,
             {"embed": "data", ...: None},
-            ["every array would be whole on every device", "unnamed="],
+            ["every array would be replicated on every device", "unnamed="],
         ),
-        (lambda: Gated().gate, {"emebd": None}, ["a rule is for a name that no axis has", "is it 'embed'?"]),
+        (lambda: Gated().gate, {"emebd": None}, ["a rule names a logical axis that no array has", "is it 'embed'?"]),
     ],
 )
 @pytest.mark.parametrize("place", [shard, named_shardings])

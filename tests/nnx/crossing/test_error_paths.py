@@ -168,7 +168,7 @@ def test_axes_by_filter_on_their_own_are_refused_when_the_function_is_mapped(nam
 @pytest.mark.parametrize("mode", [{}, {"graph_updates": False}, {"graph": False}])
 def test_what_is_mapped_and_leaves_under_none_is_named(f, path, mode):
     m = nnx.Dict(n=nnx.Variable(jnp.zeros(())))
-    with pytest.raises(ValueError, match="a mapped value leaves under None") as caught:
+    with pytest.raises(ValueError, match="a batched value is returned under axis None") as caught:
         nnx.vmap(f, in_axes=(None, 0), out_axes=None, **mode)(m, jnp.ones(2))
     assert caught.value.at == (f"{path} for each index",)
     assert float(m.n[...]) == 0

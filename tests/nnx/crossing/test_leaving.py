@@ -316,6 +316,6 @@ class TestLoops:
             return x
 
         call = ByHand(step, Node(w=param(1.0)), X, in_axes=(None, 0), read=read_step)
-        with pytest.raises(AxisError, match="updates of that argument do not come back") as error:
+        with pytest.raises(AxisError, match="an argument whose updates are not returned") as error:
             call.end()
         assert "carry the argument" in str(error.value)

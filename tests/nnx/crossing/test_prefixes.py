@@ -10,7 +10,7 @@ import pytest
 from weft import nnx
 from weft.core.errors import AxisError
 from weft.core.interpreter.rides import CARRIED, Carry, axis_of, read_axis, read_step
-from weft.nnx.crossing.apart import take_apart
+from weft.nnx.crossing.flattening import take_apart
 from weft.nnx.crossing.prefixes import OfGraph, finder, read_prefix, rides_of, specs
 from weft.nnx.errors import AliasError, PrefixError
 
@@ -73,7 +73,7 @@ def test_what_no_filter_matches_is_named_with_its_path():
 
 
 def test_filters_are_for_graphs_and_not_for_arrays():
-    with pytest.raises(AxisError, match="Cannot use StateAxes on what is no graph"):
+    with pytest.raises(AxisError, match="Cannot use StateAxes on non-graph nodes"):
         axes(nnx.StateAxes({...: 0}), jnp.ones(2))
 
 

@@ -94,5 +94,5 @@ def test_dtypes_are_those_flax_finds(args, options):
 
 
 def test_an_integer_dtype_is_refused_where_floats_are_computed():
-    with pytest.raises(ValueError, match="this computes in floats, and int32 is none"):
+    with pytest.raises(ValueError, match="a computation's dtype must be floating-point, not int32"):
         dtypes.promote_dtype((jnp.ones(2),), dtype=jnp.int32)

@@ -49,11 +49,11 @@ def test_what_is_in_the_baseline_does_not_fail_and_what_is_new_does(write, capsy
 
 def test_a_failure_that_comes_twice_is_accepted_once(write, tmp_path: Path):
     run("--baseline", "base.json", "--write-baseline", write(WRONG))
-    found = json.loads((tmp_path / "base.json").read_text())
-    assert [(one["file"], one["name"], one["rule"]) for one in found["findings"]] == [
+    baseline = json.loads((tmp_path / "base.json").read_text())
+    assert [(one["file"], one["name"], one["rule"]) for one in baseline["findings"]] == [
         ("layers.py", "pooled", "contract")
     ]
-    assert "(at " not in found["findings"][0]["message"]
+    assert "(at " not in baseline["findings"][0]["message"]
     (tmp_path / "inner").mkdir()
     (tmp_path / "inner" / "layers.py").write_text((tmp_path / "layers.py").read_text())
     assert run("--baseline", "base.json", ".") == 1
@@ -65,7 +65,7 @@ def test_an_entry_that_nothing_fails_for_is_said(write, capsys: pytest.CaptureFi
     assert run("-v", "--baseline", "base.json", write(WRONG.replace("axis=0", "axis=1"))) == 0
     line, _ = capsys.readouterr().out.splitlines()
     assert line.startswith("base.json:0: baseline: warning: layers.py: pooled: contract: pooled, return")
-    assert line.endswith("this fails no more; --write-baseline makes it anew")
+    assert line.endswith("this failure is gone; --write-baseline writes the baseline again")
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"weft-baseline": 9}', '{"weft-baseline": 1, "findings": [3]}'])
@@ -74,13 +74,13 @@ def test_a_baseline_that_does_not_parse_is_one_line(write, tmp_path: Path, conte
     assert run("--baseline", "base.json", write(WRONG)) == 2
     printed = capsys.readouterr()
     assert printed.err.startswith("base.json: ")
-    assert printed.err.endswith("--write-baseline makes it anew\n")
+    assert printed.err.endswith("--write-baseline writes the baseline again\n")
     assert printed.err.count("\n") == 1
 
 
 def test_a_baseline_that_is_not_there_is_one_line(write, capsys: pytest.CaptureFixture[str]):
     assert run("--baseline", "base.json", write(WRONG)) == 2
-    assert capsys.readouterr().err == "base.json: no such baseline; --write-baseline makes one\n"
+    assert capsys.readouterr().err == "base.json: no such baseline; --write-baseline writes one\n"
 
 
 def test_an_ignored_failure_is_listed_with_its_reason(write, capsys: pytest.CaptureFixture[str]):
@@ -94,7 +94,8 @@ def test_an_ignored_failure_is_listed_with_its_reason(write, capsys: pytest.Capt
 def test_a_marker_that_ignores_nothing_is_a_warning(write, capsys: pytest.CaptureFixture[str]):
     name = write(WRONG.replace("axis=0", "axis=1"), "  # weft: ignore[no reason left]")
     assert run("-v", name) == 0
-    assert capsys.readouterr().out.startswith("layers.py:4: weft: ignore: warning: the marker ignores nothing\n")
+    warning = "layers.py:4: weft: ignore: warning: the marker has no finding to ignore\n"
+    assert capsys.readouterr().out.startswith(warning)
     assert run("--strict", name) == 1
 
 

@@ -66,9 +66,9 @@ def test_what_was_skipped_gets_its_verdict_from_recorded_calls(folder: Path, cap
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        ("{", "this is no file of recorded calls"),
-        ('{"format": 1, "calls": {"f": [3]}}', "this is no file of recorded calls"),
-        ('{"format": 99, "calls": {}}', "calls of format 99, and this weft reads format 1"),
+        ("{", "this is not a file of recorded calls"),
+        ('{"format": 1, "calls": {"f": [3]}}', "this is not a file of recorded calls"),
+        ('{"format": 99, "calls": {}}', "the calls have format 99, and this version of weft reads format 1"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_one_line(
@@ -98,9 +98,9 @@ def test_an_option_that_is_empty_is_one_line(
 
 
 def test_what_processes_recorded_is_joined_alike_in_any_order(folder: Path):
-    one, two = called("a", [2, 3]), called("b", [2, 3])
-    assert joined_calls([one, two, one]) == joined_calls([two, one])
-    write_calls(folder / ".weft" / "calls.json", joined_calls([one, two]), [str(folder / "tests"), "/elsewhere"])
-    assert read_calls(*calls_in(folder))[0] == joined_calls([one, two])
+    first, second = called("a", [2, 3]), called("b", [2, 3])
+    assert joined_calls([first, second, first]) == joined_calls([second, first])
+    write_calls(folder / ".weft" / "calls.json", joined_calls([first, second]), [str(folder / "tests"), "/elsewhere"])
+    assert read_calls(*calls_in(folder))[0] == joined_calls([first, second])
     assert json.loads((folder / ".weft" / "calls.json").read_text())["paths"] == ["tests"]
     assert (folder / ".weft" / ".gitignore").read_text() == "*\n"

@@ -74,7 +74,7 @@ def test_a_failure_is_a_line_and_exit_code_1(write, capsys: pytest.CaptureFixtur
     first, second, summary = capsys.readouterr().out.splitlines()
     assert first.startswith('wrong_one.py:5: pooled: contract: pooled, return: expected Float[Array, "b d"], found')
     assert second.startswith("wrong_one.py:9: mse: outer-product: sub of (b, 1) with (1, b)")
-    assert summary.startswith("2 contracts: 0 proved, 0 hold, 2 fail; 1 not checked: 1 it is not public")
+    assert summary.startswith("2 contracts: 0 proved, 0 hold, 2 fail; 1 not checked: 1 it is private")
 
 
 def test_strict_makes_warnings_failures(write):
@@ -94,9 +94,9 @@ def test_strict_makes_warnings_failures(write):
 
 def test_json_has_the_findings(write, capsys: pytest.CaptureFixture[str]):
     main(["check", "--format", "json", "--only", "pooled", write("wrong_three.py", WRONG)])
-    found = json.loads(capsys.readouterr().out)
-    assert found["exit_code"] == 1
-    assert [(one["file"], one["line"], one["name"]) for one in found["findings"]] == [("wrong_three.py", 5, "pooled")]
+    report = json.loads(capsys.readouterr().out)
+    assert report["exit_code"] == 1
+    assert [(one["file"], one["line"], one["name"]) for one in report["findings"]] == [("wrong_three.py", 5, "pooled")]
 
 
 def test_github_has_workflow_commands(write, capsys: pytest.CaptureFixture[str]):
@@ -190,7 +190,7 @@ def test_an_unreadable_annotation_is_one_line_and_the_rest_is_checked(write):
 
 def test_a_name_that_nothing_has_is_one_line(write, capsys: pytest.CaptureFixture[str]):
     assert main(["check", "--only", "nosuch", write("wrong_four.py", WRONG)]) == 2
-    assert capsys.readouterr().err == "weft check: --only: nothing there has a name that matches 'nosuch'\n"
+    assert capsys.readouterr().err == "weft check: --only 'nosuch' matches the name of no function or class\n"
 
 
 def test_no_name_is_no_folder(capsys: pytest.CaptureFixture[str]):
@@ -338,7 +338,8 @@ def test_a_file_whose_optional_library_is_not_installed_is_not_checked(write, te
 def test_torch_code_is_called_that(write, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     (line,) = check([write("of_torch.py", "import torch\n")]).lines
-    assert line.message == "not checked: it needs torch, which is not installed (it is torch code: weft checks JAX's)"
+    why = "it needs torch, which is not installed (it is torch code: weft checks JAX code)"
+    assert line.message == f"not checked: {why}"
 
 
 def test_a_loss_that_broadcasts_a_dim_against_itself_is_an_error_in_ones_own_code_only(write):

@@ -51,15 +51,15 @@ def lines_of(text: str, form: str) -> set[tuple[str, str, int]]:
     if form == "json":
         return {(one["level"], one["name"], one["line"]) for one in json.loads(text)["findings"]}
     if form == "github":
-        found = re.findall(r"^::(\w+) file=.*?,line=(\d+),title=(\w+)::(not checked)?", text, flags=re.M)
+        commands = re.findall(r"^::(\w+) file=.*?,line=(\d+),title=(\w+)::(not checked)?", text, flags=re.M)
         skipped = {"notice": "skipped"}
         return {
             ("unbuilt" if unbuilt else skipped.get(level, level), name, int(line))
-            for level, line, name, unbuilt in found
+            for level, line, name, unbuilt in commands
         }
-    found = re.findall(r"^\S+\.py:(\d+): (\w+): (warning|skipped|not checked)?", text, flags=re.M)
+    commands = re.findall(r"^\S+\.py:(\d+): (\w+): (warning|skipped|not checked)?", text, flags=re.M)
     levels = {"": "error", "not checked": "unbuilt"}
-    return {(levels.get(level, level), name, int(line)) for line, name, level in found}
+    return {(levels.get(level, level), name, int(line)) for line, name, level in commands}
 
 
 def expected(only: str | None, strict: bool, skip: bool) -> set[tuple[str, str, int]]:

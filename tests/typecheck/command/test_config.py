@@ -77,7 +77,7 @@ def test_a_name_that_is_not_there_is_said(project, capsys: pytest.CaptureFixture
     package = project('[tool.weft.check]\npaths = ["src"]\ndims = { "PKG.layers:halve" = { n = 8 } }\n')
     run()
     name = f"{package.name}.layers:halve"
-    assert f"warning: the configuration of {name!r} is for nothing" in capsys.readouterr().out
+    assert f"warning: [tool.weft.check] configures {name!r}, and no public" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -86,9 +86,9 @@ def test_a_name_that_is_not_there_is_said(project, capsys: pytest.CaptureFixture
         ("stricly = true", "[tool.weft.check] has no key 'stricly'; it has paths, exclude, strict"),
         ("paths = 'src'", "paths = 'src' is not a list of strings"),
         ("strict = 1", "strict = 1 is not true or false"),
-        ("jobs = -1", "jobs: -1 processes cannot share the work"),
+        ("jobs = -1", "jobs: -1 is not a number of processes"),
         ("dims = { f = { n = 8 } }", 'is not a table of tables by "module:name", of sizes'),
-        ("seconds = 0", "a proof cannot be tried in 0 seconds"),
+        ("seconds = 0", "seconds: 0 is too small"),
         ("strict = [", "pyproject.toml: "),
     ],
 )
@@ -104,8 +104,8 @@ def test_a_table_that_cannot_be_used_is_one_line(project, table: str, said: str,
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("[tool]\nweft = 3\n", "[tool.weft] is no table"),
-        ("[tool.weft]\ncheck = 3\n", "[tool.weft.check] is no table"),
+        ("[tool]\nweft = 3\n", "[tool.weft] is not a table"),
+        ("[tool.weft]\ncheck = 3\n", "[tool.weft.check] is not a table"),
         ("[tool.weft.chek]\nstrict = true\n", "[tool.weft] has no key 'chek'; it has check"),
     ],
 )
@@ -119,9 +119,9 @@ def test_a_table_of_another_name_is_one_line(project, content: str, said: str, c
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["-j", "-2", "."], "jobs: -2 processes cannot share the work; 0 is one a core\n"),
+        (["-j", "-2", "."], "jobs: -2 is not a number of processes; 0 means one for each core\n"),
         (["--memory", "10", "."], "memory: 10 MB are too little"),
-        (["--seconds", "0", "."], "a proof cannot be tried in 0.0 seconds"),
+        (["--seconds", "0", "."], "seconds: 0.0 is too small"),
         (["--write-baseline", "."], "--write-baseline needs --baseline FILE"),
         ([], "nothing to check: name files, folders or modules"),
     ],
@@ -148,10 +148,8 @@ def test_two_packages_of_one_name_are_one_line_and_the_first_is_checked(
         (package / "layers.py").write_text(textwrap.dedent(LAYERS))
     assert run("one", "two", "--only", "eight") == 2
     first, *_, summary = capsys.readouterr().out.splitlines()
-    assert first == (
-        "two/twice:0: weft check: a second package named 'twice', beside one/twice: a process can import one of them; "
-        "check each alone"
-    )
+    message = "a process can import one package named 'twice', and one/twice is another one; check each alone"
+    assert first == f"two/twice:0: weft check: {message}"
     assert summary.startswith("1 contract: 0 proved, 0 hold, 1 fail")
 
 

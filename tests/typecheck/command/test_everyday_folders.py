@@ -29,9 +29,9 @@ def test_torch_code_is_called_that_where_torch_is_installed(tmp_path: Path, monk
     (tmp_path / "torch" / "__init__.py").write_text("class Tensor: ...\n")
     (tmp_path / "of_torch.py").write_text(TORCH)
     monkeypatch.chdir(tmp_path)
-    found = check(["of_torch.py"])
-    assert [line.message for line in found.lines] == ["not checked: it is torch code: weft checks JAX's"]
-    assert found.exit_code == 0
+    outcome = check(["of_torch.py"])
+    assert [line.message for line in outcome.lines] == ["not checked: it is torch code: weft checks JAX code"]
+    assert outcome.exit_code == 0
 
 
 CONTROL_FLOW = """

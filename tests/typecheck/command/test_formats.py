@@ -20,10 +20,10 @@ def log(root: Path) -> dict:
 
 def test_a_sarif_log_has_the_structure_of_2_1_0(tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    found = log(tmp_path)
-    assert found["version"] == "2.1.0"
-    assert found["$schema"].endswith("sarif-2.1.0.json")
-    (run,) = found["runs"]
+    document = log(tmp_path)
+    assert document["version"] == "2.1.0"
+    assert document["$schema"].endswith("sarif-2.1.0.json")
+    (run,) = document["runs"]
     driver = run["tool"]["driver"]
     assert driver["name"]
     assert [one["id"] for one in driver["rules"]] == ["contract"]
@@ -61,10 +61,10 @@ def test_a_file_outside_of_the_folder_is_an_absolute_uri(tmp_path: Path):
 
 
 def test_json_has_every_level_and_the_rule(tmp_path: Path):
-    found = json.loads(as_json(Checked(LINES), 2, tmp_path))
-    assert [one["level"] for one in found["findings"]] == list(LEVELS)
-    assert {one["rule"] for one in found["findings"]} == {"contract"}
-    assert found["exit_code"] == 2
+    document = json.loads(as_json(Checked(LINES), 2, tmp_path))
+    assert [one["level"] for one in document["findings"]] == list(LEVELS)
+    assert {one["rule"] for one in document["findings"]} == {"contract"}
+    assert document["exit_code"] == 2
 
 
 def test_github_escapes_what_its_commands_are_made_of():

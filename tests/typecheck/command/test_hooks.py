@@ -56,8 +56,8 @@ def test_a_hook_fails_where_a_contract_does(tmp_path: Path, environment: dict[st
 def test_the_action_annotates_what_fails(tmp_path: Path, environment: dict[str, str]):
     *_, step = ACTION["runs"]["steps"]
     assert set(step["env"].values()) == {f"${{{{ inputs.{name} }}}}" for name in ACTION["inputs"]}
-    given = {"OPTIONS": "--strict", "PATHS": "wrong.py"}
-    code, said = run(step["run"], tmp_path, {**environment, **given})
+    inputs = {"OPTIONS": "--strict", "PATHS": "wrong.py"}
+    code, said = run(step["run"], tmp_path, {**environment, **inputs})
     assert code == 1
     assert said.startswith("::error file=wrong.py,line=2,title=f::")
     by_table = run(step["run"], tmp_path, {**environment, "OPTIONS": "", "PATHS": ""})

@@ -18,9 +18,9 @@ def test_it_says_versions_devices_modes_and_caches(capsys: pytest.CaptureFixture
     for line in (f"  jax: {jax.__version__}", "  backend: cpu", "  contracts: ", "  enable_x64: ", "  .weft/cache: "):
         assert f"\n{line}" in text
     assert main(["info", "--format", "json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert set(found) == {"versions", "platform", "devices", "modes", "environment", "caches"}
-    assert found["devices"]["devices"] == jax.device_count()
+    report = json.loads(capsys.readouterr().out)
+    assert set(report) == {"versions", "platform", "devices", "modes", "environment", "caches"}
+    assert report["devices"]["devices"] == jax.device_count()
 
 
 def test_a_device_that_does_not_start_is_said_in_its_place(
@@ -48,9 +48,9 @@ def test_nothing_that_is_private_is_said(
     text = capsys.readouterr().out
     assert "hidden" not in text
     assert str(tmp_path) not in text
-    found = json.loads(text)["environment"]
-    assert found["XLA_FLAGS"] == "--xla_dump_to=~/dump"
-    assert found["WEFT_TOKEN"] == "(weft does not read it)"
+    environment = json.loads(text)["environment"]
+    assert environment["XLA_FLAGS"] == "--xla_dump_to=~/dump"
+    assert environment["WEFT_TOKEN"] == "(weft does not read it)"
 
 
 @pytest.mark.slow

@@ -118,15 +118,15 @@ def room_of(file: str) -> str:
 
 @pytest.mark.parametrize("room", SKIPPED)
 def test_weft_passes_its_own_check(room: str, told: dict[str, Any]):
-    found = [one for one in told["findings"] if room_of(one["file"]) == room]
-    assert {one["name"] for one in found if one["level"] == "skipped"} == SKIPPED[room]
-    assert {one["name"] for one in found if one["level"] == "unbuilt" and one["rule"] != "private"} == NOT_CHECKED.get(
-        room, set()
-    )
-    assert [one["message"] for one in found if one["level"] not in ("skipped", "unbuilt")] == []
+    findings = [finding for finding in told["findings"] if room_of(finding["file"]) == room]
+    assert {finding["name"] for finding in findings if finding["level"] == "skipped"} == SKIPPED[room]
+    assert {
+        finding["name"] for finding in findings if finding["level"] == "unbuilt" and finding["rule"] != "private"
+    } == NOT_CHECKED.get(room, set())
+    assert [finding["message"] for finding in findings if finding["level"] not in ("skipped", "unbuilt")] == []
 
 
 def test_the_command_ends_well_over_all_rooms(told: dict[str, Any]):
     assert told["exit_code"] == 0
-    proved, held = map(int, re.findall(r"(\d+) (?:proved|hold)", told["summary"]))
-    assert proved + held >= 150
+    proved, holding = map(int, re.findall(r"(\d+) (?:proved|hold)", told["summary"]))
+    assert proved + holding >= 150

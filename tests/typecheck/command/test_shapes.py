@@ -49,9 +49,9 @@ class Here:
 
     def ask(self, unit, asked):
         lines = asked["shapes"]
-        lines = [range(one, last + 1) for one, last in lines] if lines else None
-        for one in shaped(unit, self.settings, Path(unit.file).read_text(), lines, Steps()):
-            yield {"shapes": json.loads(json.dumps(to_json(one)))}
+        lines = [range(first, last + 1) for first, last in lines] if lines else None
+        for shapes in shaped(unit, self.settings, Path(unit.file).read_text(), lines, Steps()):
+            yield {"shapes": json.loads(json.dumps(to_json(shapes)))}
 
     def close(self):
         pass
@@ -138,7 +138,7 @@ def test_a_page_shows_each_note_in_a_browser_and_nothing_is_cut_off(run, visit, 
 
 def test_as_json(run):
     _, out, _ = run("program.py:attend", "--format", "json")
-    (one,) = json.loads(out)["functions"]
-    assert one["name"] == "attend"
-    assert {"line": 6, "column": 10, "name": "scores", "shape": "f32[t,s]"} in one["notes"]
-    assert one["dims"]["attend"]["d"] == "argument q, axis 1"
+    (function,) = json.loads(out)["functions"]
+    assert function["name"] == "attend"
+    assert {"line": 6, "column": 10, "name": "scores", "shape": "f32[t,s]"} in function["notes"]
+    assert function["dims"]["attend"]["d"] == "argument q, axis 1"

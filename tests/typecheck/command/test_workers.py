@@ -104,23 +104,25 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict, int]:
 
 
 def test_each_costs_one_verdict_with_its_reason(ran):
-    found = {one["name"]: one["message"] for one in ran[1]["findings"] if one["level"] == "undecided"}
-    assert found == {name: f"undecided: {reason}" for name, reason in UNDECIDED.items()}
+    messages = {
+        finding["name"]: finding["message"] for finding in ran[1]["findings"] if finding["level"] == "undecided"
+    }
+    assert messages == {name: f"undecided: {reason}" for name, reason in UNDECIDED.items()}
 
 
 def test_the_rest_is_judged_in_the_order_of_the_files(ran):
-    _, found, code = ran
-    assert [one["name"] for one in found["findings"] if one["level"] == "error"] == ["after"]
-    assert found["summary"] == ("10 contracts: 2 proved, 0 hold, 1 fail, 7 undecided, 3 unusable")
-    files = [one["file"] for one in found["findings"]]
+    _, report, code = ran
+    assert [one["name"] for one in report["findings"] if one["level"] == "error"] == ["after"]
+    assert report["summary"] == ("10 contracts: 2 proved, 0 hold, 1 fail, 7 undecided, 3 unusable")
+    files = [one["file"] for one in report["findings"]]
     assert files == sorted(files)
-    assert code == found["exit_code"] == 2
+    assert code == report["exit_code"] == 2
 
 
 def test_a_file_that_cannot_be_imported_is_one_line(ran):
-    found = {one["file"]: one["message"] for one in ran[1]["findings"] if one["level"] == "unusable"}
-    assert found == {
-        "c_import.py": "the process ended, with exit code 0, while it was imported",
+    messages = {finding["file"]: finding["message"] for finding in ran[1]["findings"] if finding["level"] == "unusable"}
+    assert messages == {
+        "c_import.py": "the process ended, with exit code 0, while the file was imported",
         "d_import.py": "SystemExit: 3",
         "e_syntax.py": "SyntaxError: invalid syntax (e_syntax.py, line 3)",
     }
@@ -148,12 +150,12 @@ def test_an_unchanged_project_is_answered_without_jax(tmp_path: Path):
 
 def alive(mark: str) -> list[str]:
     """The processes that have a word in their command line."""
-    found = []
-    for one in Path("/proc").glob("[0-9]*/cmdline"):
+    processes = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
-            if mark.encode() in one.read_bytes():
-                found.append(one.parent.name)
-    return found
+            if mark.encode() in file.read_bytes():
+                processes.append(file.parent.name)
+    return processes
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="what runs is read from /proc")

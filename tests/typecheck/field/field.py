@@ -62,9 +62,11 @@ def modules_of(package: str, site: Path) -> Iterator[str]:
 def judged(package: str, python: Path, site: Path) -> list[dict[str, Any]]:
     """The contracts of a package, each once: a method in the class that writes it."""
     out, path = CACHE / f"{package}.jsonl", os.pathsep.join((str(with_this_checkout(CACHE)), str(site)))
+    # Otherwise the file of an earlier run was read where the judge ended with an ImportError, and nothing was judged.
+    out.unlink(missing_ok=True)
     subprocess.run(
         [str(python), str(HERE / "judge.py"), str(out), *modules_of(package, site)],
-        check=False,
+        check=True,
         cwd=CACHE,
         stdout=subprocess.DEVNULL,
         env={**os.environ, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu"},

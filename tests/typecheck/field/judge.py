@@ -17,10 +17,8 @@ from typing import Any
 from weft.typecheck.command.flax_programs import flax_over_weft
 from weft.typecheck.command.linter import definitions
 from weft.typecheck.command.loading import import_below
-from weft.typecheck.command.programs import Programs
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.proofs.budget import USUAL
-from weft.typecheck.proofs.confirming import run_by
 from weft.typecheck.proofs.following import listening
 from weft.typecheck.proofs.prover import Proof, proofs_of
 
@@ -91,10 +89,6 @@ def _over(*_: Any) -> None:
 if __name__ == "__main__":
     signal.signal(signal.SIGVTALRM, _over)
     with Path(sys.argv[1]).open("w") as out, flax_over_weft():
-        # In processes of their own, as `weft check` does.
-        programs = Programs(SECONDS, 4096)
-        with run_by(lambda text, hooked: programs.run(text, hooked, sys.path)):
-            for name in sys.argv[2:]:
-                for row in rows_of(name):
-                    print(json.dumps({"module": name, **row}), file=out, flush=True)
-        programs.close()
+        for name in sys.argv[2:]:
+            for row in rows_of(name):
+                print(json.dumps({"module": name, **row}), file=out, flush=True)

@@ -239,7 +239,9 @@ def test_a_stack_is_not_used_as_one_record(stack: str):
 
 def test_a_stack_without_biases_is_not_used_as_one_either():
     convs = weft.vmap(lambda key: weft.Conv(4, 4, (3, 3), use_bias=False, key=key))(keys(5))
-    with pytest.raises(AxisError, match=r"this is a stack of Conv, with the leading axes \(5,\), used as one"):
+    with pytest.raises(
+        AxisError, match=r"this is a stack of layers, Conv with the leading axes \(5,\), called as one layer"
+    ):
         convs(X)
     assert weft.vmap(lambda conv: conv(X))(convs).shape == (5, 2, 6, 6, 4)
 

@@ -31,7 +31,7 @@ def test_a_function_that_is_annotated_stands_for_what_it_makes_and_that_is_told(
         (contract,) = verify(function).contracts
         assert contract.verdict is Verdict.PROVED
         (warning,) = contract.warnings
-        assert "is a function, and no type; it is taken for what" in warning.message
+        assert "is a function and not a type; weft takes it to mean what" in warning.message
     (failure,) = verify(turned).failures
     assert "found f32[2,1]" in failure.message
 
@@ -39,4 +39,4 @@ def test_a_function_that_is_annotated_stands_for_what_it_makes_and_that_is_told(
 def test_any_other_function_says_nothing():
     (contract,) = verify(by_norm).contracts
     assert contract.verdict is Verdict.SKIPPED
-    assert "nothing to go by" in contract.reason
+    assert "weft cannot make a value from the annotation" in contract.reason

@@ -255,7 +255,7 @@ def test_given_arguments_are_used_as_they_are():
     def rows(x: Float[Array, "n"], names: list[bytes]) -> Float[Array, "n"]:
         return x * len(names[0])
 
-    assert "names[0]: no bytes can be made from its annotation" in verify(rows).skipped[0].reason
+    assert "names[0]: weft has no rule that makes a bytes" in verify(rows).skipped[0].reason
     assert verify(rows, args={"names": [b"a"]}).proved
 
 
@@ -425,7 +425,7 @@ def test_a_dtype_without_brackets_is_an_annotation_that_accepts_nothing():
         return x * by
 
     with pytest.raises(
-        AnnotationError, match=r"by: Real without an array and a shape accepts nothing; write Real\[Array"
+        AnnotationError, match=r"by: jaxtyping accepts no array for Real without brackets; write Real\[Array"
     ):
         verify(scaled)
 

@@ -412,7 +412,7 @@ def test_a_dtype_without_brackets_in_a_library_is_taken_for_what_it_means_and_to
     assert (noisy.verdict, noisily.verdict) == (Verdict.PROVED, Verdict.HOLDS)
     assert noisily.assumptions == ("by is of 0 axes",)
     assert [one.message for one in noisy.warnings] == [
-        'key: Key without an array and a shape accepts nothing; it is taken for Key[Array, "..."]'
+        'key: jaxtyping accepts no array for Key without brackets; weft takes it to mean Key[Array, "..."]'
     ]
     # No checker can be asked to show it: jaxtyping refuses the annotation, and JAX does show what it raises by itself.
     (contract,) = verify(bare.wrong).contracts

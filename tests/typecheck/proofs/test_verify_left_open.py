@@ -283,7 +283,7 @@ def resized(image: Float[Array, "h w"], to: Int[Array, "shape=(2,)"]) -> Float[A
 def test_an_expression_that_is_no_size_is_said_to_be_none():
     (contract,) = verify(resized).contracts
     assert contract.verdict is Verdict.SKIPPED
-    assert contract.reason.startswith("to[0]: `(2,)` is (2,), and no size")
+    assert contract.reason.startswith("to[0]: `(2,)` is (2,), which is not a size")
 
 
 class Known(Mapping[str, T]):
@@ -319,7 +319,7 @@ def test_a_mapping_of_a_class_is_what_the_class_makes_of_a_dict():
     (contract,) = verify(total_of_known).contracts
     assert (contract.verdict, contract.reason) == (
         Verdict.SKIPPED,
-        "known: no Known is made of a dict alone; pass it in `args`",
+        "known: no Known can be made from a dict alone; pass it in `args`",
     )
     (contract,) = verify(first_of_ordered).contracts
     assert contract.verdict is Verdict.PROVED, contract

@@ -223,7 +223,8 @@ def anything(model: nnx.Module, x: Float[Array, "b d"]) -> Float[Array, "b k"]:
 def test_what_an_annotation_does_not_say_is_asked_for():
     (contract,) = verify(anything).contracts
     assert contract.verdict is Verdict.SKIPPED
-    assert contract.reason == "model: Module alone does not say what is in it; pass it in `args`"
+    why = "the annotation Module does not say which arrays an instance has"
+    assert contract.reason == f"model: {why}; pass it in `args`"
 
 
 def test_an_instance_given_as_an_argument_is_used_as_it_is_and_left_as_it_was():

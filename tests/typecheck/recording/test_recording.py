@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import pytest
 from weft.typecheck.proofs.budget import USUAL
 from weft.typecheck.proofs.report import Verdict
-from weft.typecheck.recording.proving import called_as, others, prove_recorded
+from weft.typecheck.recording.proving import called_as, prove_recorded, recorded_only
 from weft.typecheck.recording.recorder import MOST_CALLS, Recorder
 from weft.typecheck.recording.structures import MOST_NODES, Decoder, Encoder, Opaque, Unresolved
 
@@ -128,8 +128,8 @@ def proof(recorded: tuple[ModuleType, Recorder], name: str) -> Any:
     """The verdict of a name from what was recorded of it."""
     module, recorder = recorded
     calls = {name.partition(":")[2]: one for name, one in recorder.calls.items()}
-    for found, function, owner in others(module, calls, set()):
-        if found == name:
+    for qualname, function, owner in recorded_only(module, calls, set()):
+        if qualname == name:
             used = called_as(function, owner, recorder.calls, {})
             return prove_recorded(function, name, owner, used, Decoder(), {}, USUAL)
     return None
@@ -192,15 +192,20 @@ def test_a_record_that_stands_for_an_array_is_written_down_as_a_record():
     assert node["fields"] == {"held": {"array": "float32", "shape": [3]}}
 
 
-def itself() -> Any:
-    one = SimpleNamespace()
-    one.me = one
-    return one
+def cyclic_value() -> Any:
+    cyclic = SimpleNamespace()
+    cyclic.me = cyclic
+    return cyclic
 
 
 @pytest.mark.parametrize(
     ("value", "reason"),
-    [(lambda: 0, "found by its name"), (itself(), "itself"), ([0] * MOST_NODES, "too many"), ("x" * 999, "long text")],
+    [
+        (lambda: 0, "imported by its name"),
+        (cyclic_value(), "it contains itself"),
+        ([0] * MOST_NODES, "more than 1,500 parts"),
+        ("x" * 999, "more than 200 characters"),
+    ],
 )
 def test_what_cannot_be_written_down_is_opaque_with_the_reason(value: Any, reason: str):
     with pytest.raises(Opaque, match=reason):
@@ -223,7 +228,7 @@ def test_an_object_with_slots_has_a_structure_and_one_that_cannot_be_read_breaks
     whole = Decoder().value(Encoder().argument(Slotted(jnp.ones((3, 2)))))
     assert type(whole) is Slotted
     assert (whole.x.shape, whole.name) == ((3, 2), "data")
-    assert Encoder().argument(Unreadable()) == {"opaque": "looking into it raises RuntimeError: not now"}
+    assert Encoder().argument(Unreadable()) == {"opaque": "reading its attributes raises RuntimeError: not now"}
 
 
 def test_a_structure_that_names_what_is_gone_says_so():
@@ -266,7 +271,7 @@ def test_a_call_that_does_not_fit_its_annotations_says_nothing(recorded: Any):
     module.same(jnp.ones((2, 3)), "a")
     contract = proof(recorded, "same")
     assert contract.verdict is Verdict.SKIPPED
-    assert "argument x was not as annotated" in contract.reason
+    assert "the recorded argument x does not fit its annotation" in contract.reason
 
 
 def test_numbers_of_another_kind_than_annotated_show_a_shape_all_the_same(recorded: Any):
@@ -286,7 +291,7 @@ def test_an_array_that_was_given_for_a_number_is_taken_for_one(recorded: Any):
 def test_a_record_in_place_of_an_array_is_not_asked_what_it_would_compute(recorded: Any):
     module, _ = recorded
     module.lengths(module.Lazy(jnp.ones(3)), "name")
-    assert "x was not as annotated" in proof(recorded, "lengths").reason
+    assert "x does not fit its annotation" in proof(recorded, "lengths").reason
 
 
 def test_calls_that_raise_and_functions_that_are_not_judged_are_not_recorded(recorded: Any):
@@ -330,7 +335,7 @@ def test_a_test_run_writes_what_its_processes_recorded(pytester: pytest.Pytester
     result = pytester.runpytest_subprocess("--weft-record=recorded_here", "-p", "no:cacheprovider", workers)
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(["2 functions, 2 structures: .weft/calls.json"])
-    found = json.loads((pytester.path / ".weft" / "calls.json").read_text())
-    assert set(found["calls"]) == {"recorded_here.parts:Kernel.total", "recorded_here.parts:same"}
+    content = json.loads((pytester.path / ".weft" / "calls.json").read_text())
+    assert set(content["calls"]) == {"recorded_here.parts:Kernel.total", "recorded_here.parts:same"}
     refused = pytester.runpytest_subprocess("--weft-record", "no-package", workers)
-    refused.stderr.fnmatch_lines(["*'no-package' is no package to record*"])
+    refused.stderr.fnmatch_lines(["*'no-package' is not a package to record*"])

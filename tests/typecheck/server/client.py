@@ -123,20 +123,20 @@ class Client:
     def hints(self, name: str) -> list[tuple[int, str]]:
         """All inlay hints, by line from 1."""
         everything = {"start": {"line": 0, "character": 0}, "end": {"line": 10_000, "character": 0}}
-        found = self.request("textDocument/inlayHint", {"textDocument": {"uri": self.uri(name)}, "range": everything})
-        return [(one["position"]["line"] + 1, one["label"]) for one in found]
+        hints = self.request("textDocument/inlayHint", {"textDocument": {"uri": self.uri(name)}, "range": everything})
+        return [(one["position"]["line"] + 1, one["label"]) for one in hints]
 
     def hover(self, name: str, line: int, character: int) -> str | None:
         place = {"line": line - 1, "character": character}
-        found = self.request("textDocument/hover", {"textDocument": {"uri": self.uri(name)}, "position": place})
-        return None if found is None else found["contents"]["value"]
+        text = self.request("textDocument/hover", {"textDocument": {"uri": self.uri(name)}, "position": place})
+        return None if text is None else text["contents"]["value"]
 
     def actions(self, name: str, line: int) -> dict[str, str]:
         """The code actions of a line, each with the text that it puts there."""
         place = {"line": line - 1, "character": 0}
         params = {"range": {"start": place, "end": place}, "context": {"diagnostics": []}}
-        found = self.request("textDocument/codeAction", {"textDocument": {"uri": self.uri(name)}, **params})
-        return {one["title"]: one["edit"]["changes"][self.uri(name)][0]["newText"] for one in found}
+        actions = self.request("textDocument/codeAction", {"textDocument": {"uri": self.uri(name)}, **params})
+        return {one["title"]: one["edit"]["changes"][self.uri(name)][0]["newText"] for one in actions}
 
     def uri(self, name: str) -> str:
         return (self.folder / name).as_uri()

@@ -138,4 +138,4 @@ def test_recorded_calls_are_in_force_and_new_ones_are_seen(judge, tmp_path: Path
     judge(TEXT)
     assert len(CONVERSATIONS) == 3
     file.write_text("{}")
-    assert "this is no file of recorded calls" in judge(TEXT)[0][1]
+    assert "this is not a file of recorded calls" in judge(TEXT)[0][1]

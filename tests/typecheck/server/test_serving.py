@@ -99,21 +99,21 @@ def test_a_fix_is_a_code_action_and_so_is_a_marker_that_accepts_the_finding(clie
     head = TURNED.split("\n")[line - 1]
     assert client.actions("turned.py", line) == {
         fix: "return y.T.transpose(1, 0)",
-        "accept it: turned": f"{head}  # weft: ignore[reason]",
+        "accept this finding of turned": f"{head}  # weft: ignore[reason]",
     }
     assert client.actions("turned.py", 1) == {}
     mended = TURNED.replace("return y.T", "return y.T.transpose(1, 0)")
     assert told(client.change("turned.py", mended)) == []
     client.change("turned.py", TURNED)
     client.edit("turned.py", TURNED.replace("return y.T", "return y"))  # the text of the fix is not there any more
-    assert client.actions("turned.py", line).keys() == {"accept it: turned"}
+    assert client.actions("turned.py", line).keys() == {"accept this finding of turned"}
 
 
 @pytest.mark.slow
 def test_what_ends_the_worker_costs_one_answer(client: Client):
     ends = PROGRAM.replace("π = 1.0", "os._exit(3)")
-    found = told(client.open("ends.py", ends))
-    assert found == [(7, 3, "pooled: undecided: the process ended, with exit code 3")]
+    diagnostics = told(client.open("ends.py", ends))
+    assert diagnostics == [(7, 3, "pooled: undecided: the process ended, with exit code 3")]
     assert told(client.change("ends.py", PROGRAM.replace("axis=0", "axis=1"))) == []
 
 

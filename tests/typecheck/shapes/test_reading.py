@@ -30,11 +30,15 @@ def read(tmp_path: Path):
         name = f"program_{abs(hash(text))}"
         file = tmp_path / f"{name}.py"
         file.write_text(text)
-        found = joined([*shaped(Unit(str(file), name, str(tmp_path)), Settings(trials=100), text, None, Steps())])
+        functions = joined([*shaped(Unit(str(file), name, str(tmp_path)), Settings(trials=100), text, None, Steps())])
         sys.modules.pop(f"weft_check_{name}", None)
         lines = text.splitlines()
-        notes = sorted((note for one in found for note in one.notes), key=lambda note: (note.line, note.column))
-        return {one.name: one for one in found}, [f"{lines[note.line - 1].strip()[:12]} | {note}" for note in notes]
+        notes = sorted(
+            (note for function in functions for note in function.notes), key=lambda note: (note.line, note.column)
+        )
+        return {function.name: function for function in functions}, [
+            f"{lines[note.line - 1].strip()[:12]} | {note}" for note in notes
+        ]
 
     return read_program
 
@@ -145,7 +149,7 @@ def test_a_loop_shows_its_last_pass_and_the_first_where_they_differ(read):
 
 
 def test_records_are_classes_and_their_dims_hold_in_methods(read):
-    found, notes = read(
+    functions, notes = read(
         """
         class Linear(weft.Module):
             weight: Float[Array, "out in"]
@@ -167,7 +171,7 @@ def test_records_are_classes_and_their_dims_hold_in_methods(read):
         *("layer Linear", "y f32[*batch,out]", "-> f32[*batch,out]"),
         *("hidden f32[b,out]", "-> {hidden: f32[b,out], net: [Net]}"),
     ]
-    assert found["Linear.__call__"].dims["Linear.__call__"] == {
+    assert functions["Linear.__call__"].dims["Linear.__call__"] == {
         "out": "field Linear.weight, axis 0",
         "in": "field Linear.weight, axis 1",
         "*batch": "argument x, axis 0",
@@ -206,7 +210,7 @@ def test_what_cannot_be_symbolic_is_read_off_several_sizes(read):
 
 
 def test_what_fails_is_shown_as_far_as_it_comes(read):
-    found, notes = read(
+    functions, notes = read(
         """
         def wrong(x: Float[Array, "n d"]):
             y = x[0]
@@ -215,12 +219,12 @@ def test_what_fails_is_shown_as_far_as_it_comes(read):
         """
     )
     assert [one.partition(" | ")[2] for one in notes] == ["y f32[d]"]
-    assert not found["wrong"].traced
-    assert found["wrong"].reason.startswith("line 9: TypeError: dot_general requires")
+    assert not functions["wrong"].traced
+    assert functions["wrong"].reason.startswith("line 9: TypeError: dot_general requires")
 
 
 def test_what_sizes_have_to_be_is_said_and_both_branches_of_a_flag_are_read(read):
-    found, notes = read(
+    functions, notes = read(
         """
         def heads(x: Float[Array, "t d"], n: int, flat: bool = False):
             if flat:
@@ -231,11 +235,11 @@ def test_what_sizes_have_to_be_is_said_and_both_branches_of_a_flag_are_read(read
         """
     )
     assert [one.partition(" | ")[2] for one in notes] == ["y f32[t*d]", "y f32[t,n,d//n]"]
-    assert found["heads"].needs == ("n divides d",)
+    assert functions["heads"].needs == ("n divides d",)
 
 
 def test_decorators_and_a_with_around_what_is_returned(read):
-    found, notes = read(
+    functions, notes = read(
         """
         @jax.jit
         @jax.named_scope("whole")
@@ -245,7 +249,7 @@ def test_decorators_and_a_with_around_what_is_returned(read):
         """
     )
     assert [one.partition(" | ")[2] for one in notes] == ["-> f32[n,n]"]
-    assert found["whole"].line == 9
+    assert functions["whole"].line == 9
 
 
 def test_parts_of_a_dim_that_something_divides(read):

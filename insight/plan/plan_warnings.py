@@ -26,7 +26,7 @@ def warnings_of(
     large = [param for param in params if param.parts == 1 and len(param.aval.shape) > 1]
     large = [param for param in large if is_divided and devices > 1 and param.size > _SHARE * total]
     for param in large:
-        text = f"{param.path} {param.aval.shape} is whole on every device, while rules divide others"
+        text = f"{param.path} {param.aval.shape} is whole on every device, while the rules divide other parameters"
         warnings.append(PlanWarning("replicated", f"{text}: {show(param.size)}", param.size))
     warnings += _undivided_moments(arguments, params)
     warnings += _reshardings(collectives, [_owner(param) for param in large])
@@ -62,8 +62,8 @@ def _undivided_moments(arguments: list[Argument], params: list[Argument]) -> lis
     return [PlanWarning("optimizer", f"optimizer state is divided less than its parameters: {text}", lost)]
 
 
-def _common_end(path: str, other: str) -> int:
-    pairs = zip(reversed(path), reversed(other), strict=False)
+def _common_end(first: str, second: str) -> int:
+    pairs = zip(reversed(first), reversed(second), strict=False)
     return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 

@@ -24,6 +24,7 @@ from pathlib import Path
 from ..language.siblings import sources_below
 from .config import Settings
 from .lines import Checked, from_json, to_json
+from .recorded import write_below_weft
 from .units import WEFT, Unit
 
 # How many entries a folder may have before the oldest half is deleted.
@@ -33,7 +34,7 @@ _PREFIXES = ("JAX_", "XLA_", "WEFT_", "LIBTPU_")
 _NOT_DECIDING = ("JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE")
 
 
-def files_beside(unit: Unit) -> tuple[str, ...]:
+def sources_of(unit: Unit) -> tuple[str, ...]:
     """The Python files that a unit's verdicts may depend on: those of its package, or of a script's folder."""
     top, *rest = unit.module.split(".")
     package = os.path.join(unit.root, top)
@@ -41,10 +42,10 @@ def files_beside(unit: Unit) -> tuple[str, ...]:
         package = str(WEFT)
     if (rest or Path(unit.file).stem == "__init__") and os.path.isdir(package):
         return tuple(sources_below(package))
-    return tuple(sorted(str(one) for one in Path(unit.root).glob("*.py")))
+    return tuple(sorted(map(str, Path(unit.root).glob("*.py"))))
 
 
-class Kept:
+class Cache:
     """The stored verdicts of a project, as of one run.
 
     Args:
@@ -61,25 +62,29 @@ class Kept:
             lambda files: _digest(f"{file}\0{self._digest_of_file(file)}" for file in files)
         )
         self._versions = _digest(_versions())
+        # The key of a unit's first look-up: verdicts of the old text of a file that is edited during the run must not
+        # be stored under its new text.
+        self._key = functools.cache(self._key_now)
+        self._delete_oldest()
 
-    def key(self, unit: Unit) -> str:
-        """The digest of the sources and versions for which an entry is valid, as they are now."""
-        files = (str(Path(unit.file).resolve()), *files_beside(unit))
+    def _key_now(self, unit: Unit) -> str:
+        """The digest of the sources and versions for which an entry is valid."""
+        files = (str(Path(unit.file).resolve()), *sources_of(unit))
         return f"{self._versions} {self._digest_of_files(files)}"
 
-    def find(self, unit: Unit, key: str) -> list[Checked] | None:
+    def find(self, unit: Unit) -> list[Checked] | None:
         """The parts of a unit from its entry; None if there is no valid entry."""
+        key = self._key(unit)
         try:
             entry = json.loads(self._file(unit).read_text())
-            # The entry's own list of files is used: which files a worker reads
-            # is known only after it has judged the unit.
+            # The entry's own list of files is used: a worker knows which files it reads after it has judged the unit.
             if entry["key"] != key or self._digest_of_files(tuple(entry["reads"])) != entry["read"]:
                 return None
             return [from_json(part) for part in entry["parts"]]
         except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError):
             return None
 
-    def keep(self, unit: Unit, key: str, parts: Sequence[Checked], reads: Sequence[str]) -> None:
+    def store(self, unit: Unit, parts: Sequence[Checked], reads: Sequence[str]) -> None:
         """Stores the parts of a unit, unless another run may give others.
 
         A limit may end a proof on one machine and not on another; a missing library may be installed.
@@ -87,25 +92,19 @@ class Kept:
         if not all(part.lasting and not any(line.rule == "import" for line in part.lines) for part in parts):
             return
         read = self._digest_of_files(tuple(reads))
-        entry = {"key": key, "reads": list(reads), "read": read, "parts": [to_json(part) for part in parts]}
+        outcomes = [to_json(part) for part in parts]
+        entry = {"key": self._key(unit), "reads": list(reads), "read": read, "parts": outcomes}
         # A project in a read-only folder is checked all the same.
         with contextlib.suppress(OSError):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            ignoring = self.folder.parent / ".gitignore"
-            if not ignoring.exists():
-                # The cache must not be committed by mistake.
-                ignoring.write_text("*\n")
-            # Written in one step: of two runs at once, in an editor and a terminal, one would read half an entry.
-            beside = self._file(unit).with_suffix(f".{os.getpid()}")
-            beside.write_text(json.dumps(entry))
-            beside.replace(self._file(unit))
+            write_below_weft(self._file(unit), json.dumps(entry))
 
-    def close(self) -> None:
+    def _delete_oldest(self) -> None:
         """Deletes the oldest entries if there are too many: each option and each renamed file adds some."""
         with contextlib.suppress(OSError):
-            entries = sorted(self.folder.glob("*.json"), key=lambda file: file.stat().st_mtime)
-            for entry in entries[: -_MOST // 2] if len(entries) > _MOST else ():
-                entry.unlink()
+            entries = list(self.folder.glob("*.json"))
+            if len(entries) > _MOST:
+                for entry in sorted(entries, key=lambda file: file.stat().st_mtime)[: -_MOST // 2]:
+                    entry.unlink()
 
     def _file(self, unit: Unit) -> Path:
         # Paths in lines are relative to the current folder, so each folder has entries of its own.
@@ -128,7 +127,7 @@ def _versions() -> Iterable[str]:
     yield sys.version
     for folder in dict.fromkeys(sys.path):
         with contextlib.suppress(OSError):
-            yield from sorted(one for one in os.listdir(folder or ".") if one.endswith((".dist-info", ".egg-info")))
+            yield from sorted(name for name in os.listdir(folder or ".") if name.endswith((".dist-info", ".egg-info")))
     for name in sorted(os.environ):
         if name.startswith(_PREFIXES) and not name.startswith(_NOT_DECIDING):
             yield f"{name}={os.environ[name]}"

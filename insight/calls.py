@@ -1,17 +1,21 @@
-"""Intercepts the method calls of modules, records and NNX objects alike, while a program is traced."""
+"""Intercepts the method calls of modules, records and NNX objects alike, while a program is traced.
+
+`weft.debug` and `weft.plan` name modules in a jaxpr this way: a call runs in a named scope with the module's path.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
 from weft.core.contexts import insight_context
 from weft.core.records.module import watching_methods
-from weft.core.threads.calls import calling
+from weft.core.records.successors import records_in
+from weft.core.threads.calls import Parts, calling
 
 
 class Replaced:
@@ -39,16 +43,17 @@ _around: ContextVar[Around | None] = ContextVar("weft_insight_calls", default=No
 
 
 @contextlib.contextmanager
-def around_calls(around: Around, name: str) -> Generator[None]:
+def around_calls(around: Around, name: str, roots: Iterable[Any] = ()) -> Generator[None]:
     """A `with` block in which `around` runs each call of a module's public method.
 
     Args:
         around: runs a call.
         name: names the purpose, which is part of JAX's cache keys. A block within another block has the outer
             purpose, and both of them see the calls.
+        roots: trees of modules. The path of a module inside of a root begins at the root, and has no name in front; any
+            other path begins with the type of the outermost module whose method runs.
     """
-    # A program with NNX objects has imported weft.nnx itself; other programs need not pay for the import.
-    outer, nnx = _around.get(), sys.modules.get("weft.nnx")
+    outer, nnx = _around.get(), nnx_if_loaded()
     both = around if outer is None else lambda path, module, method, proceed: outer(
         path, module, method, lambda: around(path, module, method, proceed)
     )  # fmt: skip
@@ -57,29 +62,45 @@ def around_calls(around: Around, name: str) -> Generator[None]:
     if nnx is not None and outer is None:
         objects = nnx.modules.methods.wrapped_methods(set(_subclasses(nnx.Module)), _wrapped)
     purpose = insight_context(insight_context.value or name)
-    with watching_methods(see_records, _around, both), objects, purpose:
-        yield
+    with contextlib.ExitStack() as stack:
+        for root in roots:
+            stack.enter_context(calling(root, _parts_of(root), ""))
+        with watching_methods(see_calls, _around, both), objects, purpose:
+            yield
 
 
-def see_records(record: Any, method: Any, given: Any, proceed: Callable[[], Any]) -> Any:
-    """Hook for the methods of records: runs them by the current `around`; does nothing outside of `around_calls`."""
+def nnx_if_loaded() -> Any:
+    """The module `weft.nnx`, or None. A program with NNX objects has imported it; no other program pays for it."""
+    return sys.modules.get("weft.nnx")
+
+
+def is_object(value: Any) -> bool:
+    """Whether a value is an NNX object."""
+    nnx = nnx_if_loaded()
+    return nnx is not None and isinstance(value, nnx.Pytree)
+
+
+def _parts_of(module: Any) -> Parts:
+    return functools.partial(nnx_if_loaded().iter_graph, graph=True) if is_object(module) else records_in
+
+
+def see_calls(module: Any, method: Any, arguments: Any, proceed: Callable[[], Any]) -> Any:
+    """Hook for the methods of modules: runs them by the current `around`; does nothing outside of `around_calls`."""
     __tracebackhide__ = True
     around = _around.get()
     if around is None:
         return proceed()
-    with calling(record) as path:
-        return around(path, record, method.__name__, proceed)
+    with calling(module, _parts_of(module)) as path:
+        return around(path, module, method.__name__, proceed)
 
 
 def _wrapped(kind: type, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        around = _around.get()
         # `super().method()` reaches the wrapper of a base class: the call was already seen at the derived class.
-        if around is None or type(self) is not kind:
+        if type(self) is not kind:
             return method(self, *args, **kwargs)
-        with calling(self, functools.partial(sys.modules["weft.nnx"].iter_graph, graph=True)) as path:
-            return around(path, self, name, lambda: method(self, *args, **kwargs))
+        return see_calls(self, method, (args, kwargs), lambda: method(self, *args, **kwargs))
 
     return call
 

@@ -94,7 +94,7 @@ def resharding_nnx() -> Any:
 # XLA moves an operand where that is smaller: in the GPT an input of the norm, in the NNX model the relu's output.
 @pytest.mark.parametrize(
     ("plant", "file"),
-    [(resharding_mlp, "test_mending.py:"), (resharding_gpt, "sharded_lm.py:"), (resharding_nnx, "cases.py:")],
+    [(resharding_mlp, "test_plan_warnings.py:"), (resharding_gpt, "sharded_lm.py:"), (resharding_nnx, "cases.py:")],
 )
 def test_a_resharding_is_told_first(plant: Callable[[], Any], file: str):
     plan = plant()

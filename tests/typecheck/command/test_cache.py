@@ -1,4 +1,4 @@
-"""Verdicts that are kept: what an edit makes new, and what is not kept; with workers, see `test_workers.py`."""
+"""The cache of verdicts: what makes an entry stale, and what is not stored; see also `test_workers.py`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from weft.typecheck.command.cache import Cache, sources_of
 from weft.typecheck.command.config import Settings
-from weft.typecheck.command.kept import Kept, files_beside
 from weft.typecheck.command.lines import Checked, one_line, undecided
 from weft.typecheck.command.units import unit_of, units_of
 
@@ -54,7 +54,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_a_file_depends_on_its_package_and_a_script_on_its_folder(project: Path, file: str, wanted: set[str]):
-    assert {str(Path(one).relative_to(project)) for one in files_beside(unit_of(Path(file)))} == wanted
+    assert {str(Path(one).relative_to(project)) for one in sources_of(unit_of(Path(file)))} == wanted
 
 
 @pytest.mark.parametrize(
@@ -63,29 +63,27 @@ def test_a_file_depends_on_its_package_and_a_script_on_its_folder(project: Path,
 )
 def test_an_edit_makes_new_the_verdicts_of_its_package(project: Path, edited: str, anew: set[str]):
     units, _ = units_of(["pkg", "kinds", "script.py"])
-    kept = Kept(project, Settings())
+    cache = Cache(project, Settings())
     for unit in units:
-        kept.keep(unit, kept.key(unit), RESULT, [])
-    kept.close()
+        cache.store(unit, RESULT, [])
     with (project / edited).open("a") as file:
         file.write("\nMORE = 1\n")
-    kept = Kept(project, Settings())
-    missed = {unit.file for unit in units if kept.find(unit, kept.key(unit)) is None}
+    cache = Cache(project, Settings())
+    missed = {unit.file for unit in units if cache.find(unit) is None}
     assert missed == {unit.file for unit in units if str(Path(unit.file).parent).partition("/")[0].strip(".") in anew}
 
 
 @pytest.fixture
 def again(project: Path) -> Callable[..., list[Checked] | None]:
-    """Keeps a result, changes something, and asks for it."""
+    """Stores a result, changes something, and looks it up."""
     (unit,), _ = units_of(["helper.py"])
 
     def ask(change: Callable[[], object], settings: Settings = USUAL, result: list[Checked] = RESULT, reads=()):
-        kept = Kept(project, Settings())
-        kept.keep(unit, kept.key(unit), result, reads)
-        kept.close()
+        cache = Cache(project, Settings())
+        cache.store(unit, result, reads)
         change()
-        kept = Kept(project, settings)
-        return kept.find(unit, kept.key(unit))
+        cache = Cache(project, settings)
+        return cache.find(unit)
 
     return ask
 
@@ -132,5 +130,5 @@ def test_a_damaged_file_is_judged_again(again, project: Path, content: str):
         dataclasses.replace(RESULT[0], lasting=False),
     ],
 )
-def test_what_a_machine_has_ended_is_not_kept(again, part: Checked):
+def test_what_a_machine_has_ended_is_not_stored(again, part: Checked):
     assert again(lambda: None, result=[part]) is None

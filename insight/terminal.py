@@ -1,10 +1,20 @@
-"""A progress bar for what takes seconds."""
+"""What a terminal shows: tables of text, and a progress bar for what takes seconds."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+
+
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Formats rows as lines, with each column as wide as its widest cell.
+
+    >>> columns([("kind", "path"), ("update", "w")])
+    ['kind    path', 'update  w']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 @contextlib.contextmanager
