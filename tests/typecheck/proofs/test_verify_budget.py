@@ -196,7 +196,7 @@ def test_the_command_tells_of_it_in_each_format(strict: bool, program: str, caps
 
 def test_the_command_refuses_a_budget_in_one_line(program: str, capsys: pytest.CaptureFixture[str]):
     assert command(["check", "--trials", "0", program]) == 2
-    assert capsys.readouterr().err == "a proof cannot be tried in 0 trials\n"
+    assert capsys.readouterr().err == "trials: 0 is too small; each proof needs more than 0\n"
 
 
 def scanned(a: Float[Array, "t d"], b: Float[Array, "t d"]) -> tuple[Float[Array, "t"], Float[Array, "d"]]:
