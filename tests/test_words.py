@@ -36,6 +36,7 @@ ROOMS = [
     "typecheck/language",
     "typecheck/calls",
     "typecheck/messages",
+    "typecheck/proofs",
     "tests/typecheck/sizes",
     "tests/typecheck/matching",
     "tests/typecheck/language",

@@ -1,4 +1,4 @@
-"""Which dims each axis of a value in a jaxpr consists of, and the reading of jaxprs that this takes.
+"""The axes of values in a jaxpr: which dims each axis consists of, and functions that read this off the jaxpr.
 
 An axis consists of *atoms*, outermost first: a dim is one atom, an axis that a reshape merged has several, and a part
 that a reshape split off a dim is an atom of its own.
@@ -15,7 +15,7 @@ from typing import Any, Literal
 from jax.extend.core import Literal as Literal_
 
 Atoms = tuple[tuple[str, int], ...]
-One = Literal["given", "kept", "asked", "promoted"]
+Origin = Literal["given", "kept", "asked", "promoted"]
 
 
 @dataclass(frozen=True)
@@ -25,13 +25,13 @@ class Axis:
     Attributes:
         atoms: the dims and parts of dims that the axis consists of, as (name, size), outermost first.
         real: whether the value varies along the axis; along a broadcast axis it does not.
-        one: for an axis of size 1, or broadcast from one, its origin: given by an annotation or an operation, kept by a
-            reduction, asked for by indexing with `None`, or added by silent rank promotion.
+        origin: how an axis of size 1, or one broadcast from it, came to be: "given" by an annotation or an operation,
+            "kept" by a reduction, "asked" for by indexing with `None`, or "promoted": added by silent rank promotion.
     """
 
     atoms: Atoms
     real: bool = True
-    one: One = "given"
+    origin: Origin = "given"
 
     @property
     def size(self) -> int:
@@ -42,22 +42,22 @@ class Axis:
 Axes = tuple[Axis, ...]
 
 
-def crossings(left: Axes, right: Axes) -> Iterator[tuple[int, int]]:
-    """Pairs of axes (i, j) of the same dim, where only the left operand varies along i and only the right along j."""
-    for i, (a, b) in enumerate(zip(left, right, strict=True)):
-        for j, (c, d) in enumerate(zip(left, right, strict=True)):
-            # `(b, 1) - (b,)`: only the left operand varies along axis 0, only the right along axis 1, and both are `b`.
+def crossings(first: Axes, second: Axes) -> Iterator[tuple[int, int]]:
+    """Pairs of axes (i, j) of the same dim, where only the first operand varies along i and only the second along j."""
+    for i, (a, b) in enumerate(zip(first, second, strict=True)):
+        for j, (c, d) in enumerate(zip(first, second, strict=True)):
+            # `(b, 1) - (b,)`: only the first varies along axis 0, only the second along axis 1, and both axes are `b`.
             # Axes whose name is empty are of arrays without a shape, of which nothing is known.
             varies = i != j and a.real and a.atoms and not (b.real and b.atoms)
             if varies and d.real and d.atoms and not (c.real and c.atoms) and a.atoms == d.atoms and a.atoms[0][0]:
                 yield i, j
 
 
-def nobody_asked(one: One, other: One) -> bool:
-    """Whether two axes of size 1 meet by accident: one added by promotion or by `None`, one that the value had."""
+def nobody_asked(origin: Origin, other_origin: Origin) -> bool:
+    """Whether two axes of size 1 meet by accident: promotion or `None` added one of them, and a value had the other."""
     # `x[:, None] * x` pairs an axis asked for with a promoted one, `sq + sq.T` two that a reduction kept: both mean all
     # pairs. `x @ w - y[None]`, where `w` has one column, does not.
-    ways = {one, other}
+    ways = {origin, other_origin}
     return ways in ({"promoted", "given"}, {"promoted", "kept"}, {"asked", "given"})
 
 
@@ -99,12 +99,12 @@ class Gathering:
     """Where the axes of a gather's result come from.
 
     Attributes:
-        kept: for axes of the result, the axes of the operand that the gather takes whole.
+        whole: for axes of the result, the axes of the operand that the gather takes whole.
         indexed: for axes of the result, the axes of the indices.
         looked_up: the axes of the operand along which the indices select.
     """
 
-    kept: Mapping[int, Axis]
+    whole: Mapping[int, Axis]
     indexed: Mapping[int, Axis]
     looked_up: tuple[Axis, ...]
 
@@ -114,14 +114,14 @@ def gathering(eqn: Any, operand: Axes, indices: Axes) -> Gathering:
     numbers, sizes = eqn.params["dimension_numbers"], eqn.params["slice_sizes"]
     gone = {*numbers.collapsed_slice_dims, *numbers.operand_batching_dims}
     windows = [axis for axis in range(len(operand)) if axis not in gone]
-    kept = {
+    whole = {
         place: operand[axis]
         for place, axis in zip(numbers.offset_dims, windows, strict=True)
         if sizes[axis] == operand[axis].size
     }
     places = [axis for axis in range(len(shape_of(eqn.outvars[0]))) if axis not in numbers.offset_dims]
     return Gathering(
-        kept, dict(zip(places, indices[:-1], strict=True)), tuple(operand[axis] for axis in numbers.start_index_map)
+        whole, dict(zip(places, indices[:-1], strict=True)), tuple(operand[axis] for axis in numbers.start_index_map)
     )
 
 
@@ -155,8 +155,8 @@ def inner_jaxpr(eqn: Any) -> Any:
 
 def nested_jaxprs(eqn: Any) -> Iterator[tuple[str, Any]]:
     for key, value in eqn.params.items():
-        for one in value if isinstance(value, tuple | list) else (value,):
-            inner = getattr(one, "jaxpr", one)
+        for item in value if isinstance(value, tuple | list) else (value,):
+            inner = getattr(item, "jaxpr", item)
             if hasattr(inner, "eqns"):
                 yield key, inner
 
@@ -175,7 +175,7 @@ def declared_atoms(sizes: Mapping[str, int], products: Sequence[Sequence[str]]) 
 
 
 def orders(operand: Axes) -> Iterator[list[tuple[str, int]]]:
-    """The atoms of all axes in a row; those of a product with a square, such as `c*r*r`, in every order."""
+    """Yields the atoms of all axes in a row, once for each order of an axis that has equal atoms, such as `c*r*r`."""
     # `c*r*r` says how many channels a pixel shuffle takes and not which `r` is the outer one, so no order of them is
     # wrong.
     ways = [

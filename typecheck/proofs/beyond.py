@@ -14,8 +14,9 @@ from weft.typecheck.proofs import tracing
 from weft.typecheck.proofs.guards import is_refused_by_library
 from weft.typecheck.proofs.left_open import Refusal, left_open, open_trees
 from weft.typecheck.proofs.trial import Trial
-from weft.typecheck.proofs.violations import first_line, in_short
+from weft.typecheck.proofs.violations import OF_KIND
 from weft.typecheck.proofs.whose import is_of_jax, is_users
+from weft.typecheck.proofs.wording import SHAPES_OR_DTYPES, first_line, in_short, says
 
 # Errors of JAX's where a program needs the numbers in an array, not only its shape.
 NOT_ABSTRACT = (
@@ -29,17 +30,15 @@ _NOT_INSIDE = (jax.errors.TracerIntegerConversionError, jax.errors.NonConcreteBo
 _ABSTRACT = f"{jax.ShapeDtypeStruct.__name__}'"
 _OF_MODULE = Refusal((AttributeError,), ("^module '",))
 _OF_KEYWORD = Refusal((TypeError,), ("got an unexpected keyword argument",))
-# Words by which a library refuses shapes or dtypes: such a refusal is about the contract.
-_OF_SHAPES = re.compile(r"\d|shape|dim|ax[ie]s|rank|size|length|dtype|broadcast|array|structure|scalar|matri", re.I)
 
 
 def beyond_annotations(trial: Trial) -> str | None:
-    """Why a failure says nothing of the contract; None if it does, as annotations settle what it depends on."""
+    """Why a failure shows nothing about the contract; None if annotations settle everything that it depends on."""
     reason = _beyond(trial)
-    if reason is None and trial.texts:  # another text may well do otherwise
-        texts = ", ".join(sorted(trial.texts))
-        which = "neither the annotation nor the body says which text it may be"
-        return f"{texts}: {which} ({_said(trial)}); pass it in `args`"
+    if reason is None and trial.unsaid.texts:  # another text may well do otherwise
+        texts = ", ".join(sorted(trial.unsaid.texts))
+        unknown = "neither the annotation nor the body says which text it may be"
+        return f"{texts}: {unknown} ({_said(trial)}); pass it in `args`"
     return reason
 
 
@@ -49,13 +48,13 @@ def _said(trial: Trial) -> str:
 
 
 def _beyond(trial: Trial) -> str | None:
-    if trial.assumed:
-        called = ", ".join(sorted(trial.assumed))
+    if trial.unsaid.results:
+        called = ", ".join(sorted(trial.unsaid.results))
         return f"{called}: the annotation does not say what it returns ({_said(trial)}); pass it in `args`"
     if trial.violations:
         return _of_open(trial)
-    what = in_short(trial.error)
-    reasons = (reason.format(what=what, guard=trial.guard) for is_so, reason in _OF_NO_ARGUMENT if is_so(trial))
+    error = in_short(trial.error)
+    reasons = (reason.format(error=error, guard=trial.guard) for is_so, reason in _OF_NO_ARGUMENT if is_so(trial))
     return next(reasons, None) or left_open(trial)
 
 
@@ -90,7 +89,7 @@ def _is_not_here(trial: Trial) -> bool:
 
 
 def _was_not_imported(error: Exception | None) -> bool:
-    """Whether an attribute is read of a global that is None, as modules set where an import has failed."""
+    """Whether the program reads an attribute of a global that is None, as modules set it when an import has failed."""
     if not isinstance(error, AttributeError) or error.obj is not None:
         return False
     *_, (frame, line) = traceback.walk_tb(error.__traceback__)
@@ -112,10 +111,10 @@ def _refuses_a_choice(trial: Trial) -> bool:
     if is_users(trial.error_at[0]):
         return False
     said, cls = first_line(trial.error), type(trial.error)
-    # Libraries have classes of their own for that.
+    # Libraries derive classes of their own from ValueError for such refusals.
     of_value = not trial.guard and (cls is ValueError or (cls.__module__ != "builtins" and issubclass(cls, ValueError)))
     of_library = is_refused_by_library(trial.error) or is_of_jax(trial.error)
-    return of_value and of_library and bool(said) and not _OF_SHAPES.search(said)
+    return of_value and of_library and bool(said) and not says(said.lower(), SHAPES_OR_DTYPES)
 
 
 def _asks_another_version(trial: Trial) -> bool:
@@ -139,39 +138,36 @@ def _divides_by_nothing(trial: Trial) -> bool:
 
     In the user's own code the same error is a failure: its author can annotate or guard the integer.
     """
-    return isinstance(trial.error, ZeroDivisionError) and bool(trial.configured) and not is_users(trial.error_at[0])
+    is_strangers = isinstance(trial.error, ZeroDivisionError) and not is_users(trial.error_at[0])
+    return is_strangers and bool(trial.keys.configured)
 
 
 # Failures that say nothing of a contract whatever arguments it is given, with the reason; the first that fits is told.
 _OF_NO_ARGUMENT: tuple[tuple[Callable[[Trial], bool], str], ...] = (
-    (_needs_values, "it needs the numbers in an array, not only its shape ({what})"),
-    (Refusal((ValueError,), (names.OUTSIDE_ONLY,)), "it does what only a plain call can, and not a trace ({what})"),
-    (Refusal((NotImplementedError,)), "it is not implemented ({what})"),
-    (_is_not_here, "it needs a device, or a library, that is not here ({what})"),
-    (_is_refused_by_a_library, "a library refuses what is asked of it, and not for its shapes ({what})"),
+    (_needs_values, "it needs the numbers in an array, not only its shape ({error})"),
+    (Refusal((ValueError,), (names.OUTSIDE_ONLY,)), "it makes a call that JAX refuses while tracing ({error})"),
+    (Refusal((NotImplementedError,)), "it is not implemented ({error})"),
+    (_is_not_here, "it needs a device, or a library, that is not here ({error})"),
+    (_is_refused_by_a_library, "a library refuses the call, and not because of shapes ({error})"),
     (
         lambda trial: trial.refused,
-        "no arguments were found that the validation of their classes lets pass ({what}); pass some in `args`",
+        "no arguments were found that the constructors of their classes accept ({error}); pass some in `args`",
     ),
-    (_asks_another_version, "it needs a package, or a version of one, that is not here ({what})"),
-    (_divides_by_nothing, "by which integers it can divide, no annotation says ({what}); pass some in `args`"),
-    (Refusal((OSError,)), "it needs what lies outside of the program ({what})"),
-    (lambda trial: bool(trial.guard), "{guard}: no arguments were found that pass ({what}); pass some in `args`"),
+    (_asks_another_version, "it needs a package, or a version of one, that is not here ({error})"),
+    (_divides_by_nothing, "no annotation says by which integers it can divide ({error}); pass some in `args`"),
+    (Refusal((OSError,)), "it needs a file, or something else from outside of the program ({error})"),
+    (lambda trial: bool(trial.guard), "{guard}: no arguments were found that pass ({error}); pass some in `args`"),
 )
 
 
-# How messages show a tree that a trial made up: as a dict, a tuple or a list of leaves.
-_A_TREE = re.compile(r"found (dict|tuple|list|\(|\[)")
-
-
 def _of_open(trial: Trial) -> str | None:
-    """Why a violation says nothing of the contract: its annotation leaves a tree or a shape open; None if it does."""
+    """Why a violation shows nothing about the contract: an annotation leaves a tree or a shape open; else None."""
     first = trial.violations[0]
     trees = sorted(open_trees(trial))
-    if trees and first.of_kind and first.where.startswith("argument") and _A_TREE.search(first.message):
+    if trees and first.reason in OF_KIND and first.where.startswith("argument") and first.of_tree:
         return f"{', '.join(trees)}: the annotation leaves open which tree it is ({_said(trial)}); pass it in `args`"
-    keys = [key for key, size in trial.assignment.sizes.items() if size in first.sizes and key in trial.open_keys]
-    if not keys and not (first.of_rank and trial.open_keys):
+    keys = [key for key, size in trial.assignment.sizes.items() if size in first.sizes and key in trial.keys.unnamed]
+    if not keys and not (first.reason == "rank" and trial.keys.unnamed):
         return None
-    places = ", ".join(sorted({trial.open_keys[key] for key in keys or trial.open_keys}))
+    places = ", ".join(sorted({trial.keys.unnamed[key] for key in keys or trial.keys.unnamed}))
     return f"{places}: the annotation gives no shape ({first.where}: {first.message}); pass it in `args`"

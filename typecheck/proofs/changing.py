@@ -17,7 +17,7 @@ from typing import Any
 from weft.typecheck.arguments.builder import Assignment, Unbuildable
 from weft.typecheck.proofs.explaining import Explainer
 from weft.typecheck.proofs.needs import Needs, ascending, axes, closed
-from weft.typecheck.proofs.options import describe_option
+from weft.typecheck.proofs.options import phrases
 from weft.typecheck.proofs.trial import Trial
 
 # New values for entries of an assignment, by the entry's part and key: `{("options", "mask given"): 1}`.
@@ -31,14 +31,14 @@ def change_of(**parts: Mapping[str, int | str]) -> Change:
 
 def changed(base: Trial, *changes: Change, **parts: Mapping[str, int | str]) -> Assignment:
     """The assignment of a trial with changes made to it; one may be given by parts: `changed(base, sizes={"n": 1})`."""
-    found: dict[str, dict[str, Any]] = {}
+    entries: dict[str, dict[str, Any]] = {}
     for change in (*changes, change_of(**parts)):
         for (part, key), to in change.items():
-            found.setdefault(part, dict(getattr(base.assignment, part)))[key] = to
-    if "merged" in found:
+            entries.setdefault(part, dict(getattr(base.assignment, part)))[key] = to
+    if "merged" in entries:
         # A change may merge a key into one that another change merges further: each has to point at the last of them.
-        found["merged"] = closed(found["merged"])
-    return dataclasses.replace(base.assignment, **found)
+        entries["merged"] = closed(entries["merged"])
+    return dataclasses.replace(base.assignment, **entries)
 
 
 def difference(base: Trial, trial: Trial) -> Change:
@@ -85,7 +85,7 @@ def goes_with(explainer: Explainer, base: Trial, change: Change, others: Iterabl
 def in_words(trial: Trial, changes: Sequence[Change]) -> str:
     """Changes of options and numbers of axes in a reader's words: `mask left out and x of 3 axes`."""
     return " and ".join(
-        describe_option(trial, place, int(to)) if part == "options" else f"{place} of {axes(int(to))}"
-        for one in changes
-        for (part, place), to in one.items()
+        phrases(trial.options, place, int(to)).taken_here if part == "options" else f"{place} of {axes(int(to))}"
+        for change in changes
+        for (part, place), to in change.items()
     )

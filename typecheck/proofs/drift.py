@@ -27,23 +27,23 @@ from weft.typecheck.language import objects
 from weft.typecheck.language.forms import TYPEDDICT, form_of_value
 from weft.typecheck.language.objects import is_object
 from weft.typecheck.proofs.axis_lints import nested_jaxprs
-from weft.typecheck.proofs.kept_shapes import shapes_of
 from weft.typecheck.proofs.trial import Call, Target, Trial, run_trial
+from weft.typecheck.proofs.variable_shapes import shapes_of
 
 
 def drifts(target: Target, trial: Trial, dims: Mapping[str, Any]) -> list[str]:
-    """A sentence for each array that leaves a trial, which holds, with another dtype than it entered with."""
+    """Sentences about the arrays of a state that a program returns with another dtype than they had before the call."""
     lows = (jnp.bfloat16, jnp.float16) if _speaks_of(jnp.bfloat16, trial.jaxpr.jaxpr) else (jnp.bfloat16,)
     for low, in_records in itertools.product(lows, (True, False)):
-        found: list[str] = []
-        prepare = _lowered(target.prepare, found, jnp.dtype(low), in_records=in_records)
+        sentences: list[str] = []
+        prepare = _lowered(target.prepare, sentences, jnp.dtype(low), in_records=in_records)
         try:
             again = run_trial(dataclasses.replace(target, prepare=prepare, made={}), trial.assignment, dims)
         except (Unbuildable, AnnotationError):
             continue
         # A trial that fails says nothing: an annotation asks for another dtype, or JAX refuses a carry that drifts.
-        if found and again.ok:
-            return found
+        if sentences and again.ok:
+            return sentences
     return []
 
 
@@ -57,25 +57,25 @@ def _speaks_of(dtype: Any, jaxpr: Any) -> bool:
 
 
 def _lowered(
-    prepare: Callable[[Builder], Call], found: list[str], low: Any, *, in_records: bool
+    prepare: Callable[[Builder], Call], sentences: list[str], low: Any, *, in_records: bool
 ) -> Callable[[Builder], Call]:
-    """The target's arguments in a low precision, and its function wrapped so that it adds what drifts to `found`."""
+    """Makes the target's arguments in a low precision; its function then adds a sentence for each array that drifts."""
 
     def lowered(builder: Builder) -> Call:
         function, args, kwargs = prepare(builder)
 
         def noting(*args: Any, **kwargs: Any) -> Any:
             before = list(_records((args, kwargs)))
-            dtypes = [_dtypes(one) for one in before]
-            boxes = _boxes(args, kwargs)
+            dtypes = [_dtypes(record_before) for record_before in before]
+            variables = _dtypes_of_variables(args, kwargs)
             out = function(*args, **kwargs)
             for record, old in zip(before, dtypes, strict=True):
-                successors = [_dtypes(one) for one in _of_class(out, type(record))]
+                successors = [_dtypes(successor) for successor in _of_class(out, type(record))]
                 # If one of the records has the old dtypes, it is the successor, and the rest of its class, such as
                 # points that a function returns next to it, are something else.
                 if old not in successors:
-                    found.extend(one for new in successors for one in _changes(type(record).__name__, old, new))
-            found.extend(_changes("", boxes, _boxes(args, kwargs)))
+                    sentences.extend(text for new in successors for text in _changes(type(record).__name__, old, new))
+            sentences.extend(_changes("", variables, _dtypes_of_variables(args, kwargs)))
             return out
 
         return noting, *_cast((args, kwargs), low, in_records=in_records)
@@ -109,8 +109,8 @@ def _records(tree: Any) -> Iterator[Any]:
 
 
 def _of_class(tree: Any, cls: type) -> Iterator[Any]:
-    leaves = jax.tree.leaves(tree, is_leaf=lambda one: type(one) is cls or is_object(one))
-    return (one for one in leaves if type(one) is cls)
+    leaves = jax.tree.leaves(tree, is_leaf=lambda node: type(node) is cls or is_object(node))
+    return (node for node in leaves if type(node) is cls)
 
 
 def _dtypes(record: Any) -> dict[str, Any]:
@@ -118,12 +118,12 @@ def _dtypes(record: Any) -> dict[str, Any]:
     return {jax.tree_util.keystr(path).lstrip("."): leaf.dtype for path, leaf in leaves if is_array(leaf)}
 
 
-def _boxes(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The dtypes of the variables in objects of the program's own classes; a library answers for its own layers."""
+def _dtypes_of_variables(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The dtypes of the variables in objects of the program's own classes: a user can mend no layer of a library."""
     inside = objects.objects_in({**dict(enumerate(args)), **kwargs})
-    own = {path for path, one in inside if not objects.is_library(type(one))}
-    held = shapes_of(args, kwargs)
-    return {what: held[path][1].dtype for path, (what, _) in held.items() if path.rpartition(".")[0] in own}
+    own = {path for path, inner in inside if not objects.is_library(type(inner))}
+    shapes = shapes_of(args, kwargs)
+    return {what: shapes[path][1].dtype for path, (what, _) in shapes.items() if path.rpartition(".")[0] in own}
 
 
 def _changes(of: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:

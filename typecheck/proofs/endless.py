@@ -45,18 +45,18 @@ class Depths:
 
 def _is_endless(frame: FrameType) -> bool:
     """Whether the innermost open calls of a function, as many as `_ALIKE`, all have like arguments."""
-    code, given, count = frame.f_code, _given(frame), 0
+    code, arguments, count = frame.f_code, _arguments_of(frame), 0
     outer: FrameType | None = frame
     while outer is not None and count < _ALIKE:
         if outer.f_code is code:
-            if _given(outer) != given:
+            if _arguments_of(outer) != arguments:
                 return False
             count += 1
         outer = outer.f_back
     return count == _ALIKE
 
 
-def _given(frame: FrameType) -> Any:
+def _arguments_of(frame: FrameType) -> Any:
     """A call's arguments, as far as a trace depends on them: treedefs, shapes, dtypes, and all leaves but arrays."""
     code = frame.f_code
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]

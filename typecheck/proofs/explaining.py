@@ -19,19 +19,21 @@ from weft.typecheck.errors import AnnotationError
 from weft.typecheck.proofs.beyond import beyond_annotations, needs_numbers
 from weft.typecheck.proofs.budget import Budget, Exhausted, Meter
 from weft.typecheck.proofs.endless import Endless
-from weft.typecheck.proofs.needs import DEALS, Deal, Needs, ascending, assignment_for, interleaved
+from weft.typecheck.proofs.needs import Deal, Needs, ascending, assignment_for, interleaved
 from weft.typecheck.proofs.options import (
     asks_for_dtype,
     is_class,
     leaves_kinds_open,
-    makers_left,
-    options_left,
     unpacks_items,
+    untried_makers,
+    untried_options,
 )
 from weft.typecheck.proofs.preconditions import preconditions
 from weft.typecheck.proofs.rules import candidates, of_no_size
+from weft.typecheck.proofs.steps import Step, as_tried, is_out_of_hand, weakened
 from weft.typecheck.proofs.trial import Target, Trial, clashing_keys, run_trial
 from weft.typecheck.proofs.under_needs import Written, written_under
+from weft.typecheck.proofs.violations import OF_KIND
 from weft.typecheck.sizes.clauses import Answer
 from weft.typecheck.sizes.deciding import Question, otherwise
 from weft.typecheck.sizes.space import Space
@@ -57,70 +59,6 @@ def _key(assignment: Assignment) -> tuple[object, ...]:
 # The most trials that end in an endless recursion, each of which may take as long as a hundred others.
 _MOST_ENDLESS = 3
 
-# Multiples of multiples: no program needs them, and a loop over such an axis would be written out.
-_LARGEST = 1 << 20
-
-
-def _is_out_of_hand(assignment: Assignment) -> bool:
-    return any(isinstance(size, int) and size > _LARGEST for size in assignment.sizes.values())
-
-
-class _Step:
-    """Chooses which failing trial, of those with one more need, the search goes on from.
-
-    Where a failure needs several things, each of them gets the program further, so the trial that got furthest is
-    preferred. A trial that fails on the same line with other sizes or another message is the next best: within one call
-    a library checks one thing after the other.
-
-    Attributes:
-        best: the trial that got furthest, if a trial got further than without its need.
-        joined: the first trial that joins the sizes that disagreed, and fails with other sizes.
-        sideways: the first trial that gets as far as before, and fails with a message that is new.
-        asked_last: the last questions of the failing trial, with their answers.
-        by_question: the need that was last read off a question.
-        asked: the first trial that gives a guard's last question the other answer, and fails at the same guard.
-    """
-
-    def __init__(self, trial: Trial, needs: Needs, complaints: set[str]):
-        self.trial, self.needs, self.complaints = trial, needs, complaints
-        self.best: tuple[Trial, Needs] | None = None
-        self.joined: tuple[Trial, Needs] | None = None
-        self.sideways: tuple[Trial, Needs] | None = None
-        self.by_question: Needs | None = None
-        self.asked_last: tuple[Answer, ...] = ()
-        self.asked: tuple[Trial, Needs] | None = None
-
-    def see(self, found: Trial, candidate: Needs) -> None:
-        """Compares a failing trial with the best ones so far."""
-        trial = self.trial
-        merges = len(candidate.merged) > len(self.needs.merged)
-        if merges and self.joined is None and found.progress >= trial.progress and found.spoken_of != trial.spoken_of:
-            self.joined = found, candidate
-        # With arrays of one shape a line may get as far as needing their numbers, where every trial ends.
-        ends = candidate.of_one_shape and needs_numbers(found)
-        reached = (trial if self.best is None else self.best[0]).progress
-        if found.progress > reached or (ends and found.progress == reached):
-            self.best = found, candidate
-        # A guard that asks two things of sizes (`n != m or n != k`) is met again once the first is so.
-        if self.asked is None and candidate is self.by_question and trial.guard and found.guard == trial.guard:
-            self.asked = found, candidate
-        if self.sideways is None and found.progress == trial.progress and found.complaint not in self.complaints:
-            self.sideways = found, candidate
-
-    @property
-    def taken(self) -> tuple[Trial, Needs] | None:
-        return self.best or self.joined or self.sideways or self.asked
-
-
-def _as_tried(candidate: Needs, needs: Needs, taken: frozenset[str]) -> Needs:
-    """Makes a size that was tried of an equation `n = 4` whose key's number the program took: `side * side = n`, where
-    `side` is computed from that number, says nothing of other sizes."""
-    new = [entry for entry in candidate.equal if entry not in needs.equal and entry[0] in taken]
-    if not new:
-        return candidate
-    tried = tuple((key, (number,)) for key, number in new)
-    return dataclasses.replace(candidate, equal=needs.equal, among=(*candidate.among, *tried))
-
 
 class Explainer:
     """Trials of one target within a budget; equal trials are run, and paid for, once.
@@ -130,10 +68,10 @@ class Explainer:
         furthest: of the failing trials that no need explained, the trial that got furthest.
         stuck: the last failing trial that no need explained.
         unbuilt: why no arguments could be made under some need; None if they always could.
-        beyond: the first trial that passed a guard without joining sizes, with its needs.
-        at_end: the first trial that ran to its end and broke only its promise, without needs that fix or join sizes.
+        past_guard: the first trial that passed a guard without joining sizes, with its needs.
+        ran_through: the first trial that ran to its end and broke only its promise, with no size fixed or joined.
         pending: the failing trial that the search is explaining now.
-        in_vain: the places and messages of classes' failures that neither options nor needs mended.
+        unmended: the places and messages of classes' failures that neither options nor needs mended.
         refused: by place, the first trial in which a guard refused the class there, while the base met no guard.
     """
 
@@ -143,11 +81,11 @@ class Explainer:
         self.furthest: Trial | None = None
         self.stuck: Trial | None = None
         self.unbuilt: Unbuildable | None = None
-        self.beyond: tuple[Trial, Needs] | None = None
-        self.at_end: Trial | None = None
+        self.past_guard: tuple[Trial, Needs] | None = None
+        self.ran_through: Trial | None = None
         self.pending: Trial | None = None
         self.refused: dict[str, Trial] = {}
-        self.in_vain: set[tuple[object, str]] = set()
+        self.unmended: set[tuple[object, str]] = set()
         # None once the search has ended: what comes then (smaller sizes of what failed, lints) is little, and a verdict
         # that stands must not fall with it.
         self._meter: Meter | None = Meter(budget)
@@ -186,16 +124,21 @@ class Explainer:
         """The keys of all sizes in all trials so far."""
         return {key for trial in self._known.values() for key in trial.assignment.sizes}
 
-    def was_in_vain(self, failing: Trial) -> bool:
-        """Whether a class fails in the place and words of an earlier class that neither options nor needs mended."""
-        return (failing.place, failing.complaint) in self.in_vain
+    def is_unmended(self, failing: Trial) -> bool:
+        """Whether a trial fails like an earlier one with another class, which neither options nor needs made hold."""
+        return (failing.place, failing.complaint) in self.unmended
 
     def with_needs(self, trial: Trial, needs: Needs, deal: Deal) -> Trial:
-        """The trial with the same options and numbers of axes, at sizes dealt so that they meet the needs."""
+        """Runs the trial with its options and numbers of axes, at sizes of a deal that meet the needs."""
         return self.attempt(assignment_for(trial.assignment.sizes, needs, deal, trial.assignment))
 
-    def otherwise(self, base: Trial, but: frozenset[str] = frozenset()) -> Trial:
-        """The trial with other options, changed one by one as long as a guard or an open annotation is in the way.
+    def _holds(self, trial: Trial, needs: Needs, deal: Deal) -> bool:
+        return self.with_needs(trial, needs, deal).ok
+
+    def with_options_in_rounds(self, base: Trial, but: frozenset[str] = frozenset()) -> Trial:
+        """Changes options of a failing trial, one after another, while a guard or an open annotation ends each trial.
+
+        Example: with `mask` given a guard asks for `heads`, so the second round gives `heads` as well.
 
         Args:
             base: a trial that failed.
@@ -204,28 +147,43 @@ class Explainer:
         for _ in range(_MOST_ROUNDS):
             kinds = leaves_kinds_open(base) or unpacks_items(base) or self._may_be_for_others(base)
             kinds = kinds or needs_numbers(base)  # a program may ask for numbers only with this option
-            if base.ok or not (base.guard or kinds or base.classes.keys() - but):
+            if base.ok or not (base.guard or kinds or base.options.classes.keys() - but):
                 break
-            other = self.with_other_options(base, but)
-            if other is base:
+            varied = self.with_other_options(base, but)
+            if varied is base:
                 break
-            base = other
+            base = varied
         return base
 
     def _may_be_for_others(self, base: Trial) -> bool:
-        """Whether a member of a union may be meant for other code: for other classes that inherit a method, or for
-        other users of a record among the arguments."""
-        places = [one.removeprefix("self.") for one in base.values if one.endswith(" type")]
-        return not base.violations and any(self.target.inherited or "." in one for one in places)
+        """Whether some member of a union may not be meant for the target.
+
+        The union may be there for other classes that inherit the method, or for other functions that take the record.
+        """
+        places = [place.removeprefix("self.") for place in base.options.values if place.endswith(" type")]
+        return not base.violations and any(self.target.inherited or "." in place for place in places)
 
     def with_other_options(self, base: Trial, but: frozenset[str] = frozenset()) -> Trial:
-        """The first trial with one or two other options that holds, else the one that gets furthest beyond a guard."""
-        others = options_left(base, but)
-        pairs = [{**one, **two} for n, one in enumerate(others) for two in others[n + 1 :] if one.keys() != two.keys()]
+        """The first trial that holds with one option changed, or two; else the trial that gets furthest.
+
+        Example: a guard "give scale or offset" raises while neither is given; the trial with `scale` given is returned.
+
+        Args:
+            base: the failing trial.
+            but: places whose options stay as they are. If there are any, they hold a class that is being tried, and
+                options are then changed one at a time.
+        """
+        others = untried_options(base, but)
+        pairs = [
+            {**first, **second}
+            for n, first in enumerate(others)
+            for second in others[n + 1 :]
+            if first.keys() != second.keys()
+        ]
         # Where a class is tried, what helps it is one option after another: that any two together do, and neither alone
         # gets further, was never seen, and looking for them took most of the time of programs over many classes.
         pairs = [] if but or needs_numbers(base) else pairs[:MOST_PAIRS]
-        best, sideways, alike = base, base, collections.Counter[str]()
+        best, of_other_kind, alike = base, base, collections.Counter[str]()
         for number, options in enumerate((*others, *pairs)):
             if number >= len(others) and best is not base:
                 break  # the next round tries further options together with the one that helped
@@ -233,15 +191,15 @@ class Explainer:
                 break
             if any(alike[place] >= MOST_CLASSES for place in options):
                 continue  # so many classes end in this failure that it is not about the class
-            taken = {**base.assignment.options, **options}
+            merged = {**base.assignment.options, **options}
             try:
-                trial = self.attempt(dataclasses.replace(base.assignment, options=taken))
+                trial = self.attempt(dataclasses.replace(base.assignment, options=merged))
             except Unbuildable as reason:
                 self.unbuilt = self.unbuilt or reason
                 continue
             if trial.ok:
                 return trial
-            if base.violations and base.violations[0].of_kind and not any(map(is_class, options)):
+            if base.violations and base.violations[0].reason in OF_KIND and not any(map(is_class, options)):
                 continue  # the result is of the wrong kind, and a kind of argument that only raises does not mend that
             if isinstance(trial.error, NotImplementedError) and any(map(is_class, options)):
                 continue  # a method that a class does not implement says nothing of the program
@@ -253,32 +211,35 @@ class Explainer:
                 alike.update(place for place in options if but or is_class(place))
             kinds = all(place.endswith((" tree", " dtype")) for place in options)
             elsewhere = trial.progress >= base.progress and trial.complaint != base.complaint
-            if kinds and sideways is base and elsewhere and not asks_for_dtype(trial):
-                sideways = trial  # the message is no longer about the kind of its arguments
-        return sideways if best is base else best
+            if kinds and of_other_kind is base and elsewhere and not asks_for_dtype(trial):
+                of_other_kind = trial  # the message is no longer about the kind of its arguments
+        return of_other_kind if best is base else best
 
     def explain(self, trial: Trial, needs: Needs, deal: Deal) -> Needs | None:
         """The needs under which a failing trial holds, or None where no needs explain it.
 
-        The search is greedy, since all pairs of needs would be too many: each need is added to those that got the
-        program further. `weaken` then drops what turned out to be needless.
+        The search is greedy, since all pairs of needs would be too many: it adds each need to those that got the
+        program further. `weakened` then drops needs that turn out to be needless.
         """
         outer, self.pending = self.pending, trial
-        found = self._explained(trial, needs, deal)
-        self.pending = outer  # left as it is where the budget ends the search
-        return found
+        explanation = self._explained(trial, needs, deal)
+        self.pending = outer  # if the budget ends the search here, `pending` stays the trial to report
+        return explanation
 
-    def _candidates(self, step: _Step) -> Iterator[Needs]:
-        """The needs with one more: read off the questions of the trial, and guesses where it read a size's number."""
+    def _candidates(self, step: Step) -> Iterator[Needs]:
+        """Yields the needs with one more: first those that the trial's questions show, then guesses.
+
+        Guesses are made only if the program read the number of a size, since such a size asks no questions.
+        """
         trial, needs, constants = step.trial, step.needs, self.target.constants
         yield from of_no_size(trial, needs, constants)
-        asked, is_known, taken = self.asked_last(trial)
+        asked, is_known, pinned = self.asked_last(trial)
         step.asked_last = tuple(asked.items())
         for candidate in preconditions(asked, trial, needs, constants):
-            step.by_question = _as_tried(candidate, needs, taken)
+            step.by_question = as_tried(candidate, needs, pinned)
             yield step.by_question
         if not is_known and step.best is None:
-            yield from candidates(trial, needs, constants, taken, self._is_of_whole_sizes(trial, needs))
+            yield from candidates(trial, needs, constants, pinned, self._is_of_whole_sizes(trial, needs))
 
     def _with_the_rest_as_before(self, trial: Trial, needs: Needs, asked: tuple[Answer, ...]) -> Trial | None:
         """The trial at sizes that meet the needs and leave every other question its answer; None if there are none.
@@ -290,9 +251,9 @@ class Explainer:
             if not question.is_order:
                 continue
             rest = (*asked[:number], *asked[number + 1 :], (question, answer))
-            found = next((one for one in otherwise(rest, sizes, {}) if needs.allows(one)), None)
-            if found is not None:
-                return self.attempt(dataclasses.replace(trial.assignment, sizes=found))
+            allowed = next((solution for solution in otherwise(rest, sizes, {}) if needs.allows(solution)), None)
+            if allowed is not None:
+                return self.attempt(dataclasses.replace(trial.assignment, sizes=allowed))
         return None
 
     def followed(self, base: Trial, written: Written, numbers: Mapping[str, int]) -> tuple[Space, Trial | Exception]:
@@ -326,11 +287,14 @@ class Explainer:
         if isinstance(traced, Exception):
             return {}, False, frozenset()
         asked = {written.of_keys(question): answer for question, answer in space.last.items()}
-        taken = frozenset(space.pinned)
-        return asked, traced.place[:2] == trial.place[:2] and not taken & {*(trial.spoken_of or taken)}, taken
+        pinned = frozenset(space.pinned)
+        return asked, traced.place[:2] == trial.place[:2] and not pinned & {*(trial.spoken_of or pinned)}, pinned
 
     def _is_of_whole_sizes(self, trial: Trial, needs: Needs) -> bool:
-        """Whether an error is about the very sizes of two keys, and not by chance: half of 11 is 5, too."""
+        """Whether an error shows two sizes of keys that disagree, at other sizes as well.
+
+        At one assignment a number in an error may be a key's size by chance: half of 11 is 5, another key's size.
+        """
         keys = clashing_keys(trial)
         if not keys or trial.guard:
             return False
@@ -344,69 +308,46 @@ class Explainer:
         complaints = {trial.complaint}
         first = trial
         for _ in range(_DEPTH):
-            step = _Step(trial, needs, complaints)
-            # What asks for the numbers in an array asks for them at any size.
+            step = Step(trial, needs, complaints)
+            # A program that asks for the numbers in an array does so at any size.
             for candidate in () if needs_numbers(trial) else self._candidates(step):
-                if _is_out_of_hand(assignment_for(trial.assignment.sizes, candidate, deal, trial.assignment)):
+                if is_out_of_hand(assignment_for(trial.assignment.sizes, candidate, deal, trial.assignment)):
                     continue
                 try:
-                    found = self.with_needs(trial, candidate, deal)
-                    if not found.ok and candidate is step.by_question and found.place == trial.place:
-                        found = self._with_the_rest_as_before(trial, candidate, step.asked_last) or found
+                    result = self.with_needs(trial, candidate, deal)
+                    if not result.ok and candidate is step.by_question and result.place == trial.place:
+                        result = self._with_the_rest_as_before(trial, candidate, step.asked_last) or result
                 except Unbuildable as reason:
                     self.unbuilt = self.unbuilt or reason
                     continue
-                if found.ok:
-                    return self.weaken(trial, candidate, deal, first)
-                if candidate is step.by_question and not candidate.allows(found.assignment.sizes):
+                if result.ok:
+                    return weakened(self._holds, trial, candidate, deal, first)
+                if candidate is step.by_question and not candidate.allows(result.assignment.sizes):
                     continue  # another need asks for the opposite, so the trial shows nothing of this one
-                step.see(found, candidate)
-                if found.error is None and not found.joins_dims and candidate.of_many_sizes:
-                    self.at_end = self.at_end or found
-                # What ran to its end is past the guard, whatever is wrong with its result.
-                further = found.progress > trial.progress or found.error is None
-                if trial.guard not in ("", found.guard) and not candidate.merged and further:
-                    self.beyond = self.beyond or (found, candidate)
-            if step.taken is None:
+                step.see(result, candidate)
+                if result.error is None and not result.joins_dims and candidate.of_many_sizes:
+                    self.ran_through = self.ran_through or result
+                # A trial that ran to its end is past the guard, whatever is wrong with its result.
+                further = result.progress > trial.progress or result.error is None
+                if trial.guard not in ("", result.guard) and not candidate.merged and further:
+                    self.past_guard = self.past_guard or (result, candidate)
+            if step.chosen is None:
                 self.stuck = trial
                 others = () if self.furthest is None else (self.furthest,)
                 ordered = (trial, *others) if needs_numbers(trial) else (*others, trial)
                 self.furthest = max(ordered, key=lambda one: one.progress)
                 return None
-            trial, needs = step.taken
+            trial, needs = step.chosen
             complaints.add(trial.complaint)
         return None
 
-    def weaken(self, trial: Trial, needs: Needs, deal: Deal, first: Trial) -> Needs:
-        """The weakest needs that suffice: needless ones dropped, divisors made smaller, equations made orders."""
-        for one, other in needs.merged:
-            if other not in trial.assignment.sizes:
-                continue  # axes that arrays of more axes would have
-            apart = needs.without(merged=(one, other))
-            weaker = [apart.plus(order=pair) for pair in ((one, other, 1), (other, one, 1))]
-            weaker += [apart.plus(multiples=pair) for pair in ((one, other), (other, one))]
-            for candidate in weaker:
-                # Of the first trial, in which the two still have sizes of their own.
-                if all(self.with_needs(first, candidate, each).ok for each in (deal, *DEALS)):
-                    needs = candidate
-                    break
-        for entry in needs.order if len(needs.order) > 1 else ():
-            candidate = needs.without(order=entry)
-            if all(self.with_needs(first, candidate, each).ok for each in (deal, *DEALS)):
-                needs = candidate
-        for key, number in needs.multiples:
-            others = needs.without(multiples=(key, number))
-            numbers = [one for one in range(2, number) if number % one == 0] if isinstance(number, int) else []
-            for candidate in (others, *(others.plus(multiples=(key, one)) for one in numbers)):
-                if self.with_needs(trial, candidate, deal).ok:
-                    needs = candidate
-                    break
-        return needs
+    def explain_with_names_per_record(self, base: Trial) -> Needs | None:
+        """The needs under which a trial holds if each record has dims of its own, or None.
 
-    def explain_apart(self, base: Trial) -> Needs | None:
-        """The needs under which a trial holds whose records do not share dims, if it fails about a name they share."""
-        spoken_of = base.spoken_of or tuple(base.scopes)
-        if all(len(base.scopes.get(key, ())) < 2 for key in spoken_of):
+        It is tried only if the failure is about a name that several scopes use: two layers may each have a `width`.
+        """
+        spoken_of = base.spoken_of or tuple(base.keys.scopes)
+        if all(len(base.keys.scopes_of(key)) < 2 for key in spoken_of):
             return None
         needs = Needs(apart=True)
         trial = self.attempt(
@@ -416,20 +357,20 @@ class Explainer:
             return None  # a failure about one size alone, such as an odd one, is not about names that records share
         return needs if trial.ok else self.explain(trial, needs, ascending)
 
-    def made_otherwise(self, base: Trial) -> tuple[Trial, Needs] | None:
-        """A trial that holds with records made by class methods or functions, and its needs.
+    def made_by_functions(self, base: Trial) -> tuple[Trial, Needs] | None:
+        """A trial that holds, with records that class methods or functions make, and its needs; None if there is none.
 
-        Annotations may not say what the fields of a record have in common; a function that returns the record knows. A
-        failure that says nothing of the contract anyhow, such as a guard's, is not worth the trials.
+        Annotations may not say what the fields of a record have in common, and a function that returns the record knows
+        it. Where the failure says nothing of the contract anyhow, as a guard's does, no trials are spent on this.
         """
         if beyond_annotations(self.furthest or base) is not None:
             return None
-        kept = self.furthest, self.stuck, self.beyond, self.unbuilt
+        noted = self.furthest, self.stuck, self.past_guard, self.unbuilt
         queue, tried = [base], 0
         try:
             while queue and tried < _MOST_MAKERS:
                 current = queue.pop(0)
-                for options in makers_left(current):
+                for options in untried_makers(current):
                     tried += 1
                     options = {**current.assignment.options, **options}
                     with contextlib.suppress(Unbuildable):
@@ -440,12 +381,12 @@ class Explainer:
                         queue.append(trial)
             return None
         finally:
-            # A failure is reported for records that their class makes, as readers make them.
-            self.furthest, self.stuck, self.beyond, self.unbuilt = kept
+            # Readers make records by their class, so a failure is reported for such records.
+            self.furthest, self.stuck, self.past_guard, self.unbuilt = noted
 
     def shrink(self, trial: Trial, needs: Needs) -> Trial:
-        """The same failure at the smallest sizes that still show it."""
-        # Twice, since a key that is a multiple of another can only shrink after that one.
+        """The trial at the smallest sizes at which the same failure remains."""
+        # Keys are gone through twice, since a multiple of another key can only shrink after that key.
         for key in (*trial.assignment.sizes, *trial.assignment.sizes):
             for size in (1, 2, 3, 4):
                 sizes = {**trial.assignment.sizes, key: size}

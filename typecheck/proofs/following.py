@@ -58,14 +58,14 @@ def following(follower: Follower) -> AbstractContextManager[None]:
 @contextlib.contextmanager
 def paused() -> Iterator[None]:
     """A context in which no calls are followed, for weft's own checks, which run in the middle of a trace."""
-    global _told
-    tracer, told = sys.gettrace(), _told
+    global _current
+    tracer, current = sys.gettrace(), _current
     sys.settrace(None)
-    _told = None
+    _current = None
     try:
         yield
     finally:
-        _told = told
+        _current = current
         sys.settrace(tracer)
 
 
@@ -117,7 +117,7 @@ def _instruction(frame: FrameType) -> str:
 
 
 # The follower and its thread: `sys.monitoring` reports the calls of the whole process.
-_told: tuple[Follower, int] | None = None
+_current: tuple[Follower, int] | None = None
 _lock = threading.Lock()
 
 
@@ -152,19 +152,19 @@ def listening() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _monitored(follower: Follower) -> Iterator[None]:
-    global _told, _ignored
+    global _current, _ignored
     with listening():
         if follower.own != _ignored:
             # Places disabled for one program's files may belong to the next program's: a place that stayed disabled
             # would hide the calls of the very function that is judged.
             _ignored = follower.own
             sys.monitoring.restart_events()  # pyright: ignore[reportAttributeAccessIssue]
-        before, _told = _told, (follower, threading.get_ident())
+        before, _current = _current, (follower, threading.get_ident())
         count = len(_read)
         try:
             yield
         finally:
-            _told = before
+            _current = before
             # Only those that this block has added: a follower may stand inside of another, whose lines are followed on.
             while len(_read) > count:
                 sys.monitoring.set_local_events(_tool, _read.pop(), 0)  # pyright: ignore[reportAttributeAccessIssue]
@@ -176,11 +176,11 @@ def _listen(monitoring: Any) -> int:
     Raises:
         RuntimeError: if other tools use all six numbers.
     """
-    # From the top: debuggers, coverage and profilers have numbers of their own at the bottom.
+    # Numbers are tried from the top, since debuggers, coverage and profilers have fixed numbers at the bottom.
     holders = [monitoring.get_tool(tool) for tool in range(6)]
     tool = next((tool for tool in reversed(range(6)) if holders[tool] is None), None)
     if tool is None:
-        raise RuntimeError(f"a proof follows calls by sys.monitoring, whose places are all taken: {', '.join(holders)}")
+        raise RuntimeError(f"a proof needs a tool id of sys.monitoring, and all are taken: {', '.join(holders)}")
     monitoring.use_tool_id(tool, "weft")
     events = 0
     for name, callback in _callbacks(monitoring, tool).items():
@@ -197,33 +197,33 @@ def _callbacks(monitoring: Any, tool: int) -> dict[str, Callable[..., Any]]:
 
     def called(*, thrown: bool) -> Callable[..., Any]:
         def callback(code: CodeType, offset: int, error: object = None) -> Any:
-            if _told is None or _told[1] != threading.get_ident():
+            if _current is None or _current[1] != threading.get_ident():
                 return None
-            if _told[0].ignores(code):
+            if _current[0].ignores(code):
                 return None if thrown else disable
-            if _told[0].reads(code) and code not in _read:
+            if _current[0].reads(code) and code not in _read:
                 _read.append(code)
                 monitoring.set_local_events(tool, code, monitoring.events.LINE)
-            return _told[0].called(sys._getframe(1), thrown=thrown)  # pyright: ignore[reportPrivateUsage]
+            return _current[0].called(sys._getframe(1), thrown=thrown)  # pyright: ignore[reportPrivateUsage]
 
         return callback
 
     def ending(how: Ending) -> Callable[..., Any]:
         def callback(code: CodeType, offset: int, value: Any) -> Any:
-            if _told is None or _told[1] != threading.get_ident():
+            if _current is None or _current[1] != threading.get_ident():
                 return None
-            if _told[0].ignores(code):
+            if _current[0].ignores(code):
                 return None if how == "raises" else disable
             frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-            if _told[0].wants(frame):
-                _told[0].ended(frame, how, value)
+            if _current[0].wants(frame):
+                _current[0].ended(frame, how, value)
             return None
 
         return callback
 
     def at_line(code: CodeType, line: int) -> None:
-        if _told is not None and _told[1] == threading.get_ident() and _told[0].reads(code):
-            _told[0].at_line(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
+        if _current is not None and _current[1] == threading.get_ident() and _current[0].reads(code):
+            _current[0].at_line(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
 
     monitoring.register_callback(tool, monitoring.events.LINE, at_line)
     return {

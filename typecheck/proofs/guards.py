@@ -35,10 +35,8 @@ def raised_at(error: BaseException, own: frozenset[str]) -> tuple[tuple[str, int
     by_checker = inner and (_CHECKS.search(text) or _CHECKERS.search(inner[-1].filename))
     if not by_statement and not by_checker:
         return place, ""
-    return (
-        place,
-        f"guard at {Path(last.filename).name}:{last.lineno}: {_condition(last.filename, last.lineno or 0, text)}",
-    )
+    asked = _condition(last.filename, last.lineno or 0, text)
+    return place, f"guard at {Path(last.filename).name}:{last.lineno}: {asked}"
 
 
 def is_refused_by_library(error: Exception | None) -> bool:
@@ -48,27 +46,27 @@ def is_refused_by_library(error: Exception | None) -> bool:
 
 
 def is_packages(file: str, own: frozenset[str]) -> bool:
-    """Whether a file is one of `own` or of the same packages; a virtual environment inside a package does not count."""
+    """Whether a file is one of `own`, or lies in the same package and in no virtual environment inside of it."""
     if file in own:
         return True
-    # A package that is installed itself may be under proof: then only an environment below it is another's.
+    # Every file of a package that is itself installed lies in an environment, so there that says nothing.
     return any(file.startswith(top) and (is_installed(top) or not is_installed(file)) for top in _packages(own))
 
 
 @cached_by("files")
 def _packages(own: frozenset[str]) -> tuple[str, ...]:
     """The outermost folders of the packages that these files are in."""
-    found: list[str] = []
+    tops: list[str] = []
     for folder in (Path(name).parent for name in sorted(own)):
         top = None
         while (folder / "__init__.py").exists() and folder != folder.parent:
             top, folder = folder, folder.parent
-        found += [f"{top}/"] if top is not None else []
-    return tuple(found)
+        tops += [f"{top}/"] if top is not None else []
+    return tuple(tops)
 
 
 def _condition(file: str, line: int, text: str) -> str:
-    """The guard's text: its statement, or the `if` on the line before, which says what is refused."""
+    """The text by which a report shows a guard: its line, or of a bare `raise` the `if` on the line before."""
     if not text.startswith("raise"):
         return text
     before = linecache.getline(file, line - 1).strip()

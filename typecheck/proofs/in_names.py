@@ -18,7 +18,7 @@ from weft.typecheck.proofs.under_needs import written_under
 
 
 def in_names(explainer: Explainer, trial: Trial) -> Trial:
-    """The failing trial, with the error that a trace over symbolic sizes raises if that is the same error."""
+    """The failing trial with its error in the names of dims, if a trace over symbolic sizes raises the same error."""
     if trial.violations or trial.error is None or isinstance(trial.error, RecursionError):
         return trial
     written = written_under(Needs(), trial.assignment.sizes, set(explainer.dims))

@@ -22,13 +22,13 @@ def as_narrowed(parameter: Parameter, method: str, cls: type) -> Parameter:
     """
     if method in vars(cls):
         return parameter
-    # Under the transforms around it, too: a method that `jit` has made is no function.
-    own = (inspect.unwrap(one) for one in vars(cls).values() if callable(one))
+    # Unwrapped, since `jit` makes an object that is no function of a method.
+    own = (inspect.unwrap(member) for member in vars(cls).values() if callable(member))
     for function in (one for one in own if inspect.isfunction(one) and _is_overriding(one, cls)):
         with contextlib.suppress(AnnotationError):  # reported where that method itself is judged
-            for one in signature_of(function, cls).parameters:
-                if one.name == parameter.name and _is_narrower(one.annotation, parameter.annotation):
-                    return dataclasses.replace(parameter, annotation=one.annotation)
+            for narrower in signature_of(function, cls).parameters:
+                if narrower.name == parameter.name and _is_narrower(narrower.annotation, parameter.annotation):
+                    return dataclasses.replace(parameter, annotation=narrower.annotation)
     return parameter
 
 

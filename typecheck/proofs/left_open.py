@@ -11,16 +11,14 @@ them in Python, JAX or NumPy, so that a new version with other words fails that 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from weft.core.edge import names
 from weft.typecheck.proofs.options import argument_of
 from weft.typecheck.proofs.reshapes import REFUSED
 from weft.typecheck.proofs.trial import Trial
-from weft.typecheck.proofs.violations import first_line, in_short
 from weft.typecheck.proofs.whose import is_of_jax
+from weft.typecheck.proofs.wording import AXES, SIZES, first_line, in_short, numbers_in, rank_in, says
 
 
 @dataclass(frozen=True)
@@ -31,11 +29,11 @@ class Refusal:
     words: tuple[str, ...] = ()
 
     def __call__(self, trial: Trial) -> bool:
-        said = first_line(trial.error)
-        by_words = not self.words or any(re.search(one, said) for one in self.words)
+        by_words = not self.words or says(first_line(trial.error), self.words)
         return isinstance(trial.error, self.errors) and by_words
 
 
+ANY_ERROR = Refusal((Exception,))
 # A key, attribute or item does not exist.
 NOTHING_THERE = Refusal((KeyError, AttributeError, IndexError))
 NO_ATTRIBUTE = Refusal((AttributeError,))
@@ -91,31 +89,19 @@ OTHER_NUMBERS = Refusal(
     ),
 )
 
-# The name of the class that a program cannot compute with, in Python's errors.
-_NAMED = re.compile(r"'(\w+)'")
-_RESHAPED = re.compile(rf"{REFUSED} of shape .* into shape \(([\d, ]+)\)")
-
 
 def of_any_shape(trial: Trial) -> bool:
     """Whether a failure is about the shape of an array whose annotation gives none, or about its number of axes."""
     said = str(trial.error)
-    ranks = {int(rank) for found in _OF_RANK.finditer(said) for rank in found.groups() if rank}
-    open_ranks = {rank for rank, anonymous in trial.ranks.values() if anonymous}
+    open_ranks = {rank.axes for rank in trial.ranks.values() if rank.is_unnamed}
     if 0 in open_ranks and _NO_AXES in said:
         return True
     # Where no annotation gives axes, the error cannot be about any other shape.
-    if open_ranks and _SAYS_AXES.search(said) and not (trial.has_shapes and is_of_jax(trial.error)):
+    if open_ranks and says(said, AXES) and not (trial.unsaid.has_shapes and is_of_jax(trial.error)):
         return True
-    if open_ranks and _SAYS_SIZES.search(said) and not trial.has_shapes:
+    if open_ranks and says(said, SIZES) and not trial.unsaid.has_shapes:
         return True
-    return any(key in trial.open_keys for key in trial.spoken_of) or bool(ranks & open_ranks)
-
-
-# JAX's words where it names the sizes that it takes, and not the sizes it got.
-_SAYS_SIZES = re.compile(r"\b([dD]imensions?|shapes?|sizes?|lengths?|ax[ei]s)\b")
-# The words of libraries, and of JAX, about a number of axes.
-_SAYS_AXES = re.compile(r"\bdimensional\b|\bndim\b|\b\d-?[dD]\b|number of indices")
-_OF_RANK = re.compile(rf"{names.NO_SUCH_AXIS} (\d+)|values to unpack \(expected \d+, got (\d+)\)|it has ndim (\d+)")
+    return any(key in trial.keys.unnamed for key in trial.spoken_of) or bool(rank_in(trial.error) & open_ranks)
 
 
 def no_method(trial: Trial) -> bool:
@@ -123,34 +109,30 @@ def no_method(trial: Trial) -> bool:
     return isinstance(trial.error, LookupError) and not isinstance(trial.error, KeyError | IndexError | UnicodeError)
 
 
-def _any_error(_: Trial) -> bool:
-    return True
-
-
 def _integers(trial: Trial) -> list[str]:
     """The keys of the integers in a shape that a reshape refuses, where no annotation names any of them.
 
     If a size of the contract is among them, the program states how the integers belong to it, and the error counts.
     """
-    found = _RESHAPED.search(str(trial.error)) if isinstance(trial.error, TypeError) else None
-    shape = list(map(int, re.findall(r"\d+", found[1]))) if found else []
-    keys = {trial.assignment.sizes[key]: key for key in trial.configured}
+    refused = str(trial.error).partition(REFUSED)[2] if isinstance(trial.error, TypeError) else ""
+    shape = numbers_in(refused.partition("into shape ")[2].partition(")")[0])
+    keys = {trial.assignment.sizes[key]: key for key in trial.keys.configured}
     return [keys[size] for size in shape] if all(size in keys for size in shape) else []
 
 
-def _held(trial: Trial) -> set[str]:
+def _inner_classes(trial: Trial) -> set[str]:
     """The classes named in an error whose instances are inside of other records."""
-    about_classes = isinstance(trial.error, TypeError | AttributeError)
-    return {*_NAMED.findall(first_line(trial.error))} & trial.held if about_classes else set()
+    said = first_line(trial.error) if isinstance(trial.error, TypeError | AttributeError) else ""
+    return {cls for cls in trial.unsaid.inner_classes if f"'{cls}'" in said}
 
 
 def _classes(trial: Trial) -> list[str]:
-    return [argument_of(place) or place for place in trial.classes]
+    return [argument_of(place) or place for place in trial.options.classes]
 
 
 def open_trees(trial: Trial) -> list[str]:
     """The arguments that may be a tree, or one array."""
-    return [argument_of(place) for place in trial.options if place.endswith(" tree")]
+    return [argument_of(place) for place in trial.options.counts if place.endswith(" tree")]
 
 
 # A search can find out which of so many arrays without a dtype have to be integers, by trying one after the other.
@@ -159,17 +141,17 @@ _MOST_KINDS = 3
 
 def _kinds(trial: Trial) -> list[str]:
     """The arrays without a dtype, if they are too many to try, or if their shapes have to be found out as well."""
-    places = [argument_of(place) for place in trial.options if place.endswith(" dtype")]
-    return places if len(places) > _MOST_KINDS or not trial.has_shapes else []
+    places = [argument_of(place) for place in trial.options.counts if place.endswith(" dtype")]
+    return places if len(places) > _MOST_KINDS or not trial.unsaid.has_shapes else []
 
 
 def _keywords(trial: Trial) -> list[str]:
-    return [one for one in trial.vague if one.startswith("**")]
+    return [one for one in trial.unsaid.contents if one.startswith("**")]
 
 
 def _contents(trial: Trial) -> list[str]:
     """The trees and mappings whose contents are open: a trial fills them with arrays, not with keys or functions."""
-    return [one for one in trial.vague if not one.startswith("**")]
+    return [one for one in trial.unsaid.contents if not one.startswith("**")]
 
 
 @dataclass(frozen=True)
@@ -201,29 +183,29 @@ class Row:
 # same failures and say less.
 ROWS = {
     "a value": Row(
-        lambda _: ("any",), (NOT_AMONG, NONE_FOUND), "it looks a value up, and annotations do not say that it is there"
+        lambda _: ("any",), (NOT_AMONG, NONE_FOUND), "no annotation says that the value that it looks up is there"
     ),
     "the items of a default": Row(
-        lambda trial: trial.empty, (NO_ITEMS,), "{places}: it has no items by default, and it needs items"
+        lambda trial: trial.unsaid.empty_fields, (NO_ITEMS,), "{places}: it is empty by default, and items are needed"
     ),
     "the items of a collection of anything": Row(
-        lambda trial: trial.emptied, (NO_ITEMS, NO_ARGUMENT), "{places}: nothing was put into it, and it needs items"
+        lambda trial: trial.unsaid.emptied, (NO_ITEMS, NO_ARGUMENT), "{places}: weft left it empty; items are needed"
     ),
-    "integers": Row(_integers, (_any_error,), "{places}: what has this shape, annotations do not say"),
+    "integers": Row(_integers, (ANY_ERROR,), "{places}: no annotation says which array has this shape"),
     "a class": Row(
         _classes,
         (NO_ATTRIBUTE, no_method, OTHER_ARGUMENTS),
-        "{places}: no class that was tried has, or gives, what is read of it",
+        "{places}: no class that was tried has the attribute, or takes the arguments, that the program uses",
     ),
-    "a record": Row(_held, (_any_error,), "it holds a {places} where it computes with an array", can_be_passed=False),
+    "a record": Row(_inner_classes, (ANY_ERROR,), "a {places} is where it needs an array", can_be_passed=False),
     "a tree": Row(open_trees, (A_TREE, OTHER_STRUCTURE), "{places}: the annotation leaves open which tree it is"),
     "contents of some structure": Row(
-        lambda trial: trial.vague, (OTHER_STRUCTURE,), "{places}: the annotation leaves open which tree it is"
+        lambda trial: trial.unsaid.contents, (OTHER_STRUCTURE,), "{places}: the annotation leaves open which tree it is"
     ),
-    "kinds of numbers": Row(_kinds, (OTHER_NUMBERS,), "{places}: the annotations leave open which numbers they are"),
-    "keywords": Row(_keywords, (NO_ARGUMENT, OF_NONE, NO_KEY), "{places}: the annotations do not say what it takes"),
+    "kinds of numbers": Row(_kinds, (OTHER_NUMBERS,), "{places}: no annotation says whether they are of integers"),
+    "keywords": Row(_keywords, (NO_ARGUMENT, OF_NONE, NO_KEY), "{places}: no annotation says which keywords it takes"),
     "a key by its name": Row(
-        lambda trial: trial.by_name, (NO_GENERATOR,), "{places}: no annotation says that it is a random key"
+        lambda trial: trial.unsaid.keys_by_name, (NO_GENERATOR,), "{places}: no annotation says that it is a random key"
     ),
     "contents": Row(
         _contents, (NOTHING_THERE, NO_FUNCTION, of_any_shape), "{places}: the annotation leaves its contents open"
@@ -231,7 +213,7 @@ ROWS = {
     "a method": Row(
         lambda _: ("any",),
         (no_method,),
-        "nothing is there for what it is given, and no annotation says that there is",
+        "the program looks up a method or an entry for its arguments, and no annotation says that there is one",
     ),
 }
 

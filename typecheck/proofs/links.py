@@ -28,7 +28,7 @@ _MOST_JOINED, _MOST_TRIED = 4, 160
 
 
 def what_is_unsaid(explainer: Explainer, failures: Sequence[Trial], *, none_passed: bool) -> str | None:
-    """A sentence about the links between sizes that would mend all failures and that no annotation states, or None.
+    """Says which sizes have to be equal for all failing trials to hold, though no annotation says so; None if none do.
 
     Args:
         explainer: runs the trials.
@@ -36,59 +36,59 @@ def what_is_unsaid(explainer: Explainer, failures: Sequence[Trial], *, none_pass
         none_passed: whether no trial holds. Then two dims of one array are never linked: a program that swaps them is
             right wherever they are equal. A program that holds with other options does not swap them.
     """
-    beside = explainer.target.beside if none_passed else ()
-    links = [_links_of(explainer, one, beside) for one in failures]
+    shapes = explainer.target.shapes if none_passed else ()
+    links = [_links_of(explainer, failed, shapes) for failed in failures]
     if all(links):
         words = " and ".join(dict.fromkeys(itertools.chain(*links)))
         return f"it holds when {words}, which no annotation says"
-    items = sorted({place for one in failures for place in _members_of_items(one)})
-    return f"which members of their unions {', '.join(items)} are, what else is given may decide" if items else None
+    items = sorted({place for failed in failures for place in _members_of_items(failed)})
+    return f"{', '.join(items)}: another argument may decide which member of its union each is" if items else None
 
 
 def _members_of_items(failed: Trial) -> list[str]:
-    """The collections whose items are members of a union, such as distributions of a mixture, in a trial that raised.
+    """The collections whose items are members of a union, in a trial that raised: the distributions of a mixture.
 
-    Which member each item has to be may depend on the item of another argument that goes with it.
+    The member that an item has to be may depend on an item of another argument.
     """
-    return [] if failed.violations else [argument_of(one) for one in failed.values if one.endswith("] type")]
+    return [] if failed.violations else [argument_of(one) for one in failed.options.values if one.endswith("] type")]
 
 
-def _links_of(explainer: Explainer, failed: Trial, beside: tuple[frozenset[str], ...]) -> tuple[str, ...]:
-    """The equations of sizes that make a failing trial hold and that no annotation states, in words.
+def _links_of(explainer: Explainer, failed: Trial, shapes: tuple[frozenset[str], ...]) -> tuple[str, ...]:
+    """The equations of sizes that make a failing trial hold, and no annotation states, in words: `features = width`.
 
-    The sizes of a result are promised, so they are linked to nothing if the result is the first thing that is wrong.
+    If the result is the first value that breaks its annotation, its sizes are promised, and are linked to nothing.
     """
     failed = _with_dots_of_one_axis(explainer, failed)
-    if (alone := _of_batches(explainer, failed)) is not None:
+    if (alone := _batch_shape_that_holds(explainer, failed)) is not None:
         return (alone,)
     target = explainer.target
-    own = [one for one in failed.violations[:1] if one.place[:2] == (target.file, target.line)]
+    own = [violation for violation in failed.violations[:1] if violation.place[:2] == (target.file, target.line)]
     # A guard's refusal has a report of its own, and no size mends a wrong number of axes or a wrong dtype.
-    if failed.guard or any(not one.sizes for one in own):
+    if failed.guard or any(not violation.sizes for violation in own):
         return ()
-    promised = frozenset(one.sizes[0] for one in own)
-    reader = _Reader(frozenset(key for key, size in failed.assignment.sizes.items() if size in promised), beside)
+    promised = frozenset(violation.sizes[0] for violation in own)
+    reader = _Reader(frozenset(key for key, size in failed.assignment.sizes.items() if size in promised), shapes)
     # An integer may count a part of a result, such as rows that are left out and replaced: it is no more than all.
-    few = tuple((key, one, 1) for key in failed.configured for one in reader.promised if key != one)
+    few = tuple((key, part, 1) for key in failed.keys.configured for part in reader.promised if key != part)
     needs = Needs(order=few)
     trial = explainer.with_needs(failed, needs, ascending) if few else failed
     if trial.ok:
         return ()
     for _ in range(_MOST_JOINED):
-        further = sideways = None
+        further = elsewhere = None
         for more in reader.equations(explainer.asked_last(trial)[0], trial, needs):
             try:
-                found = explainer.with_needs(trial, more, ascending)
+                linked = explainer.with_needs(trial, more, ascending)
             except Unbuildable:
                 continue
-            if found.ok:
+            if linked.ok:
                 return dataclasses.replace(more, order=()).words()
-            if further is None and found.progress > trial.progress:
-                further = found, more
+            if further is None and linked.progress > trial.progress:
+                further = linked, more
             # Where one line has two products, the second disagrees as soon as the first agrees.
-            if sideways is None and found.progress == trial.progress and found.spoken_of != trial.spoken_of:
-                sideways = found, more
-        step = further or sideways
+            if elsewhere is None and linked.progress == trial.progress and linked.spoken_of != trial.spoken_of:
+                elsewhere = linked, more
+        step = further or elsewhere
         if step is None:
             break
         trial, needs = step
@@ -97,14 +97,14 @@ def _links_of(explainer: Explainer, failed: Trial, beside: tuple[frozenset[str],
 
 def _with_dots_of_one_axis(explainer: Explainer, failed: Trial) -> Trial:
     """The failing trial with one axis for each `...`, as most callers have, unless it then holds or gets less far."""
-    several = {key: 1 for key, (rank, is_open) in failed.ranks.items() if is_open and key.endswith("]") and rank != 1}
+    several = {key: 1 for key, rank in failed.ranks.items() if rank.is_unnamed and key.endswith("]") and rank.axes != 1}
     trial = attempted(explainer, failed, change_of(ranks=several)) if several else None
     return failed if trial is None or trial.ok or trial.progress < failed.progress else trial
 
 
 def _with_needs(explainer: Explainer, trial: Trial, links: Needs) -> tuple[str, ...]:
-    """The links so far together with the needs under which the trial then holds, such as a divisor, in words."""
-    if not links.merged or links.asked:
+    """The links so far and the needs under which the trial holds with them, in words: `d = width`, `2 divides d`."""
+    if not links.merged or links.asked:  # needs alone are no link, and clauses are not met by dealing sizes
         return ()
     needs = explainer.explain(trial, links, ascending)
     if needs is None:
@@ -115,25 +115,23 @@ def _with_needs(explainer: Explainer, trial: Trial, links: Needs) -> tuple[str, 
     return (*dataclasses.replace(links, order=()).words(), *more)
 
 
-def _of_batches(explainer: Explainer, failed: Trial) -> str | None:
-    """What `*name`s and `...` have to be for a trial to hold, in words: no axes, or one shape for several of them.
+def _batch_shape_that_holds(explainer: Explainer, failed: Trial) -> str | None:
+    """Which batch axes make a failing trial hold, as the end of "it holds when ...".
 
-    Only a `*name` that only fields of records write may be of no axes: a record may be a batch for those who map over
-    it, while a function takes a single record.
+    A record whose fields are `"*batch n"` may be mapped over, and is then called without batch axes; and the shapes of
+    two `*name`s or `...` may be equal wherever the program is used. No annotation can say either, so both are tried:
+    `*batch is of 0 axes`, `*a and *b are of one shape`. A function's own `*name` is a promise, and keeps its axes.
     """
-    held = [key for key, (rank, dots) in failed.ranks.items() if rank and not dots and _is_held(explainer, key)]
-    for keys in (*((one,) for one in held), tuple(held)):
+    named = [key for key, rank in failed.ranks.items() if rank.axes and not rank.is_unnamed]
+    of_records = tuple(key for key in named if f"*{key.rpartition('.')[2]}" not in explainer.target.written)
+    for keys in (*((key,) for key in of_records), of_records):
         if keys and holds(explainer, failed, change_of(ranks=dict.fromkeys(keys, 0))):
             verb = "is" if len(keys) == 1 else "are"
             return f"{' and '.join(map(array_of, keys))} {verb} of {axes(0)}"
     every = tuple(failed.ranks)
     groups = [*itertools.islice(itertools.combinations(every, 2), _MOST_TRIED), *([every] if len(every) > 2 else [])]
-    alike = next((one for one in groups if holds(explainer, failed, _of_one_shape(one))), None)
+    alike = next((keys for keys in groups if holds(explainer, failed, _of_one_shape(keys))), None)
     return None if alike is None else f"{' and '.join(map(array_of, alike))} are of one shape"
-
-
-def _is_held(explainer: Explainer, key: str) -> bool:
-    return f"*{key.rpartition('.')[2]}" not in explainer.target.written
 
 
 def _of_one_shape(keys: Sequence[str]) -> Change:
@@ -147,11 +145,11 @@ class _Reader:
 
     Attributes:
         promised: the keys of the sizes in a wrong result, which are linked to nothing.
-        beside: sets of names that annotations write for one array, no two of which may be linked.
+        shapes: sets of names that annotations write for one array, no two of which may be linked.
     """
 
     promised: frozenset[str]
-    beside: tuple[frozenset[str], ...]
+    shapes: tuple[frozenset[str], ...]
 
     def equations(self, asked: Mapping[Question, bool], trial: Trial, needs: Needs) -> Iterator[Needs]:
         """The needs with one more equation, the last question's first."""
@@ -162,8 +160,8 @@ class _Reader:
             if pair is not None:
                 order = list(trial.assignment.sizes)
                 # The report says `features = width`, with the name of an annotation before an integer's.
-                one, other = sorted(pair, key=lambda key: (key in trial.configured, order.index(key)))
-                merged = needs.plus(merged=(one, other))
+                key, root = sorted(pair, key=lambda key: (key in trial.keys.configured, order.index(key)))
+                merged = needs.plus(merged=(key, root))
                 if not self._are_apart(trial, closed(dict(merged.merged))):
                     yield merged
             elif number is not None:
@@ -177,15 +175,15 @@ class _Reader:
         """Whether a group of equal sizes has two integers of constructors, or two names that one array's shape has."""
         # Two parameters of one constructor, and two names of one shape, are two sizes to their author. If they could
         # be linked, a program that swaps them would be excused.
-        numbers = trial.numbers | trial.configured
+        numbers = trial.keys.numbers | trial.keys.configured
         for root in {*merged.values()}:
             group = {root, *(key for key, other in merged.items() if other == root)}
             named = {key.rpartition(".")[2] for key in group}
-            if len(group & numbers) > 1 or any(len(named & names) > 1 for names in self.beside):
+            if len(group & numbers) > 1 or any(len(named & names) > 1 for names in self.shapes):
                 return True
         return False
 
 
 def _is_counted(trial: Trial, number: int) -> bool:
-    """Whether a number may be a count: the number of items of a collection, or one more or less."""
-    return any(abs(count - number) < 2 for count in items_of(trial.assignment, trial.options).values())
+    """Whether a number may count items: it is the number of items of a collection, or one more or less."""
+    return any(abs(count - number) < 2 for count in items_of(trial.assignment, trial.options.counts).values())

@@ -37,7 +37,7 @@ from weft.typecheck.proofs.axis_lints import (
     Atoms,
     Axes,
     Axis,
-    One,
+    Origin,
     crossings,
     declared_atoms,
     frames,
@@ -68,7 +68,7 @@ class Lint:
 
     def __init__(self, declared: Mapping[int, Atoms], own: frozenset[str]):
         self.declared, self.own = declared, own
-        self.found: list[Warning_] = []
+        self.warnings: list[Warning_] = []
         # The warnings of outer products, by the variables that depend on them. A warning is dropped if its value turns
         # out to be meant: returned as it is, or combined with a value that has both axes.
         self._suspects: dict[Any, tuple[Warning_, ...]] = {}
@@ -84,8 +84,8 @@ class Lint:
             if is_var(var):
                 self._returned(axes)
         # A function that returns all pairs, with an annotation of two axes that holds, means them.
-        wanted = {one for var in jaxpr.outvars if is_var(var) for one in self._suspects.get(var, ())}
-        return [one for one in dict.fromkeys(self.found) if one not in wanted]
+        wanted = {warning for var in jaxpr.outvars if is_var(var) for warning in self._suspects.get(var, ())}
+        return [warning for warning in dict.fromkeys(self.warnings) if warning not in wanted]
 
     def _returned(self, axes: Axes) -> None:
         """Compares a returned axis, merged from dims, with the order of these dims in the annotation's product."""
@@ -97,7 +97,7 @@ class Lint:
                 and len(declared) == len(set(declared)) > 1
                 and sorted(declared) == sorted(axis.atoms)
             ):
-                self.found.append(
+                self.warnings.append(
                     Warning_(
                         "memory-order",
                         f"an axis {self._show((axis,))} is returned where the annotation writes "
@@ -108,7 +108,7 @@ class Lint:
                 )
 
     def fresh(self, aval: Any) -> Axes:
-        """The axes of a value of which only the sizes are known: by size, they are dims that annotations name."""
+        """The axes of a value of which only the sizes are known: an axis of size 7 is the dim whose size is 7."""
         return tuple(self._axis(size) for size in getattr(aval, "shape", ()))
 
     def _axis(self, size: int) -> Axis:
@@ -121,11 +121,11 @@ class Lint:
             return env[atom] if is_var(atom) else self.fresh(atom.aval)
 
         for eqn in jaxpr.eqns:
-            operands = [read(one) for one in eqn.invars]
+            operands = [read(operand) for operand in eqn.invars]
             for var, axes in zip(eqn.outvars, self._apply(eqn, operands), strict=True):
                 # A primitive may do more than its rule knows, such as a reduction that keeps an axis; sizes that do not
                 # fit say so, and the result is then read off its sizes alone.
-                env[var] = axes if tuple(one.size for one in axes) == shape_of(var) else self.fresh(var.aval)
+                env[var] = axes if tuple(axis.size for axis in axes) == shape_of(var) else self.fresh(var.aval)
         return [read(var) for var in jaxpr.outvars]
 
     def _apply(self, eqn: Any, operands: list[Axes]) -> list[Axes]:
@@ -139,10 +139,10 @@ class Lint:
         if name == "tile":
             # A tile repeats the whole axis, so the number of the copy is its outermost part.
             repeats = zip(operands[0], eqn.params["reps"], strict=True)
-            return [tuple(Axis(((str(n), n), *one.atoms)) if n > 1 else one for one, n in repeats)]
+            return [tuple(Axis(((str(n), n), *axis.atoms)) if n > 1 else axis for axis, n in repeats)]
         if name == "squeeze":
             gone = eqn.params["dimensions"]
-            return [tuple(one for axis, one in enumerate(operands[0]) if axis not in gone)]
+            return [tuple(axis for number, axis in enumerate(operands[0]) if number not in gone)]
         if name in UNARY:
             self._pass_on(eqn)
             return [operands[0]]
@@ -150,7 +150,7 @@ class Lint:
             return [self._elementwise(eqn, operands)]
         if name.startswith(("reduce_", "arg")) and "axes" in eqn.params:
             gone = eqn.params["axes"]
-            return [tuple(one for axis, one in enumerate(operands[0]) if axis not in gone) for _ in eqn.outvars]
+            return [tuple(axis for number, axis in enumerate(operands[0]) if number not in gone) for _ in eqn.outvars]
         if name == "dot_general":
             self._contraction(eqn, operands)
         if name == "gather":
@@ -186,8 +186,8 @@ class Lint:
         """The axes of a result, recognised by their sizes: in a trace at distinct sizes, each size names its origin."""
         known: dict[int, set[tuple[tuple[str, int], ...]]] = {}
         for axes in operands:
-            for one in axes:
-                known.setdefault(one.size, set()).add(one.atoms)
+            for axis in axes:
+                known.setdefault(axis.size, set()).add(axis.atoms)
         return tuple(
             Axis(next(iter(known[size]))) if len(known.get(size, ())) == 1 else self._axis(size) for size in shape
         )
@@ -198,18 +198,18 @@ class Lint:
         how = self._how(eqn)
         result: list[Axis] = []
         for axis, size in enumerate(eqn.params["shape"]):
-            one = source.get(axis)
-            if one is None:
-                result.append(dataclasses.replace(self._axis(size), real=False, one=how))
-            elif one.size == size:
-                result.append(one)
+            known = source.get(axis)
+            if known is None:
+                result.append(dataclasses.replace(self._axis(size), real=False, origin=how))
+            elif known.size == size:
+                result.append(known)
             else:
                 # The axis was of size 1, and keeps how it came to be there: that decides whether a pairing was asked
                 # for.
-                result.append(dataclasses.replace(self._axis(size), real=False, one=one.one))
+                result.append(dataclasses.replace(self._axis(size), real=False, origin=known.origin))
         return tuple(result)
 
-    def _how(self, eqn: Any) -> One:
+    def _how(self, eqn: Any) -> Origin:
         """How an axis of size 1 came to be, by the library functions that the user's line called."""
         called = self._called(eqn)
         functions = {function for _, function in called}
@@ -237,28 +237,28 @@ class Lint:
     def _elementwise(self, eqn: Any, operands: list[Axes]) -> Axes:
         shape = shape_of(eqn.outvars[0])
         full = [axes for axes in operands if len(axes) == len(shape)]
-        suspects = tuple(one for var in eqn.invars if is_var(var) for one in self._suspects.get(var, ()))
+        suspects = tuple(warning for var in eqn.invars if is_var(var) for warning in self._suspects.get(var, ()))
         if suspects and any(
             all(axis.real and axis.atoms for axis in axes) and not self._suspects.get(var, ())
             for var, axes in zip(eqn.invars, operands, strict=True)
             if is_var(var) and len(axes) == len(shape) and len(axes) > 1
         ):
             # A value that has both axes by itself, such as a mask of pairs, shows that the outer product was meant.
-            self.found = [one for one in self.found if one not in suspects]
+            self.warnings = [warning for warning in self.warnings if warning not in suspects]
             suspects = ()
         new = self._outer_product(eqn, full)
         if new is not None:
-            self.found.append(new)
+            self.warnings.append(new)
             suspects += (new,)
         if suspects:
             self._suspects[eqn.outvars[0]] = suspects
         return tuple(self._join([axes[axis] for axes in full], size) for axis, size in enumerate(shape))
 
     def _join(self, axes: list[Axis], size: int) -> Axis:
-        fitting = [one for one in axes if one.size == size]
+        fitting = [axis for axis in axes if axis.size == size]
         # A broadcast operand says nothing of the axis if another operand varies along it.
-        real = [one for one in fitting if one.real]
-        known = {one.atoms for one in real or fitting}
+        real = [axis for axis in fitting if axis.real]
+        known = {axis.atoms for axis in real or fitting}
         if len(known) == 1:
             return (real or fitting)[0]
         return dataclasses.replace(self._axis(size), real=bool(real))
@@ -269,13 +269,13 @@ class Lint:
                 self._suspects[eqn.outvars[0]] = self._suspects[var]
 
     def _outer_product(self, eqn: Any, operands: list[Axes]) -> Warning_ | None:
-        for number, left in enumerate(operands):
-            for right in operands[number + 1 :]:
-                for i, j in crossings(left, right):
-                    name = left[i].atoms[0][0]
-                    if not nobody_asked(right[i].one, left[j].one):
+        for number, first in enumerate(operands):
+            for second in operands[number + 1 :]:
+                for i, j in crossings(first, second):
+                    name = first[i].atoms[0][0]
+                    if not nobody_asked(second[i].origin, first[j].origin):
                         continue
-                    shapes = " with ".join(self._show(one, only_real=True) for one in (left, right))
+                    shapes = " with ".join(self._show(axes, only_real=True) for axes in (first, second))
                     return Warning_(
                         "outer-product",
                         f"{eqn.primitive.name} of {shapes} pairs every {name} with every {name}; "
@@ -286,10 +286,10 @@ class Lint:
 
     def _gather(self, eqn: Any, operand: Axes, indices: Axes) -> Axes:
         """Warns of `x[:, i]` with axes (b, c) and (b,): it pairs every b with every b, unlike `x[arange(b), i]`."""
-        found = gathering(eqn, operand, indices)
+        gathered = gathering(eqn, operand, indices)
         # `distances[:, order]` permutes an axis by indices of its own dim, which pairs nothing.
-        looked_up = {axis.atoms for axis in found.looked_up}
-        pairs = itertools.product(found.kept.values(), found.indexed.values())
+        looked_up = {axis.atoms for axis in gathered.looked_up}
+        pairs = itertools.product(gathered.whole.values(), gathered.indexed.values())
         names = [kept.atoms[0][0] for kept, index in pairs if kept.atoms and kept.atoms == index.atoms not in looked_up]
         if names and not names[0].isdigit() and names[0]:
             warning = Warning_(
@@ -298,26 +298,27 @@ class Lint:
                 f"{names[0]}; if that is not meant, index both axes",
                 *self._line(eqn),
             )
-            self.found.append(warning)
+            self.warnings.append(warning)
             self._suspects[eqn.outvars[0]] = (warning,)
         # `take_along_axis` needs an axis of size 1 in its indices. In the result nobody asked for that axis, as after
         # `keepdims=True`.
         indexed = {
-            axis: dataclasses.replace(one, one="kept") if one.size == 1 else one for axis, one in found.indexed.items()
+            n: dataclasses.replace(one, origin="kept") if one.size == 1 else one for n, one in gathered.indexed.items()
         }
-        known = {**found.kept, **indexed}
+        known = {**gathered.whole, **indexed}
         return tuple(known.get(axis, self._axis(size)) for axis, size in enumerate(shape_of(eqn.outvars[0])))
 
     def _update(self, eqn: Any, operand: Axes, update: Axes) -> None:
         """Warns of an update that is written along one axis while its dim is that of another axis of the array."""
-        for i, one in enumerate(update):
-            homes = [j for j, axis in enumerate(operand) if axis.atoms == one.atoms and one.atoms and one.atoms[0][0]]
-            if homes and i not in homes and all(update[j].atoms != one.atoms for j in homes):
-                self.found.append(
+        for i, written in enumerate(update):
+            atoms = written.atoms
+            homes = [j for j, axis in enumerate(operand) if axis.atoms == atoms and atoms and atoms[0][0]]
+            if homes and i not in homes and all(update[j].atoms != atoms for j in homes):
+                self.warnings.append(
                     Warning_(
                         "swapped-axes",
                         f"an update {self._show(update)} is written into {self._show(operand)}: "
-                        f"its {self._show((one,))[1:-1]} lies along another axis there",
+                        f"its {self._show((written,))[1:-1]} lies along another axis there",
                         *self._line(eqn),
                     )
                 )
@@ -330,15 +331,15 @@ class Lint:
         regrouped = next((one for one in (regroup(order, shape) for order in orders(operand)) if one is not None), None)
         if regrouped is not None:
             how = self._how(eqn)
-            return tuple(Axis(group, one=how) for group in regrouped)
+            return tuple(Axis(group, origin=how) for group in regrouped)
         called = self._called(eqn)
         if called and called[-1][1] in RESHAPING and all(name for name, _ in atoms):
             result = self.fresh(eqn.outvars[0].aval)
-            self.found.append(
+            self.warnings.append(
                 Warning_(
                     "memory-order",
                     f"reshape of {self._show(operand)} to {self._show(result)} cuts across the axes in memory order; "
-                    f"transpose first so that what is merged lies side by side",
+                    f"transpose first, so that the axes to merge are adjacent",
                     *self._line(eqn),
                 )
             )
@@ -346,16 +347,16 @@ class Lint:
 
     def _contraction(self, eqn: Any, operands: list[Axes]) -> None:
         """Warns of two axes that are summed over together and have the same atoms in different orders."""
-        ((left, right), _) = eqn.params["dimension_numbers"]
-        for i, j in zip(left, right, strict=True):
+        ((first, second), _) = eqn.params["dimension_numbers"]
+        for i, j in zip(first, second, strict=True):
             self._same_order(eqn, operands[0][i], operands[1][j])
 
-    def _same_order(self, eqn: Any, one: Axis, other: Axis) -> None:
-        if one.atoms != other.atoms and len(one.atoms) > 1 and sorted(one.atoms) == sorted(other.atoms):
-            self.found.append(
+    def _same_order(self, eqn: Any, first: Axis, second: Axis) -> None:
+        if first.atoms != second.atoms and len(first.atoms) > 1 and sorted(first.atoms) == sorted(second.atoms):
+            self.warnings.append(
                 Warning_(
                     "memory-order",
-                    f"{eqn.primitive.name} joins an axis {self._show((one,))} with an axis {self._show((other,))}: "
+                    f"{eqn.primitive.name} joins an axis {self._show((first,))} with an axis {self._show((second,))}: "
                     f"the same dims, merged in another order",
                     *self._line(eqn),
                 )
@@ -383,7 +384,7 @@ class Lint:
 def lint(
     trials: Iterable[tuple[Any, Mapping[str, int]]], own: frozenset[str], products: Sequence[Sequence[str]] = ()
 ) -> list[Warning_]:
-    """The warnings that every one of several traces shows.
+    """The warnings that all of several traces show.
 
     In one trace a size may happen to be a multiple of another and suggest a merge that is none; not in every trace.
 
@@ -394,9 +395,9 @@ def lint(
     """
     first: dict[Any, Warning_] | None = None
     for closed, sizes in trials:
-        found = Lint(declared_atoms(sizes, products), own).run(closed)
-        places = {(one.rule, one.file, one.line): one for one in reversed(found)}
-        first = places if first is None else {place: one for place, one in first.items() if place in places}
+        warnings = Lint(declared_atoms(sizes, products), own).run(closed)
+        places = {(warning.rule, warning.file, warning.line): warning for warning in reversed(warnings)}
+        first = places if first is None else {place: warning for place, warning in first.items() if place in places}
         if not first:
             break  # no further trace can bring a warning back, and each would have to be made
-    return [one for _, one in sorted((first or {}).items())]
+    return [warning for _, warning in sorted((first or {}).items())]

@@ -33,7 +33,7 @@ class Needs:
         ranks: pairs (variadic name, number of axes).
         least: pairs (key, the smallest size that the program takes).
         strict: pairs (small, big) of `order` that may not be equal either.
-        products: (key, one, other): `one * other` divides the key; `one` is a number or a key.
+        products: (key, factor, times): `factor * times` divides the key; `factor` is a number or a key.
         among: pairs (key, sizes): the program holds at these sizes, and no more is known.
         counts: pairs (key, place) where a key is the number of items of a collection. The key is in `equal`, too, with
             the number of items at which this was found.
@@ -62,8 +62,8 @@ class Needs:
 
     def without(self, **less: Any) -> Needs:
         """The needs without one of them: `needs.without(order=("k", "n", 1))`."""
-        kept = {name: tuple(one for one in getattr(self, name) if one != other) for name, other in less.items()}
-        return dataclasses.replace(self, **kept)
+        fewer = {name: tuple(one for one in getattr(self, name) if one != entry) for name, entry in less.items()}
+        return dataclasses.replace(self, **fewer)
 
     def divisors(self, key: str) -> tuple[str | int, ...]:
         """The keys and numbers that divide a key."""
@@ -81,7 +81,7 @@ class Needs:
             *self._merged_in_words(),
             *(f"{array_of(key)} is of {axes(rank)}" for key, rank in self.ranks),
             *(f"{factor} divides {key}" for key, factor in self.multiples if key not in unknown),
-            *(f"{one}*{other} divides {key}" for key, one, other in self.products if key not in unknown),
+            *(f"{factor}*{times} divides {key}" for key, factor, times in self.products if key not in unknown),
             *(
                 f"{f'{factor}*' * (factor > 1)}{small} {'<' if (small, big) in self.strict else '<='} {big}"
                 for small, big, factor in self.order
@@ -99,7 +99,7 @@ class Needs:
         """The number that a key has to be a multiple of, and its least size, at the given sizes of other keys."""
 
         def product(factors: Iterable[str | int]) -> int:
-            return math.prod(size(one) if isinstance(one, str) else one for one in factors)
+            return math.prod(size(factor) if isinstance(factor, str) else factor for factor in factors)
 
         units = [product(factors) for big, *factors in (*self.products, *self.multiples) if big == key]
         least = [number for one, number in self.least if one == key]
@@ -113,12 +113,12 @@ class Needs:
 
         # A need of the third axis of an array is moot once another need fixes two axes: nothing has that key any more.
         def known(entry: tuple[Any, ...]) -> bool:
-            return all(one in keys for one in entry if isinstance(one, str))
+            return all(part in keys for part in entry if isinstance(part, str))
 
         lists = ("multiples", "order", "equal", "least", "products", "among")
-        kept = {name: tuple(filter(known, getattr(self, name))) for name in lists}
-        kept["counts"] = tuple(one for one in self.counts if one[0] in keys)
-        return dataclasses.replace(self, **kept)
+        lists_about = {name: tuple(filter(known, getattr(self, name))) for name in lists}
+        lists_about["counts"] = tuple(one for one in self.counts if one[0] in keys)
+        return dataclasses.replace(self, **lists_about)
 
     @property
     def of_one_shape(self) -> bool:
@@ -133,16 +133,16 @@ class Needs:
     def _merged_in_words(self) -> Iterator[str]:
         """The keys that have the same size, in words."""
         alike = self.alike if self.of_one_shape else ()
-        yield from (f"{one} = {other}" for one, other in self.merged if (one, other) not in alike)
+        yield from (f"{key} = {root}" for key, root in self.merged if (key, root) not in alike)
         if alike:
-            arrays = dict.fromkeys(_array_with(key) for one, other in alike for key in (other, one))
+            arrays = dict.fromkeys(_array_with(key) for key, root in alike for key in (root, key))
             yield f"{' and '.join(arrays)} are of one shape"
 
     def allows(self, sizes: Mapping[str, int]) -> bool:
         """Whether sizes meet all of the needs, as far as the sizes are known."""
 
-        def value(one: str | int) -> int:
-            return sizes.get(one, 1) if isinstance(one, str) else one
+        def value(number_or_key: str | int) -> int:
+            return sizes.get(number_or_key, 1) if isinstance(number_or_key, str) else number_or_key
 
         return (
             all(sizes.get(key, 0) % (value(factor) or 1) == 0 for key, factor in self.multiples)
@@ -191,7 +191,7 @@ _OF_VARIADIC = re.compile(r"(?<![\w.\]])([A-Za-z_]\w*)\.(\d+)(?![\w.])")
 
 
 def spelled(text: str) -> str:
-    """A text with the keys of nameless axes written as code would (`x.shape[1]`), and a `*name`'s as annotations would.
+    """Rewrites the keys of axes in a text as a reader would: nameless ones as code, those of a `*name` as annotations.
 
     >>> spelled("4 divides x[1].0"), spelled("x....1 = 3"), spelled("k = batch.0")
     ('4 divides x.shape[1]', 'x.shape[1] = 3', 'k = *batch[0]')
@@ -233,13 +233,13 @@ _MANY = 1000
 
 
 def _primes(count: int) -> Iterator[int]:
-    found: list[int] = list(PRIMES[:count])
+    primes: list[int] = list(PRIMES[:count])
     candidate = PRIMES[-1]
-    while len(found) < count:
+    while len(primes) < count:
         candidate += 2
         if all(candidate % one for one in range(3, math.isqrt(candidate) + 1, 2)):
-            found.append(candidate)
-    yield from found
+            primes.append(candidate)
+    yield from primes
 
 
 @dataclass
@@ -269,19 +269,19 @@ class Dealer:
             return self.sizes.get(key, 1)
         fixed = dict(self.needs.equal).get(key)
         if fixed is None and key in (among := dict(self.needs.among)):
-            taken = set(self.sizes.values())
-            fixed = next((one for one in among[key] if one not in taken), among[key][0])
+            in_use = set(self.sizes.values())
+            fixed = next((size for size in among[key] if size not in in_use), among[key][0])
         if fixed is None:
             # The sizes of its divisors come first; `above` ends needs that go in a circle.
-            unit, least = self.needs.unit_and_least(key, lambda one: self._size(one, (*above, key)))
+            unit, least = self.needs.unit_and_least(key, lambda divisor: self._size(divisor, (*above, key)))
             prime = self.primes[self.keys.index(key)]
             # The other factor of a multiple is no key's size: a part of a reshape could be taken for another dim.
             factors = (
-                [prime] if unit == 1 else [one for one in PRIMES if one not in self.primes and one not in self.used]
+                [prime] if unit == 1 else [free for free in PRIMES if free not in self.primes and free not in self.used]
             )
-            further = itertools.chain(factors, (one for one in PRIMES if one > prime), itertools.count(200))
-            taken = self.reserved.union(self.sizes.values())
-            allowed = (size for factor in further if (size := unit * factor) >= least and size not in taken)
+            further = itertools.chain(factors, (larger for larger in PRIMES if larger > prime), itertools.count(200))
+            in_use = self.reserved.union(self.sizes.values())
+            allowed = (size for factor in further if (size := unit * factor) >= least and size not in in_use)
             fixed = next(itertools.islice(allowed, _MANY), 1)
         self.used |= {one for one in PRIMES if fixed % one == 0}
         self.sizes[key] = fixed
@@ -302,15 +302,15 @@ def assignment_for(keys: Iterable[str], needs: Needs, deal: Deal, base: Assignme
 
 def _solved(sizes: dict[str, int], needs: Needs) -> dict[str, int]:
     """The sizes, changed so that they also meet the clauses in the needs, as far as such sizes are found."""
-    clauses = [one for one in needs.asked if all(question.dims <= sizes.keys() for question, _ in one.answers)]
+    clauses = [clause for clause in needs.asked if all(question.dims <= sizes.keys() for question, _ in clause.answers)]
     for number, clause in enumerate(clauses):
         # Clauses are met one after the other, each while every earlier clause keeps an answer that is the case.
         of_others = (each.answers for each in clauses[:number])
-        met = [next((one for one in answers if one[0].answer(sizes) is one[1]), answers[0]) for answers in of_others]
+        met = [next((it for it in answers if it[0].answer(sizes) is it[1]), answers[0]) for answers in of_others]
         for question, answer in () if clause.allows(sizes) else clause.answers:
-            found = otherwise((*met, (question, not answer)), sizes, dict(needs.least))
-            solved = next((one for one in itertools.islice(found, _MOST_SOLVED) if needs.allows(one)), None)
-            if solved is not None or (solved := next(found, None)) is not None:
+            solutions = otherwise((*met, (question, not answer)), sizes, dict(needs.least))
+            solved = next((one for one in itertools.islice(solutions, _MOST_SOLVED) if needs.allows(one)), None)
+            if solved is not None or (solved := next(solutions, None)) is not None:
                 sizes = solved
                 break
     return sizes

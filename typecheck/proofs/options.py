@@ -9,28 +9,30 @@ from __future__ import annotations
 
 import ast
 import collections
-import re
 from collections.abc import Collection, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from weft.typecheck.arguments.builder import ITEMS, Assignment
 from weft.typecheck.matching.bindings import Mismatch
+from weft.typecheck.proofs.notes import Options
 from weft.typecheck.proofs.trial import Trial
+from weft.typecheck.proofs.violations import OF_KIND
+from weft.typecheck.proofs.wording import DTYPE_OR_INTEGER, DTYPES, OF_NOTHING, UNPACKED, says
 
 
 def leaves_kinds_open(trial: Trial) -> bool:
     """Whether a failure may come from a tree or a dtype of the wrong kind, where annotations leave the kind open."""
-    kinds = (" tree", " dtype") if re.search("dtype|integer|type", str(trial.error)) else (" tree",)
+    kinds = (" tree", " dtype") if says(str(trial.error), DTYPE_OR_INTEGER) else (" tree",)
     # A function of any tree that promises an array may be meant for trees of one array.
-    about_kinds = trial.violations[0].of_kind if trial.violations else True
-    return about_kinds and any(place.endswith(kinds) for place in trial.options)
+    about_kinds = not trial.violations or trial.violations[0].reason in OF_KIND
+    return about_kinds and any(place.endswith(kinds) for place in trial.options.counts)
 
 
 def speaks_of_kinds(trial: Trial) -> bool:
     """Whether an error, or the guard that raised it, mentions dtypes."""
     if speaks_of_rank(trial):
         return False  # the message shows the annotation, which may name dtypes
-    return re.search(r"type|integer|\bint|float|\breal|complex", f"{trial.error} {trial.guard}") is not None
+    return says(f"{trial.error} {trial.guard}", DTYPES)
 
 
 def asks_for_dtype(trial: Trial) -> bool:
@@ -40,18 +42,18 @@ def asks_for_dtype(trial: Trial) -> bool:
 
 def unpacks_items(trial: Trial) -> bool:
     """Whether unpacking fails, and an argument may have any number of items."""
-    return takes_apart(trial) and any(place.endswith(" length") for place in trial.options)
+    return takes_apart(trial) and any(place.endswith(" length") for place in trial.options.counts)
 
 
 def takes_apart(trial: Trial) -> bool:
     """Whether unpacking fails, as a value has another number of items, or of axes, than names to unpack into."""
-    return isinstance(trial.error, ValueError) and "values to unpack" in str(trial.error)
+    return isinstance(trial.error, ValueError) and says(str(trial.error), UNPACKED)
 
 
 def speaks_of_rank(trial: Trial) -> bool:
     """Whether a contract, and no guard, was broken by a wrong number of axes."""
     if trial.violations:
-        return trial.violations[0].of_rank
+        return trial.violations[0].reason == "rank"
     # The stand-in of a callable raises with the mismatch as its context.
     reason = None if trial.error is None else trial.error.__context__
     return isinstance(reason, Mismatch) and reason.reason == "rank"
@@ -68,11 +70,11 @@ def is_about_kinds(trial: Trial) -> bool:
     TypeErrors, too, but they show the shapes.
     """
     if trial.violations:
-        return trial.violations[0].of_kind or trial.violations[0].of_dtype
+        return trial.violations[0].reason in (*OF_KIND, "dtype")
     if trial.guard:
         return _asks_for_kinds(trial.guard.partition(": ")[2])
-    of_kind = isinstance(trial.error, AttributeError | TypeError) or re.search(r"\bNone\b", str(trial.error))
-    return bool(of_kind) and not trial.mentioned
+    of_kind = isinstance(trial.error, AttributeError | TypeError) or says(str(trial.error), OF_NOTHING)
+    return of_kind and not trial.mentioned
 
 
 def _asks_for_kinds(guard: str) -> bool:
@@ -102,17 +104,24 @@ def at_guard(trial: Trial) -> str:
 
 def items_of(assignment: Assignment, places: Collection[str]) -> dict[str, int]:
     """The number of items of each collection among the arguments that may have any number, by place."""
-    lengths = (one for one in places if one.endswith(" length"))
-    return {one: ITEMS[assignment.options.get(one, 0)] for one in lengths}
+    lengths = (place for place in places if place.endswith(" length"))
+    return {place: ITEMS[assignment.options.get(place, 0)] for place in lengths}
 
 
 def argument_of(place: str) -> str:
     return place.rpartition(" ")[0].removeprefix("self.")
 
 
-# For what may be open about an argument, the words of its other options: beside sizes, after "holds when" if they are
-# needed, and after "holds when" if they are excluded. `{of}` is the argument without the name of its record.
-_WORDS = {
+class Phrases(NamedTuple):
+    """The words for an option: next to the sizes of a failure, and as the end of "holds when ..."."""
+
+    taken_here: str
+    needed: str
+    excluded: str
+
+
+# The phrases for what may be open about an argument. `{of}` is the argument without the name of its record.
+_PHRASES = {
     "given": ("{name} left out", "{of} is left out", "{of} is given"),
     "present": ("{name} is None", "{of} is None", "{of} is not None"),
     "broadcast": ("{name} of size 1", "{name} is of size 1", "{name} is not of size 1"),
@@ -120,45 +129,29 @@ _WORDS = {
     "tree": ("{name} of one array", "{name} is one array", "{name} is not one array"),
     "width": ("{name} of 32 bits", "{name} are of 32 bits", "{name} are of 64 bits, as JAX makes them here"),
     "dtype": ("{name} of integers", "{name} is of integers", "{name} is not of integers"),
+    "made": ("{name} made by {value}", "{name} is made by {value}", "{name} is not made by {value}"),
+    "of a class": ("{name} of class {value}", "{name} is of class {value}", "{name} is not of class {value}"),
+    "of a union": ("{name}: {value}", "{name} is a {value}", "{name} is not a {value}"),
+    "a value": ("{place} = {value}", "{place} = {value}", "{place} is not {value}"),
+    "by number": ("{place} as option {number}", "{place} is option {number}", "{place} is not option {number}"),
 }
 
 
-def _words(trial: Trial, place: str, option: int) -> tuple[str, str, str]:
-    """The three phrases for an option."""
-    name, _, what = place.rpartition(" ")
-    if place in trial.classes:  # not if it failed before it came to that argument
-        cls = trial.classes[place][option]
-        return f"{name} of class {cls}", f"{name} is of class {cls}", f"{name} is not of class {cls}"
-    if what == "made":
-        maker = trial.makers[name][option - 1]
-        return f"{name} made by {maker}", f"{name} is made by {maker}", f"{name} is not made by {maker}"
-    if what == "type" and place in trial.values:
-        value = trial.values[place][option]
-        return f"{name}: {value}", f"{name} is a {value}", f"{name} is not a {value}"
-    if place in trial.values:
-        value = trial.values[place][option]
-        return f"{place} = {value}", f"{place} = {value}", f"{place} is not {value}"
-    if name and what in _WORDS:
-        described, taken, refused = _WORDS[what]
-        filling = {"name": name, "of": argument_of(place), "items": f"{ITEMS[option]} item{'s' * (ITEMS[option] != 1)}"}
-        return described.format(**filling), taken.format(**filling), refused.format(**filling)
-    described = f"{place} as option {option + 1}"
-    return described, f"{place} is option {option + 1}", f"{place} is not option {option + 1}"
-
-
-def describe_option(trial: Trial, place: str, option: int) -> str:
-    """The words for an option next to the sizes of a failure: `mask left out`, `kernel of class RBF`."""
-    return _words(trial, place, option)[0]
-
-
-def taken_option(trial: Trial, place: str, option: int) -> str:
-    """The words for an option that a program needs, as the end of "holds when ..."."""
-    return _words(trial, place, option)[1]
-
-
-def without_option(trial: Trial, place: str, option: int) -> str:
-    """The words for an option that a program does not take, as the end of "holds when ..."."""
-    return _words(trial, place, option)[2]
+def phrases(options: Options, place: str, option: int) -> Phrases:
+    """The words for an option: `kernel of class RBF`, `kernel is of class RBF`, `kernel is not of class RBF`."""
+    name, _, aspect = place.rpartition(" ")
+    items, value = ITEMS[option] if aspect == "length" else 0, ""
+    if place in options.classes:  # not if the trial failed before it came to that argument
+        aspect, value = "of a class", options.classes[place][option]
+    elif aspect == "made":
+        value = options.makers[name][option - 1]
+    elif place in options.values:
+        aspect, value = "of a union" if aspect == "type" else "a value", options.values[place][option]
+    elif not name or aspect not in _PHRASES:
+        aspect = "by number"
+    words = {"place": place, "name": name, "of": argument_of(place), "value": value, "number": option + 1}
+    words["items"] = f"{items} item{'s' * (items != 1)}"
+    return Phrases(*(phrase.format(**words) for phrase in _PHRASES[aspect]))
 
 
 def is_class(place: str) -> bool:
@@ -170,9 +163,9 @@ def is_class(place: str) -> bool:
 _MOST_OF_ONE = 4
 
 
-def makers_left(trial: Trial) -> Iterator[dict[str, int]]:
+def untried_makers(trial: Trial) -> Iterator[dict[str, int]]:
     """For each record that its class has made, each class method or function that could make it instead."""
-    for place, makers in trial.makers.items():
+    for place, makers in trial.options.makers.items():
         if not trial.assignment.options.get(f"{place} made"):
             yield from ({f"{place} made": number + 1} for number in range(len(makers)))
 
@@ -180,11 +173,11 @@ def makers_left(trial: Trial) -> Iterator[dict[str, int]]:
 def _unions_alike(trial: Trial) -> Iterator[dict[str, int]]:
     """Each member of a union, chosen at once for all fields of one record that are annotated with that union."""
     groups = collections.defaultdict[Any, list[str]](list)
-    for place, members in trial.values.items():
+    for place, members in trial.options.values.items():
         if place.endswith(" type") and "." in place:
             groups[place.rpartition(".")[0], members].append(place)
     for (_, members), alike in groups.items():
-        if len(alike) > 1 or alike[0] not in trial.options:
+        if len(alike) > 1 or alike[0] not in trial.options.counts:
             yield from (dict.fromkeys(alike, option) for option in range(1, min(len(members), _MOST_OF_ONE)))
 
 
@@ -198,25 +191,25 @@ def _classes_alike(trial: Trial) -> Iterator[dict[str, int]]:
     A union of two geometric shapes takes two in the plane or two in space, but not one of each.
     """
     groups = collections.defaultdict[Any, list[str]](list)
-    for place, classes in trial.classes.items():
+    for place, classes in trial.options.classes.items():
         groups[classes].append(place)
     for classes, alike in groups.items():
         if len(alike) > 1:
             yield from (dict.fromkeys(alike, option) for option in range(1, min(len(classes), _MOST_TOGETHER)))
 
 
-def options_left(trial: Trial, but: frozenset[str]) -> list[dict[str, int]]:
+def untried_options(trial: Trial, but: frozenset[str]) -> list[dict[str, int]]:
     """Each other option that a trial could take, except at the places in `but`; the likeliest to help first."""
-    open_places = (one for one in trial.options if one not in but)
-    places = [one for one in open_places if not one.endswith(" dtype") or speaks_of_kinds(trial)]
+    open_places = (place for place in trial.options.counts if place not in but)
+    places = [place for place in open_places if not place.endswith(" dtype") or speaks_of_kinds(trial)]
     owners = tuple(f"{place.removesuffix(' class')}." for place in but)
     places.sort(key=lambda place: not place.startswith(owners))  # a class most often fails for its own arguments
     if unpacks_items(trial):
-        places = [one for one in places if one.endswith(" length")]
+        places = [place for place in places if place.endswith(" length")]
     others = [
         {place: option}
         for place in places
-        for count in (trial.options[place],)
+        for count in (trial.options.counts[place],)
         for option in (range(count) if is_class(place) else range(1, min(count, _MOST_OF_ONE)))
         if option != trial.assignment.options.get(place, 0)
     ]

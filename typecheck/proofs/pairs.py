@@ -11,14 +11,14 @@ from weft.typecheck.proofs.changing import Change, difference, in_words, with_ch
 from weft.typecheck.proofs.explaining import MOST_PAIRS, Explainer
 from weft.typecheck.proofs.options import at_guard, is_class
 from weft.typecheck.proofs.trial import Trial
-from weft.typecheck.proofs.variations import Found
+from weft.typecheck.proofs.variations import Results
 
 # With more than `_MANY_PAIRS` pairs, one trial takes several changes: `_TOGETHER`, or `_PART_TOGETHER` of all where a
 # configuration has a hundred options, whose pairs would be thousands of trials.
 _MANY_PAIRS, _TOGETHER, _PART_TOGETHER = 12, 5, 1 / 4
 
 
-def vary_pairs(explainer: Explainer, found: Found) -> None:
+def vary_pairs(explainer: Explainer, results: Results) -> None:
     """Tries pairs of changes that each hold alone: two options, or an option and another number of axes.
 
     Where there are many pairs, one trial takes several changes. If it holds, so does each pair of them, unless one
@@ -28,55 +28,55 @@ def vary_pairs(explainer: Explainer, found: Found) -> None:
     Of two changes that hold alone, only a broken annotation is a failure. An error may be one of a choice that nobody
     makes.
     """
-    base = found.passed[0]
-    differing = [(difference(base, one), one) for one in found.passed[1:]]
+    base = results.passed[0]
+    differing = [(difference(base, passed), passed) for passed in results.passed[1:]]
     alone = {repr(change): (change, trial) for change, trial in differing if len(change) == 1}
     single = [change for change, _ in alone.values()]
     numbers = itertools.combinations(range(len(single)), 2)
-    left = [pair for pair in numbers if single[pair[0]].keys() != single[pair[1]].keys()]
-    for group in _groups(single, left) if len(left) > _MANY_PAIRS else ():
+    untried = [pair for pair in numbers if single[pair[0]].keys() != single[pair[1]].keys()]
+    for group in _groups(single, untried) if len(untried) > _MANY_PAIRS else ():
         changes = [single[number] for number in group]
-        trial = _together(explainer, found, changes)
-        if trial is not None and trial.ok and all(trial.progress >= alone[repr(one)][1].progress for one in changes):
-            found.passed.append(trial)
-            left = [pair for pair in left if not {*pair} <= {*group}]
-    for pair in ([single[number] for number in pair] for pair in left[:MOST_PAIRS]):
-        trial = _together(explainer, found, pair)
+        trial = _together(explainer, results, changes)
+        if trial is not None and trial.ok and all(trial.progress >= alone[repr(c)][1].progress for c in changes):
+            results.passed.append(trial)
+            untried = [pair for pair in untried if not {*pair} <= {*group}]
+    for pair in ([single[number] for number in pair] for pair in untried[:MOST_PAIRS]):
+        trial = _together(explainer, results, pair)
         if trial is None:
             continue
         if trial.ok:
-            found.passed.append(trial)
+            results.passed.append(trial)
         elif not trial.guard and any(is_class(place) for one in pair for _, place in one):
-            found.notes.append(f"not both {in_words(trial, pair)}")
+            results.notes.append(f"not both {in_words(trial, pair)}")
         # An array without a shape promises no size, so a violation about its sizes may only show that the two do not go
         # together.
-        elif trial.violations and not any(key in trial.open_keys for key in trial.spoken_of):
-            found.failed.append(trial)
+        elif trial.violations and not any(key in trial.keys.unnamed for key in trial.spoken_of):
+            results.failed.append(trial)
             break
         elif trial.guard:
-            found.notes.append(f"not both {in_words(trial, pair)}{at_guard(trial)}")
+            results.notes.append(f"not both {in_words(trial, pair)}{at_guard(trial)}")
 
 
 def _groups(single: Sequence[Change], pairs: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
     """Groups of changes, by number, such that each pair is in some group, and no two of a group change one place."""
     most = max(_TOGETHER, int(_PART_TOGETHER * len(single)))
-    left = dict.fromkeys(pairs)  # a configuration of a hundred options has thousands of pairs, each looked up often
-    while left:
-        group = list(next(iter(left)))
-        for number, other in enumerate(single):
+    untried = dict.fromkeys(pairs)  # a configuration of a hundred options has thousands of pairs, each looked up often
+    while untried:
+        group = list(next(iter(untried)))
+        for number, change in enumerate(single):
             if len(group) == most:
                 break
-            new = any((min(one, number), max(one, number)) in left for one in group)
-            if new and all(other.keys() != single[one].keys() for one in group):
+            new = any((min(member, number), max(member, number)) in untried for member in group)
+            if new and all(change.keys() != single[member].keys() for member in group):
                 group.append(number)
         for pair in itertools.combinations(sorted(group), 2):
-            left.pop(pair, None)
+            untried.pop(pair, None)
         if len(group) > 2:
             yield group
 
 
-def _together(explainer: Explainer, found: Found, changes: Sequence[Change]) -> Trial | None:
+def _together(explainer: Explainer, results: Results, changes: Sequence[Change]) -> Trial | None:
     """The first trial that held, with some changes made to it; None if no arguments can be made."""
     with contextlib.suppress(Unbuildable):
-        return with_changes(explainer, found.passed[0], found.needs, *changes)
+        return with_changes(explainer, results.passed[0], results.needs, *changes)
     return None

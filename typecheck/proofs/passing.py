@@ -57,12 +57,12 @@ class Passing:
             or not (is_users(file, self.own) or is_packages(file, self.own))
         ):
             return None
-        found = [one for one in _statements(frame.f_code) if one.lineno <= frame.f_lineno <= _last_line(one)]
-        answers = {answer for one in found for answer in _asked(one, frame.f_globals)}
-        # With two statements on a line, or two numbers that would have to differ, which of them asks is not known.
-        if len(found) != 1 or len(answers) != 1 or None in answers:
+        statements = [each for each in _statements(frame.f_code) if each.lineno <= frame.f_lineno <= _last_line(each)]
+        answers = {answer for each in statements for answer in _asked(each, frame.f_globals)}
+        # If a line has two statements, or two numbers that would have to differ, nothing tells which of them asks.
+        if len(statements) != 1 or len(answers) != 1 or None in answers:
             return None
-        line = found[0].lineno
+        line = statements[0].lineno
         self.passed[f"guard at {Path(file).name}:{line}: {linecache.getline(file, line).strip().rstrip(':')}"] = None
         return answers.pop()
 
@@ -106,7 +106,7 @@ def _last_line(statement: ast.stmt) -> int:
 
 
 def _asked(statement: ast.stmt, names: Mapping[str, Any]) -> set[bool | None]:
-    """The truth value of each number in a statement with which it does not raise; None where that is not known."""
+    """The truth values that numbers in a statement must have so that it does not raise; None where that is unknown."""
     guard = _guard_of(statement)
     if guard is not None:
         return _answers(*guard)
@@ -129,16 +129,19 @@ def _guard_of(statement: ast.stmt) -> tuple[ast.expr, bool] | None:
 
 
 def _asked_by_call(call: ast.expr, names: Mapping[str, Any]) -> set[bool | None]:
-    """`_asked` for a call of a function that raises depending on one argument, such as `errorif(not finite, ...)`."""
+    """The truth values that numbers in a call must have so that the called function does not raise; None if unknown.
+
+    Only functions whose guard tests one argument are known: `errorif(not jnp.isfinite(x).all(), ...)`.
+    """
     function = names.get(call.func.id) if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) else None
     if not isinstance(call, ast.Call) or not isinstance(function, FunctionType):
         return {None}
-    given = dict(zip(function.__code__.co_varnames, call.args, strict=False))
-    given |= {one.arg: one.value for one in call.keywords if one.arg is not None}
-    asking = [name for name, value in given.items() if any(isinstance(one, _DECIDING) for one in ast.walk(value))]
-    guards = [guard for one in _statements(function.__code__) if (guard := _guard_of(one)) is not None]
+    passed = dict(zip(function.__code__.co_varnames, call.args, strict=False))
+    passed |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg is not None}
+    asking = [name for name, value in passed.items() if any(isinstance(node, _DECIDING) for node in ast.walk(value))]
+    guards = [guard for statement in _statements(function.__code__) if (guard := _guard_of(statement)) is not None]
     passing = {passes for test, passes in guards if isinstance(test, ast.Name) and [test.id] == asking}
-    return {answer for passes in passing for answer in _answers(given[asking[0]], passes)} or {None}
+    return {answer for passes in passing for answer in _answers(passed[asking[0]], passes)} or {None}
 
 
 def _only_raises(block: list[ast.stmt]) -> bool:
@@ -156,9 +159,9 @@ _DECIDING = ast.IfExp | ast.BoolOp | ast.Not | ast.NamedExpr | ast.Lambda | ast.
 
 
 def _answers(test: ast.expr, wanted: bool) -> set[bool | None]:
-    """The truth value of each number in a condition with which the condition is as wanted; None if not known."""
+    """The truth values that numbers in a condition must have so that the condition is `wanted`; None where unknown."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         return _answers(test.operand, not wanted)
     if isinstance(test, ast.BoolOp):
-        return {answer for one in test.values for answer in _answers(one, wanted)}
-    return {None if any(isinstance(one, _DECIDING) for one in ast.walk(test)) else wanted}
+        return {answer for value in test.values for answer in _answers(value, wanted)}
+    return {None if any(isinstance(node, _DECIDING) for node in ast.walk(test)) else wanted}

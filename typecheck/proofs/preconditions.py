@@ -15,6 +15,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from weft.typecheck.proofs.needs import Needs, closed
+from weft.typecheck.proofs.notes import Keys
 from weft.typecheck.proofs.options import at_guard
 from weft.typecheck.proofs.trial import Trial
 from weft.typecheck.proofs.whose import is_of_jax
@@ -24,7 +25,7 @@ from weft.typecheck.sizes.polynomials import Atom, Monomial, Terms, atoms_of, co
 
 # The number of last questions that are read. Several, since comparing two shapes asks a question for each axis.
 _LAST = 12
-# A number with many divisors; `Explainer.weaken` then finds the divisor that is needed.
+# A number with many divisors; `steps.weakened` then finds the divisor that is needed.
 _MANY_DIVIDE = 48
 
 
@@ -43,8 +44,9 @@ def preconditions(
     last = list(asked.items())[: -_LAST - 1 : -1]
     for question, answered in last:
         # A condition that the trial meets already does not explain its failure.
-        found = reader.read(question, not answered)
-        yield from (one for one in found if one.merged != needs.merged or not one.allows(trial.assignment.sizes))
+        for further in reader.read(question, not answered):
+            if further.merged != needs.merged or not further.allows(trial.assignment.sizes):
+                yield further
     halved = {name for question, _ in last if any(atoms_of(dict(question.terms))) for name in question.dims}
     if len(halved) > 1 and not trial.breaks_promise:
         # Height and width that are halved twice each have to be even, and one alone changes nothing.
@@ -61,13 +63,13 @@ class _Reader:
     constants: frozenset[int]
 
     def read(self, question: Question, wanted: bool) -> Iterator[Needs]:
-        """The needs with this answer, in each form that a report may state."""
+        """The needs with the wanted answer to a question, in each form in which a report may state it."""
         terms = dict(question.terms)
         if question.is_order:
             if not self.trial.breaks_promise:
-                found = at_least(question, wanted, self.needs)
-                if found.asked == self.needs.asked:
-                    yield found
+                ordered = at_least(question, wanted, self.needs)
+                if ordered.asked == self.needs.asked:
+                    yield ordered
                 elif self.trial.guard or not _is_bound(terms, wanted):
                     yield self._clause(question, wanted)
         elif wanted:
@@ -75,8 +77,8 @@ class _Reader:
         elif self.trial.guard:
             yield self._clause(question, wanted)
         elif not self.trial.breaks_promise:
-            if (one := _single(terms)) is not None and terms.get((), 0) == -1:
-                yield self.needs.plus(least=(one, 2))
+            if (key := _single(terms)) is not None and terms.get((), 0) == -1:
+                yield self.needs.plus(least=(key, 2))
             # JAX divides by the parts of a shape; a division by zero in the program is its own.
             for atom in dict.fromkeys(atoms_of(terms)) if is_of_jax(self.trial.error) else ():
                 yield from self._divides(dict(atom.divisor), dict(atom.dividend))
@@ -89,16 +91,16 @@ class _Reader:
 
     def _equal(self, question: Question, terms: Terms) -> Iterator[Needs]:
         terms, (pair, number) = without_common(terms), equation_of(question)
-        atoms = [one for monomial in terms for one in monomial if isinstance(one, Atom)]
+        atoms = [factor for monomial in terms for factor in monomial if isinstance(factor, Atom)]
         if number is not None:
             if self._may_be(*number):
                 yield self.needs.plus(equal=number)
         elif pair is not None:
             order = list(self.trial.assignment.sizes)
-            one, other = sorted(pair, key=lambda key: (not key.isidentifier(), order.index(key)))
+            first, second = sorted(pair, key=lambda key: (not key.isidentifier(), order.index(key)))
             roots = closed(dict(self.needs.merged))
-            pair = roots.get(other, other), roots.get(one, one)
-            if self._may_be_one(one, other) and pair[0] != pair[1]:
+            pair = roots.get(second, second), roots.get(first, first)
+            if self._may_be_equal(first, second) and pair[0] != pair[1]:
                 yield self.needs.plus(merged=pair)
         elif atoms and not self.trial.breaks_promise:
             exactly = len(terms) == 1 and atoms[0].op == "%" and len(atoms) == 1
@@ -119,63 +121,66 @@ class _Reader:
             yield self._clause(question, True)
 
     def _may_be(self, key: str, number: int) -> bool:
-        """Whether a size may have to be a certain number.
+        """Whether a precondition may fix a size to a number.
 
         A guard may ask for one, a size of an array outside of the program may be one, or a program that takes a record
         may write the number of the record's dim.
         """
         trial, fixed = self.trial, dict(self.needs.equal)
-        scopes = trial.scopes.get(key, frozenset())
-        beside = (one for one, other in fixed.items() if other == number)
+        scopes = trial.keys.scopes_of(key)
+        of_that_number = (named for named, size in fixed.items() if size == number)
         if number < 1 or key in fixed:
             return False
-        if trial.guard or number in trial.by_default:
+        if trial.guard or number in trial.keys.by_default:
             return True  # two defaults may be one number by chance
-        if any(scopes & trial.scopes.get(one, frozenset()) for one in beside):
+        if any(scopes & trial.keys.scopes_of(named) for named in of_that_number):
             return False
         if number in self.constants:
             return True
         of_records = bool(scopes) and not scopes & {"", "self."}
-        tied = of_records or (key in trial.configured and trial.error is not None)
-        return tied and number > 1 and trial.originals.get(key, number) == number and not trial.breaks_promise
+        tied = of_records or (key in trial.keys.configured and trial.error is not None)
+        return tied and number > 1 and trial.keys.originals.get(key, number) == number and not trial.breaks_promise
 
-    def _may_be_one(self, one: str, other: str) -> bool:
-        """Whether two keys may be the same size: dims of two records may, two names of one contract may not."""
+    def _may_be_equal(self, first: str, second: str) -> bool:
+        """Whether a precondition may make two keys equal: dims of two records, but not two names of one contract."""
         trial = self.trial
         # An integer that divides a size counts parts, as heads do, and is no size of data.
-        parts = {factor for _, factor in self.needs.multiples} & (trial.numbers | trial.configured)
-        if {one, other} & parts and not trial.guard:
+        parts = {factor for _, factor in self.needs.multiples} & (trial.keys.numbers | trial.keys.configured)
+        if {first, second} & parts and not trial.guard:
             return False
-        if trial.guard or may_merge(one, other, trial):
+        if trial.guard or may_merge(first, second, trial.keys):
             return True
-        scopes = trial.scopes
-        of_records = {key for key in (one, other) if key in trial.configured and scopes.get(key, frozenset()) - {""}}
-        data = {key for key in (one, other) if key not in trial.numbers and key not in trial.leading}
-        given = {key for key in data if "" in scopes.get(key, frozenset())}
-        return len(of_records) == len(given) == 1 and of_records != given
+        keys = trial.keys
+        of_records = {key for key in (first, second) if key in keys.configured and keys.scopes_of(key) - {""}}
+        data = {key for key in (first, second) if key not in keys.numbers and key not in keys.leading}
+        of_arguments = {key for key in data if "" in keys.scopes_of(key)}
+        return len(of_records) == len(of_arguments) == 1 and of_records != of_arguments
 
     # ---- divisors and orders -------------------------------------------------------------------------------------
 
-    def _divides(self, right: Terms, left: Terms) -> Iterator[Needs]:
-        """The needs with one polynomial dividing another; where both are products, with a factor divided."""
-        quotient: Monomial = next(iter(left), ())
-        if len(left) == 1 == len(quotient) and isinstance(quotient[0], Atom) and quotient[0].op == "//":
+    def _divides(self, divisor: Terms, dividend: Terms) -> Iterator[Needs]:
+        """The needs with the condition that `divisor` divides `dividend`, both polynomials: `2*h divides d`.
+
+        If both are products of dims, a factor of the dividend is enough: that `h` divides `d` also divides `t*d`.
+        """
+        quotient: Monomial = next(iter(dividend), ())
+        if len(dividend) == 1 == len(quotient) and isinstance(quotient[0], Atom) and quotient[0].op == "//":
             # `d // h` was only computed because `h` divides `d`. So 2 divides `d // h` where 2*h divides `d`.
-            yield from self._divides(product(right, dict(quotient[0].divisor)), dict(quotient[0].dividend))
+            yield from self._divides(product(divisor, dict(quotient[0].divisor)), dict(quotient[0].dividend))
             return
-        if len(right) == len(left) == 1:
+        if len(divisor) == len(dividend) == 1:
             # JAX negates the size of a `-1` in a reshape; and both sides may have the other axes as factors.
-            (by, times), (of, factor) = next(iter(right.items())), next(iter(left.items()))
+            (by, times), (of, factor) = next(iter(divisor.items())), next(iter(dividend.items()))
             times = abs(times) // math.gcd(times, factor)
             common = collections.Counter(by) & collections.Counter(of)
             by = tuple((collections.Counter(by) - common).elements())
             of = tuple((collections.Counter(of) - common).elements())
-            if all(isinstance(one, str) for one in (*by, *of)) and len(by) + (times > 1) <= 2:
-                # The axes of features come last, and are what is divided into parts.
+            if all(isinstance(factor, str) for factor in (*by, *of)) and len(by) + (times > 1) <= 2:
+                # The last axes are tried first: they are those of features, which programs divide into parts.
                 for key in reversed(list(dict.fromkeys(of))):
                     yield self._multiple(key, times, by)
                 return
-        yield self._clause(question_of(False, {(Atom("%", frozen(left), frozen(right)),): 1}), True)
+        yield self._clause(question_of(False, {(Atom("%", frozen(dividend), frozen(divisor)),): 1}), True)
 
     def _multiple(self, key: str, times: int, by: Monomial) -> Needs:
         factors = (*([times] if times > 1 or not by else ()), *by)
@@ -237,7 +242,7 @@ def _single(terms: Terms) -> str | None:
     return names[0][0] if len(names) == 1 and len(names[0]) == 1 and terms[names[0]] == 1 else None
 
 
-def may_merge(one: str, other: str, trial: Trial) -> bool:
+def may_merge(first: str, second: str, keys: Keys) -> bool:
     """Whether two keys may be the same size.
 
     They may not if one scope uses both names, or if they differ in the instance that is proved. Where a function shares
@@ -245,11 +250,11 @@ def may_merge(one: str, other: str, trial: Trial) -> bool:
     still be another name of a Module's dim, but not if it is the leading axis of an array, the batch, which no Module
     has a dim for.
     """
-    if trial.scopes.get(one, frozenset()) & trial.scopes.get(other, frozenset()):
+    if keys.scopes_of(first) & keys.scopes_of(second):
         return False
-    if len({trial.originals[key] for key in (one, other) if key in trial.originals}) == 2:
+    if len({keys.originals[key] for key in (first, second) if key in keys.originals}) == 2:
         return False
-    if trial.originals:
+    if keys.originals:
         return True
-    outer = [key for key in (one, other) if "" in trial.scopes.get(key, frozenset())]
-    return not (trial.linked and any(key in trial.leading for key in outer))
+    outer = [key for key in (first, second) if "" in keys.scopes_of(key)]
+    return not (keys.are_shared and any(key in keys.leading for key in outer))

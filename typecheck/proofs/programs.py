@@ -42,19 +42,19 @@ def program_of(
             which value is wrong.
     """
     if target.instead is not None:
-        return Program("", "it is about arrays from outside of the function")
+        return Program("", "the failure depends on arrays from outside of the function")
     if target.axes:
-        return Program("", "it runs under a named axis")
+        return Program("", "the function runs under a named axis")
     with one_at_a_time, mode("off"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            builder = Builder(trial.assignment, dims, lenient=bool(trial.bare))
+            builder = Builder(trial.assignment, dims, lenient=bool(trial.unsaid.unsatisfied))
             writer = Writer(builder, checks_calls=complains(trial.error))
             lines = _lines(writer, target, trial, by_weft, *target.prepare(builder))
         except (Unwritable, Unbuildable) as reason:
             return Program("", str(reason))
         except Exception as error:  # raised while the arguments were made
-            return Program("", f"its arguments cannot be made: {type(error).__name__}")
+            return Program("", f"making its arguments raises {type(error).__name__}")
     return Program("\n".join(lines)) if len(lines) <= _MOST_LINES else Program("", "it needs more than ten lines")
 
 
@@ -107,8 +107,8 @@ def _lines(
 def _module_of(file: str) -> str:
     """The name of the module that was loaded from a file; empty if there is none."""
     for name, module in [*sys.modules.items()]:
-        # By `__dict__`: an entry of `sys.modules` may be None, or a lazy module that loads itself at any other
-        # attribute.
+        # `__dict__` is read, since an entry of `sys.modules` may be None, or a lazy module that loads itself when any
+        # other attribute is read.
         if (getattr(module, "__dict__", None) or {}).get("__file__") == file and name != "__main__":
             return name
     return ""

@@ -38,9 +38,9 @@ from weft.typecheck.proofs.search import Outcome, Search
 from weft.typecheck.proofs.shown import findings_of, shown
 from weft.typecheck.proofs.targets import names_taken, targets_of
 from weft.typecheck.proofs.trial import Target, Trial, one_at_a_time
-from weft.typecheck.proofs.violations import first_line
 from weft.typecheck.proofs.watched import forget_closures
 from weft.typecheck.proofs.whose import is_of_jax, is_users
+from weft.typecheck.proofs.wording import first_line
 
 
 def verify(
@@ -129,9 +129,9 @@ def proofs_of(thing: Any, args: Mapping[str, Any], dims: Mapping[str, Any], budg
         AnnotationError: in one line, for an annotation that cannot be read.
         TypeError: if it is nothing that can be verified.
     """
-    taken = names_taken(thing) if args else None
-    if taken is not None and not args.keys() <= taken:
-        raise AnnotationError(f"{min(args.keys() - taken)!r} is no parameter of what is judged")
+    known_names = names_taken(thing) if args else None
+    if known_names is not None and not args.keys() <= known_names:
+        raise AnnotationError(f"no function that is judged has a parameter {min(args.keys() - known_names)!r}")
     with one_at_a_time:  # a trial in another thread may have put abstract arrays among a module's globals
         return [Proof(target, dict(dims), budget) for target in targets_of(thing, dict(args), generalise)]
 
@@ -155,9 +155,9 @@ def prove(target: Target, dims: Mapping[str, Any], budget: Budget, met: set[str]
         # An annotation that cannot be read is no finding about the program: it is an error of whoever wrote it.
         raise outcome.failed[0].error
     wrong = outcome.failed or ((outcome.pending,) if outcome.pending is not None else ())
-    other = target_instead(target, wrong)
-    if other is not None:
-        return prove(other, dims, budget, met)
+    replacement = target_instead(target, wrong)
+    if replacement is not None:
+        return prove(replacement, dims, budget, met)
     if outcome.failed:
         return _failed(target, search, outcome)
     if outcome.ended is not None:
@@ -165,7 +165,7 @@ def prove(target: Target, dims: Mapping[str, Any], budget: Budget, met: set[str]
     answers = outcome.answers
     sampled, reason = tuple(dict.fromkeys((*answers.sampled, *dict(outcome.needs.among)))), ""
     if answers.open:
-        reason = f"only some sizes were tried of which {', '.join(answers.open)}"
+        reason = f"only some sizes were tried at which {', '.join(answers.open)}"
     elif sampled:
         reason = "; ".join(dict.fromkeys(filter(None, answers.sampled.values())))
     assumptions = _assumptions(target, outcome)
@@ -188,17 +188,17 @@ def _contract(target: Target, verdict: Verdict, **more: Any) -> Contract:
 def _assumptions(target: Target, outcome: Outcome) -> tuple[str, ...]:
     """The conditions of a verdict, in words: needs of sizes, notes about options, and what trials made up."""
     assumed, emptied, named = (
-        sorted({place for trial in outcome.passed for place in getattr(trial, name)})
-        for name in ("assumed", "emptied", "texts")
+        sorted({place for trial in outcome.passed for place in getattr(trial.unsaid, name)})
+        for name in ("results", "emptied", "texts")
     )
     guards = dict.fromkeys(guard for trial in outcome.passed for guard in trial.passing)
     return (
         *outcome.needs.words(),
         *outcome.notes,
         *(f"it runs under an axis named {axis!r}" for axis in target.axes),
-        *(f"{place} returns something like what it is given first" for place in assumed),
+        *(f"{place} returns a value like its first argument" for place in assumed),
         *(f"{place} is empty" for place in emptied),
-        *(f"it does not matter what {place} says" for place in dict.fromkeys(_ITEM.sub("", one) for one in named)),
+        *(f"the text of {place} makes no difference" for place in dict.fromkeys(_ITEM.sub("", one) for one in named)),
         *(f"the numbers pass the {guard}" for guard in guards),
     )
 
@@ -220,18 +220,18 @@ def target_instead(target: Target, wrong: Sequence[Trial]) -> Target | None:
 
 
 def _missing_axis(failed: Iterable[Trial]) -> str | None:
-    """The named axis that a program needs, as one that is meant to run inside a `vmap` does."""
+    """The named axis that a program asks for: one with `jax.lax.psum(x, "i")` is meant to run inside of a transform."""
     errors = (str(trial.error) for trial in failed if isinstance(trial.error, NameError))
-    return next((found[1] for found in map(_UNBOUND_AXIS.search, errors) if found), None)
+    axes = (error.partition(names.UNBOUND_AXIS)[2].partition(".")[0] for error in errors)
+    return next(filter(str.isidentifier, axes), None)
 
 
 _ITEM = re.compile(r"\[\d+\]$")
-_UNBOUND_AXIS = re.compile(rf"{names.UNBOUND_AXIS}(\w+)")
 
 
 def _failed(target: Target, search: Search, outcome: Outcome) -> Contract:
     # Python's limit on recursion depends on how deep the caller already is, so such a failure is no finding.
-    deep = next((one.error for one in outcome.failed if isinstance(one.error, RecursionError)), None)
+    deep = next((trial.error for trial in outcome.failed if isinstance(trial.error, RecursionError)), None)
     if deep is not None:
         return _undecided(target, Cause.RECURSION, str(deep) if isinstance(deep, Endless) else Cause.RECURSION.value)
     none_passed = not outcome.passed
@@ -241,9 +241,9 @@ def _failed(target: Target, search: Search, outcome: Outcome) -> Contract:
     # Doubts are only about how a failure can be shown, so they are looked into at the sizes that a reader will see.
     smallest = [search.shrink(failure, outcome.needs) for failure in outcome.failed]
     told = [shown(target, in_names(search, failure), search.dims) for failure in smallest]
-    if all(one.doubt for one in told):
+    if all(each.doubt for each in told):
         return _undecided(target, Cause.DOUBT, f"{told[0].findings[0]}: {told[0].doubt}", _tried(outcome))
-    findings = [one for each in told if not each.doubt for one in each.findings]
+    findings = [finding for each in told if not each.doubt for finding in each.findings]
     unsaid = None if is_users(target.file) else what_is_unsaid(search, outcome.failed, none_passed=none_passed)
     if unsaid is not None:
         return _undecided(target, Cause.DOUBT, f"{findings[0]}: {unsaid}")
@@ -252,21 +252,21 @@ def _failed(target: Target, search: Search, outcome: Outcome) -> Contract:
         Verdict.FAILS,
         tried=_tried(outcome),
         assumptions=_assumptions(target, outcome),
-        failures=tuple({(one.rule, one.file, one.line, one.message): one for one in findings}.values()),
+        failures=tuple({finding.identity: finding for finding in findings}.values()),
     )
 
 
 def _ended(target: Target, outcome: Outcome) -> Contract:
     """The undecided contract of a search that the budget ended, with the failure that was not explained yet, if any."""
     tried = _tried(outcome)
-    found = f"it held on the {len(tried)} assignments of sizes that were tried" if tried else "nothing is known yet"
+    so_far = f"it held on the {len(tried)} assignments of sizes that were tried" if tried else "nothing is known yet"
     if outcome.pending is not None and isinstance(outcome.pending.error, RecursionError):
         return _undecided(target, Cause.RECURSION, str(outcome.pending.error), tried)  # which more trials would not end
     if outcome.pending is not None:
-        found = f"what is not explained yet: {findings_of(target, outcome.pending)[0]}"
+        so_far = f"what is not explained yet: {findings_of(target, outcome.pending)[0]}"
     assert outcome.ended is not None
     cause = Cause.SECONDS if outcome.ended.of_time else Cause.TRIALS
-    return _undecided(target, cause, f"the search ended after {outcome.ended}; {found}", tried)
+    return _undecided(target, cause, f"the search ended after {outcome.ended}; {so_far}", tried)
 
 
 def _undecided(target: Target, cause: Cause, reason: str, tried: tuple[Mapping[str, Any], ...] = ()) -> Contract:
@@ -274,16 +274,16 @@ def _undecided(target: Target, cause: Cause, reason: str, tried: tuple[Mapping[s
 
 
 def reason_beyond(search: Search, failed: Trial, *, none_passed: bool) -> str | None:
-    """Why a failure says nothing of the contract, as it depends on what annotations leave open; None if it does."""
+    """Why a failure shows nothing about the contract, since it depends on what annotations leave open; else None."""
     first, target = search.first, search.target
     wrong = next(iter(failed.violations), None)
     if wrong is not None and wrong.place[:2] == (target.file, target.line) and wrong.where.startswith("argument"):
         # A trial made an argument that does not fit its own annotation: that is weft's failure, and not the program's.
-        return f"what was made for it is none ({wrong.where}: {wrong.message}); pass it in `args`"
+        return f"weft made no {wrong.where} that fits its annotation ({wrong.message}); pass one in `args`"
     if wrong is not None and wrong.of_subclass and target.inherited:
         # As the base class of all games takes any state, and a game a state of its own.
-        return f"what it inherits takes more than it takes itself ({wrong.where}: {wrong.message}); pass it in `args`"
-    if none_passed and first is not None and first.assumed:
+        return f"this class takes less than its base class ({wrong.where}: {wrong.message}); pass it in `args`"
+    if none_passed and first is not None and first.unsaid.results:
         return beyond_annotations(first)  # with other options the program fails before it calls that callable
     reason = beyond_annotations(failed) or (
         beyond_annotations(search.furthest) if search.furthest is not None and none_passed else None
@@ -294,15 +294,15 @@ def reason_beyond(search: Search, failed: Trial, *, none_passed: bool) -> str | 
 
 
 def _of_refused_classes(search: Search, failed: Trial) -> str | None:
-    """Why a failure for one concrete class of an abstract class says nothing: a guard refused another class. Or None.
+    """The reason not to judge a failure for one concrete class, if a guard refused another class; else None.
 
-    With arguments that pass the guard the program may hold for that other class, and one class suffices.
+    With arguments that pass the guard the program may hold for that other class, and one class that holds suffices.
     """
     for place, refused in search.refused.items() if not failed.violations else ():
-        names, option = refused.classes.get(place, ()), failed.assignment.options.get(place, 0)
-        if names and option != (other := refused.assignment.options[place]):
+        names, option = refused.options.classes.get(place, ()), failed.assignment.options.get(place, 0)
+        if names and option != (refused_option := refused.assignment.options[place]):
             cls, error = names[option], first_line(failed.error)
-            at = f"{names[other]} ends at a {refused.guard}"
+            at = f"{names[refused_option]} ends at a {refused.guard}"
             return f"{argument_of(place)}: {cls} fails ({error}), and {at}; pass one in `args`"
     return None
 
@@ -314,14 +314,14 @@ def _warnings(target: Target, search: Search, outcome: Outcome) -> list[Finding]
         variants.setdefault(tuple(trial.assignment.options.items()), trial)
     findings: dict[tuple[str, str, int], Finding] = {}
     for trial in variants.values():
-        for one in lint(_traces(search, trial, outcome.needs), target.own, target.products):
-            file, line = (one.file, one.line) if one.line else (target.file, target.line)
-            findings.setdefault((one.rule, file, line), Finding(one.rule, one.message, file, line))
-    findings |= {("one-class", one.message, 0): one for one in _of_one_class(target, search, outcome)}
-    bare = sorted({one for trial in outcome.passed for one in trial.bare})
-    findings |= {("annotation", one, 0): Finding("annotation", one, target.file, target.line) for one in bare}
+        for warning in lint(_traces(search, trial, outcome.needs), target.own, target.products):
+            file, line = (warning.file, warning.line) if warning.line else (target.file, target.line)
+            findings.setdefault((warning.rule, file, line), Finding(warning.rule, warning.message, file, line))
+    findings |= {("one-class", finding.message, 0): finding for finding in _of_one_class(target, search, outcome)}
+    unsatisfied = sorted({annotation for trial in outcome.passed for annotation in trial.unsaid.unsatisfied})
     drifted = drifts(target, outcome.passed[0], search.dims)
-    findings |= {("dtype-drift", one, 0): Finding("dtype-drift", one, target.file, target.line) for one in drifted}
+    for rule, messages in (("annotation", unsatisfied), ("dtype-drift", drifted)):
+        findings |= {(rule, one, 0): Finding(rule, one, target.file, target.line) for one in messages}
     return list(findings.values())
 
 
@@ -336,8 +336,8 @@ def _of_one_class(target: Target, search: Search, outcome: Outcome) -> Iterator[
             program = program_of(target, smallest, search.dims)
             # The class may be at fault as well as the program, so this is a warning, and only with a program that shows
             # it.
-            for one in findings_of(target, smallest) if program.text else ():
-                yield dataclasses.replace(one, rule="one-class", program=program.text)
+            for finding in findings_of(target, smallest) if program.text else ():
+                yield dataclasses.replace(finding, rule="one-class", program=program.text)
 
 
 def _traces(search: Search, variant: Trial, needs: Needs) -> Iterator[tuple[Any, Mapping[str, Any]]]:

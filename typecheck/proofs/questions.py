@@ -23,9 +23,9 @@ from weft.typecheck.proofs.options import at_guard
 from weft.typecheck.proofs.preconditions import at_least
 from weft.typecheck.proofs.trial import Trial
 from weft.typecheck.proofs.under_needs import Written, written_under
-from weft.typecheck.proofs.variations import Found
-from weft.typecheck.proofs.violations import in_short
+from weft.typecheck.proofs.variations import Results
 from weft.typecheck.proofs.whose import is_users
+from weft.typecheck.proofs.wording import in_short
 from weft.typecheck.sizes.clauses import Answer, Clause, with_clause
 from weft.typecheck.sizes.deciding import Question, otherwise, question_of
 from weft.typecheck.sizes.polynomials import constant, dims_of, plus
@@ -41,7 +41,7 @@ _MOST, _MOST_TRACES = 60, 80
 
 @dataclass
 class Answers:
-    """The outcome of a program's questions, with what is left open.
+    """What trying both answers to a program's questions has shown.
 
     Attributes:
         free: the keys whose sizes were symbolic in every trace.
@@ -56,31 +56,31 @@ class Answers:
     traces: int = 0
 
 
-def answer(explainer: Explainer, found: Found) -> Answers:
-    """Tries the questions of each variant of a program both ways; adds failures and needs to `found`."""
+def answer(explainer: Explainer, results: Results) -> Answers:
+    """Tries the questions of each variant of a program both ways; adds failures and needs to `results`."""
     answers, seen = Answers(), set[Any]()
     variants = {
-        (tuple(one.assignment.options.items()), tuple(one.assignment.ranks.items())): one
-        for one in reversed(found.passed)
+        (tuple(trial.assignment.options.items()), tuple(trial.assignment.ranks.items())): trial
+        for trial in reversed(results.passed)
     }
     # The first of the trials goes first: where not all variants can be followed, the usual options are.
     for trial in reversed(variants.values()):
         if answers.traces >= _MOST_TRACES:
             for key in trial.assignment.sizes:
-                answers.sampled.setdefault(key, f"its sizes were followed in {_MOST_TRACES} traces, of more")
-        elif not found.failed and trial.ok:
-            _Variant(explainer, found, trial, answers, seen).answer()
-    first = found.passed[0].assignment.sizes
+                answers.sampled.setdefault(key, f"its questions were tried in {_MOST_TRACES} traces, and more are left")
+        elif not results.failed and trial.ok:
+            _Variant(explainer, results, trial, answers, seen).answer()
+    first = results.passed[0].assignment.sizes
     answers.free = {key: None for key in answers.free if key in first and key not in answers.sampled}
     return answers
 
 
 @dataclass
 class _Variant:
-    """One variant of a program, with options, classes and numbers of axes of its own."""
+    """Tries the questions of one variant of a program, which has options, classes and numbers of axes of its own."""
 
     explainer: Explainer
-    found: Found
+    results: Results
     trial: Trial
     answers: Answers
     seen: set[Any]
@@ -91,25 +91,25 @@ class _Variant:
         space = self._first()
         self._sample([key for key in self.answers.sampled if key not in known])
         queue = list(self._new(space)) if space is not None else []
-        while queue and not self.found.failed:
+        while queue and not self.results.failed:
             asked = queue.pop(0)
             if len(self.seen) > _MOST or self.answers.traces >= _MOST_TRACES:
                 self.answers.open.setdefault(asked.words(self.written))
                 continue
-            further = self._otherwise(asked)
+            further = self._try_other_answer(asked)
             queue += self._new(further) if further is not None else ()
 
     def _first(self) -> Space | None:
-        """The space of a trace over symbolic sizes, in which keys whose number the program reads are plain numbers."""
+        """The space of a trace in which all sizes are symbolic, but for keys whose numbers the program reads."""
         sizes, plain = self.trial.assignment.sizes, set(self.explainer.dims)
         keys = [key for key in sizes if key not in plain]
         # Each round makes at least one more key a number, as what a trace asks after reading a number is valid for that
         # number alone.
         for _ in range(len(keys) + 1):
-            self.written = written_under(self.found.needs, sizes, plain)
+            self.written = written_under(self.results.needs, sizes, plain)
             space, traced, why = self._traced(self.written.numbers)
             if traced is not None and traced.ok and not space.pinned:
-                asked = {*plain, *dict(self.found.needs.equal)}
+                asked = {*plain, *dict(self.results.needs.equal)}
                 for key in keys:
                     if dims_of(self.written.terms[key]):
                         self.answers.free.setdefault(key)
@@ -121,7 +121,7 @@ class _Variant:
                 pinned = set(keys) - plain
             for key in keys:
                 if key in pinned:
-                    self.answers.sampled.setdefault(key, why or _taken(space, self.written, key))
+                    self.answers.sampled.setdefault(key, why or _why_sampled(space, self.written, key))
             if not pinned:
                 return None
             plain |= pinned
@@ -129,13 +129,13 @@ class _Variant:
 
     def _sample(self, keys: list[str]) -> None:
         """Tries other sizes of keys whose number the program reads, since such keys ask no questions."""
-        compared = (number + near for number in sorted(self.explainer.target.compared) for near in (0, -1, 1))
+        compared = (number + offset for number in sorted(self.explainer.target.compared) for offset in (0, -1, 1))
         usual = [(key, number) for key in keys for number in _USUAL]
-        beside = [(key, number) for number in compared for key in keys]
-        for key, number in dict.fromkeys((*usual, *beside[:_MOST_COMPARED])):
+        neighbours = [(key, number) for number in compared for key in keys]
+        for key, number in dict.fromkeys((*usual, *neighbours[:_MOST_COMPARED])):
             sizes = {**self.trial.assignment.sizes, key: number}
             known = key in self.trial.assignment.sizes and number > 0
-            if known and not self.found.failed and self.found.needs.allows(sizes):
+            if known and not self.results.failed and self.results.needs.allows(sizes):
                 is_it = question_of(False, plus({(key,): 1}, constant(-number)))
                 self._tried_at(sizes, [(is_it, False)], key)
 
@@ -144,17 +144,17 @@ class _Variant:
         with contextlib.suppress(Unbuildable):
             plain = self.explainer.attempt(changed(self.trial, sizes=sizes))
             if plain.ok:
-                self.found.passed.append(plain)
+                self.results.passed.append(plain)
                 return True
             if plain.guard and sampled:
                 # A guard refuses this size. Which others it refuses is not known, as this key asks no questions.
-                self.found.needs = self.found.needs.plus(asked=Clause(tuple(way), at_guard(plain)))
+                self.results.needs = self.results.needs.plus(asked=Clause(tuple(way), at_guard(plain)))
             else:
                 self._refused(way, plain, own=own)
         return False
 
     def _traced(self, numbers: Mapping[str, int]) -> tuple[Space, Trial | None, str]:
-        """The trace at some numbers of the free dims, or None, and its failure in one line."""
+        """Traces over symbolic sizes: the space, the trial (None without one), and its failure in one line."""
         self.answers.traces += 1
         space, traced = self.explainer.followed(self.trial, self.written, numbers)
         if isinstance(traced, Exception):
@@ -175,16 +175,16 @@ class _Variant:
         before, way = list[Answer](), list[Answer]()
         every = [(question, answered) for question, (answered, *_) in space.asked.items()]
         for question, (answered, at, own) in space.asked.items():
-            one = (question, at, variant, tuple(way) if own else ())
-            if one not in self.seen:
-                self.seen.add(one)
+            identity = (question, at, variant, tuple(way) if own else ())
+            if identity not in self.seen:
+                self.seen.add(identity)
                 after = tuple(every[len(before) + 1 :])
                 yield _Asked(space.numbers, (question, answered), tuple(before), after, tuple(way) if own else (), own)
             before.append((question, answered))
             way += [(question, answered)] if own else ()
 
-    def _otherwise(self, asked: _Asked) -> Space | None:
-        """The space of a trace in which a question has the other answer; None if no such trace holds.
+    def _try_other_answer(self, asked: _Asked) -> Space | None:
+        """Traces the program at sizes at which a question has the other answer; returns the space if that trace holds.
 
         If the program refuses all sizes with the other answer, or none of them leaves earlier questions their answers,
         the question has one answer only. If no sizes with the other answer are found at all, it stays open.
@@ -193,11 +193,11 @@ class _Variant:
         # on this question, whichever of them is the reason: three contracts of traceax were undecided for that.
         alone = otherwise((*asked.before, *asked.after, asked.answer), asked.numbers, self.written.least)
         further = otherwise((*asked.before, asked.answer), asked.numbers, self.written.least)
-        for other in itertools.chain(alone, further):
-            sizes = self.written.at(other)
-            if not self.found.needs.allows({**self.trial.assignment.sizes, **sizes}):
+        for numbers in itertools.chain(alone, further):
+            sizes = self.written.at(numbers)
+            if not self.results.needs.allows({**self.trial.assignment.sizes, **sizes}):
                 continue
-            space, traced, _ = self._traced(other)
+            space, traced, _ = self._traced(numbers)
             if traced is not None and traced.ok:
                 if space.pinned:  # further questions of this trace are known for these sizes alone
                     self.answers.open.setdefault(asked.words(self.written))
@@ -229,31 +229,31 @@ class _Variant:
             own: whether the program itself asked, rather than a library on its behalf. A library may return another
                 shape for fewer elements than it needs, as for a window of three.
         """
-        found, written = self.found, [(self.written.of_keys(question), answer) for question, answer in way]
-        one = _is_one(written[0][0])
-        few = not own and (_is_least(*written[0]) or (one is not None and not self._holds_at_two(one, plain)))
+        results, written = self.results, [(self.written.of_keys(question), answer) for question, answer in way]
+        key = _is_one(written[0][0])
+        few = not own and (_is_least(*written[0]) or (key is not None and not self._holds_at_two(key, plain)))
         is_behind = not own and len(written) > 1
-        if (plain.breaks_promise and not few) or not (plain.guard or one or written[0][0].is_order or is_behind):
-            found.failed.append(plain)
-        elif one is None:
-            needed = {answer for clause in found.needs.asked if len(clause.answers) == 1 for answer in clause.answers}
+        if (plain.breaks_promise and not few) or not (plain.guard or key or written[0][0].is_order or is_behind):
+            results.failed.append(plain)
+        elif key is None:
+            needed = {answer for clause in results.needs.asked if len(clause.answers) == 1 for answer in clause.answers}
             others = [(question, answer) for question, answer in written[1:] if (question, not answer) not in needed]
             if written[0][0].is_order and not others and not plain.guard:
-                found.needs = at_least(*written[0], found.needs)
+                results.needs = at_least(*written[0], results.needs)
                 return
             clause = Clause((written[0], *others), at_guard(plain))
-            found.needs = dataclasses.replace(found.needs, asked=with_clause(found.needs.asked, clause))
-        elif (one, 2) not in found.needs.least:
-            found.needs = found.needs.plus(least=(one, 2))
+            results.needs = dataclasses.replace(results.needs, asked=with_clause(results.needs.asked, clause))
+        elif (key, 2) not in results.needs.least:
+            results.needs = results.needs.plus(least=(key, 2))
 
     def _holds_at_two(self, key: str, plain: Trial) -> bool:
-        """Whether a failure at size 1 is one of size 1 alone, as with a squeezed axis: the trial at size 2 holds."""
+        """Whether the trial holds at size 2, so that a failure is one of size 1 alone, as with a squeezed axis."""
         return key not in plain.assignment.sizes or self.explainer.attempt(changed(plain, sizes={key: 2})).ok
 
 
 @dataclass(frozen=True)
 class _Asked:
-    """A question of a trace, with what the trace asked around it.
+    """A question of a trace, with the questions that the trace asked before and after it.
 
     Attributes:
         numbers: the numbers of the free dims in that trace.
@@ -290,13 +290,12 @@ class _Asked:
 
 
 def _is_one(question: Question) -> str | None:
-    """The dim of a question that is true at size 1 and at no other size, such as `n = 1` or `n < 2`; else None."""
+    """The dim of a question that is true at size 1 alone, such as `n = 1` or `n < 2`; None for any other question."""
     if len(question.dims) != 1:
         return None
     (name,) = question.dims
-    return (
-        name if question.answer({name: 1}) and not any(question.answer({name: size}) for size in range(2, 30)) else None
-    )
+    answers = [bool(question.answer({name: size})) for size in range(1, 30)]
+    return name if answers[0] and sum(answers) == 1 else None
 
 
 def _is_least(question: Question, answer: bool) -> bool:
@@ -312,7 +311,7 @@ def _is_least(question: Question, answer: bool) -> bool:
     )
 
 
-def _taken(space: Space, written: Written, key: str) -> str:
+def _why_sampled(space: Space, written: Written, key: str) -> str:
     """The reason why a key was sampled: the program's line that read its number; empty if a library did."""
     file, line = next((at for name, at in space.pinned.items() if name in dims_of(written.terms[key])), ("", 0))
-    return f"its number is taken at line {line}" if file and is_users(file) else ""
+    return f"the program reads its number at line {line}" if file and is_users(file) else ""

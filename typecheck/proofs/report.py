@@ -32,7 +32,7 @@ class Cause(enum.Enum):
     TRIALS = "the search took all its trials"
     SECONDS = "the search took all its time"
     RECURSION = "its calls go deeper than Python's limit of recursion"
-    DOUBT = "what shows its failure could not be confirmed"
+    DOUBT = "its failure could not be shown without weft"
 
 
 class Edit(NamedTuple):
@@ -80,6 +80,11 @@ class Finding:
     fix: str = field(default="", compare=False)
     edit: Edit | None = field(default=None, compare=False)
 
+    @property
+    def identity(self) -> tuple[str, str, int, str]:
+        """The rule, the place and the message: two findings that share these are one."""
+        return self.rule, self.file, self.line, self.message
+
     def __str__(self) -> str:
         parts = [f"{spelled(name)}={size}" for name, size in self.sizes.items()] + list(self.options)
         return self.message + (f" (at {', '.join(parts)})" if parts else "")
@@ -119,9 +124,10 @@ class Contract:
     def __str__(self) -> str:
         lines = [f"{self.name}: {self.verdict.value}{self._way()}"]
         # A failure is reported at sizes that meet the conditions, so a reader needs them to repeat it.
-        lines += [f"  {'given' if self.verdict is Verdict.FAILS else 'holds when'} {one}" for one in self.assumptions]
-        lines += [f"  {one.rule}: {one}" for one in self.failures]
-        lines += [f"  warning, {one.rule}: {one}" for one in self.warnings]
+        begins = "given" if self.verdict is Verdict.FAILS else "holds when"
+        lines += [f"  {begins} {condition}" for condition in self.assumptions]
+        lines += [f"  {finding.rule}: {finding}" for finding in self.failures]
+        lines += [f"  warning, {finding.rule}: {finding}" for finding in self.warnings]
         if self.reason:
             lines.append(f"  {self.reason}")
         return "\n".join(lines)
@@ -181,12 +187,12 @@ class Report:
     @property
     def verdict(self) -> Verdict:
         """The weakest verdict of all contracts; under `strict` a warning is a failure. Undecided contracts stay so."""
-        if any(one.failures or (self.strict and one.warnings) for one in self.contracts):
+        if any(contract.failures or (self.strict and contract.warnings) for contract in self.contracts):
             return Verdict.FAILS
         # From the weakest to the strongest: a green answer about a whole file must not say more than that of each
         # function.
         order = (Verdict.SKIPPED, Verdict.UNDECIDED, Verdict.HOLDS, Verdict.PROVED)
-        return min((one.verdict for one in self.contracts), key=order.index, default=Verdict.SKIPPED)
+        return min((contract.verdict for contract in self.contracts), key=order.index, default=Verdict.SKIPPED)
 
     @property
     def ok(self) -> bool:
@@ -207,12 +213,11 @@ class Report:
     def _findings(self) -> Iterator[Finding]:
         seen: set[tuple[Any, ...]] = set()
         for contract in self.contracts:
-            for one in (*contract.failures, *(_strictly(contract) if self.strict else ())):
+            for finding in (*contract.failures, *(_strictly(contract) if self.strict else ())):
                 # A helper that several functions call breaks its annotation once, and not once for each of its callers.
-                place = (one.rule, one.file, one.line, one.message)
-                if place not in seen:
-                    seen.add(place)
-                    yield one
+                if finding.identity not in seen:
+                    seen.add(finding.identity)
+                    yield finding
 
 
 def _strictly(contract: Contract) -> Iterator[Finding]:

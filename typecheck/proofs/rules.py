@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import re
 import traceback
 from collections.abc import Callable, Iterator
 
@@ -17,72 +16,74 @@ from weft.core.edge import names
 from weft.typecheck.proofs.needs import Needs
 from weft.typecheck.proofs.options import is_about_kinds, items_of, speaks_of_rank, takes_apart
 from weft.typecheck.proofs.preconditions import may_merge
-from weft.typecheck.proofs.rank_rules import Near, near_to, ranks_needed, same_dots, same_shapes
+from weft.typecheck.proofs.rank_rules import Suspects, ranks_needed, same_dots, same_shapes, suspects_of
 from weft.typecheck.proofs.trial import Trial
 from weft.typecheck.proofs.whose import Whose
+from weft.typecheck.proofs.wording import UNPAIRED, numbers_in, says
 
 
 def candidates(
-    trial: Trial, needs: Needs, constants: frozenset[int], taken: frozenset[str], whole: bool
+    trial: Trial, needs: Needs, constants: frozenset[int], pinned: frozenset[str], whole: bool
 ) -> Iterator[Needs]:
-    """The needs with one more that might explain a failure, the likeliest first: about the sizes that it mentions.
+    """Yields the needs with one more, the likeliest to explain a failure first: needs of the sizes that it mentions.
 
     Args:
         trial: the failing trial.
         needs: the needs under which it failed.
         constants: sizes that the program is tied to from outside.
-        taken: keys whose numbers the program read.
-        whole: whether two sizes of keys disagree, whichever sizes are dealt, and not parts or multiples of sizes.
+        pinned: keys whose numbers the program read.
+        whole: whether the error shows two sizes of keys that disagree, and shows the same keys at other sizes.
     """
-    near = near_to(trial, constants)
+    suspects = suspects_of(trial, constants)
     of_ranks = (
         takes_apart(trial) or speaks_of_rank(trial) or is_about_kinds(trial) or names.NO_SUCH_AXIS in str(trial.error)
     )
     for rule in () if of_ranks else _OF_PROMISES if trial.breaks_promise else _RULES:
-        yield from rule(trial, needs, near)
+        yield from rule(trial, needs, suspects)
     if not (of_ranks or whole or trial.breaks_promise):  # two unequal sizes still disagree at round sizes
-        yield from _round_sizes(trial, needs, near, taken)
+        yield from _round_sizes(trial, needs, suspects, pinned)
     if not (of_ranks or trial.guard):
-        yield from _joined_configurations(trial, needs, near)
+        yield from _joined_configurations(trial, needs, suspects)
 
 
 def of_no_size(trial: Trial, needs: Needs, constants: frozenset[int]) -> Iterator[Needs]:
     """The needs with one more that is about numbers of axes or of items, whichever questions the trace asked."""
-    near = near_to(trial, constants)
+    suspects = suspects_of(trial, constants)
     if takes_apart(trial):
-        yield from ranks_needed(trial, needs, near)  # it takes a fixed number of axes, or of items
+        yield from ranks_needed(trial, needs, suspects)  # it takes a fixed number of axes, or of items
         return
     for rule in _OF_RANKS:
-        yield from rule(trial, needs, near)
+        yield from rule(trial, needs, suspects)
 
 
-Rule = Callable[[Trial, Needs, Near], Iterator[Needs]]
+Rule = Callable[[Trial, Needs, Suspects], Iterator[Needs]]
 
 
-def _merges(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
+def _merges(trial: Trial, needs: Needs, suspects: Suspects) -> Iterator[Needs]:
     # An integer that divides a size counts parts, as heads and groups do, and is no size of data. What asks for that
     # has mixed up two axes of a reshape.
-    parts = {factor for _, factor in needs.multiples} & trial.numbers
-    exact = [key for key in near.keys if near.sizes[key] in trial.mentioned and key not in parts]
-    for one in exact:
-        for other in exact:
-            if one < other and may_merge(one, other, trial):
-                yield needs.plus(merged=(other, one))
+    parts = {factor for _, factor in needs.multiples} & trial.keys.numbers
+    exact = [key for key in suspects.keys if suspects.sizes[key] in trial.mentioned and key not in parts]
+    for first in exact:
+        for second in exact:
+            if first < second and may_merge(first, second, trial.keys):
+                yield needs.plus(merged=(second, first))
 
 
-def _as_recorded(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
-    """The needs with two dims of a record equal that were equal in a recorded call, as its configuration may require.
+def _as_recorded(trial: Trial, needs: Needs, suspects: Suspects) -> Iterator[Needs]:
+    """The needs with two dims of a record equal, if they were equal in the instance that is generalised.
 
-    An operator that is tagged as symmetric is square, whatever the annotation of its matrix says. The library that
-    defines such records refuses others itself, so only its own errors count, and none of JAX's about shapes.
+    A record's configuration may require it: an operator that is tagged as symmetric is square, whatever the annotation
+    of its matrix says. The library that defines the record then raises, so only a library's own errors count.
     """
     if trial.error is None or trial.violations or not _is_of_a_library(trial.error):
         return
-    inside = [key for key in near.sizes if not trial.scopes.get(key, frozenset()) & {"", "self."}]
-    for one in inside:
-        for other in inside:
-            if one < other and one in trial.originals and trial.originals[one] == trial.originals.get(other):
-                yield needs.plus(merged=(other, one))
+    inside = [key for key in suspects.sizes if not trial.keys.scopes_of(key) & {"", "self."}]
+    for first in inside:
+        for second in inside:
+            originals = trial.keys.originals
+            if first < second and first in originals and originals[first] == originals.get(second):
+                yield needs.plus(merged=(second, first))
 
 
 def _is_of_a_library(error: Exception) -> bool:
@@ -91,93 +92,89 @@ def _is_of_a_library(error: Exception) -> bool:
     return bool(frames) and Whose(frozenset())[frames[-1].f_code.co_filename] == "library"
 
 
-# The errors of `zip(strict=True)` and of an index about a list of the wrong length; they do not say of which list.
-_UNPAIRED = re.compile(r"zip\(\) argument|(list|tuple) index out of range")
-
-
-def _items(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
+def _items(trial: Trial, needs: Needs, suspects: Suspects) -> Iterator[Needs]:
     """The needs with two collections of the same length, or with a size that is the length of a collection.
 
     A grid has a size for each axis, and its points as many coordinates; an annotation `tuple[int, ...]` cannot say so.
     """
-    lengths = items_of(trial.assignment, trial.options)
+    lengths = items_of(trial.assignment, trial.options.counts)
     free = [place for place in lengths if place not in dict(needs.items)]
     # The need was found where all collections have the same length, so the size may be another collection's.
     for key, place in needs.counts:
-        rest = tuple(one for one in needs.counts if one[0] != key)
-        others = (other for other in free if lengths[other] != lengths[place])
-        yield from (dataclasses.replace(needs, counts=(*rest, (key, other))) for other in others)
-    unlike = [(one, other) for one in free for other in free if lengths[one] != lengths[other]]
+        rest = tuple(count for count in needs.counts if count[0] != key)
+        others = (further for further in free if lengths[further] != lengths[place])
+        yield from (dataclasses.replace(needs, counts=(*rest, (key, further))) for further in others)
+    unlike = [(first, second) for first in free for second in free if lengths[first] != lengths[second]]
     # The collection whose length was varied differs from all others: one of these, or all, must follow it.
-    unlike.sort(key=lambda pair: sum(one == pair[1] for _, one in unlike), reverse=True)
+    unlike.sort(key=lambda pair: sum(length == pair[1] for _, length in unlike), reverse=True)
     yield from (needs.plus(items=pair) for pair in unlike)
     if len(unlike) > 2:
         leading = unlike[0][1]
         together = tuple(pair for pair in unlike if pair[1] == leading)
         yield dataclasses.replace(needs, items=(*needs.items, *together))
-    of_items = bool(trial.guard) or _UNPAIRED.search(str(trial.error)) is not None
-    for key in near.keys:
+    of_items = bool(trial.guard) or says(str(trial.error), UNPAIRED)
+    for key in suspects.keys:
         for place in free:
             if (
-                (of_items or {near.sizes[key], lengths[place]} <= trial.mentioned)
+                (of_items or {suspects.sizes[key], lengths[place]} <= trial.mentioned)
                 and key not in dict(needs.equal)
-                and near.sizes[key] != lengths[place]
+                and suspects.sizes[key] != lengths[place]
             ):
                 yield needs.plus(equal=(key, lengths[place]), counts=(key, place))
 
 
-def _constants(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
+def _constants(trial: Trial, needs: Needs, suspects: Suspects) -> Iterator[Needs]:
     # Two dims that are one number would be one dim; two defaults may be one number by chance.
     fixed = dict(needs.equal)
-    for number in sorted((near.constants | trial.by_default) & trial.mentioned):
-        for key in near.keys:
-            taken = key in fixed if number in trial.by_default else _is_fixed(key, number, trial, needs)
-            if near.sizes[key] in trial.mentioned and not taken:
+    for number in sorted((suspects.constants | trial.keys.by_default) & trial.mentioned):
+        for key in suspects.keys:
+            is_excluded = key in fixed if number in trial.keys.by_default else _is_fixed(key, number, trial, needs)
+            if suspects.sizes[key] in trial.mentioned and not is_excluded:
                 yield needs.plus(equal=(key, number))
 
 
-def _written(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
+def _written(trial: Trial, needs: Needs, suspects: Suspects) -> Iterator[Needs]:
     """The needs with a size fixed to a number in the error: for a record's dim (`x: "b 784"`) or a nameless integer."""
-    known = {1, *near.sizes.values()}
-    for key in near.keys:
-        scopes = trial.scopes.get(key, frozenset())
+    known = {1, *suspects.sizes.values()}
+    for key in suspects.keys:
+        scopes = trial.keys.scopes_of(key)
         is_given = not any(scope in ("", "self.") for scope in scopes) and bool(scopes)
-        configured = key in trial.configured and trial.error is not None
+        configured = key in trial.keys.configured and trial.error is not None
         # An error may name the numbers that it takes, and not the one that it was given: "8-, 16- or 32-bit".
-        if not (is_given or configured) or not (configured or near.sizes[key] in trial.mentioned):
+        if not (is_given or configured) or not (configured or suspects.sizes[key] in trial.mentioned):
             continue
         for number in sorted(trial.mentioned - known - {0}):  # no size is 0: it would divide nothing
-            if trial.originals.get(key, number) == number and not _is_fixed(key, number, trial, needs):
+            if trial.keys.originals.get(key, number) == number and not _is_fixed(key, number, trial, needs):
                 fixed = {"among": (key, (number,))} if configured else {"equal": (key, number)}
                 yield needs.plus(**fixed)
 
 
-def _counts(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
+def _counts(trial: Trial, needs: Needs, suspects: Suspects) -> Iterator[Needs]:
     """The needs with a nameless integer of 1 to 3, where an error takes it for the number of an axis."""
-    for key in near.keys if names.NO_SUCH_AXIS in str(trial.error) else ():
-        if key in trial.configured and key not in dict(needs.equal):
-            yield from (needs.plus(among=(key, (few,))) for few in (2, 1, 3) if few != near.sizes[key])
+    for key in suspects.keys if names.NO_SUCH_AXIS in str(trial.error) else ():
+        if key in trial.keys.configured and key not in dict(needs.equal):
+            yield from (needs.plus(among=(key, (few,))) for few in (2, 1, 3) if few != suspects.sizes[key])
 
 
 def _is_fixed(key: str, number: int, trial: Trial, needs: Needs) -> bool:
     """Whether a key has a fixed size already, or another dim of its scope is fixed to this very number."""
-    scopes = trial.scopes.get(key, frozenset())
-    return any(
-        one == key or (fixed == number and scopes & trial.scopes.get(one, frozenset())) for one, fixed in needs.equal
-    )
+    scopes = trial.keys.scopes_of(key)
+    return any(one == key or (fixed == number and scopes & trial.keys.scopes_of(one)) for one, fixed in needs.equal)
 
 
-def _round_sizes(trial: Trial, needs: Needs, near: Near, taken: frozenset[str]) -> Iterator[Needs]:
+def _round_sizes(trial: Trial, needs: Needs, suspects: Suspects, pinned: frozenset[str]) -> Iterator[Needs]:
     """The needs with round sizes, at which divisions and roots come out even, for keys whose numbers the program read.
 
     Such a key asks no questions, so no condition can be read off. If the program holds at some round sizes, the report
     lists these sizes as tried, and no condition is guessed from them.
     """
     known = {*dict(needs.equal), *dict(needs.among)}
-    about = [key for key in near.keys if key not in known]
-    keys = [key for key in about if key in taken] or about
-    for number in _written_in(trial.guard) if trial.guard else ():
-        yield from (needs.plus(among=(key, (number,))) for key in keys if near.sizes[key] != number)
+    about = [key for key in suspects.keys if key not in known]
+    keys = [key for key in about if key in pinned] or about
+    # The numbers in a guard's text may be the sizes that it asks for: `if image.shape[-1] not in (1, 3)`.
+    for number in dict.fromkeys(numbers_in(trial.guard.partition(": ")[2])):
+        if 0 < number < 10_000:
+            yield from (needs.plus(among=(key, (number,))) for key in keys if suspects.sizes[key] != number)
     pairs = [pair for pair in itertools.permutations(about, 2) if {*pair} & {*keys}]
     # Grouped attention has three: key heads divide heads, and these the features.
     triples = itertools.permutations(about) if len(about) == 3 else ()
@@ -195,24 +192,19 @@ _CHAINS = ((2, 12, 120), (12, 288), (64, 1536), (4, 144, 3600), (3, 15))
 _MOST_PAIRS = 12
 
 
-def _written_in(guard: str) -> dict[int, None]:
-    """The numbers in a guard's text, which may be the sizes that it asks for: `if image.shape[-1] not in (1, 3)`."""
-    return dict.fromkeys(int(number) for number in re.findall(r"\b[1-9]\d{0,3}\b", guard.partition(": ")[2]))
-
-
-def _joined_configurations(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
+def _joined_configurations(trial: Trial, needs: Needs, suspects: Suspects) -> Iterator[Needs]:
     """The needs with a record's nameless integer equal to an axis of the data that the record is given.
 
     `Likelihood(num_outputs=2)` takes targets of two columns, and no annotation can say that. No two dims of a contract
     are joined by this need, as the integer is none. It is never the first axis of the data, nor equal to another
     integer: otherwise a program that mixes up its widths, or broadcasts along a batch, would hold.
     """
-    of_records = [key for key in near.sizes if key in trial.configured and trial.scopes.get(key, frozenset()) - {""}]
-    of_data = [key for key in near.sizes if key not in trial.numbers and key not in trial.leading]
-    given = [key for key in of_data if "" in trial.scopes.get(key, frozenset())]
-    for one, other in itertools.product(of_records, given):
-        if one not in dict(needs.merged) and other not in dict(needs.merged):
-            yield needs.plus(merged=(one, other))
+    of_records = [key for key in suspects.sizes if key in trial.keys.configured and trial.keys.scopes_of(key) - {""}]
+    of_data = [key for key in suspects.sizes if key not in trial.keys.numbers and key not in trial.keys.leading]
+    of_arguments = [key for key in of_data if "" in trial.keys.scopes_of(key)]
+    for integer, axis in itertools.product(of_records, of_arguments):
+        if integer not in dict(needs.merged) and axis not in dict(needs.merged):
+            yield needs.plus(merged=(integer, axis))
 
 
 _RULES: tuple[Rule, ...] = (_merges, _constants, _written)

@@ -18,25 +18,12 @@ from weft.typecheck.errors import AnnotationError
 from weft.typecheck.proofs.budget import Budget, Exhausted
 from weft.typecheck.proofs.explaining import Explainer
 from weft.typecheck.proofs.needs import DEALS, Deal, Needs, ascending
-from weft.typecheck.proofs.options import (
-    argument_of,
-    at_guard,
-    is_class,
-    leaves_kinds_open,
-    taken_option,
-    without_option,
-)
+from weft.typecheck.proofs.options import argument_of, at_guard, is_class, leaves_kinds_open, phrases
 from weft.typecheck.proofs.pairs import vary_pairs
 from weft.typecheck.proofs.questions import Answers, answer
 from weft.typecheck.proofs.ranks import vary_ranks
 from weft.typecheck.proofs.trial import Target, Trial
-from weft.typecheck.proofs.variations import (
-    Found,
-    is_inert,
-    vary_classes,
-    vary_options,
-    with_option,
-)
+from weft.typecheck.proofs.variations import Results, is_inert, vary_classes, vary_options, with_option
 
 
 @dataclass(frozen=True)
@@ -67,20 +54,20 @@ class Outcome:
 def _is_about_texts(trial: Trial) -> bool:
     """Whether a failure is about a text that the trial made up, which no sizes mend."""
     looked_up = isinstance(trial.error, KeyError | AttributeError | ImportError | OSError | NameError)
-    named = any(text in str(trial.error) for text in trial.texts.values())
-    return bool(trial.texts) and (looked_up or named) and not trial.violations
+    named = any(text in str(trial.error) for text in trial.unsaid.texts.values())
+    return bool(trial.unsaid.texts) and (looked_up or named) and not trial.violations
 
 
 class Search(Explainer):
     """The search for one target.
 
     Attributes:
-        found: the trials, needs and notes so far.
+        results: the trials, needs and notes so far.
     """
 
     def __init__(self, target: Target, dims: Mapping[str, Any], budget: Budget):
         super().__init__(target, dims, budget)
-        self.found = Found()
+        self.results = Results()
         self.answers = Answers()
 
     def begin(self) -> tuple[Trial, Needs]:
@@ -96,12 +83,12 @@ class Search(Explainer):
         return (base, Needs()) if started is None else (self.with_needs(*started, ascending), started[1])
 
     def run(self) -> Outcome:
-        """Runs the whole search, once.
+        """Runs the whole search; a `Search` is for one run.
 
         Raises:
             Unbuildable: if the arguments cannot be built.
         """
-        ended, found = None, self.found
+        ended, results = None, self.results
         try:
             self._decide()
         except Exhausted as exhausted:
@@ -109,34 +96,34 @@ class Search(Explainer):
         # Shrinking a failure, and the lints, make a few more trials. A verdict that stands must not end for want of
         # budget.
         self._meter = None
-        passed, notes = (one for one in found.passed if one.ok), dict.fromkeys(found.notes)
-        lists = tuple(passed), tuple(found.failed), found.needs, tuple(notes)
-        return Outcome(*lists, ended, self.pending, tuple(found.doubtful), self.answers)
+        passed, notes = (one for one in results.passed if one.ok), dict.fromkeys(results.notes)
+        lists = tuple(passed), tuple(results.failed), results.needs, tuple(notes)
+        return Outcome(*lists, ended, self.pending, tuple(results.doubtful), self.answers)
 
     def _decide(self) -> None:
         """Looks for needs under which every deal of sizes holds, then varies options, classes and numbers of axes."""
         base = self.attempt(Assignment())
         if isinstance(base.error, AnnotationError):
-            self.found.failed.append(base)
+            self.results.failed.append(base)
             return
         if not base.ok and _is_about_texts(base):
-            self.found.failed.append(base)
+            self.results.failed.append(base)
             return
         started = (base, Needs()) if base.ok else self._started(base)
         # Needs were found at a single deal, at which an order or a divisor may hold by chance; so every deal is tried.
         if started is None or not self._dealt(*started, DEALS[: 1 if base.ok else None]):
             return
-        found = self.found
+        results = self.results
         for vary in (vary_classes, vary_options, vary_ranks, vary_pairs):
-            if not found.failed:
-                vary(self, found)
+            if not results.failed:
+                vary(self, results)
         # Needs of axes that no passed trial has would be told of sizes that a reader does not see.
-        if found.passed:
-            found.needs = found.needs.about({key for trial in found.passed for key in trial.assignment.sizes})
-        if not found.failed:
-            self.answers = answer(self, found)
-            if self.answers.sampled and not found.failed:
-                self._dealt(found.passed[0], found.needs, DEALS[1:])
+        if results.passed:
+            results.needs = results.needs.about({key for trial in results.passed for key in trial.assignment.sizes})
+        if not results.failed:
+            self.answers = answer(self, results)
+            if self.answers.sampled and not results.failed:
+                self._dealt(results.passed[0], results.needs, DEALS[1:])
 
     def _started(self, base: Trial) -> tuple[Trial, Needs] | None:
         """The options and needs under which a failing trial holds; None, with the failure noted, if there are none.
@@ -146,12 +133,12 @@ class Search(Explainer):
         records that do not share dims; records made by class methods or functions instead of their class.
         """
         self.pending = first = base
-        other = self.otherwise(base)
-        needs = Needs() if other.ok else self.explain(other, Needs(), ascending)
+        varied = self.with_options_in_rounds(base)
+        needs = Needs() if varied.ok else self.explain(varied, Needs(), ascending)
         if needs is not None:
-            base = self._as_usual(base, other, needs)
-            self.found.notes += self._chosen(base, needs)
-        elif other is not base:
+            base = self._as_usual(base, varied, needs)
+            self.results.notes += self._chosen(base, needs)
+        elif varied is not base:
             needs = self.explain(base, Needs(), ascending)
         if needs is None and self.furthest is not None and leaves_kinds_open(self.furthest):
             further = self.with_other_options(self.furthest)
@@ -162,51 +149,54 @@ class Search(Explainer):
                 needs = self.explain(further, Needs(), ascending)
             if needs is not None:
                 base = further
-                self.found.notes += self._chosen(base, needs)
-        if needs is None and self.beyond is not None:
+                self.results.notes += self._chosen(base, needs)
+        if needs is None and self.past_guard is not None:
             # Joined sizes pass many a guard, and a later failure may come from the joining: this trial joins none.
-            base, needs = self.beyond[0], self.explain(*self.beyond, ascending)
+            base, needs = self.past_guard[0], self.explain(*self.past_guard, ascending)
             if needs is None and base.error is None:
                 self.furthest = base
         if needs is None:
-            needs = self.explain_apart(base)
-        if needs is None and (made := self.made_otherwise(first)) is not None:
+            needs = self.explain_with_names_per_record(base)
+        if needs is None and (made := self.made_by_functions(first)) is not None:
             base, needs = made
-            self.found.notes += self._chosen(base, needs)
+            self.results.notes += self._chosen(base, needs)
         if needs is None:
             # Where other options only move the error elsewhere, the failure is told for the usual options.
-            nearest = other if base is first and other.progress > first.progress else base
-            self.found.failed.append(self._blamed(nearest))
+            nearest = varied if base is first and varied.progress > first.progress else base
+            self.results.failed.append(self._blamed(nearest))
             return None
         self.pending = None
         return base, needs
 
     def _blamed(self, nearest: Trial) -> Trial:
-        """The failure to report, of those that no needs explain: preferably one that is left once needs are met."""
+        """The failing trial to report, of those that no needs explain.
+
+        If needs got a trial further before it failed, that trial is reported: its error is one that no need mends.
+        """
         further = self.furthest
         # But a trial with joined sizes, or with records that do not share dims, is no trial of what annotations say.
         blamed = nearest if further is None or further.joins_dims or further.assignment.names_per_record else further
-        if blamed.error is not None and not blamed.guard and self.at_end is not None:
-            return self.at_end  # the program ran to its end, and only its result is wrong
+        if blamed.error is not None and not blamed.guard and self.ran_through is not None:
+            return self.ran_through  # the program ran to its end, and only its result is wrong
         return blamed
 
-    def _as_usual(self, base: Trial, other: Trial, needs: Needs) -> Trial:
-        """The trial with the usual options, if the needs of a trial with other options suffice for it, too."""
-        if other is not base and needs != Needs():
+    def _as_usual(self, base: Trial, varied: Trial, needs: Needs) -> Trial:
+        """The trial with the usual options if it holds under the needs that `varied` has, else `varied`."""
+        if varied is not base and needs != Needs():
             with contextlib.suppress(Unbuildable):
                 usual = self.with_needs(base, needs, ascending)
-                return usual if usual.ok else other
-        return other
+                return usual if usual.ok else varied
+        return varied
 
     def _dealt(self, base: Trial, needs: Needs, deals: Iterable[Deal]) -> bool:
-        """Whether the trial holds at every deal of sizes, under these needs or further ones."""
-        self.found.needs = needs
+        """Tries every deal of sizes, and adds needs where a deal fails; whether the trial then holds at all of them."""
+        self.results.needs = needs
         for deal in deals:
             trial = self.with_needs(base, needs, deal)
             if not trial.ok:
                 more = self.explain(trial, needs, deal)
                 if more is None:
-                    self.found.failed.append(trial)
+                    self.results.failed.append(trial)
                     return False
                 needs = more
                 # The first trial may have ended at a guard of a constructor, before it met the sizes behind it.
@@ -214,44 +204,47 @@ class Search(Explainer):
                 base = dataclasses.replace(base, assignment=dataclasses.replace(base.assignment, sizes=sizes))
                 trial = self.with_needs(base, needs, deal)
                 if not trial.ok:  # the needs suffice at the sizes at which they were found, and not at these
-                    self.found.failed.append(trial)
+                    self.results.failed.append(trial)
                     return False
-            self.found.passed.append(trial)
-            self.found.needs = needs
+            self.results.passed.append(trial)
+            self.results.needs = needs
         return True
 
     def _chosen(self, base: Trial, needs: Needs) -> list[str]:
         """The conditions on options, in words, of a trial that holds with other options than the usual ones."""
-        taken = {place: option for place, option in base.assignment.options.items() if option and not is_class(place)}
-        only = next(iter(taken), "") if len(taken) == 1 else ""
+        chosen = {place: option for place, option in base.assignment.options.items() if option and not is_class(place)}
+        only = next(iter(chosen), "") if len(chosen) == 1 else ""
         excluded = self._not_both(base, only, needs) if only.endswith(_LEFT_OUT) else None
         if excluded is not None:
             return [excluded]
         # An option of several values was tried in order, and the first that held was taken; the rest is varied later.
-        several = {place for place in taken if place in base.values and base.options.get(place, 0) > 2}
-        self.found.settled |= taken.keys() - several
-        return [
-            without_option(base, place, 0) if place in several else taken_option(base, place, option)
-            for place, option in taken.items()
-        ]
+        several = {place for place in chosen if place in base.options.values and base.options.counts.get(place, 0) > 2}
+        self.results.settled |= chosen.keys() - several
+        words = {place: phrases(base.options, place, 0 if place in several else chosen[place]) for place in chosen}
+        return [phrase.excluded if place in several else phrase.needed for place, phrase in words.items()]
 
-    def _not_both(self, base: Trial, one: str, needs: Needs) -> str | None:
-        """The condition, in words, that two arguments exclude each other, if a trial holds only without one."""
+    def _not_both(self, base: Trial, omitted: str, needs: Needs) -> str | None:
+        """Says that two arguments exclude each other, if a trial holds only with one of them left out; else None.
 
-        def fails(*given: str) -> Trial | None:
+        Example: "exactly one of mean and points is given".
+        """
+
+        def fails(*supplied: str) -> Trial | None:
             """The trial with only these of the two arguments given, if it fails."""
-            trial = with_option(self, base, {place: int(place not in given) for place in (one, other)}, needs)[0]
+            trial = with_option(
+                self, base, {place: int(place not in supplied) for place in (omitted, included)}, needs
+            )[0]
             return None if trial.ok else trial
 
-        for other in base.options:
-            if other == one or not other.endswith(_LEFT_OUT) or is_inert(self, base, {one: 0}, other):
+        for included in base.options.counts:
+            if included == omitted or not included.endswith(_LEFT_OUT) or is_inert(self, base, {omitted: 0}, included):
                 continue
-            both = fails(one, other)
-            if both is None or fails(one):
+            both = fails(omitted, included)
+            if both is None or fails(omitted):
                 continue
-            self.found.settled |= {one, other}
-            self.found.beside.append(with_option(self, base, {one: 0, other: 1}, needs)[0])
-            names = " and ".join(argument_of(place) for place in base.options if place in (one, other))
+            self.results.settled |= {omitted, included}
+            self.results.alternatives.append(with_option(self, base, {omitted: 0, included: 1}, needs)[0])
+            names = " and ".join(argument_of(place) for place in base.options.counts if place in (omitted, included))
             return (f"exactly one of {names} is given" if fails() else f"{names} are not both given") + at_guard(both)
         return None
 

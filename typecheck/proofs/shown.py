@@ -10,13 +10,14 @@ from typing import Any
 
 from weft.typecheck.arguments.builder import Unbuildable
 from weft.typecheck.messages.sources import only_return
-from weft.typecheck.proofs.options import describe_option, is_class
+from weft.typecheck.proofs.options import is_class, phrases
 from weft.typecheck.proofs.programs import program_of
 from weft.typecheck.proofs.report import Edit, Finding
 from weft.typecheck.proofs.trial import Target, Trial, run_trial
-from weft.typecheck.proofs.violations import Violation, with_components
+from weft.typecheck.proofs.violations import OF_INSTANCES, Violation
 from weft.typecheck.proofs.watch import AsJaxtyping
 from weft.typecheck.proofs.whose import is_users
+from weft.typecheck.proofs.wording import with_components
 
 
 @dataclass(frozen=True)
@@ -45,10 +46,10 @@ def shown(target: Target, trial: Trial, dims: Mapping[str, Any]) -> Shown:
         # took processes without weft, and regular expressions over jaxtyping's messages.
         seen = _seen_by_jaxtyping(target, trial, dims)
         by_weft = seen.ok or (bool(seen.violations) and seen.place != trial.place)
-        if strangers and (seen.ok or trial.violations[0].of_instances):
+        if strangers and (seen.ok or trial.violations[0].reason in OF_INSTANCES):
             return Shown(
                 findings_of(target, trial),
-                "only what instances and integers say of dims shows it, which jaxtyping does not bind",
+                "it shows only where instances and integers bind dims, as weft lets them and jaxtyping does not",
             )
         # jaxtyping sees another violation of this trial. Its author can see that one, so it is the one to tell.
         if strangers and by_weft:
@@ -73,7 +74,7 @@ def findings_of(target: Target, trial: Trial) -> list[Finding]:
     """The findings of a failing trial: its first violation, or else its error."""
     sizes = dict(trial.assignment.sizes)
     options = tuple(
-        describe_option(trial, place, option)
+        phrases(trial.options, place, option).taken_here
         for place, option in trial.assignment.options.items()
         if option or is_class(place)
     )

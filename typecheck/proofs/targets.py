@@ -30,21 +30,10 @@ from weft.typecheck.arguments.protocols import is_protocol
 from weft.typecheck.arguments.records import build_module
 from weft.typecheck.arguments.uses import is_stub, numbers_compared, ranks_compared
 from weft.typecheck.errors import AnnotationError
-from weft.typecheck.language.annotations import (
-    Annotation,
-    Anything,
-    Instance,
-    RecordOf,
-    SequenceOf,
-    holds_arrays,
-)
+from weft.typecheck.language.annotations import Annotation, Anything, Instance, RecordOf, SequenceOf, holds_arrays
 from weft.typecheck.language.forms import OBJECT, TYPEDDICT, form_of, has_own_dims
 from weft.typecheck.language.names import name_groups, names_of_signature, products_in
-from weft.typecheck.language.objects import (
-    layer_of,
-    opened,
-    refuse_foreign,
-)
+from weft.typecheck.language.objects import layer_of, opened, refuse_foreign
 from weft.typecheck.language.signatures import Signature, signature_of
 from weft.typecheck.matching.policies import PROOF
 from weft.typecheck.matching.records import dims_of_instance
@@ -56,12 +45,12 @@ from weft.typecheck.proofs.whose import place_of
 Generaliser = Callable[[Any], Callable[[Builder], Any]]
 
 
-def targets_of(thing: Any, given: Mapping[str, Any], generalise: Generaliser) -> list[Target]:
+def targets_of(thing: Any, supplied: Mapping[str, Any], generalise: Generaliser) -> list[Target]:
     """The targets of a thing, one for each contract.
 
     Args:
         thing: a function, a Module class, an instance, or a bound method.
-        given: arguments to use as they are, by name.
+        supplied: arguments to use as they are, by name.
         generalise: turns an instance into a function that builds abstract instances like it.
 
     Raises:
@@ -70,20 +59,22 @@ def targets_of(thing: Any, given: Mapping[str, Any], generalise: Generaliser) ->
     """
     refuse_foreign(thing)
     if isinstance(thing, type):
-        return _of_class(thing, given)
+        return _of_class(thing, supplied)
     if inspect.ismethod(thing) and not isinstance(thing.__self__, type) and not has_own_dims(type(thing.__self__)):
         # A method of any other object is proved for this very object: no annotation says how to make another.
         first = inspect.unwrap(thing.__func__).__code__.co_varnames[:1]
-        return [_of_function(thing.__func__, {**dict.fromkeys(first, thing.__self__), **given})]
+        return [_of_function(thing.__func__, {**dict.fromkeys(first, thing.__self__), **supplied})]
     if has_own_dims(type(getattr(thing, "__self__", None))):  # equinox's bound methods are Modules themselves
-        return _of_instance(thing.__self__, inspect.unwrap(thing.__func__).__name__, given, generalise)
+        return _of_instance(thing.__self__, inspect.unwrap(thing.__func__).__name__, supplied, generalise)
     if has_own_dims(type(thing)) and not hasattr(thing, "__wrapped__"):
-        return _of_instance(thing, None, given, generalise)
+        return _of_instance(thing, None, supplied, generalise)
     if isinstance(thing, eqx.Partial | functools.partial):
-        return _of_partial(thing, given)
+        return _of_partial(thing, supplied)
     if callable(thing):
         cls = _class_of(thing)
-        return [_of_function(thing, given)] if cls is None else _of_class(cls, given, inspect.unwrap(thing).__name__)
+        return (
+            [_of_function(thing, supplied)] if cls is None else _of_class(cls, supplied, inspect.unwrap(thing).__name__)
+        )
     raise TypeError(f"verify takes a function, a Module class, an instance or a method, not {thing!r}")
 
 
@@ -94,10 +85,10 @@ def names_taken(thing: Any) -> frozenset[str] | None:
         functions = [cls, *public_methods(cls), *(function for function, _ in unbound_methods(cls))]
     else:
         functions = [inspect.unwrap(thing)]
-    parameters = [one for function in functions for one in _parameters(function)]
-    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters):
+    parameters = [parameter for function in functions for parameter in _parameters(function)]
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
         return None
-    return frozenset(one.name for one in parameters)
+    return frozenset(parameter.name for parameter in parameters)
 
 
 def _parameters(function: Callable[..., Any]) -> Iterable[inspect.Parameter]:
@@ -107,7 +98,7 @@ def _parameters(function: Callable[..., Any]) -> Iterable[inspect.Parameter]:
         return [inspect.Parameter("any", inspect.Parameter.VAR_KEYWORD)]
 
 
-def _of_function(function: Callable[..., Any], given: Mapping[str, Any]) -> Target:
+def _of_function(function: Callable[..., Any], supplied: Mapping[str, Any]) -> Target:
     signature = signature_of(function)
     plain = signature.function
     vectorized = _vectorized(function)
@@ -116,16 +107,16 @@ def _of_function(function: Callable[..., Any], given: Mapping[str, Any]) -> Targ
     def prepare(builder: Builder) -> Call:
         if is_stub(plain):
             raise Unwritten("it is not implemented")
-        return called, *build_arguments(builder, signature, Scope(), given)
+        return called, *build_arguments(builder, signature, Scope(), supplied)
 
     def prepare_outside(builder: Builder) -> Call:
-        args, kwargs = build_arguments(builder, signature, Scope(), given)
+        args, kwargs = build_arguments(builder, signature, Scope(), supplied)
         return with_outside(plain), (abstract_outside(plain, builder), *args), kwargs
 
-    constants = {*_constants(plain), *(size for value in given.values() for size in _sizes(value))}
+    constants = {*_constants(plain), *(size for value in supplied.values() for size in _sizes(value))}
     if any(
-        one.kind is inspect.Parameter.VAR_POSITIONAL or isinstance(one.annotation, SequenceOf)
-        for one in signature.parameters
+        parameter.kind is inspect.Parameter.VAR_POSITIONAL or isinstance(parameter.annotation, SequenceOf)
+        for parameter in signature.parameters
     ):
         constants.add(2)  # the number of values that a trial passes to such a parameter
     target = _target(plain, plain.__qualname__, prepare, frozenset(constants), signature)
@@ -158,14 +149,14 @@ def _class_of(method: Any) -> type | None:
     """The class of records in whose body a function was written, found by the function's qualified name, else None."""
     plain = inspect.unwrap(method)
     owners = getattr(plain, "__qualname__", "").split(".")[:-1]
-    found: Any = None
+    scope: Any = None
     for i, owner in enumerate(owners):
-        found = getattr(plain, "__globals__", {}).get(owner) if i == 0 else getattr(found, owner, None)
-    if not isinstance(found, type) or not is_made(found):
+        scope = getattr(plain, "__globals__", {}).get(owner) if i == 0 else getattr(scope, owner, None)
+    if not isinstance(scope, type) or not is_made(scope):
         return None
     # Only if this very function is a public method there: the qualified name may lead to a later class of the same
     # name, as in a notebook whose cell ran twice.
-    return found if any(one is plain for one in public_methods(found)) else None
+    return scope if any(method is plain for method in public_methods(scope)) else None
 
 
 def _has_fields(cls: type) -> bool:
@@ -178,14 +169,14 @@ def is_made(cls: type) -> bool:
     return _has_fields(cls) or is_plain_class(cls)
 
 
-def _of_partial(partial: Any, given: Mapping[str, Any]) -> list[Target]:
+def _of_partial(partial: Any, supplied: Mapping[str, Any]) -> list[Target]:
     # The arguments of a `partial` are used as they are, as if they had been passed in `args`.
     inner = inspect.unwrap(partial.func)
     bound = inspect.signature(inner).bind_partial(*partial.args, **partial.keywords).arguments
-    return [_of_function(inner, {**bound, **given})]
+    return [_of_function(inner, {**bound, **supplied})]
 
 
-def _of_class(cls: type, given: Mapping[str, Any], method: str | None = None) -> list[Target]:
+def _of_class(cls: type, supplied: Mapping[str, Any], method: str | None = None) -> list[Target]:
     if not is_made(cls):
         raise TypeError(f"{cls.__qualname__} has no annotated fields; verify its functions one by one")
     counts = dict.fromkeys(counts_of_class(cls), 2) if has_own_dims(cls) else {}
@@ -193,25 +184,27 @@ def _of_class(cls: type, given: Mapping[str, Any], method: str | None = None) ->
     def make(builder: Builder) -> Any:
         if not has_own_dims(cls):
             return builder.build(RecordOf(cls) if _has_fields(cls) else Instance(cls), "self", Scope("self.", "self."))
-        return build_module(builder, cls, "self", Scope("self.", "self."), {**counts, **given})
+        return build_module(builder, cls, "self", Scope("self.", "self."), {**counts, **supplied})
 
     functions = [one for one in public_methods(cls) if method in (None, one.__name__)]
-    methods = [_of_method(cls, function, make, given) for function in functions]
+    methods = [_of_method(cls, function, make, supplied) for function in functions]
     if method is not None:
         return methods
-    methods += _of_unbound_methods(cls, given)
+    methods += _of_unbound_methods(cls, supplied)
     if methods:
         return methods
     return [_target(cls, cls.__qualname__, lambda builder: (only_built, (make(builder),), {}))]
 
 
-def _of_instance(instance: Any, method: str | None, given: Mapping[str, Any], generalise: Generaliser) -> list[Target]:
+def _of_instance(
+    instance: Any, method: str | None, supplied: Mapping[str, Any], generalise: Generaliser
+) -> list[Target]:
     cls = type(instance)
     make = generalise(instance)
     functions = [one for one in public_methods(cls) if method in (None, one.__name__)]
-    targets = [_of_method(cls, function, make, given, frozenset(_sizes(instance))) for function in functions]
+    targets = [_of_method(cls, function, make, supplied, frozenset(_sizes(instance))) for function in functions]
     if method is None:
-        targets += _of_unbound_methods(cls, given)
+        targets += _of_unbound_methods(cls, supplied)
     return targets
 
 
@@ -219,7 +212,7 @@ def _of_method(
     cls: type,
     function: Callable[..., Any],
     make: Callable[[Builder], Any],
-    given: Mapping[str, Any],
+    supplied: Mapping[str, Any],
     constants: frozenset[int] = frozenset(),
 ) -> Target:
     name = f"{cls.__qualname__}.{function.__name__}"
@@ -227,7 +220,7 @@ def _of_method(
         written = signature_of(function, cls)
     except AnnotationError as error:
         return _unreadable(function, name, error)
-    parameters = tuple(as_narrowed(one, function.__name__, cls) for one in written.parameters[1:])
+    parameters = tuple(as_narrowed(parameter, function.__name__, cls) for parameter in written.parameters[1:])
     signature = Signature(written.function, parameters, written.returns, written.flavour, cls)
     # A method of an object is proved as it was written, without the transforms around it, as functions are.
     called: Any = inspect.getattr_static(cls, function.__name__)
@@ -236,20 +229,20 @@ def _of_method(
 
     def prepare(builder: Builder) -> Call:
         if getattr(function, "__isabstractmethod__", False) or is_protocol(cls) or is_stub(written.function):
-            raise Unwritten(f"{function.__name__} is abstract: it is judged in the classes that bring it")
+            raise Unwritten(f"{function.__name__} is abstract: it is judged in the classes that implement it")
         record = make(builder)
         scope = Scope(values={"self": record})
         if _has_fields(cls):
             own = dims_of_instance(record, PROOF)
             scope.bound = dict(own.sizes)
-            scope.variadics = {name: one.shape for name, one in own.variadics.items()}
+            scope.variadics = {name: bound.shape for name, bound in own.variadics.items()}
             for size in own.sizes.values():
                 builder.used(size, scope)
             builder.names |= own.sizes.keys()
             # Names that the class and the method share show that their authors mean the same dims; see `may_merge`.
             builder.names_outside |= own.sizes.keys() & names_of_signature(signature)
         _bind_computed(builder, record, signature, scope)
-        args, kwargs = build_arguments(builder, signature, scope, given)
+        args, kwargs = build_arguments(builder, signature, scope, supplied)
         return attribute, (record, *args), kwargs
 
     constants |= frozenset(_constants(written.function))
@@ -267,17 +260,16 @@ def _bind_computed(builder: Builder, record: Any, signature: Signature, scope: S
         if isinstance(inspect.getattr_static(type(record), name, None), property | functools.cached_property):
             with contextlib.suppress(Exception):  # whatever it computes
                 size = getattr(record, name)
-                # Integers of fields give dims their sizes elsewhere; many models tell their number of states by a
-                # property.
+                # Many models have a property for their number of states; integers of fields bind dims elsewhere.
                 if isinstance(size, int) and not isinstance(size, bool) and size > 0:
                     scope.bound[name] = size
                     builder.used(size, scope)
 
 
-def _of_unbound_methods(cls: type, given: Mapping[str, Any]) -> Iterator[Target]:
+def _of_unbound_methods(cls: type, supplied: Mapping[str, Any]) -> Iterator[Target]:
     for function, bound in unbound_methods(cls):
         try:
-            yield _of_function(function, {**given, **bound})
+            yield _of_function(function, {**supplied, **bound})
         except AnnotationError as error:
             yield _unreadable(function, inspect.unwrap(function).__qualname__, error)
 
@@ -349,9 +341,9 @@ def is_annotated(function: Callable[..., Any], owner: type | None = None) -> boo
         return True
     except (TypeError, ValueError):
         return False
-    annotations: list[Annotation] = [signature.returns, *(one.annotation for one in signature.parameters)]
+    annotations: list[Annotation] = [signature.returns, *(parameter.annotation for parameter in signature.parameters)]
     # A parameter without an annotation may hold arrays as well; on its own it makes no contract.
-    return any(not isinstance(one, Anything) and holds_arrays(one) for one in annotations)
+    return any(not isinstance(annotation, Anything) and holds_arrays(annotation) for annotation in annotations)
 
 
 def _target(
@@ -371,7 +363,7 @@ def _target(
 def with_names(target: Target, signature: Signature) -> Target:
     """A target with the names and products of dims in the annotations of its function."""
     written = names_of_signature(signature, of_records=False)
-    return dataclasses.replace(target, products=products_in(signature), written=written, beside=name_groups(signature))
+    return dataclasses.replace(target, products=products_in(signature), written=written, shapes=name_groups(signature))
 
 
 def _constants(function: Any) -> Iterator[int]:

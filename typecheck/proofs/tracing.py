@@ -61,5 +61,5 @@ def _ran(result: Any) -> Any:
         except StopIteration as stop:
             return stop.value
         result.close()
-        raise Unbuildable("it awaits what only an event loop can give")
+        raise Unbuildable("the coroutine awaits something that only an event loop completes")
     return result

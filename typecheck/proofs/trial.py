@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import re
 import sys
 import threading
 import warnings
@@ -25,13 +24,15 @@ from weft.typecheck.matching.scopes import records_in
 from weft.typecheck.modes import mode
 from weft.typecheck.proofs.following import among_jaxs_own, paused
 from weft.typecheck.proofs.guards import is_packages, raised_at
-from weft.typecheck.proofs.kept_shapes import changes, shapes_of
+from weft.typecheck.proofs.notes import Keys, Options, Rank, Unsaid, keys_of, options_of, ranks_of, unsaid_of
 from weft.typecheck.proofs.passing import Passing
 from weft.typecheck.proofs.reshapes import impossible_reshape
 from weft.typecheck.proofs.tracing import trace
-from weft.typecheck.proofs.violations import Violation, clashing
+from weft.typecheck.proofs.variable_shapes import changes, shapes_of
+from weft.typecheck.proofs.violations import Violation
 from weft.typecheck.proofs.watch import Watch
 from weft.typecheck.proofs.whose import file_of, is_users
+from weft.typecheck.proofs.wording import numbers_in, sizes_that_disagree, without_numbers
 from weft.typecheck.sizes.dim import known_to_python
 from weft.typecheck.sizes.space import Space
 
@@ -67,7 +68,7 @@ class Target:
         own: files that count as the user's, wherever they are.
         products: the products of dims that its annotations write, in order.
         written: the names of dims in its own annotations, in contrast to those of records among its arguments.
-        beside: for each array in the annotations of the target and its class, the names of dims in the array's shape.
+        shapes: for each array in the annotations of the target and its class, the names of dims in the array's shape.
         instead: the target to prove if this one cannot be traced: the same, with arrays from outside as they are.
         constants: sizes outside of the program that it may require, such as those of arrays that it closes over.
         compared: numbers that its body compares values with; a value may be a size.
@@ -77,7 +78,7 @@ class Target:
         made: the instances that its trials have made, by class and arguments, so that each is constructed once.
         space: the space of the symbolic sizes of its trials.
         transformed: whether a transform around it was taken off, under which callers call it.
-        behind: the guards that numbers were taken to pass while these instances were made.
+        passed_when_made: the guards that numbers were taken to pass while these instances were made.
     """
 
     name: str
@@ -88,7 +89,7 @@ class Target:
     constants: frozenset[int] = frozenset()
     products: tuple[tuple[str, ...], ...] = ()
     written: frozenset[str] = frozenset()
-    beside: tuple[frozenset[str], ...] = ()
+    shapes: tuple[frozenset[str], ...] = ()
     instead: Target | None = None
     compared: frozenset[int] = frozenset()
     compared_ranks: frozenset[int] = frozenset()
@@ -97,7 +98,7 @@ class Target:
     transformed: bool = False
     made: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
     space: Space = field(default_factory=Space, compare=False, repr=False)
-    behind: dict[str, None] = field(default_factory=dict, compare=False, repr=False)
+    passed_when_made: dict[str, None] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -106,69 +107,31 @@ class Trial:
 
     Attributes:
         assignment: the assignment of the trial, completed with all sizes, ranks and options that the trial met.
-        scopes: the scopes that use each key.
-        originals: the sizes of keys in the instance that is generalised.
-        leading: the keys that are the first of several axes of an array argument.
-        linked: whether the function and the records that it is given have names in common.
-        ranks, options: the variadic names and the places of options that the builder met.
-        ranks_of_records: the `*name`s that only records among the arguments write.
+        keys: how annotations and arguments use the keys of its sizes.
+        ranks: the numbers of axes of `*name`s, `...` and arrays without a shape, by key.
+        options: the choices that annotations leave, by place.
+        unsaid: what annotations do not say about the arguments.
         violations: the contracts that did not hold.
         error: the error that the program raised.
         error_at: the user's file and line that raised it.
         guard: the place and text of the program's own statement that raised on purpose; "" if none did.
         progress: how far the trial got before its first violation or error.
         jaxpr: the jaxpr of the trace, if no error was raised.
-        open_keys: for each axis that no annotation names, its key and argument.
-        numbers: the keys whose sizes are integer arguments as well.
-        configured: the keys of integer arguments that no shape names.
-        by_default: the default integers of the constructors of records among the arguments.
-        classes: the names of the concrete classes for an abstract class, by place.
-        values: the text of each option of a place that is a value or a member of a union.
-        optional: the dims in the annotation of an argument that may be left out, by place.
-        makers: the names of class methods and functions that return a record, by the record's place.
-        held: the classes of records inside of other records among the arguments.
-        assumed: the callables that were called though no annotation says what they return.
-        has_shapes: whether any annotation gives the axes of an array.
-        by_name: the arguments that only their names show to be random keys.
-        emptied: the collections of anything that were left empty.
-        texts: the made-up strings, where nothing says which strings are possible, by place.
-        bare: annotations that nothing satisfies, each with the annotation that it was read as.
         transformed: whether a transform around the function was taken off.
         passing: the guards that the numbers in arrays were taken to pass.
-        empty: the fields of records and objects among the arguments that hold an empty collection.
     """
 
     assignment: Assignment
-    scopes: Mapping[str, frozenset[str]]
-    originals: Mapping[str, int]
-    leading: frozenset[str]
-    linked: bool
-    ranks: Mapping[str, tuple[int, bool]]
-    options: Mapping[str, int]
-    vague: frozenset[str]
+    keys: Keys
+    ranks: Mapping[str, Rank]
+    options: Options
+    unsaid: Unsaid
     violations: tuple[Violation, ...] = ()
     error: Exception | None = None
     error_at: tuple[str, int] = ("", 0)
     guard: str = ""
     progress: tuple[int, int, int] = (0, 0, 0)
     jaxpr: Any = field(default=None, repr=False)
-    open_keys: Mapping[str, str] = field(default_factory=dict)
-    numbers: frozenset[str] = frozenset()
-    held: frozenset[str] = frozenset()
-    classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    optional: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    makers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    configured: frozenset[str] = frozenset()
-    by_default: frozenset[int] = frozenset()
-    empty: frozenset[str] = frozenset()
-    ranks_of_records: frozenset[str] = frozenset()
-    assumed: frozenset[str] = frozenset()
-    has_shapes: bool = True
-    by_name: frozenset[str] = frozenset()
-    emptied: frozenset[str] = frozenset()
-    texts: Mapping[str, str] = field(default_factory=dict[str, str])
-    bare: frozenset[str] = frozenset()
     transformed: bool = False
     passing: tuple[str, ...] = ()
 
@@ -193,7 +156,7 @@ class Trial:
     def joins_dims(self) -> bool:
         """Whether the trial makes two dims the same size, at least one of which an annotation names."""
         keys = (*self.assignment.merged, *self.assignment.merged.values())
-        return any(not self.ranks.get(key.rpartition(".")[0], (0, False))[1] for key in keys)
+        return any(not self.ranks.get(key.rpartition(".")[0], Rank(0)).is_unnamed for key in keys)
 
     @property
     def place(self) -> tuple[Any, ...]:
@@ -207,16 +170,13 @@ class Trial:
         """The sizes that the failure mentions."""
         if self.violations:
             first = self.violations[0]
-            return frozenset(first.sizes or map(int, re.findall(r"\d+", first.message)))
-        return frozenset(
-            clashing(str(self.error)) or map(int, re.findall(r"(?<![\w.])\d+(?!\w|\.\d)", str(self.error)))
-        )
+            return frozenset(first.sizes or numbers_in(first.message))
+        return frozenset(sizes_that_disagree(str(self.error)) or numbers_in(str(self.error)))
 
     @property
     def complaint(self) -> str:
         """The failure's message with every number replaced by 0, to compare messages at different sizes."""
-        text = self.violations[0].message if self.violations else str(self.error)
-        return re.sub(r"\d+", "0", text)
+        return without_numbers(self.violations[0].message if self.violations else str(self.error))
 
     @property
     def spoken_of(self) -> tuple[str, ...]:
@@ -232,7 +192,7 @@ class Trial:
 
 def clashing_keys(trial: Trial) -> frozenset[str]:
     """The keys of the sizes that disagree in an error; none, if one of these is the size of no key."""
-    sizes = clashing(str(trial.error)) if trial.error is not None and not trial.violations else set[int]()
+    sizes = sizes_that_disagree(str(trial.error)) if trial.error is not None and not trial.violations else set[int]()
     keys = frozenset(key for key, size in trial.assignment.sizes.items() if size in sizes)
     return keys if len(keys) == len(sizes) else frozenset()
 
@@ -282,38 +242,19 @@ def run_trial(
         error, at = impossible
     return Trial(
         assignment=_complete(assignment, builder),
+        keys=keys_of(builder),
+        ranks=ranks_of(builder),
+        options=options_of(builder),
+        unsaid=unsaid_of(builder, ran.empty_fields, ran.inner_classes),
         violations=tuple(watch.violations),
         error=error,
         error_at=at,
         guard=guard,
         progress=_progress(watch, ran.called, at[1]),
         jaxpr=ran.jaxpr,
-        held=ran.held,
-        empty=ran.empty,
         transformed=target.transformed,
-        passing=(*{**target.behind, **passing.passed},),
-        **_met(builder),
+        passing=(*{**target.passed_when_made, **passing.passed},),
     )
-
-
-def _met(builder: Builder) -> dict[str, Any]:
-    """The attributes of a trial that its builder collected."""
-    return {
-        "scopes": builder.contracts_by_key(),
-        "linked": bool(builder.names & builder.names_outside),
-        "configured": builder.configured,
-        "has_shapes": builder.has_shapes,
-        "ranks_of_records": builder.ranks_of_records,
-        "by_default": builder.by_default,
-        **{
-            name: frozenset(getattr(builder, name))
-            for name in ("leading", "vague", "numbers", "assumed", "by_name", "emptied", "bare")
-        },
-        **{name: dict(getattr(builder, name)) for name in _MAPPINGS},
-    }
-
-
-_MAPPINGS = ("originals", "ranks", "options", "open_keys", "classes", "values", "optional", "makers", "texts")
 
 
 @contextlib.contextmanager
@@ -330,8 +271,8 @@ class _Run:
     called: bool = False
     error: Exception | None = None
     jaxpr: Any = None
-    held: frozenset[str] = frozenset()
-    empty: frozenset[str] = frozenset()
+    empty_fields: frozenset[str] = frozenset()
+    inner_classes: frozenset[str] = frozenset()
 
 
 def _run(target: Target, builder: Builder, watch: Watch, passing: Passing, shared: int) -> _Run:
@@ -341,16 +282,16 @@ def _run(target: Target, builder: Builder, watch: Watch, passing: Passing, share
             function, args, kwargs = target.prepare(builder)
         if not watch.violations:  # a violation of a constructor must be found again in each trial
             target.made.update(builder.made)
-            target.behind.update(passing.passed)
+            target.passed_when_made.update(passing.passed)
             ran.called = True
             watch.calls.clear()  # the first trial calls constructors whose instances later trials reuse
         passing.ended = target.transformed
         with paused():
             _check_records(watch, (args, kwargs))
             records = list(records_in(objects.opened((args, kwargs))))
-            given = {type(one).__name__ for one in (*args, *kwargs.values())}
-            ran.held = frozenset(type(one).__name__ for one in records) - given
-            ran.empty = _empty_fields([*records, *(made for made, *_ in builder.calls)])
+            outer_classes = {type(argument).__name__ for argument in (*args, *kwargs.values())}
+            ran.inner_classes = frozenset(type(record).__name__ for record in records) - outer_classes
+            ran.empty_fields = _empty_fields([*records, *(made for made, *_ in builder.calls)])
         with trial_context(next(_numbers)):
             ran.jaxpr = trace(function, args, kwargs, lambda *given: _around(target, watch, *given), target.axes)
     except Unbuildable:

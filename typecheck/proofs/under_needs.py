@@ -72,61 +72,60 @@ def written_under(needs: Needs, sizes: Mapping[str, int], plain: Collection[str]
         sizes: sizes of all keys that meet the needs.
         plain: keys that stay plain numbers, in addition to those that needs fix.
     """
-    found = Written()
+    written = Written()
     numbers = {*plain, *dict(needs.equal), *dict(needs.among), *dict(needs.counts)}
     of_products = {key: tuple(factors) for key, *factors in needs.products}
 
     def free(name: str, number: int, least: int) -> Terms:
-        found.numbers[name], found.least[name] = number, least
+        written.numbers[name], written.least[name] = number, least
         return {(name,): 1}
 
     def size_of_number(key: str) -> Terms:
-        found.terms[key] = constant(sizes[key])
-        return found.terms[key]
+        written.terms[key] = constant(sizes[key])
+        return written.terms[key]
 
     def size(key: str, above: tuple[str, ...] = ()) -> Terms:
-        if key in found.terms:
-            return found.terms[key]
+        if key in written.terms:
+            return written.terms[key]
         # Needs in a circle (`a <= b`, `b <= a`) have no polynomial over free dims, so one of the keys stays a number.
         if key in numbers or key in above or not isinstance(sizes[key], int):
             return size_of_number(key)
-        factors = [
-            one for one in (*needs.divisors(key), *of_products.get(key, ())) if isinstance(one, int) or one in sizes
-        ]
+        every = (*needs.divisors(key), *of_products.get(key, ()))
+        factors = [factor for factor in every if isinstance(factor, int) or factor in sizes]
         least = dict(needs.least).get(key, 1)
         below = next(((small, factor) for small, big, factor in needs.order if big == key and small in sizes), None)
         if factors:
-            whole: Terms = {(): math.lcm(*(one for one in factors if isinstance(one, int)))}
-            for one in factors:
-                whole = _multiple_of_both(whole, size(one, (*above, key))) if isinstance(one, str) else whole
-            number = polynomials.value(whole, found.numbers)
+            whole: Terms = {(): math.lcm(*(factor for factor in factors if isinstance(factor, int)))}
+            for factor in factors:
+                whole = _multiple_of_both(whole, size(factor, (*above, key))) if isinstance(factor, str) else whole
+            number = polynomials.value(whole, written.numbers)
             if sizes[key] % number:
                 return size_of_number(key)  # two divisors share a factor, which their product would count twice
             terms = product(whole, free(f"{key}'", sizes[key] // number, 1))
-            found.back[f"{key}'"] = polynomials.quotient({(key,): 1}, replaced(whole, found.back.get))
+            written.back[f"{key}'"] = polynomials.quotient({(key,): 1}, replaced(whole, written.back.get))
             if whole.keys() == {()}:
-                found.parts[f"{key}'"] = key, whole[()]
+                written.parts[f"{key}'"] = key, whole[()]
         elif below is not None and below[0] not in above:
             # Only the first order of a key is built in: a sum cannot exceed two unrelated sizes at once. The others
             # stay questions.
             small = product(constant(below[1]), size(below[0], (*above, key)))
-            apart = int((below[0], key) in needs.strict)
+            margin = int((below[0], key) in needs.strict)
             # A strict order leaves a rest of 1 or more: `k < n` is `n = k + n'` with `n' >= 1`.
-            rest = sizes[key] - polynomials.value(small, found.numbers)
-            terms = plus(small, free(f"{key}'", max(rest, apart), apart))
-            found.back[f"{key}'"] = plus({(key,): 1}, replaced(small, found.back.get), -1)
+            rest = sizes[key] - polynomials.value(small, written.numbers)
+            terms = plus(small, free(f"{key}'", max(rest, margin), margin))
+            written.back[f"{key}'"] = plus({(key,): 1}, replaced(small, written.back.get), -1)
         else:
             terms = free(key, sizes[key], least)
-        found.terms[key] = terms
+        written.terms[key] = terms
         return terms
 
     for key in sizes:
         size(key)
-    return found
+    return written
 
 
-def _multiple_of_both(one: Terms, other: Terms) -> Terms:
-    """A multiple of both polynomials: the polynomial that the other divides, or else their product."""
-    if not polynomials.divided(one, other)[1]:
-        return one
-    return other if not polynomials.divided(other, one)[1] else product(one, other)
+def _multiple_of_both(first: Terms, second: Terms) -> Terms:
+    """A multiple of two polynomials: the larger one if the other divides it, else their product."""
+    if not polynomials.divided(first, second)[1]:
+        return first
+    return second if not polynomials.divided(second, first)[1] else product(first, second)

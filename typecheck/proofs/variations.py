@@ -14,24 +14,18 @@ from weft.typecheck.proofs.beyond import beyond_annotations
 from weft.typecheck.proofs.changing import Change, change_of, changed, difference, goes_with, with_changes
 from weft.typecheck.proofs.explaining import MOST_CLASSES, Explainer
 from weft.typecheck.proofs.needs import Needs, ascending
-from weft.typecheck.proofs.options import (
-    argument_of,
-    at_guard,
-    is_class,
-    taken_option,
-    without_option,
-)
+from weft.typecheck.proofs.options import argument_of, at_guard, is_class, phrases
 from weft.typecheck.proofs.trial import Trial
 
 
 @dataclass
-class Found:
+class Results:
     """The trials and conditions that a search has found so far.
 
     Attributes:
         passed, failed, needs, notes: see `Outcome`.
         settled: the places whose options a note mentions already.
-        beside: trials that hold with other options of these places.
+        alternatives: trials that hold with other options of these places.
         doubtful: trials that fail for one concrete class of an abstract class, and by no guard of that class.
     """
 
@@ -40,92 +34,100 @@ class Found:
     notes: list[str] = field(default_factory=list)
     needs: Needs = field(default_factory=Needs)
     settled: set[str] = field(default_factory=set)
-    beside: list[Trial] = field(default_factory=list)
+    alternatives: list[Trial] = field(default_factory=list)
     doubtful: list[Trial] = field(default_factory=list)
 
 
-def vary_classes(explainer: Explainer, found: Found) -> None:
+def vary_classes(explainer: Explainer, results: Results) -> None:
     """Tries each concrete class of an abstract class, and notes the classes for which the program holds.
 
     If a guard raises for a class, or the failure depends on what annotations leave open, the program is not meant for
     that class. Any other failure is a finding about the program, whose annotation promises to take that class.
     """
-    base = found.passed[0]
-    for place, names in base.classes.items():
+    base = results.passed[0]
+    for place, names in base.options.classes.items():
         holding, failing = {base.assignment.options.get(place, 0): ""}, list[str]()
         for option in range(min(len(names), MOST_CLASSES)):
             if option in holding:
                 continue
             try:
-                trial, further = with_option(explainer, base, {place: option}, found.needs)
+                trial, further = with_option(explainer, base, {place: option}, results.needs)
             except Unbuildable:
                 continue
-            few = len(further.merged) <= len(found.needs.merged) + 1
-            if trial.ok and few and _suits(explainer, found, further):
-                found.passed.append(trial)
-                found.needs = further
-                holding[option] = _beside(base, trial, place)
+            few = len(further.merged) <= len(results.needs.merged) + 1
+            if trial.ok and few and _suits(explainer, results, further):
+                results.passed.append(trial)
+                results.needs = further
+                holding[option] = _further_options(base, trial, place)
             elif not trial.ok:  # a class that needs much of its own is not named: needs are stated for all classes
                 failing.append(names[option] + at_guard(trial))
                 if not trial.guard and beyond_annotations(trial) is None:
-                    found.doubtful.append(trial)
+                    results.doubtful.append(trial)
         listed = " or ".join(names[option] + holding[option] for option in sorted(holding))
         fails = f", not {' or '.join(failing)}" if failing else ""
-        found.notes.append(f"{argument_of(place) or place} is {listed}{fails}")
+        results.notes.append(f"{argument_of(place) or place} is {listed}{fails}")
 
 
-def _beside(base: Trial, trial: Trial, place: str) -> str:
-    """The further options that a trial had to change to hold with another class, in brackets."""
+def _further_options(base: Trial, trial: Trial, place: str) -> str:
+    """The options besides the class that a trial changed to hold with that class, in brackets: ` (mask is given)`."""
     usual = base.assignment.options
-    taken = {one: n for one, n in trial.assignment.options.items() if n and n != usual.get(one) and not is_class(one)}
-    said = ", ".join(taken_option(trial, one, option) for one, option in taken.items())
+    differing = {
+        choice: n
+        for choice, n in trial.assignment.options.items()
+        if n and n != usual.get(choice) and not is_class(choice)
+    }
+    said = ", ".join(phrases(trial.options, choice, option).needed for choice, option in differing.items())
     return f" ({said})" if said else ""
 
 
-def vary_options(explainer: Explainer, found: Found) -> None:
-    """Tries each option once, with everything else as in a trial that held."""
-    base = found.passed[0]
-    seen: set[str] = set(found.settled)
+def vary_options(explainer: Explainer, results: Results) -> None:
+    """Tries each option once, with all other options as in a trial that held, and notes those that are conditions.
+
+    A failing option is a failure of the program, unless a guard refuses it or annotations cannot say what goes with it.
+    """
+    base = results.passed[0]
+    seen: set[str] = set(results.settled)
     queue = [base]
-    found.passed += found.beside
+    results.passed += results.alternatives
     while queue:
         current = queue.pop(0)
-        for place, count in current.options.items():
+        for place, count in current.options.counts.items():
             # Classes have been varied; dtypes are tried where an error names them, as most programs take floats alone.
             if place in seen or place.endswith((" dtype", " class")):
                 continue
             seen.add(place)
             for option in range(1, count):
                 try:
-                    trial, further = with_option(explainer, current, {place: option}, found.needs)
+                    trial, further = with_option(explainer, current, {place: option}, results.needs)
                 except Unbuildable:  # the option could not be tried, and the report says so
-                    found.notes.append(without_option(current, place, option))
+                    results.notes.append(phrases(current.options, place, option).excluded)
                     continue
+                excluded = phrases(trial.options, place, option).excluded
                 # Many who annotate any number of items, or any tree, mean a certain one: a failure is only a condition.
-                given = place.endswith((" length", " tree", " width"))
-                if trial.ok and not _suits(explainer, found, further):
-                    found.notes.append(without_option(trial, place, option))
+                is_loose = place.endswith((" length", " tree", " width"))
+                if trial.ok and not _suits(explainer, results, further):
+                    results.notes.append(excluded)
                 elif trial.ok:
-                    found.passed.append(trial)
-                    found.needs = further
+                    results.passed.append(trial)
+                    results.needs = further
                     queue.append(trial)  # an option may lead to arguments that have options of their own
-                elif (together := _left_out_together(explainer, current, trial, place, found.needs)) is not None:
-                    found.passed.append(together)
+                elif (together := _left_out_together(explainer, current, trial, place, results.needs)) is not None:
+                    results.passed.append(together)
                     more = (one for _, one in difference(current, together) if one != place)
-                    beside = " and ".join(map(argument_of, more))
-                    found.notes.append(f"{without_option(trial, place, option)}, or left out with {beside}")
+                    partners = " and ".join(map(argument_of, more))
+                    results.notes.append(f"{excluded}, or left out with {partners}")
                 elif (none := _where_there_is_none(explainer, trial, place)) is not None:
-                    found.notes.append(f"{without_option(trial, place, option)}, or {none}")
+                    results.notes.append(f"{excluded}, or {none}")
                 elif (
                     trial.guard
-                    or given
+                    or is_loose
                     or _is_open(trial)
                     or _is_for_others(explainer, trial, place)
-                    or _helped(explainer, current, place, option, found.needs)
+                    or _helped(explainer, current, place, option, results.needs)
                 ):
-                    found.notes.append(without_option(trial, place, option) + at_guard(trial))
+                    results.notes.append(excluded + at_guard(trial))
                 else:
-                    found.failed.append(trial)
+                    results.failed.append(trial)
 
 
 def with_option(explainer: Explainer, base: Trial, options: Mapping[str, int], needs: Needs) -> tuple[Trial, Needs]:
@@ -137,17 +139,17 @@ def with_option(explainer: Explainer, base: Trial, options: Mapping[str, int], n
     fresh = with_changes(explainer, base, needs, options=options)
     of_class = any(map(is_class, options))
     # Classes of a large hierarchy often fail alike: what neither options nor needs mended once is not tried again.
-    if of_class and not fresh.ok and explainer.was_in_vain(fresh):
+    if of_class and not fresh.ok and explainer.is_unmended(fresh):
         return fresh, needs
     first = fresh
     if of_class:
-        fresh = explainer.otherwise(fresh, frozenset(options))
+        fresh = explainer.with_options_in_rounds(fresh, frozenset(options))
     if fresh.ok:
         return fresh, needs
     further = explainer.explain(fresh, needs, ascending)
     if further is None:
         if of_class:
-            explainer.in_vain.add((first.place, first.complaint))
+            explainer.unmended.add((first.place, first.complaint))
         stuck = explainer.stuck if of_class else None
         # Joined sizes pass many a guard, and a later failure may come from the joining.
         return (fresh if stuck is None or stuck.assignment.merged else stuck), needs
@@ -155,7 +157,7 @@ def with_option(explainer: Explainer, base: Trial, options: Mapping[str, int], n
 
 
 def _is_for_others(explainer: Explainer, trial: Trial, place: str) -> bool:
-    """Whether a failing member of a union, or a field left at its default, may be meant for other code than the target.
+    """Whether a failing option may be there for other code: a member of a union, or a field left at its default.
 
     A record's class writes its unions for all users, and a base class those of its methods for all subclasses. Which
     members a single function, or subclass, takes is written nowhere. A wrong result of the target itself is wrong for
@@ -165,37 +167,36 @@ def _is_for_others(explainer: Explainer, trial: Trial, place: str) -> bool:
     own = any(one.place[:2] == (target.file, target.line) for one in trial.violations)
     if not place.endswith((" type", " given", " present")) or own:
         return False
-    if not place.endswith(" type"):  # as a dataset may be made without data
+    if not place.endswith(" type"):  # a record may lack a field that only other functions read
         return "." in place and not place.startswith("self.")
     return "." in place.removeprefix("self.") or target.inherited
 
 
-def _suits(explainer: Explainer, found: Found, needs: Needs) -> bool:
-    """Whether all variants that held so far hold under the needs, too, since a report states needs for all of them."""
-    if needs == found.needs:
+def _suits(explainer: Explainer, results: Results, needs: Needs) -> bool:
+    """Whether all variants that held so far also hold under new needs: a report states one set of needs for all."""
+    if needs == results.needs:
         return True
-    variants = {tuple(one.assignment.options.items()): one for one in reversed(found.passed)}
+    variants = {tuple(trial.assignment.options.items()): trial for trial in reversed(results.passed)}
     try:
-        return all(explainer.with_needs(one, needs, ascending).ok for one in variants.values())
+        return all(explainer.with_needs(trial, needs, ascending).ok for trial in variants.values())
     except Unbuildable:
         return False
 
 
 def _is_open(trial: Trial) -> bool:
-    """Whether a failure depends on what annotations leave open: with another choice the option may hold."""
+    """Whether an error depends on something that annotations leave open, so that another choice of it may hold."""
     return not trial.violations and beyond_annotations(trial) is not None
 
 
 def _left_out_together(explainer: Explainer, base: Trial, failing: Trial, place: str, needs: Needs) -> Trial | None:
     """The trial that leaves out an argument together with the arguments that share a dim with it, if it holds.
 
-    Left out alone, the argument is replaced by a default whose size differs from the size of the others. Points, with
-    their mean and covariance, are such a group.
+    If a call leaves out the points alone, and gives their mean and covariance, the default points have another size.
     """
     spoken_of = {key.rpartition(".")[2] for key in failing.spoken_of}
-    own = base.optional.get(place, frozenset()) & spoken_of
-    others = [one for one, dims in base.optional.items() if one != place and dims & own]
-    if not others or failing.guard or any(base.assignment.options.get(one, 0) for one in others):
+    own = base.options.optional.get(place, frozenset()) & spoken_of
+    others = [further for further, dims in base.options.optional.items() if further != place and dims & own]
+    if not others or failing.guard or any(base.assignment.options.get(further, 0) for further in others):
         return None
     with contextlib.suppress(Unbuildable):
         trial = with_changes(explainer, base, needs, options=dict.fromkeys((place, *others), 1))
@@ -208,7 +209,7 @@ def _where_there_is_none(explainer: Explainer, failing: Trial, place: str) -> st
 
     A model without inputs has weights for no inputs. No other trial has a size of 0, at which most wrong programs hold.
     """
-    own = failing.optional.get(place, frozenset())
+    own = failing.options.optional.get(place, frozenset())
     keys = [key for key in failing.spoken_of if key.rpartition(".")[2] in own]
     if not keys or failing.guard or 0 not in failing.mentioned:
         return None
@@ -217,11 +218,11 @@ def _where_there_is_none(explainer: Explainer, failing: Trial, place: str) -> st
 
 
 def _helped(explainer: Explainer, base: Trial, place: str, option: int, needs: Needs) -> bool:
-    """Whether an option that fails alone holds with another option, or a record's field with another number of axes."""
-    ranks = (change_of(ranks={key: rank}) for key, (usual, _) in base.ranks.items() for rank in (1, 2) if rank != usual)
+    """Whether an option that fails alone holds with another option, or a field's with another number of axes."""
+    ranks = (change_of(ranks={key: rank}) for key, usual in base.ranks.items() for rank in (1, 2) if rank != usual.axes)
     if "." in place and goes_with(explainer, base, change_of(options={place: option}), ranks):
         return True
-    for options in _options_beside(explainer, base, {place: option}):
+    for options in _options_together(explainer, base, {place: option}):
         with contextlib.suppress(Unbuildable):
             if with_option(explainer, base, options, needs)[0].ok:
                 return True
@@ -230,38 +231,37 @@ def _helped(explainer: Explainer, base: Trial, place: str, option: int, needs: N
 
 def options_of_fields(base: Trial) -> Iterator[Change]:
     """Each option of a record's field, which may decide how many axes arguments have; no annotation can say that."""
-    return (change_of(options={place: 1}) for place in base.options if "." in place)
+    return (change_of(options={place: 1}) for place in base.options.counts if "." in place)
 
 
-def _options_beside(explainer: Explainer, base: Trial, options: Mapping[str, int]) -> Iterator[dict[str, int]]:
-    """Options that fail alone, together with each further option that changes the failure.
+def _options_together(explainer: Explainer, base: Trial, options: Mapping[str, int]) -> Iterator[dict[str, int]]:
+    """Yields options that fail alone, together with each further option that changes the failure.
 
-    If the two fail as the further option alone does, or earlier than the first options, the further option is at fault,
-    and it is tried by itself.
+    A further option is left out if it is itself at fault: if it fails alone in the same way, or gets less far.
     """
     alone = explainer.attempt(changed(base, options=options))
-    for other, count in base.options.items():
-        for taken in range(1, min(count, MOST_CLASSES) if is_class(other) else count):
+    for place, count in base.options.counts.items():
+        for option in range(1, min(count, MOST_CLASSES) if is_class(place) else count):
             with contextlib.suppress(Unbuildable):  # arguments that cannot be made mend nothing
-                if other in options or is_inert(explainer, base, options, other, taken):
+                if place in options or is_inert(explainer, base, options, place, option):
                     continue
-                both = explainer.attempt(changed(base, options={**options, other: taken}))
+                both = explainer.attempt(changed(base, options={**options, place: option}))
                 if both.ok or not (
                     both.progress < alone.progress
-                    or _alike(both, explainer.attempt(changed(base, options={other: taken})))
+                    or _alike(both, explainer.attempt(changed(base, options={place: option})))
                 ):
-                    yield {**options, other: taken}
+                    yield {**options, place: option}
 
 
-def is_inert(explainer: Explainer, base: Trial, options: Mapping[str, int], other: str, taken: int = 1) -> bool:
+def is_inert(explainer: Explainer, base: Trial, options: Mapping[str, int], place: str, option: int = 1) -> bool:
     """Whether a trial with one more option fails as the trial without it does.
 
     The same needs would explain both failures, so the search looks for them only once.
     """
-    alone, both = (explainer.attempt(changed(base, options={**options, **more})) for more in ({}, {other: taken}))
+    alone, both = (explainer.attempt(changed(base, options={**options, **more})) for more in ({}, {place: option}))
     return _alike(both, alone)
 
 
-def _alike(one: Trial, other: Trial) -> bool:
+def _alike(first: Trial, second: Trial) -> bool:
     """Whether two trials fail in the same place with the same message."""
-    return not one.ok and (one.complaint, one.place) == (other.complaint, other.place)
+    return not first.ok and (first.complaint, first.place) == (second.complaint, second.place)

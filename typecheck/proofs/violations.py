@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +11,10 @@ from weft.typecheck.language.dims import VariadicDim
 from weft.typecheck.matching.bindings import Mismatch
 from weft.typecheck.matching.words import axes_in_words, in_words
 from weft.typecheck.messages.fixes import Fix
+
+# The reasons of a value of the wrong kind (a dict, another class), whatever its sizes are, and of dims that only weft
+# binds: those of the records in a stack, or of linked records.
+OF_KIND, OF_INSTANCES = ("type", "class"), ("batched", "unbatched", "overmapped", "link")
 
 
 @dataclass(frozen=True)
@@ -25,11 +28,9 @@ class Violation:
         message: the expected and the actual value, in words.
         sizes: the two sizes that should be equal, if two sizes disagree.
         inside: the place of the record whose field is wrong, if a value contains that record: "return.b".
-        of_rank: whether the number of axes is wrong.
-        of_instances: whether dims of records disagree, which only weft binds: stacks, and links.
-        of_kind: whether the kind of the value is wrong (a dict, another class), whatever its sizes are.
-        of_dtype: whether the dtype of an array is wrong.
+        reason: what is wrong with the value, as `Mismatch.reason` names it: its "rank", its "dtype", ...
         of_subclass: whether the annotation expects a subclass of the value's class.
+        of_tree: whether the value is a dict, a list or a tuple.
         fix: how to mend it, if it looks like a common mistake.
     """
 
@@ -40,11 +41,9 @@ class Violation:
     message: str
     sizes: tuple[int, ...] = ()
     inside: str = ""
-    of_rank: bool = False
-    of_instances: bool = False
-    of_kind: bool = False
-    of_dtype: bool = False
+    reason: str = ""
     of_subclass: bool = False
+    of_tree: bool = False
     fix: Fix | None = field(default=None, compare=False)
 
     @property
@@ -62,9 +61,9 @@ def describe(mismatch: Mismatch) -> str:
         # A link is told in its own words below: its sizes belong to two records, and `dim is 5, not 7` would name
         # neither.
         text += f": {mismatch.dim} is {mismatch.expected}"
-        found = None if isinstance(mismatch.dim, VariadicDim) else _found(mismatch)
-        text += f", not {found}" if found is not None else ""
-    detail = _DETAILS.get(mismatch.reason, _detail)(mismatch)
+        actual = None if isinstance(mismatch.dim, VariadicDim) else _actual_size(mismatch)
+        text += f", not {actual}" if actual is not None else ""
+    detail = _DETAILS[mismatch.reason](mismatch) if mismatch.reason in _DETAILS else mismatch.detail
     return text + (f" ({detail})" if detail else "")
 
 
@@ -80,10 +79,6 @@ def inside_of(mismatch: Mismatch) -> str:
         return ""
     slot, path = mismatch.outer[-1]
     return format_path(path, f"{slot.role} {slot.name}".strip())
-
-
-def _detail(mismatch: Mismatch) -> str:
-    return mismatch.detail
 
 
 def _link(mismatch: Mismatch) -> str:
@@ -104,7 +99,7 @@ def _linked_size(mismatch: Mismatch) -> Any:
     return None if mismatch.inner is None else mismatch.inner.sizes.get(mismatch.detail)
 
 
-def _found(mismatch: Mismatch) -> Any:
+def _actual_size(mismatch: Mismatch) -> Any:
     if mismatch.reason == "link":
         return _linked_size(mismatch)
     shape, axis = getattr(mismatch.value, "shape", ()), mismatch.axis
@@ -115,48 +110,8 @@ def _found(mismatch: Mismatch) -> Any:
 def sizes_of(mismatch: Mismatch) -> tuple[int, ...]:
     """The two sizes that disagree; empty where the mismatch is not about two sizes."""
     if mismatch.reason == "batched":
-        return tuple(one for one in mismatch.expected if isinstance(one, int))
+        return tuple(size for size in mismatch.expected if isinstance(size, int))
     stacked = mismatch.stacked[0] if mismatch.stacked is not None else ()
-    sizes = (mismatch.expected, *(stacked or (_found(mismatch),)))
+    sizes = (mismatch.expected, *(stacked or (_actual_size(mismatch),)))
     # A mismatch of a variadic name compares whole shapes, and an axis may be missing: neither is a pair of sizes.
-    return sizes if all(isinstance(one, int) for one in sizes) else ()
-
-
-def first_line(error: Exception | None) -> str:
-    """The first line of an error's message."""
-    return (str(error).strip().splitlines() or [""])[0]
-
-
-def in_short(error: Exception | None) -> str:
-    """An error in one line, like the last line of a Python traceback."""
-    return f"{type(error).__name__}: {first_line(error)}"
-
-
-def with_components(error: Exception | None) -> str:
-    """An error in one line, with the components of a carry or branch that differ, which JAX names further down."""
-    apart = [line.strip() for line in str(error).splitlines()[1:] if "but the corresponding " in line]
-    return " ".join([in_short(error), *apart])
-
-
-def clashing(message: str) -> set[int]:
-    """The sizes that disagree in an error that shows two shapes which should broadcast or match.
-
-    >>> sorted(clashing("add got incompatible shapes for broadcasting: (5, 17), (5, 11)."))
-    [11, 17]
-    >>> sorted(clashing("carry[2]: int32[11] -> int32[5]"))
-    [5, 11]
-    """
-    # The two shapes of a failing reshape differ in many axes, and only their numbers of elements disagree.
-    if "reshape" in message:
-        return set()
-    found = re.findall(r"\(\d+,[\d, ]*\)|(?<=\d)\[\d[\d,]*\]", message)
-    shapes = [tuple(map(int, re.findall(r"\d+", text))) for text in found]
-    return {
-        size
-        for number, one in enumerate(shapes)
-        for other in shapes[number + 1 :]
-        # Aligned from the last axis, as broadcasting does; an axis of size 1 agrees with any other.
-        for pair in zip(one[::-1], other[::-1], strict=False)
-        if pair[0] != pair[1] and 1 not in pair
-        for size in pair
-    }
+    return sizes if all(isinstance(size, int) for size in sizes) else ()

@@ -132,13 +132,13 @@ class Watch:
             return
         if watched is None:
             return
-        given = frame.f_locals  # read once: Python collects the dict anew at each access
-        bindings = self.bindings_of_call(watched, given)
+        arguments = frame.f_locals  # read once: Python collects the dict anew at each access
+        bindings = self.bindings_of_call(watched, arguments)
         try:
-            _refuse_stack(given.get("self"), watched.signature.function, bindings)
+            _refuse_stack(arguments.get("self"), watched.signature.function, bindings)
             for parameter in watched.signature.parameters:
-                if parameter.name in given:
-                    self._argument(parameter, given[parameter.name], bindings, watched)
+                if parameter.name in arguments:
+                    self._argument(parameter, arguments[parameter.name], bindings, watched)
             settle(bindings, finally_=False)
         except Mismatch as mismatch:
             self._violated(watched.signature.function, mismatch)
@@ -151,14 +151,14 @@ class Watch:
         signature = watched.signature
         first = signature.parameters[0].name if signature.parameters else ""
         record = arguments.get(first) if first == "self" else None
-        given = dict(arguments)
-        bindings = Bindings(Slot("argument", "", signature.function, Anything()), lambda: given)
+        by_name = dict(arguments)
+        bindings = Bindings(Slot("argument", "", signature.function, Anything()), lambda: by_name)
         if form_of_value(record) not in (None, TYPEDDICT) and signature.function.__name__ != "__init__":
             own = dims_of_instance(record, PROOF)
             bindings.sizes.update(own.sizes)
             bindings.origins.update(own.origins)
             bindings.variadics.update(own.variadics)
-        bind_numbers(bindings, {name: one for name, one in arguments.items() if name in watched.names})
+        bind_numbers(bindings, {name: value for name, value in arguments.items() if name in watched.names})
         return bindings
 
     def _argument(self, parameter: Parameter, value: Any, bindings: Bindings, watched: Watched) -> None:
@@ -174,10 +174,10 @@ class Watch:
         slot, check = watched.argument(parameter, self.policy)
         if check is None:
             return
-        for one in values:
+        for item in values:
             bindings.slot, bindings.path = slot, ()
             try:
-                check(one, bindings)
+                check(item, bindings)
             except Mismatch as mismatch:
                 if not _is_wrapper(mismatch):
                     raise
@@ -207,7 +207,7 @@ class Watch:
             # error of the annotation, which only the proof of that function reports.
             settle(bindings, finally_=role == "return" and watched.place == self.about)
             if role == "return":
-                self._left(frame)
+                self._check_arguments_again(frame)
         except Mismatch as mismatch:
             self._violated(watched.signature.function, mismatch)
         except AnnotationError as error:
@@ -217,7 +217,7 @@ class Watch:
         if self.unreadable is None and watched.place == self.about:
             self.unreadable = error
 
-    def _left(self, frame: FrameType) -> None:
+    def _check_arguments_again(self, frame: FrameType) -> None:
         """Checks the objects among a function's arguments again when it returns, since it may have changed them."""
         for name in frame.f_code.co_varnames[: frame.f_code.co_argcount]:
             if form_of_value(value := frame.f_locals.get(name)) is OBJECT:
@@ -231,27 +231,21 @@ class Watch:
         if not has_own_dims(cls) or getattr(cls.__init__, "__code__", None) is not code:
             return
         if is_users(file_of(cls), self.own):
-            given = {name: frame.f_locals.get(name) for name in code.co_varnames[1 : _count_of_parameters(code)]}
-            named = names_of_class(cls)
-            sizes = {name: one for name, one in given.items() if name in named and is_size(one)}
+            named, parameters = names_of_class(cls), code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+            arguments = {name: frame.f_locals.get(name) for name in parameters if name in named}
+            sizes = {name: value for name, value in arguments.items() if is_size(value)}
             note_sizes(record, sizes)
-            self._check(_converted(record), whole=True, given=sizes)
+            self._check(_converted(record), whole=True, sizes=sizes)
 
     def check_module(self, record: Any) -> None:
         """Checks the fields of a record or object of the user's against their annotations; see `check_instance`."""
         self._check(record)
 
-    def _check(
-        self,
-        record: Any,
-        *,
-        whole: bool = False,
-        given: Mapping[str, Any] | None = None,
-    ) -> None:
+    def _check(self, record: Any, *, whole: bool = False, sizes: Mapping[str, Any] | None = None) -> None:
         if not is_users(file_of(type(record)), self.own):
             return
         try:
-            check_instance(record, PROOF, whole=whole, arguments=given)
+            check_instance(record, PROOF, whole=whole, arguments=sizes)
         except AnnotationError:
             return
         except Mismatch as mismatch:
@@ -276,11 +270,9 @@ class Watch:
             describe(mismatch),
             sizes_of(mismatch),
             inside_of(mismatch),
-            mismatch.reason == "rank",
-            mismatch.reason in ("batched", "unbatched", "overmapped", "link"),
-            mismatch.reason in ("type", "class"),
-            mismatch.reason == "dtype",
+            mismatch.reason,
             wants_subclass(mismatch),
+            type(mismatch.value) in (dict, list, tuple),
             # The search for a common mistake compares sizes, and would ask symbolic ones what no program asked.
             likely_fix(mismatch) if self.space is None else None,
         )
@@ -294,8 +286,8 @@ class AsJaxtyping(Watch):
     _shared = UNSHARED
 
     def bindings_of_call(self, watched: Watched, arguments: dict[str, Any]) -> Bindings:
-        given = dict(arguments)
-        return Bindings(Slot("argument", "", watched.signature.function, Anything()), lambda: given)
+        by_name = dict(arguments)
+        return Bindings(Slot("argument", "", watched.signature.function, Anything()), lambda: by_name)
 
     def check_module(self, record: Any) -> None:
         """Does nothing, since jaxtyping checks a record only when it is made."""
@@ -330,10 +322,6 @@ def _is_wrapper(mismatch: Mismatch) -> bool:
 
 
 _VALUES = (bool, int, float, complex, str, tuple, list, dict, type(None))
-
-
-def _count_of_parameters(code: CodeType) -> int:
-    return code.co_argcount + code.co_kwonlyargcount
 
 
 def _site(frame: FrameType | None, whose: Whose) -> tuple[int, int]:

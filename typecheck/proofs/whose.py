@@ -19,9 +19,9 @@ from weft.core.callers import Owner, owner_of
 
 @cached_by("nothing", most=1)
 def _targets() -> tuple[str, ...]:
-    """The folders on the path into which `pip install --target` has put packages, known by the metadata it leaves."""
-    folders = [Path(one) for one in sys.path if one]
-    return tuple(f"{one}/" for one in folders if next(one.glob("*.dist-info"), None) is not None)
+    """The folders on the path into which `pip install --target` has put packages; each holds their `*.dist-info`."""
+    folders = [Path(folder) for folder in sys.path if folder]
+    return tuple(f"{folder}/" for folder in folders if next(folder.glob("*.dist-info"), None) is not None)
 
 
 def is_installed(filename: str) -> bool:

@@ -131,7 +131,7 @@ class Writer:
         raise Unwritable(f"a {type(value).__name__} is not made by a short expression")
 
     def array(self, value: jax.ShapeDtypeStruct) -> str:
-        """An array of ones, or a random key, of a shape."""
+        """An expression for an array of ones of the same shape, or for random keys."""
         # Values do not matter to a shape, but a random key has to be made by `jax.random`: its dtype takes no
         # `jnp.ones`.
         if value.dtype == key_dtype():
@@ -139,13 +139,13 @@ class Writer:
         return f'jnp.ones({value.shape}, "{value.dtype}")'
 
     def items(self, value: tuple[Any, ...] | list[Any]) -> str:
-        """A tuple, a named tuple, or a list."""
+        """An expression for a tuple, a named tuple, or a list."""
         inside = ", ".join(map(self.expression, value))
         if isinstance(value, list):
             return f"[{inside}]"
-        return (
-            f"({inside}{',' * (len(value) == 1)})" if type(value) is tuple else f"{self.named(type(value))}({inside})"
-        )
+        if type(value) is tuple:
+            return f"({inside}{',' * (len(value) == 1)})"
+        return f"{self.named(type(value))}({inside})"
 
     def _stand_in(self, value: Callable[..., Any], spec: CallableOf) -> str:
         """An expression for a callable: a function that returns its first argument, or an array as annotated."""
@@ -190,7 +190,7 @@ def _arguments_of_class(value: Any) -> list[str]:
         if hasattr(value, parameter.name):
             names.append(parameter.name)
         elif parameter.default is inspect.Parameter.empty and parameter.kind not in _VARIADIC:
-            raise Unwritable(f"no attribute of a {cls.__name__} says what its class took for {parameter.name}")
+            raise Unwritable(f"no attribute of a {cls.__name__} has the value that its class took for {parameter.name}")
     return names
 
 

@@ -151,7 +151,7 @@ def _option_traces(
         if function.line <= line <= function.last
         for place in statement.assigned
     }
-    for place in [*trial.options][:_MOST_OPTIONS] if not places <= notes.keys() else ():
+    for place in [*trial.options.counts][:_MOST_OPTIONS] if not places <= notes.keys() else ():
         options = {**trial.assignment.options, place: 1}
         varied = dataclasses.replace(trial, assignment=dataclasses.replace(trial.assignment, options=options))
         trace = _for_all(target, source, varied, needs, dims)

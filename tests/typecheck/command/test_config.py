@@ -185,4 +185,4 @@ def test_an_argument_that_nothing_takes_is_said(project, capsys: pytest.CaptureF
         args = { "PKG.layers:halved" = { nosuch = 1 } }
     """)
     assert run() == 2
-    assert "halved: 'nosuch' is no parameter of what is judged" in capsys.readouterr().out
+    assert "halved: no function that is judged has a parameter 'nosuch'" in capsys.readouterr().out

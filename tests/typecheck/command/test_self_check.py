@@ -64,7 +64,7 @@ SKIPPED = {
 }
 
 
-# What nobody can make arguments for, and what is abstract: judged where it is used, and in the classes that bring it.
+# What nobody can make arguments for, and what is abstract: judged where it is used, or where it is implemented.
 NOT_CHECKED = {
     "modules/convolutions": {"Pool.__call__"},
     "modules/combinators": {"Ensemble", "Shared.value"},  # made of any layer

@@ -46,15 +46,15 @@ def violations(target: Target, count: int, seconds: float = 600) -> tuple[int, l
     seconds of processor time.
     """
     outcome = Search(target, {}, USUAL).run()
-    other = target_instead(target, outcome.failed)
-    if other is not None:
-        return violations(other, count, seconds)
+    replacement = target_instead(target, outcome.failed)
+    if replacement is not None:
+        return violations(replacement, count, seconds)
     if not outcome.needs.words() or outcome.failed or outcome.ended:
         return 0, []
     base = outcome.passed[0].assignment
     if objection(target, base):
         return 0, []
-    drawn, found, began = 0, [], time.process_time()
+    drawn, objections, began = 0, [], time.process_time()
     for sizes in draws(base.sizes, outcome.needs, random.Random(0), count):
         if time.process_time() - began > seconds:
             break
@@ -64,8 +64,8 @@ def violations(target: Target, count: int, seconds: float = 600) -> tuple[int, l
             continue
         drawn += 1
         if error:
-            found.append(f"{sizes}: {error}")
-    return drawn, found
+            objections.append(f"{sizes}: {error}")
+    return drawn, objections
 
 
 def objection(target: Target, assignment: Assignment) -> str:

@@ -111,7 +111,7 @@ def on_a_mesh(x: Float[Array, "n d"]) -> Float[Array, "n d"]:
 def test_what_no_trace_can_do_is_skipped():
     (contract,) = verify(on_a_mesh).contracts
     assert contract.verdict is Verdict.SKIPPED
-    assert contract.reason.startswith("it does what only a plain call can, and not a trace (ValueError: `set_mesh` can")
+    assert contract.reason.startswith("it makes a call that JAX refuses while tracing (ValueError: `set_mesh` can")
 
 
 def on_a_device(x: Float[Array, "b t h d"]) -> Float[Array, "b t h d"]:
@@ -172,21 +172,21 @@ def test_what_needs_something_in_it_is_skipped(function: Callable[..., Any]):
 class Parts(eqx.Module):
     parts: tuple[Callable[..., Any], ...] = ()
 
-    def one(self, which: Int[Array, ""], x: Float[Array, "n"]) -> Float[Array, "n"]:
+    def chosen(self, which: Int[Array, ""], x: Float[Array, "n"]) -> Float[Array, "n"]:
         return jax.lax.switch(which, self.parts, x)
 
 
 def test_a_choice_among_no_branches_is_about_the_default():
     (contract,) = verify(Parts).contracts
-    assert "it has no items by default" in contract.reason
+    assert "it is empty by default" in contract.reason
 
 
 class Kept(eqx.Module, Generic[T]):
     value: T
 
 
-def taken_apart(x: Float[Array, "n"], kept: Kept[T]) -> Float[Array, "n"]:
-    first, (_, _) = kept.value
+def taken_apart(x: Float[Array, "n"], box: Kept[T]) -> Float[Array, "n"]:
+    first, (_, _) = box.value
     return x * first
 
 
@@ -229,8 +229,8 @@ def test_a_function_of_the_program_that_is_called_otherwise_fails():
 
 
 def partitioned(x: Float[Array, "n"], which: PyTree[bool]) -> Float[Array, "n"]:
-    kept, _ = eqx.partition({"x": x}, which)
-    return kept["x"]
+    part, _ = eqx.partition({"x": x}, which)
+    return part["x"]
 
 
 def test_which_structure_a_tree_has_is_left_open():
@@ -297,7 +297,7 @@ def test_a_choice_that_a_library_does_not_know_is_about_no_shapes(thing: Any, mo
     monkeypatch.setattr(beyond, "is_users", lambda file: False)
     (contract,) = verify(thing).contracts
     assert contract.verdict is Verdict.SKIPPED
-    assert "a library refuses what is asked of it, and not for its shapes (ValueError: " in contract.reason
+    assert "a library refuses the call, and not because of shapes (ValueError: " in contract.reason
 
 
 def slipped(x: Float[Array, "n"]) -> Float[Array, "n"]:
@@ -343,4 +343,4 @@ def test_a_division_by_zero_is_a_fault_of_the_user_and_in_an_installed_package_o
     monkeypatch.setattr(beyond, "is_users", lambda file: False)
     (contract,) = verify(tiled).contracts
     assert contract.verdict is Verdict.SKIPPED
-    assert contract.reason.startswith("by which integers it can divide, no annotation says (ZeroDivisionError")
+    assert contract.reason.startswith("no annotation says by which integers it can divide (ZeroDivisionError")

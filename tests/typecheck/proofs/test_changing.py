@@ -44,9 +44,9 @@ def test_an_option_may_go_with_another_one():
     assert set(contract.assumptions) == {"there is not True", "back is not True"}
 
 
-def once(x: Float[Array, "a b"], there: bool = False, other: bool = False) -> Float[Array, "a b"]:
+def once(x: Float[Array, "a b"], there: bool = False, negated: bool = False) -> Float[Array, "a b"]:
     y = x.T if there else x
-    return -y if other else y
+    return -y if negated else y
 
 
 def test_an_option_that_no_other_one_helps_is_a_fault():

@@ -372,26 +372,26 @@ class Gaussian(NamedTuple):
     cov: Float[Array, "d d"] | Float[Array, "packed"]
 
 
-def whitened(x: Float[Array, "n d"], given: Gaussian) -> Float[Array, "n d"]:
-    return (x - given.mean) @ jnp.linalg.cholesky(given.cov)
+def whitened(x: Float[Array, "n d"], normal: Gaussian) -> Float[Array, "n d"]:
+    return (x - normal.mean) @ jnp.linalg.cholesky(normal.cov)
 
 
 def factor(cov: Float[Array, "d d"]) -> Float[Array, "d d"]:
     return jnp.linalg.cholesky(cov)
 
 
-def whitened_in_two(x: Float[Array, "n d"], given: Gaussian) -> Float[Array, "n d"]:
-    return (x - given.mean) @ factor(given.cov)
+def whitened_in_two(x: Float[Array, "n d"], normal: Gaussian) -> Float[Array, "n d"]:
+    return (x - normal.mean) @ factor(normal.cov)
 
 
 def whitened_by(x: Float[Array, "n d"], cov: Float[Array, "d d"] | Float[Array, "packed"]) -> Float[Array, "n d"]:
     return x @ jnp.linalg.cholesky(cov)
 
 
-def test_a_function_need_not_take_all_that_a_record_may_hold_but_what_it_says_itself():
+def test_a_function_need_not_take_all_that_a_record_may_hold_but_what_it_writes():
     for function in (whitened, whitened_in_two):
         (contract,) = verify(function).contracts
-        assert contract.assumptions == ('given.cov is not a Float[Array, "packed"]',)
+        assert contract.assumptions == ('normal.cov is not a Float[Array, "packed"]',)
     assert verify(whitened_by).verdict is Verdict.FAILS
 
 
@@ -431,7 +431,7 @@ class Surfaces(eqx.Module):
 def test_what_needs_items_of_a_collection_that_is_empty_by_default():
     (contract,) = verify(Surfaces).contracts
     assert contract.verdict is Verdict.SKIPPED
-    assert "Surfaces.materials: it has no items by default" in contract.reason
+    assert "Surfaces.materials: it is empty by default" in contract.reason
 
 
 def as_image(x: Float[Array, "n d"]) -> Float[Array, "d side side"]:

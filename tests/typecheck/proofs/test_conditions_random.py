@@ -56,8 +56,8 @@ def frames(x: Float[Array, "n"], width: int, hop: int) -> Float[Array, "{width} 
 
 
 def centred(x: Float[Array, "*channels n"], size: int) -> Float[Array, "*channels {size}"]:
-    left = (size - x.shape[-1]) // 2
-    return jnp.pad(x, [*[(0, 0)] * (x.ndim - 1), (left, size - x.shape[-1] - left)])
+    before = (size - x.shape[-1]) // 2
+    return jnp.pad(x, [*[(0, 0)] * (x.ndim - 1), (before, size - x.shape[-1] - before)])
 
 
 def beside_one_another(x: Float[Array, "a b"], room: int) -> Float[Array, "a b"]:

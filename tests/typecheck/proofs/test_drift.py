@@ -24,7 +24,7 @@ class Mean(Module):
         mean = self.mean + np.array(0.1, np.float32) * (x - self.mean)
         return x - mean, self.replace(mean=mean)
 
-    def kept(self, x: Float[Array, "d"]) -> tuple[Float[Array, "d"], Self]:
+    def unchanged(self, x: Float[Array, "d"]) -> tuple[Float[Array, "d"], Self]:
         mean = (self.mean + np.array(0.1, np.float32) * (x - self.mean)).astype(self.mean.dtype)
         return x - mean, self.replace(mean=mean, count=self.count + 1)
 
@@ -59,7 +59,7 @@ class Statistic(nnx.Module):
         self.mean.set_value(self.mean[...] + np.array(0.1, np.float32) * (x.mean(0) - self.mean[...]))
         return x - self.mean[...]
 
-    def kept(self, x: Float[Array, "n d"]) -> Float[Array, "n d"]:
+    def unchanged(self, x: Float[Array, "n d"]) -> Float[Array, "n d"]:
         self.mean.set_value((0.9 * self.mean[...] + 0.1 * x.mean(0)).astype(self.mean.dtype))
         return self.norm(x) - self.mean[...]
 
@@ -109,8 +109,8 @@ def test_what_speaks_of_bfloat16_is_looked_at_in_float16():
 
 @pytest.mark.parametrize(
     "thing",
-    [Mean.kept, Exact, summed, scaled, doubled, Statistic.kept],
-    ids=["kept", "float32", "carried", "refused by JAX", "a while loop", "an object's"],
+    [Mean.unchanged, Exact, summed, scaled, doubled, Statistic.unchanged],
+    ids=["unchanged", "float32", "carried", "refused by JAX", "a while loop", "an object's"],
 )
 def test_what_keeps_its_dtypes_is_not_warned_of(thing: Callable[..., Any]):
     assert warned(thing) == []

@@ -21,22 +21,22 @@ def caught(x: Float[Array, "n d"]) -> Float[Array, "n d"]:
         return x
 
 
-def deep(x: Float[Array, "n d"], left: int = 60) -> Float[Array, "n d"]:
-    return x if left == 0 else deep(jnp.tanh(x), left - 1)
+def deep(x: Float[Array, "n d"], rest: int = 60) -> Float[Array, "n d"]:
+    return x if rest == 0 else deep(jnp.tanh(x), rest - 1)
 
 
 def test_a_recursion_without_an_end_is_named_and_not_followed_to_pythons_limit():
-    (one,) = verify(caught).contracts
-    assert one.verdict is Verdict.UNDECIDED
-    assert "caught calls itself without an end" in one.reason
+    (contract,) = verify(caught).contracts
+    assert contract.verdict is Verdict.UNDECIDED
+    assert "caught calls itself without an end" in contract.reason
 
 
 def test_what_ends_at_most_sizes_and_not_at_all_is_not_called_proved():
-    (one,) = verify(halved).contracts
-    assert one.verdict is Verdict.UNDECIDED
-    assert "a recursion that has no end" in one.reason
+    (contract,) = verify(halved).contracts
+    assert contract.verdict is Verdict.UNDECIDED
+    assert "a recursion that has no end" in contract.reason
 
 
 def test_a_deep_recursion_that_counts_is_followed_to_its_end():
-    (one,) = verify(deep).contracts
-    assert one.verdict is Verdict.PROVED
+    (contract,) = verify(deep).contracts
+    assert contract.verdict is Verdict.PROVED

@@ -202,7 +202,7 @@ class OneGame(CoinGame, AnyGame):
 def test_what_inside_of_a_class_takes_a_subclass_is_no_fault_of_what_it_inherits():
     advance = {one.name: one for one in verify(OneGame).contracts}["OneGame.advance"]
     assert advance.verdict is Verdict.SKIPPED, advance
-    assert advance.reason.startswith("what it inherits takes more than it takes itself (argument state: expected Coin")
+    assert advance.reason.startswith("this class takes less than its base class (argument state: expected Coin")
 
 
 class Noted(eqx.Module):

@@ -45,12 +45,12 @@ def verdicts_of(cls: type) -> dict[str, Verdict]:
 
 
 def test_axes_are_those_that_the_subclasss_own_methods_take():
-    found = verdicts_of(Level)
-    assert found["twice"] in (Verdict.PROVED, Verdict.HOLDS)
-    assert found["swapped"] is Verdict.FAILS
+    verdicts = verdicts_of(Level)
+    assert verdicts["twice"] in (Verdict.PROVED, Verdict.HOLDS)
+    assert verdicts["swapped"] is Verdict.FAILS
 
 
 def test_a_size_that_a_property_computes_is_the_objects():
-    found = verdicts_of(Lagged)
-    assert all(found[name] in (Verdict.PROVED, Verdict.HOLDS) for name in ("step", "twice")), found
-    assert found["swapped"] is Verdict.FAILS
+    verdicts = verdicts_of(Lagged)
+    assert all(verdicts[name] in (Verdict.PROVED, Verdict.HOLDS) for name in ("step", "twice")), verdicts
+    assert verdicts["swapped"] is Verdict.FAILS

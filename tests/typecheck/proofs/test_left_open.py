@@ -23,7 +23,7 @@ from weft.typecheck.proofs import left_open
 from weft.typecheck.proofs.left_open import ROWS, Refusal
 from weft.typecheck.proofs.prover import verify
 from weft.typecheck.proofs.report import Verdict
-from weft.typecheck.proofs.violations import first_line
+from weft.typecheck.proofs.wording import first_line
 
 T = TypeVar("T")
 REFUSALS = {name: one for name, one in vars(left_open).items() if isinstance(one, Refusal)}
@@ -173,8 +173,8 @@ class Kept(eqx.Module, Generic[T]):
     value: T
 
 
-def taken_apart(x: Float[Array, "n"], kept: Kept[T]) -> Float[Array, "n"]:
-    first, (_, _) = kept.value  # pyright: ignore[reportGeneralTypeIssues]
+def taken_apart(x: Float[Array, "n"], box: Kept[T]) -> Float[Array, "n"]:
+    first, (_, _) = box.value  # pyright: ignore[reportGeneralTypeIssues]
     return x * first
 
 
@@ -213,9 +213,9 @@ def of_two_sizes(x: Float[Array, "..."]) -> Float[Array, "6 7"]:
 
 def frame_of(x: Array, y: Array) -> Array:
     x = x / jnp.sqrt((x**2).sum(axis=-1, keepdims=True))
-    beside = y - (x * y).sum(axis=-1, keepdims=True) * x
-    beside = beside / jnp.sqrt((beside**2).sum(axis=-1, keepdims=True))
-    return jnp.stack([x, beside, jnp.cross(x, beside)], axis=-1)
+    normal = y - (x * y).sum(axis=-1, keepdims=True) * x
+    normal = normal / jnp.sqrt((normal**2).sum(axis=-1, keepdims=True))
+    return jnp.stack([x, normal, jnp.cross(x, normal)], axis=-1)
 
 
 class Tree(NamedTuple):
@@ -306,7 +306,7 @@ def highest(graph: Graph, x: Float[Array, "n"]) -> Float[Array, ""]:
 def test_an_object_that_was_made_without_items_has_none_by_default():
     (contract,) = verify(highest).contracts
     assert contract.verdict is Verdict.SKIPPED
-    assert contract.reason.startswith("Graph.edges: it has no items by default, and it needs items")
+    assert contract.reason.startswith("Graph.edges: it is empty by default, and items are needed")
 
 
 def test_what_a_cross_product_asks_of_an_open_shape_is_a_condition():

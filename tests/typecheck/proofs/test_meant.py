@@ -10,8 +10,8 @@ from weft.typecheck.proofs.report import Verdict
 
 
 def noisy(x: Float[Array, "n d"], key: jax.random.PRNGKey) -> Float[Array, "n d"]:  # pyright: ignore
-    one, _ = jax.random.split(key)
-    return x + jax.random.normal(one, x.shape)
+    subkey, _ = jax.random.split(key)
+    return x + jax.random.normal(subkey, x.shape)
 
 
 def turned(x: Float[Array, "n d"], key: jax.random.key) -> Float[Array, "n d"]:  # pyright: ignore

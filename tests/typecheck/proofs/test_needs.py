@@ -63,8 +63,8 @@ def test_sizes_that_know_themselves_meet_the_needs_whatever_they_are(wanted: Nee
     assert written.at(written.numbers) == sizes
     multiples = tuple(one for one in wanted.multiples if dims_of(written.terms[one[0]]))
     for more in (1, 2, 5):
-        other = written.at({name: number + more for name, number in written.numbers.items()})
-        assert Needs(multiples=multiples).allows(other)
+        sizes_beyond = written.at({name: number + more for name, number in written.numbers.items()})
+        assert Needs(multiples=multiples).allows(sizes_beyond)
 
 
 def test_a_divisor_is_asked_nothing_of():

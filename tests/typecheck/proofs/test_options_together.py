@@ -55,8 +55,8 @@ def of_six(
     f: Float[Array, "d"] | None = None,
     g: Float[Array, "d"] | None = None,
 ) -> Float[Array, "n d"]:
-    for one in (a, b, c, e, f, g):
-        x = x if one is None else x + one
+    for term in (a, b, c, e, f, g):
+        x = x if term is None else x + term
     return x
 
 
@@ -101,12 +101,12 @@ def test_many_pairs_take_fewer_trials_than_pairs():
     (proof,) = proofs_of(of_six, {}, {}, USUAL)
     outcome = Search(proof.target, {}, USUAL).run()
     assert not outcome.failed
-    options = [frozenset(key for key, one in trial.assignment.options.items() if one) for trial in outcome.passed]
+    options = [frozenset(key for key, option in trial.assignment.options.items() if option) for trial in outcome.passed]
     names = [f"{one} given" for one in "abcefg"]
-    for number, one in enumerate(names):
-        for other in names[number + 1 :]:
-            assert any({one, other} <= taken for taken in options), f"{one} and {other} were not taken together"
-    assert sum(len(taken) > 1 for taken in options) < 15
+    for number, first in enumerate(names):
+        for second in names[number + 1 :]:
+            assert any({first, second} <= places for places in options), f"{first} and {second} were not taken together"
+    assert sum(len(places) > 1 for places in options) < 15
 
 
 class Samples(eqx.Module):

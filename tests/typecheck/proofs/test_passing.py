@@ -128,9 +128,9 @@ def jitted(x: Vector) -> Vector:
 
 
 def mapped(x: Vector) -> Vector:
-    def checked(one: Any) -> Any:
-        assert one > 0
-        return one
+    def checked(number: Any) -> Any:
+        assert number > 0
+        return number
 
     return jax.vmap(checked)(x)
 

@@ -58,18 +58,18 @@ def test_no_number_of_axes_of_a_record_excuses_a_fault(judged):
     assert contract.verdict is Verdict.FAILS, contract
 
 
-def error(found: Float[Array, "n ... d"], wanted: Float[Array, "n ... d"]) -> Float[Array, ""]:
-    return jnp.mean((found - wanted) ** 2)
+def error(predicted: Float[Array, "n ... d"], wanted: Float[Array, "n ... d"]) -> Float[Array, ""]:
+    return jnp.mean((predicted - wanted) ** 2)
 
 
-def error_of_each(found: Float[Array, "n ... d"], wanted: Float[Array, "n ... d"]) -> Float[Array, "1"]:
-    return jnp.mean((found - wanted) ** 2)
+def error_of_each(predicted: Float[Array, "n ... d"], wanted: Float[Array, "n ... d"]) -> Float[Array, "1"]:
+    return jnp.mean((predicted - wanted) ** 2)
 
 
 def weighted(
-    found: Float[Array, "... d"], wanted: Float[Array, "... d"], by: Float[Array, "... d"]
+    predicted: Float[Array, "... d"], wanted: Float[Array, "... d"], by: Float[Array, "... d"]
 ) -> Float[Array, ""]:
-    return jnp.mean((found - wanted) ** 2 * by)
+    return jnp.mean((predicted - wanted) ** 2 * by)
 
 
 def mixed(x: Float[Array, "... n"], y: Float[Array, "... d"]) -> Float[Array, "..."]:
@@ -79,14 +79,15 @@ def mixed(x: Float[Array, "... n"], y: Float[Array, "... d"]) -> Float[Array, ".
 def test_the_dots_of_three_arrays_may_have_to_be_of_one_shape():
     (contract,) = verify(weighted).contracts
     assert contract.verdict is Verdict.HOLDS, contract
-    assert contract.assumptions == ("the `...` of found and the `...` of wanted and the `...` of by are of one shape",)
+    words = "the `...` of predicted and the `...` of wanted and the `...` of by are of one shape"
+    assert contract.assumptions == (words,)
 
 
 def test_the_dots_of_two_arrays_may_have_to_be_of_one_shape():
     (contract,) = verify(error).contracts
     assert contract.verdict is Verdict.HOLDS, contract
-    assert contract.assumptions == ("the `...` of found and the `...` of wanted are of one shape",)
-    assert {sum(key.startswith("found[1]") for key in sizes) for sizes in contract.tried} == {0, 1, 2}
+    assert contract.assumptions == ("the `...` of predicted and the `...` of wanted are of one shape",)
+    assert {sum(key.startswith("predicted[1]") for key in sizes) for sizes in contract.tried} == {0, 1, 2}
 
 
 def test_what_is_wrong_whatever_the_dots_are_is_told_of_dots_of_one_shape():

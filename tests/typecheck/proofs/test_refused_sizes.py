@@ -154,9 +154,9 @@ CONDITIONS = [both_odd, each_odd, neither_three_nor_four, few, within, large_pow
 @pytest.mark.parametrize("thing", CONDITIONS, ids=lambda one: one.__name__)
 def test_conditions_about_refused_sizes_are_true_wherever_they_allow(thing: Any):
     for proof in proofs_of(thing, {}, {}, USUAL):
-        drawn, found = violations(proof.target, 30)
+        drawn, objections = violations(proof.target, 30)
         assert drawn
-        assert not found
+        assert not objections
 
 
 def fails_when_large(x: Float[Array, "n"]) -> Float[Array, "n"]:

@@ -15,24 +15,26 @@ from weft.typecheck.proofs.search import Outcome, Search
 from weft.typecheck.proofs.trial import Target
 
 
-def target(function: Callable[..., Any], *shapes: str, constants: tuple[int, ...] = (), apart: bool = False) -> Target:
+def target(
+    function: Callable[..., Any], *shapes: str, constants: tuple[int, ...] = (), separate: bool = False
+) -> Target:
     """A program of arrays of some shapes (a word without one is a size), in one scope, or each in one of its own."""
 
     def prepare(builder: Builder) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-        shared, given = Scope(), list[Any]()
+        shared, arguments = Scope(), list[Any]()
         for number, text in enumerate(shapes):
-            scope = Scope(f"a{number}.", f"a{number}.") if apart else shared
+            scope = Scope(f"a{number}.", f"a{number}.") if separate else shared
             if text.startswith("="):
-                given.append(builder.size(text[1:], scope))
+                arguments.append(builder.size(text[1:], scope))
             else:
-                given.append(jax.ShapeDtypeStruct(builder.shape(Shape.parse(text), f"a{number}", scope), "float32"))
-        return function, tuple(given), {}
+                arguments.append(jax.ShapeDtypeStruct(builder.shape(Shape.parse(text), f"a{number}", scope), "float32"))
+        return function, tuple(arguments), {}
 
     return Target("program", __file__, 1, prepare, frozenset({__file__}), frozenset(constants))
 
 
-def searched(one: Target, budget: Budget = USUAL, **dims: int) -> Outcome:
-    return Search(one, dims, budget).run()
+def searched(wanted: Target, budget: Budget = USUAL, **dims: int) -> Outcome:
+    return Search(wanted, dims, budget).run()
 
 
 def test_a_program_that_holds_needs_nothing():
@@ -67,7 +69,7 @@ def test_two_dims_of_one_scope_are_never_joined():
 
 
 def test_dims_of_two_records_are_joined_where_the_program_does():
-    outcome = searched(target(lambda x, y: x + y, "n", "m", apart=True))
+    outcome = searched(target(lambda x, y: x + y, "n", "m", separate=True))
     assert not outcome.failed
     assert outcome.needs.words() == ("m = n",)
 
@@ -81,12 +83,12 @@ def test_the_sizes_that_are_tried_are_distinct_and_those_that_are_given_stay():
 def test_a_failure_is_shown_at_the_smallest_sizes():
     search = Search(target(lambda x, y: x + y, "n", "m"), {}, USUAL)
     (failure,) = search.run().failed
-    small = search.shrink(failure, search.found.needs)
+    small = search.shrink(failure, search.results.needs)
     assert sorted(small.assignment.sizes.values()) == [2, 3]
 
 
 def test_what_the_budget_ends_is_undecided():
-    outcome = searched(target(lambda x, y: x + y, "n", "m", apart=True), Budget(trials=1))
+    outcome = searched(target(lambda x, y: x + y, "n", "m", separate=True), Budget(trials=1))
     assert outcome.ended
     assert outcome.pending is not None
     assert not outcome.failed
@@ -96,7 +98,7 @@ def test_equal_trials_are_run_once():
     runs: list[None] = []
     search = Search(target(lambda x: runs.append(None) or x * 2, "n"), {}, USUAL)
     search.run()
-    search.attempt(search.found.passed[0].assignment)
+    search.attempt(search.results.passed[0].assignment)
     count = len(runs)
-    search.attempt(search.found.passed[0].assignment)
+    search.attempt(search.results.passed[0].assignment)
     assert len(runs) == count

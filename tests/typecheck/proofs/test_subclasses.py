@@ -70,14 +70,14 @@ class Engine:
     """Abstract by what it says, though Python would make one."""
 
     @abc.abstractmethod
-    def one(self, x: Float[Array, "n"]) -> Float[Array, ""]: ...
+    def scalar(self, x: Float[Array, "n"]) -> Float[Array, ""]: ...
 
     def each(self, x: Float[Array, "m n"]) -> Float[Array, "m"]:
-        return jnp.stack([self.one(row) for row in x])
+        return jnp.stack([self.scalar(row) for row in x])
 
 
 class SumEngine(Engine):
-    def one(self, x: Float[Array, "n"]) -> Float[Array, ""]:
+    def scalar(self, x: Float[Array, "n"]) -> Float[Array, ""]:
         return jnp.sum(x)
 
 
@@ -149,7 +149,7 @@ def test_what_fails_for_every_class_is_a_failure():
 def test_the_methods_that_an_abstract_class_brings_itself_are_judged():
     contracts = {one.name: one for one in verify(Kernel).contracts}
     assert contracts["Kernel.__call__"].verdict is Verdict.SKIPPED
-    assert "judged in the classes that bring it" in contracts["Kernel.__call__"].reason
+    assert "judged in the classes that implement it" in contracts["Kernel.__call__"].reason
     assert contracts["Kernel.gram"].verdict in (Verdict.HOLDS, Verdict.PROVED)
     (assumption,) = contracts["Kernel.gram"].assumptions
     assert re.sub(r":\d+", "", assumption) == "self is Squared or Linear, not Unfinished (guard at test_subclasses.py)"
@@ -179,7 +179,7 @@ def test_what_no_class_has_that_stands_for_an_abstract_one_is_no_failure_of_shap
     (contract,) = verify(of_none).contracts
     assert contract.verdict is Verdict.SKIPPED
     assert contract.reason.startswith(
-        "shape: no class that was tried has, or gives, what is read of it (AttributeError"
+        "shape: no class that was tried has the attribute, or takes the arguments, that the program uses (Attr"
     )
 
 

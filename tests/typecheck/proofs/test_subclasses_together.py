@@ -61,18 +61,18 @@ class Disk(Shape):
         return "disk"
 
 
-def union(one: Shape, other: Shape, x: Float[Array, "n 2"]) -> Float[Array, "n"]:
-    return jnp.minimum(one.distance(x), other.distance(x))
+def union(first: Shape, second: Shape, x: Float[Array, "n 2"]) -> Float[Array, "n"]:
+    return jnp.minimum(first.distance(x), second.distance(x))
 
 
-def swapped(one: Shape, other: Shape, x: Float[Array, "n 2"]) -> Float[Array, "2 n"]:
-    return x - one.distance(x)[:, None] - other.distance(x)[:, None]
+def swapped(first: Shape, second: Shape, x: Float[Array, "n 2"]) -> Float[Array, "2 n"]:
+    return x - first.distance(x)[:, None] - second.distance(x)[:, None]
 
 
 def test_two_arguments_may_have_to_be_of_one_class():
     (contract,) = verify(union).contracts
     assert contract, str(contract)
-    assert any(one.startswith("one is Disk") for one in contract.assumptions), contract.assumptions
+    assert any(one.startswith("first is Disk") for one in contract.assumptions), contract.assumptions
 
 
 def test_what_is_wrong_for_all_classes_fails():

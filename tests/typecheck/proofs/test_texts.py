@@ -30,7 +30,7 @@ def summed(x: Float[Array, "n"], axis_name: str) -> Float[Array, "n"]:
     return jax.lax.psum(x, axis_name)
 
 
-MEANINGLESS = "it does not matter what self.names says"
+MEANINGLESS = "the text of self.names makes no difference"
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def loaded(x: Float[Array, "n m"], path: str) -> Float[Array, "n m"]:
         (activated, "which text it may be"),
         (contracted, "which text it may be"),
         (convolved, "which text it may be"),
-        (loaded, "what lies outside of the program"),
+        (loaded, "something else from outside of the program"),
     ],
 )
 def test_a_text_that_a_program_looks_up_is_not_blamed_on_it(judged, reason: str):

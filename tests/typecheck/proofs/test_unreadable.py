@@ -46,14 +46,14 @@ class Further(Loss):
 
 
 def verdicts_of(thing: Any) -> dict[str, Verdict | str]:
-    found: dict[str, Verdict | str] = {}
+    verdicts: dict[str, Verdict | str] = {}
     for proof in proofs_of(thing, {}, {}, USUAL):
         name = proof.target.name.rpartition(".")[2]
         try:
-            found[name] = proof.contract().verdict
+            verdicts[name] = proof.contract().verdict
         except AnnotationError as error:
-            found[name] = str(error)
-    return found
+            verdicts[name] = str(error)
+    return verdicts
 
 
 def unread(place: str) -> str:

@@ -160,7 +160,7 @@ def scaled(x: Float[Array, "n"], **kwargs: Any) -> Float[Array, "n"]:
 def test_what_a_program_takes_from_its_keywords_is_asked_for():
     (contract,) = verify(scaled).contracts
     assert contract.verdict is Verdict.SKIPPED
-    assert contract.reason.startswith("**kwargs: the annotations do not say what it takes (KeyError: 'scale')")
+    assert contract.reason.startswith("**kwargs: no annotation says which keywords it takes (KeyError: 'scale')")
     assert verify(scaled, args={"kwargs": {"scale": 2.0}}).proved
 
 
@@ -251,7 +251,7 @@ def turned(x: Float[Array, "n d"], act: Callable) -> Float[Array, "d n"]:
 def test_what_a_callable_returns_of_which_nothing_is_said_is_assumed():
     (contract,) = verify(activated).contracts
     assert contract.verdict is Verdict.HOLDS
-    assert contract.assumptions == ("act returns something like what it is given first",)
+    assert contract.assumptions == ("act returns a value like its first argument",)
 
 
 def test_a_failure_behind_what_is_assumed_says_nothing():
@@ -312,7 +312,9 @@ def test_what_a_configuration_holds_and_a_file_has_is_not_in_the_annotations():
     assert contract.reason.startswith("settings: the annotation leaves its contents open")
     (contract,) = verify(read).contracts
     assert contract.verdict is Verdict.SKIPPED
-    assert contract.reason.startswith("it needs what lies outside of the program (FileNotFoundError")
+    assert contract.reason.startswith(
+        "it needs a file, or something else from outside of the program (FileNotFoundError"
+    )
 
 
 def test_what_an_object_does_not_have_is_a_failure():
@@ -354,7 +356,7 @@ def test_what_the_validation_of_a_library_refuses_is_skipped(tmp_path: Path, mon
     scaled.__annotations__["config"] = Config
     (contract,) = verify(scaled).contracts
     assert contract.verdict is Verdict.SKIPPED
-    assert "the validation of their classes" in contract.reason
+    assert "the constructors of their classes" in contract.reason
 
 
 def halved_or_not(x: Float[Array, ""]) -> Float[Array, ""]:

@@ -50,8 +50,8 @@ PROGRAMS: dict[Callable[..., Any], Verdict] = {
 
 
 def proof(program: Callable[..., Any], budget: Budget) -> Contract:
-    (one,) = proofs_of(program, {}, {}, budget)
-    return one.contract()
+    (proof_of_program,) = proofs_of(program, {}, {}, budget)
+    return proof_of_program.contract()
 
 
 @pytest.fixture
@@ -79,10 +79,12 @@ def test_a_search_without_enough_trials_is_undecided_and_nothing_else(program: C
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_search_that_runs_out_of_time_is_undecided(program: Callable[..., Any]):
     late = itertools.chain([0.0, 1.0], itertools.repeat(2.0))  # at the start, at the first trial, afterwards
-    found = proof(program, Budget(seconds=1.5, clock=lambda: next(late)))
-    assert found.verdict is Verdict.UNDECIDED
-    assert not found.failures
-    assert found.reason.startswith("the search ended after 1.5 seconds (`seconds=` of `verify`, `--seconds` of `weft")
+    contract = proof(program, Budget(seconds=1.5, clock=lambda: next(late)))
+    assert contract.verdict is Verdict.UNDECIDED
+    assert not contract.failures
+    assert contract.reason.startswith(
+        "the search ended after 1.5 seconds (`seconds=` of `verify`, `--seconds` of `weft"
+    )
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
@@ -92,8 +94,8 @@ def test_what_is_tried_and_found_does_not_depend_on_the_clock(program: Callable[
     for pace in (0.0, 0.001, 10.0):
         tried.clear()
         ticks = itertools.count(1)
-        found = proof(program, Budget(seconds=1e6, clock=lambda ticks=ticks, pace=pace: next(ticks) * pace))
-        assert found == usual
+        contract = proof(program, Budget(seconds=1e6, clock=lambda ticks=ticks, pace=pace: next(ticks) * pace))
+        assert contract == usual
         assert [*map(str, tried)] == [*map(str, trials)]
 
 
@@ -179,7 +181,7 @@ def test_the_command_tells_of_it_in_each_format(strict: bool, program: str, caps
     written = json.loads(capsys.readouterr().out)
     assert (written["summary"], written["exit_code"]) == (summary, int(strict))
     level = "error" if strict else "undecided"
-    found = {
+    finding = {
         "level": level,
         "file": program,
         "line": 5,
@@ -189,17 +191,17 @@ def test_the_command_tells_of_it_in_each_format(strict: bool, program: str, caps
         "program": "",
         "fix": None,
     }
-    assert written["findings"] == [found]
+    assert written["findings"] == [finding]
 
 
 def test_the_command_refuses_a_budget_in_one_line(program: str, capsys: pytest.CaptureFixture[str]):
     assert command(["check", "--trials", "0", program]) == 2
-    assert capsys.readouterr().err == "a proof cannot be tried in 0 trials\n"
+    assert capsys.readouterr().err == "trials: 0 is too small; each proof needs more than 0\n"
 
 
 def scanned(a: Float[Array, "t d"], b: Float[Array, "t d"]) -> tuple[Float[Array, "t"], Float[Array, "d"]]:
-    def joined(one: tuple[Float[Array, "... d"], Float[Array, "... d"]], other: tuple[Array, Array]):
-        return one[0] * other[0], other[0] * one[1] + other[1]
+    def joined(first: tuple[Float[Array, "... d"], Float[Array, "... d"]], second: tuple[Array, Array]):
+        return first[0] * second[0], second[0] * first[1] + second[1]
 
     _, h = jax.lax.associative_scan(joined, (a, b))
     return jnp.sum(h, 1), h[:, -1]

@@ -18,7 +18,7 @@ K = TypeVar("K")
 T = TypeVar("T")
 
 
-def kept(tree: T, x: Float[Array, "n"]) -> tuple[T, Float[Array, "n"]]:
+def negated(tree: T, x: Float[Array, "n"]) -> tuple[T, Float[Array, "n"]]:
     return jax.tree.map(jnp.negative, tree), x
 
 
@@ -38,11 +38,11 @@ class Holder(eqx.Module, Generic[T]):
         return self.scale * x
 
 
-@pytest.mark.parametrize("thing", [kept, summed, scanned, Holder])
+@pytest.mark.parametrize("thing", [negated, summed, scanned, Holder])
 def test_a_type_variable_stands_for_a_tree(thing: Any):
     report = verify(thing)
     assert report.ok
-    assert report.proved or {*report.assumptions} == {"step returns something like what it is given first"}
+    assert report.proved or {*report.assumptions} == {"step returns a value like its first argument"}
 
 
 class Calls(eqx.Module, Generic[T]):
@@ -146,7 +146,7 @@ class Loud(Hooked):
         del self
 
 
-def test_a_class_with_a_hook_that_promises_nothing_stands_for_itself():
+def test_a_class_with_a_hook_that_promises_nothing_is_tried_as_it_is():
     assert verify(Hooked).proved
     assert verify(Hooked).assumptions == ()
 

@@ -35,7 +35,7 @@ class Table(eqx.Module):
     def mixed(self) -> Float[Array, "rows"]:
         return self.base.T @ self.columns + self.rows
 
-    def sideways(self) -> Float[Array, "columns"]:
+    def across(self) -> Float[Array, "columns"]:
         return self.base @ self.columns + self.rows
 
 
@@ -56,11 +56,11 @@ def test_behind_a_guard_too():
 
 
 def test_a_record_is_made_by_what_its_class_has_for_that_where_its_fields_alone_do_not_agree():
-    total, mixed, sideways = verify(Table).contracts[:3]
+    total, mixed, across = verify(Table).contracts[:3]
     assert total.verdict is Verdict.HOLDS
     assert "self is made by Table.of_sizes" in total.assumptions
     # What is wrong whoever makes it stays wrong, and is told of the class itself.
-    assert mixed.verdict is sideways.verdict is Verdict.FAILS
+    assert mixed.verdict is across.verdict is Verdict.FAILS
     assert "made by" not in str(mixed.failures[0])
     (contract,) = verify(totals).contracts
     assert contract.verdict is Verdict.HOLDS
@@ -179,8 +179,8 @@ def test_whose_shape_integers_are_is_not_known_but_of_sizes_of_the_contract(func
 
 
 def halves(pair: Array, x: Float[Array, "n"]) -> Float[Array, "n"]:
-    left, right = pair
-    return left * x + right
+    scale, shift = pair
+    return scale * x + shift
 
 
 def stepped(stepper: eqx.Module, x: Float[Array, "n"]) -> Float[Array, "n"]:

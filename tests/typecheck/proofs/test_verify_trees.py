@@ -44,7 +44,7 @@ def inverted(params: PyTree[Float[Array, "..."], "T"], ones: tuple[Array, Array]
     return jax.tree.map(lambda _: params, ones)
 
 
-def kept(state: PyTree[Array, "S T"], params: PyTree[Array, "T"], ones: PyTree[Array, "S"]) -> PyTree[Array, "S T"]:
+def scaled(state: PyTree[Array, "S T"], params: PyTree[Array, "T"], ones: PyTree[Array, "S"]) -> PyTree[Array, "S T"]:
     return jax.tree.map(lambda leaf: leaf * 2, state)
 
 
@@ -56,7 +56,7 @@ def doubled(tables: PyTree[dict[str, Float[Array, "n"]]]) -> PyTree[dict[str, Fl
     return jax.tree.map(lambda leaf: leaf * 2, tables)
 
 
-@pytest.mark.parametrize("function", [total, halved, doubled, paired, moments, kept], ids=lambda one: one.__name__)
+@pytest.mark.parametrize("function", [total, halved, doubled, paired, moments, scaled], ids=lambda one: one.__name__)
 def test_right_programs_hold(function):
     report = verify(function)
     assert report.ok, str(report)

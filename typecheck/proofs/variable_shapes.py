@@ -20,22 +20,22 @@ Shapes = Mapping[str, tuple[str, Any]]
 
 
 def shapes_of(args: tuple[Any, ...], names: Mapping[str, Any]) -> Shapes:
-    """The shape and dtype of each variable among the arguments that is not to grow, with its kind, by path."""
-    found: dict[str, tuple[str, Any]] = {}
-    for path, one in objects_in({**dict(enumerate(args)), **names}):
-        layer = layer_of(type(one))
-        for name, value in layer.attributes(one).items() if layer is not None else ():
+    """For each variable among the arguments whose shape must not change, by path: its kind and name, and its aval."""
+    shapes: dict[str, tuple[str, Any]] = {}
+    for path, owner in objects_in({**dict(enumerate(args)), **names}):
+        layer = layer_of(type(owner))
+        for name, value in layer.attributes(owner).items() if layer is not None else ():
             if layer is not None and isinstance(value, layer.lasting) and is_array(unboxed(value)):
                 # As an abstract value, since the call may put another array into the same variable.
-                held = unboxed(value)
-                found[f"{path}.{name}"] = f"{type(value).__name__} {name}", jax.ShapeDtypeStruct(held.shape, held.dtype)
-    return found
+                array, kind = unboxed(value), type(value).__name__
+                shapes[f"{path}.{name}"] = f"{kind} {name}", jax.ShapeDtypeStruct(array.shape, array.dtype)
+    return shapes
 
 
 def changes(function: str, file: str, line: int, before: Shapes, after: Shapes) -> Iterator[Violation]:
     """A violation for each variable whose shape a call has changed."""
-    for path, (what, old) in before.items():
+    for path, (where, old) in before.items():
         # A variable that the call has removed is no change of shape.
-        _, new = after.get(path, (what, old))
+        _, new = after.get(path, (where, old))
         if old.shape != new.shape:
-            yield Violation(function, file, line, what, f"was {in_words(old)}, and is {in_words(new)} after the call")
+            yield Violation(function, file, line, where, f"was {in_words(old)}, and is {in_words(new)} after the call")
