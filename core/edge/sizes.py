@@ -10,14 +10,13 @@ plans of einsums) need an entry for weft's class, which `register` adds.
 from __future__ import annotations
 
 import functools
-import importlib
+import importlib.util
 import os
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
@@ -34,7 +33,10 @@ _dtypes = Names(
 )  # fmt: skip
 _einsum = Names("jax._src.numpy.einsum", _FEATURE, "_poly_einsum_handlers")
 
-_LIBRARIES = tuple(f"{Path(package.__file__ or '').parent}{os.sep}" for package in (jax, np)) + (
+# `jax.vmap(module)` prints the module for its debug info, which equinox leaves to wadler_lindig: a text that nobody
+# reads is no use of the number.
+_SPECS = map(importlib.util.find_spec, ("jax", "numpy", "wadler_lindig"))
+_LIBRARIES = tuple(f"{Path(spec.origin).parent}{os.sep}" for spec in _SPECS if spec and spec.origin) + (
     "<frozen",
     "<__array_function__",
 )
@@ -43,6 +45,8 @@ _PYTHON, _PACKAGES = f"{Path(os.__file__).parent}{os.sep}", f"{os.sep}site-packa
 # there that needs a number and does not only test.
 _TRYING = tuple(os.path.join("jax", "_src", *parts) for parts in (("core.py",), ("numpy", "indexing.py")))
 _ASKS_FOR_NUMBER = "concrete_or_error"
+# The functions that test this only to refuse symbolic sizes get the number, so that other sizes stay symbolic.
+_REFUSES_SYMBOLS = ("associative_scan",)
 # The functions that test whether a size is an integer: they would refuse a symbolic size as an index, and would not
 # compare the numbers of elements of a reshape.
 _TAKES_INTEGERS = ("_is_integer_index", "to_gather", "_compute_newshape")
@@ -60,7 +64,7 @@ def _is_pythons(file: str) -> bool:
 
 
 def is_library(file: str) -> bool:
-    """Whether a file holds JAX's or NumPy's own code."""
+    """Whether a file holds code of JAX, of NumPy, or of the library that prints equinox's modules."""
     return file.startswith(_LIBRARIES)
 
 
@@ -73,8 +77,9 @@ def takes_for_integer(frame: FrameType) -> bool:
 
 def looks_for_symbols(frame: FrameType) -> bool:
     """Whether the caller of `__index__` only tests whether a size is a number."""
-    code = frame.f_code
-    return code.co_filename.endswith(_TRYING) and code.co_name != _ASKS_FOR_NUMBER
+    code, tester = frame.f_code, frame.f_back
+    refuses = tester is not None and tester.f_code.co_name in _REFUSES_SYMBOLS
+    return code.co_filename.endswith(_TRYING) and code.co_name != _ASKS_FOR_NUMBER and not refuses
 
 
 def value_of(number: int | float) -> Any:

@@ -473,3 +473,29 @@ def test_what_is_wrong_at_the_end_of_a_call_lies_behind_its_guards():
     (contract,) = verify(Fused).contracts
     assert contract.verdict is Verdict.FAILS
     assert "field qkv" in str(contract.failures[0])
+
+
+def summed(x: Float[Array, "n d"]) -> Float[Array, "n d"]:
+    return jax.lax.associative_scan(jnp.add, x)
+
+
+def test_a_scan_that_needs_the_number_of_one_size_leaves_the_others_free():
+    (contract,) = verify(summed).contracts
+    assert str(contract).startswith("summed: holds for all d; on the sizes tried of n\n")
+
+
+class Classifier(eqx.Module):
+    weight: Float[Array, "features classes"]
+
+    def __call__(self, x: Float[Array, "784"]) -> Float[Array, " classes"]:
+        return x @ self.weight
+
+
+def mapped(model: Classifier, xs: Float[Array, "n 784"]) -> Float[Array, "n classes"]:
+    return jax.vmap(model)(xs)
+
+
+def test_a_module_that_is_printed_for_debug_info_takes_the_number_of_no_size():
+    (contract,) = verify(mapped).contracts
+    assert "holds when features = 784" in str(contract)
+    assert not contract.sampled
