@@ -239,9 +239,9 @@ def test_an_optimizer_that_knows_nothing_of_meshes_moves_a_model_on_one(name: st
     x = jax.random.normal(KEY, (8, 8))
     expected, _ = train(lambda state: state, x)
     with jax.set_mesh(mesh):
-        given = jax.device_put(x, NamedSharding(mesh, P("data")))
-        found, state = train(lambda state: weft.shard(state, mesh, PRODUCT), given)
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+        sharded_x = jax.device_put(x, NamedSharding(mesh, P("data")))
+        actual, state = train(lambda state: weft.shard(state, mesh, PRODUCT), sharded_x)
+    np.testing.assert_allclose(actual, expected, atol=1e-5)
     assert state[0].layers[0].kernel.sharding.spec == P("data", "model")
 
 
@@ -269,11 +269,11 @@ def test_an_nnx_optimizer_does_too(name: str, kind: Any):
     expected, _ = train(lambda *names: init, lambda x: x)
     mesh = jax.make_mesh((2, 4), ("data", "model"), axis_types=(kind, kind))
     with jax.set_mesh(mesh):
-        found, where = train(
+        actual, where = train(
             lambda *names: nnx.with_metadata(init, out_sharding=names),
             lambda x: jax.device_put(x, NamedSharding(mesh, P("data"))),
         )
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    np.testing.assert_allclose(actual, expected, atol=1e-5)
     assert where.spec == P(None, "model")
 
 

@@ -83,14 +83,14 @@ def test_an_abstract_model_has_shapes_and_needs_no_key():
 @pytest.mark.parametrize("how", ["one", "by kind", "a function"])
 def test_arrays_are_made_where_shardings_say(how):
     wanted = shardings()
-    given = {
+    argument = {
         "one": wanted,
         "by kind": weft.axes({weft.Param: wanted}),
         "a function": lambda model: jax.tree.map(lambda leaf: wanted, model),
     }[how]
-    made = weft.init(weft.Linear, 8, 16, key=KEY, shardings=given)
+    made = weft.init(weft.Linear, 8, 16, key=KEY, shardings=argument)
     assert made.kernel.sharding == made.bias.sharding == wanted
-    abstract = weft.init(weft.Linear, 8, 16, shardings=given, abstract=True)
+    abstract = weft.init(weft.Linear, 8, 16, shardings=argument, abstract=True)
     assert abstract.kernel.sharding == wanted
 
 

@@ -63,10 +63,10 @@ def differentiated(apply):
 def cast(layer, dtype):
     """A record in another dtype, but for running statistics."""
 
-    def one(path, leaf):
+    def cast_leaf(path, leaf):
         return leaf if jax.tree_util.keystr(path) in (".mean", ".var") else leaf.astype(dtype)
 
-    return jax.tree_util.tree_map_with_path(one, layer)
+    return jax.tree_util.tree_map_with_path(cast_leaf, layer)
 
 
 def measured(apply):
@@ -88,13 +88,13 @@ def measured(apply):
 def assert_close(ours, theirs, part):
     """No further apart than a part of the largest entry, over all arrays: the bias of keys has a gradient of zero."""
     if isinstance(theirs, dict):
-        for name, other in theirs.items():
-            assert_close(ours[name], other, part)
+        for name, expected in theirs.items():
+            assert_close(ours[name], expected, part)
         return
-    own, other = ([np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(tree)] for tree in (ours, theirs))
-    assert [leaf.shape for leaf in own] == [leaf.shape for leaf in other]
-    largest = max(np.abs(leaf).max() for leaf in other)
-    for mine, their in zip(own, other, strict=True):
+    actual, expected = ([np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(tree)] for tree in (ours, theirs))
+    assert [leaf.shape for leaf in actual] == [leaf.shape for leaf in expected]
+    largest = max(np.abs(leaf).max() for leaf in expected)
+    for mine, their in zip(actual, expected, strict=True):
         np.testing.assert_allclose(mine, their, rtol=0, atol=part * largest)
 
 
@@ -116,23 +116,23 @@ def test_a_layer_of_the_same_program_is_flaxs_bit_for_bit(name):
     layer, ours, theirs, x = FLAX[name]()
     jax.tree.map(np.testing.assert_array_equal, *(jax.jit(measured(apply))(layer, x) for apply in (ours, theirs)))
     with weft.ops.op_by_op():
-        own, other = ours(layer, x), theirs(layer, x)
-    jax.tree.map(np.testing.assert_array_equal, own, other)
-    assert_close(ours(layer, x), other, 1e-6)  # an eager op is compiled as one, and rounds as one
+        actual, expected = ours(layer, x), theirs(layer, x)
+    jax.tree.map(np.testing.assert_array_equal, actual, expected)
+    assert_close(ours(layer, x), expected, 1e-6)  # an eager op is compiled as one, and rounds as one
 
 
 def same_but_for_rounding(name, layer, ours, theirs, x):
-    own, other = (jax.jit(measured(apply))(layer, x) for apply in (ours, theirs))
-    assert_close(own.pop("bfloat16"), other.pop("bfloat16"), 0.02)
-    assert_close(own, other, 1e-6)
-    assert_close(ours(layer, x), other["y"], 1e-6)
+    actual, expected = (jax.jit(measured(apply))(layer, x) for apply in (ours, theirs))
+    assert_close(actual.pop("bfloat16"), expected.pop("bfloat16"), 0.02)
+    assert_close(actual, expected, 1e-6)
+    assert_close(ours(layer, x), expected["y"], 1e-6)
     if name in NOT_IN_FLOAT64:
         return
     with jax.enable_x64(True):
         wide = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), (layer, x))
-        own, other = (jax.jit(differentiated(apply))(*wide) for apply in (ours, theirs))
-        assert {leaf.dtype for leaf in jax.tree.leaves((own, other))} == {jnp.dtype(jnp.float64)}
-        assert_close(own, other, 1e-12)
+        actual, expected = (jax.jit(differentiated(apply))(*wide) for apply in (ours, theirs))
+        assert {leaf.dtype for leaf in jax.tree.leaves((actual, expected))} == {jnp.dtype(jnp.float64)}
+        assert_close(actual, expected, 1e-12)
 
 
 @pytest.mark.slow

@@ -13,12 +13,12 @@ LOGITS = 3 * jax.random.normal(jax.random.key(0), (4, 11))
 def kept_by_loop(row, stay):
     """The row with what a loop over its choices, the likeliest first, keeps."""
     probabilities = np.exp(row - row.max()) / np.exp(row - row.max()).sum()
-    order, kept, total = np.argsort(-row), np.full_like(row, -np.inf), 0.0
+    order, filtered, total = np.argsort(-row), np.full_like(row, -np.inf), 0.0
     for count, place in enumerate(order):
         if stay(count, total):
-            kept[place] = row[place]
+            filtered[place] = row[place]
         total += probabilities[place]
-    return kept
+    return filtered
 
 
 @pytest.mark.parametrize("k", [1, 3, 11, 40])
@@ -34,17 +34,17 @@ def test_top_p_keeps_the_likeliest_that_reach_p(p):
 
 
 def test_what_is_dropped_is_never_drawn():
-    kept = keep_top_p(keep_top_k(LOGITS / 0.7, k=4), p=0.8)
-    drawn = jax.random.categorical(jax.random.key(1), kept, shape=(500, 4))
-    assert jnp.isfinite(kept).sum(-1).min() >= 1
-    assert jnp.isfinite(jnp.take_along_axis(kept, drawn.T, 1)).all()
+    filtered = keep_top_p(keep_top_k(LOGITS / 0.7, k=4), p=0.8)
+    drawn = jax.random.categorical(jax.random.key(1), filtered, shape=(500, 4))
+    assert jnp.isfinite(filtered).sum(-1).min() >= 1
+    assert jnp.isfinite(jnp.take_along_axis(filtered, drawn.T, 1)).all()
 
 
 def test_half_precision_keeps_its_dtype_and_its_likeliest():
     logits = jnp.zeros(300, jnp.bfloat16).at[7].set(1)
-    kept = keep_top_p(logits, p=0.0)
-    assert kept.dtype == jnp.bfloat16
-    assert jnp.flatnonzero(jnp.isfinite(kept)).tolist() == [7]
+    filtered = keep_top_p(logits, p=0.0)
+    assert filtered.dtype == jnp.bfloat16
+    assert jnp.flatnonzero(jnp.isfinite(filtered)).tolist() == [7]
     assert weft.jit(lambda logits, p: keep_top_p(logits, p=p))(logits, jnp.array(0.5)).dtype == jnp.bfloat16
 
 

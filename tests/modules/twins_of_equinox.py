@@ -121,8 +121,8 @@ def batch_norm():
 
     def normalised(twin, x):
         fresh = jax.tree.map(lambda leaf: leaf, state)  # a state is used once
-        one = jax.vmap(lambda x: twin(x, fresh)[0], axis_name="batch")
-        return jnp.reshape(one(jnp.reshape(x, (-1, 8))), x.shape)
+        mapped = jax.vmap(lambda x: twin(x, fresh)[0], axis_name="batch")
+        return jnp.reshape(mapped(jnp.reshape(x, (-1, 8))), x.shape)
 
     return Pair(
         weft.BatchNorm(8),

@@ -54,13 +54,13 @@ def plain_loss(floats: Any, x: Any) -> Any:
     return (plain(floats, x) ** 2).sum()
 
 
-def assert_gradient(found: Any, wanted: dict[str, Any], chosen: Any) -> None:
+def assert_gradient(gradient: Any, wanted: dict[str, Any], chosen: Any) -> None:
     for name in FLOATS:
         if name in chosen:
-            np.testing.assert_allclose(getattr(found, name), wanted[name], rtol=1e-5)
+            np.testing.assert_allclose(getattr(gradient, name), wanted[name], rtol=1e-5)
         else:
-            assert getattr(found, name) is None
-    assert (found.count, found.activation, found.rate) == (None, jnp.tanh, 0.5)
+            assert getattr(gradient, name) is None
+    assert (gradient.count, gradient.activation, gradient.rate) == (None, jnp.tanh, 0.5)
 
 
 # --- grad and value_and_grad -------------------------------------------------------------------------------------
@@ -94,9 +94,9 @@ def test_argnums_are_those_of_jax(argnums: Any):
         return (x * y * y * z * z * z).sum()
 
     args = (X, X + 1, X + 2)
-    found, wanted = weft.grad(f, argnums=argnums)(*args), jax.grad(f, argnums=argnums)(*args)
-    assert type(found) is type(wanted)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), found, wanted)
+    gradients, wanted = weft.grad(f, argnums=argnums)(*args), jax.grad(f, argnums=argnums)(*args)
+    assert type(gradients) is type(wanted)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), gradients, wanted)
 
 
 def test_one_of_several_arguments_may_have_nothing_to_differentiate():
@@ -130,16 +130,16 @@ def test_arguments_by_name_are_closed_over():
 
 def test_holomorphic_is_that_of_jax():
     z = jnp.array(1.0 + 2.0j)
-    found = weft.grad(lambda t: jnp.sin(t["z"]) * t["z"], holomorphic=True)({"z": z, "name": "z"})
-    np.testing.assert_allclose(found["z"], jax.grad(lambda z: jnp.sin(z) * z, holomorphic=True)(z), rtol=1e-6)
+    gradient = weft.grad(lambda t: jnp.sin(t["z"]) * t["z"], holomorphic=True)({"z": z, "name": "z"})
+    np.testing.assert_allclose(gradient["z"], jax.grad(lambda z: jnp.sin(z) * z, holomorphic=True)(z), rtol=1e-6)
     np.testing.assert_allclose(weft.grad(lambda z: jnp.abs(z) ** 2)(z), jax.grad(lambda z: jnp.abs(z) ** 2)(z))
 
 
 def test_allow_int_gives_float0():
-    found = weft.grad(lambda t: t["x"] * t["n"], allow_int=True)({"x": 2.0, "n": 3, "flag": True, "name": "t"})
-    assert float(found["x"]) == 3.0
-    assert found["n"].dtype == jax.dtypes.float0
-    assert (found["flag"], found["name"]) == (None, None)
+    gradient = weft.grad(lambda t: t["x"] * t["n"], allow_int=True)({"x": 2.0, "n": 3, "flag": True, "name": "t"})
+    assert float(gradient["x"]) == 3.0
+    assert gradient["n"].dtype == jax.dtypes.float0
+    assert (gradient["flag"], gradient["name"]) == (None, None)
 
 
 def test_gradients_of_gradients():
@@ -186,12 +186,12 @@ def test_cotangents_may_be_sparse_and_outputs_static():
 
     out, pullback = weft.vjp(f, {"x": jnp.array(2.0), "name": "t"})
     assert out["b"][1] == "static"
-    (found,) = pullback({"a": jnp.array(1.0), "b": [jnp.array(1.0), None], "n": None})
-    assert float(found["x"]) == 7.0
-    (found,) = pullback({"a": jnp.array(1.0), "b": None, "n": None})
-    assert float(found["x"]) == 4.0
-    (found,) = pullback(None)
-    assert float(found["x"]) == 0.0
+    (gradient,) = pullback({"a": jnp.array(1.0), "b": [jnp.array(1.0), None], "n": None})
+    assert float(gradient["x"]) == 7.0
+    (gradient,) = pullback({"a": jnp.array(1.0), "b": None, "n": None})
+    assert float(gradient["x"]) == 4.0
+    (gradient,) = pullback(None)
+    assert float(gradient["x"]) == 0.0
 
 
 def test_vjp_with_aux_and_wrt():
@@ -253,11 +253,11 @@ def test_these_work_under_jit():
 @pytest.mark.parametrize("name", ["jacfwd", "jacrev"])
 def test_jacobians_are_those_of_jax(name: str):
     net = make_net()
-    found = getattr(weft, name)(lambda net, x: {"y": net(x), "z": net.bias, "s": "static"})(net, X)
+    jacobian = getattr(weft, name)(lambda net, x: {"y": net(x), "z": net.bias, "s": "static"})(net, X)
     wanted = jax.jit(getattr(jax, name)(lambda f, x: {"y": plain(f, x), "z": f["bias"]}))(floats_of(net), X)
-    assert_gradient(found["y"], wanted["y"], ("weight", "bias", "frozen"))
-    assert_gradient(found["z"], wanted["z"], ("weight", "bias", "frozen"))
-    assert found["s"] is None
+    assert_gradient(jacobian["y"], wanted["y"], ("weight", "bias", "frozen"))
+    assert_gradient(jacobian["z"], wanted["z"], ("weight", "bias", "frozen"))
+    assert jacobian["s"] is None
 
 
 @pytest.mark.parametrize(
@@ -267,20 +267,20 @@ def test_jacobians_by_argnums_and_aux(name: str, argnums: Any):
     def f(x: Any, y: Any) -> Any:
         return jnp.outer(x, y), {"sum": x.sum(), "name": "aux"}
 
-    found, aux = getattr(weft, name)(f, argnums=argnums, has_aux=True)(X, X[:2])
+    jacobian, aux = getattr(weft, name)(f, argnums=argnums, has_aux=True)(X, X[:2])
     wanted, _ = getattr(jax, name)(lambda x, y: (f(x, y)[0], 0), argnums=argnums, has_aux=True)(X, X[:2])
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), found, wanted)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), jacobian, wanted)
     assert aux["name"] == "aux"
 
 
 @pytest.mark.slow
 def test_the_hessian_is_that_of_jax():
     net = make_net()
-    found = weft.hessian(loss)(net, X)
+    hessian = weft.hessian(loss)(net, X)
     wanted = jax.hessian(plain_loss)(floats_of(net), X)
     for a in ("weight", "bias", "frozen"):
-        assert_gradient(getattr(found, a), wanted[a], ("weight", "bias", "frozen"))
-    assert found.mean is None
+        assert_gradient(getattr(hessian, a), wanted[a], ("weight", "bias", "frozen"))
+    assert hessian.mean is None
     np.testing.assert_allclose(weft.hessian(lambda x: (x**3).sum())(X), jax.hessian(lambda x: (x**3).sum())(X))
 
 
@@ -288,9 +288,9 @@ def test_the_hessian_with_several_arguments_and_aux():
     def f(x: Any, y: Any) -> Any:
         return (x**2 * y).sum(), {"x": x}
 
-    found, aux = weft.hessian(f, argnums=(0, 1), has_aux=True)(X, X + 1)
+    hessian, aux = weft.hessian(f, argnums=(0, 1), has_aux=True)(X, X + 1)
     wanted, _ = jax.hessian(lambda x, y: (f(x, y)[0], 0), argnums=(0, 1), has_aux=True)(X, X + 1)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), found, wanted)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), hessian, wanted)
     np.testing.assert_allclose(aux["x"], X)
 
 

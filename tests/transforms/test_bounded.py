@@ -49,9 +49,9 @@ def powers(x: Any, count: Any, max_steps: int) -> Any:
 
 @pytest.mark.parametrize("max_steps", [7, 16, 17, 300, 5000])
 def test_a_bounded_loop_computes_what_an_unbounded_one_does(max_steps: int):
-    wanted, after = root(jnp.array(9.0))
-    found, newton = root(jnp.array(9.0), max_steps)
-    assert found == wanted
+    unbounded, after = root(jnp.array(9.0))
+    bounded, newton = root(jnp.array(9.0), max_steps)
+    assert bounded == unbounded
     assert int(newton.steps) == int(after.steps) <= 7
     assert newton.name == "newton"
 
@@ -67,8 +67,8 @@ def test_a_loop_ends_after_max_steps(max_steps: int):
 def test_reverse_mode_is_that_of_a_loop_of_known_length(count: int, max_steps: int):
     x = jnp.array(1.3)
     wanted = [jnp.array(1.0), x, x**5][min(count, 2)], [jnp.array(0.0), jnp.array(1.0), 5 * x**4][min(count, 2)]
-    found = weft.value_and_grad(lambda x: powers(x, count, max_steps))(x)
-    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    actual = weft.value_and_grad(lambda x: powers(x, count, max_steps))(x)
+    np.testing.assert_allclose(actual, wanted, rtol=1e-5)
     np.testing.assert_allclose(jax.jit(jax.grad(lambda x: powers(x, count, max_steps)))(x), wanted[1], rtol=1e-5)
 
 
@@ -97,9 +97,9 @@ def test_gradients_go_to_records_in_the_carry_and_in_closures():
             x = jnp.tanh(linear(x))
         return x.sum()
 
-    found = weft.grad(loss)(linear, jnp.ones(3), jnp.array(6))
+    gradients = weft.grad(loss)(linear, jnp.ones(3), jnp.array(6))
     for ours, wanted in zip(
-        jax.tree.leaves(found), jax.tree.leaves(weft.grad(unrolled)(linear, jnp.ones(3))), strict=True
+        jax.tree.leaves(gradients), jax.tree.leaves(weft.grad(unrolled)(linear, jnp.ones(3))), strict=True
     ):
         np.testing.assert_allclose(ours, wanted, rtol=1e-4, atol=1e-6)
 
@@ -115,9 +115,9 @@ def test_vmap_runs_until_the_last_element_ends_and_no_further():
         return weft.while_loop(lambda c: c[0] < length, step, (0, 1.0), max_steps=4000)[1]
 
     x, lengths = jnp.array([1.5, 0.5, 2.0]), jnp.array([2, 9, 0])
-    found = jax.jit(jax.vmap(jax.value_and_grad(count)))(x, lengths)
-    np.testing.assert_allclose(found[0], x**lengths, rtol=1e-5)
-    np.testing.assert_allclose(found[1], lengths * x ** (lengths - 1.0), rtol=1e-5)
+    values_and_grads = jax.jit(jax.vmap(jax.value_and_grad(count)))(x, lengths)
+    np.testing.assert_allclose(values_and_grads[0], x**lengths, rtol=1e-5)
+    np.testing.assert_allclose(values_and_grads[1], lengths * x ** (lengths - 1.0), rtol=1e-5)
     made.clear()
     jax.block_until_ready(jax.jit(jax.vmap(count))(x, lengths))
     jax.effects_barrier()
@@ -137,8 +137,8 @@ def test_an_element_that_has_ended_is_not_the_end_of_others_gradients():
 
     x, lengths = jnp.array([1.5, 0.5, 2.0]), jnp.array([1.0, 4.0, 3.0])
     each = [jax.value_and_grad(decline)(*pair) for pair in zip(x, lengths, strict=True)]
-    found = jax.vmap(jax.value_and_grad(decline))(x, lengths)
-    np.testing.assert_allclose(found, np.array(each).T, rtol=1e-5)
+    mapped = jax.vmap(jax.value_and_grad(decline))(x, lengths)
+    np.testing.assert_allclose(mapped, np.array(each).T, rtol=1e-5)
     assert np.isfinite(np.array(each)).all()
 
 
@@ -175,8 +175,8 @@ def test_what_a_step_sows_is_captured():
 
         return weft.while_loop(lambda c: c[0] < 3, step, (0, x), max_steps=4)[1]
 
-    found, sown = weft.capture(run)(jnp.array(1.0))
-    assert float(found) == 8.0
+    out, sown = weft.capture(run)(jnp.array(1.0))
+    assert float(out) == 8.0
     assert sown["seen"][0].tolist() == [2.0, 4.0, 8.0, 0.0]
 
 

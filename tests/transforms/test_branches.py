@@ -67,10 +67,10 @@ def test_switch_of_one_branch_and_cond_without_operands():
 
 
 def test_branches_under_vmap_become_a_select():
-    found = weft.vmap(lambda p, x: weft.cond(p, lambda x: x + 1, lambda x: x - 1, x))(
+    selected = weft.vmap(lambda p, x: weft.cond(p, lambda x: x + 1, lambda x: x - 1, x))(
         jnp.array([True, False]), jnp.zeros(2)
     )
-    assert found.tolist() == [1.0, -1.0]
+    assert selected.tolist() == [1.0, -1.0]
 
 
 def test_both_branches_may_return_an_operand_as_it_was():
@@ -90,9 +90,9 @@ def test_branches_are_differentiable_like_jax():
 
 
 def test_weak_types_agree_as_in_jax():
-    found = weft.cond(True, lambda x: x, lambda x: 1.0, jnp.float32(2))
+    actual = weft.cond(True, lambda x: x, lambda x: 1.0, jnp.float32(2))
     wanted = lax.cond(True, lambda x: x, lambda x: 1.0, jnp.float32(2))
-    assert (found.dtype, found.weak_type) == (wanted.dtype, wanted.weak_type)
+    assert (actual.dtype, actual.weak_type) == (wanted.dtype, wanted.weak_type)
 
 
 DIFFERENT: dict[str, tuple[Callable[[Any], Any], str]] = {
@@ -108,9 +108,9 @@ DIFFERENT: dict[str, tuple[Callable[[Any], Any], str]] = {
 
 @pytest.mark.parametrize("name", DIFFERENT)
 def test_branches_that_differ_are_named_with_every_path(name: str):
-    other, line = DIFFERENT[name]
+    branch, line = DIFFERENT[name]
     with pytest.raises(BranchError) as caught:
-        weft.cond(True, lambda net: net, other, make_net())
+        weft.cond(True, lambda net: net, branch, make_net())
     assert "true_fun and false_fun of cond do not return the same" in str(caught.value)
     assert f"at: {line}\n" in str(caught.value)
     assert "inside: cond" in str(caught.value)
@@ -149,7 +149,7 @@ def test_choices_that_are_no_choice(run: Any, error: Any, fragment: str):
 
 @pytest.mark.parametrize("pick", [weft.cond, lambda pred, *rest: weft.switch(pred, rest[:2], *rest[2:])])
 def test_what_no_branch_changes_is_the_operand_itself(pick: Any):
-    def kept(m: dict[str, Any]) -> dict[str, Any]:
+    def same(m: dict[str, Any]) -> dict[str, Any]:
         return m
 
     def changed(m: dict[str, Any]) -> dict[str, Any]:
@@ -159,13 +159,13 @@ def test_what_no_branch_changes_is_the_operand_itself(pick: Any):
         return {"w": m["b"], "b": m["b"]}
 
     m = {"w": jnp.arange(2.0), "b": jnp.ones(2)}
-    out = pick(1, kept, changed, m)
+    out = pick(1, same, changed, m)
     assert out["w"] is m["w"]
     assert out["b"] is not m["b"]
-    out = pick(1, kept, swapped, m)
+    out = pick(1, same, swapped, m)
     assert out["w"] is not m["w"]
     assert out["b"] is m["b"]
-    assert jax.jit(jax.grad(lambda w: pick(1, kept, changed, {**m, "w": w})["w"].sum()))(m["w"]).tolist() == [1.0, 1.0]
+    assert jax.jit(jax.grad(lambda w: pick(1, same, changed, {**m, "w": w})["w"].sum()))(m["w"]).tolist() == [1.0, 1.0]
 
 
 def test_a_branch_in_a_scan_hands_on_what_is_the_same_at_every_step():

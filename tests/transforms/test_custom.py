@@ -128,21 +128,23 @@ def test_the_value_keeps_static_leaves_and_names():
     for make, _ in MAKERS.values():
         f = make()
         assert f.__name__ == "body"
-        found = f(make_net(), X)
-        assert found["name"] == "net"
-        np.testing.assert_allclose(f(x=X, net=make_net())["y"], found["y"])
+        out = f(make_net(), X)
+        assert out["name"] == "net"
+        np.testing.assert_allclose(f(x=X, net=make_net())["y"], out["y"])
 
 
 def test_forward_mode_and_grad_of_grad_of_custom_jvp():
     f, plain = make_jvp(), make_plain_jvp()
     net = make_net()
     tangent = net.replace(weight=jnp.ones(3), table=None, activation=None, name=None)
-    _, found = weft.jvp(f, (net, X), (tangent, X))
-    np.testing.assert_allclose(found["y"], jax.jvp(plain, (net.weight, X), (jnp.ones(3), X))[1], rtol=1e-5)
+    _, out_tangent = weft.jvp(f, (net, X), (tangent, X))
+    np.testing.assert_allclose(out_tangent["y"], jax.jvp(plain, (net.weight, X), (jnp.ones(3), X))[1], rtol=1e-5)
     inner = weft.grad(weft_loss(f), argnums=1)
     plain_inner = jax.grad(plain_loss(plain), argnums=1)
-    found = weft.grad(lambda net, x: inner(net, x).sum())(net, X)
-    np.testing.assert_allclose(found.weight, jax.grad(lambda w, x: plain_inner(w, x).sum())(net.weight, X), rtol=1e-5)
+    gradient = weft.grad(lambda net, x: inner(net, x).sum())(net, X)
+    np.testing.assert_allclose(
+        gradient.weight, jax.grad(lambda w, x: plain_inner(w, x).sum())(net.weight, X), rtol=1e-5
+    )
 
 
 @pytest.mark.parametrize("nondiff", [(0,), 0, (-2,), [0]])
@@ -157,12 +159,12 @@ def test_nondiff_arguments_go_first_to_the_rules(nondiff: Any):
     )
     tree = {"x": X, "name": "x"}
     for limit in ({"max": 1.0, "name": "limit"}, {"max": 2.0, "name": "limit"}):
-        found = weft.grad(lambda t, limit=limit: (by_vjp(limit, t) * 5).sum())(tree)
-        np.testing.assert_allclose(found["x"], jnp.full(3, limit["max"]))
+        gradient = weft.grad(lambda t, limit=limit: (by_vjp(limit, t) * 5).sum())(tree)
+        np.testing.assert_allclose(gradient["x"], jnp.full(3, limit["max"]))
     by_jvp = weft.custom_jvp(clip, nondiff_argnums=nondiff)
     by_jvp.defjvp(lambda limit, primals, tangents: (clip(limit, primals[0]), tangents[0]["x"] * limit["max"]))
-    found = weft.grad(lambda t: by_jvp({"max": 4.0, "f": jnp.sin}, t).sum())(tree)
-    np.testing.assert_allclose(found["x"], jnp.full(3, 4.0))
+    gradient = weft.grad(lambda t: by_jvp({"max": 4.0, "f": jnp.sin}, t).sum())(tree)
+    np.testing.assert_allclose(gradient["x"], jnp.full(3, 4.0))
 
 
 def test_nondiff_arguments_have_no_cotangent_even_if_they_are_inexact():
@@ -195,8 +197,8 @@ def test_symbolic_zeros_of_custom_vjp():
         return {"x": ct["a"] * y, "name": None}, None
 
     f.defvjp(forward, backward, symbolic_zeros=True)
-    found = weft.grad(lambda t: f(t, 3.0)["a"])({"x": 2.0, "name": "t"})
-    assert float(found["x"]) == 3.0
+    gradient = weft.grad(lambda t: f(t, 3.0)["a"])({"x": 2.0, "name": "t"})
+    assert float(gradient["x"]) == 3.0
     assert seen == [(True, False, "t"), (False, True)]
 
 

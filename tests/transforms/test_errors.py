@@ -34,9 +34,9 @@ def donated_twice() -> Any:
 
 
 def escaped() -> Any:
-    kept: list[Any] = []
-    weft.jit(lambda x: kept.append(x) or x)(X)
-    return weft.grad(lambda net: (net.weight * net.extra).sum())(make_net().replace(extra=kept[0]))
+    leaked: list[Any] = []
+    weft.jit(lambda x: leaked.append(x) or x)(X)
+    return weft.grad(lambda net: (net.weight * net.extra).sum())(make_net().replace(extra=leaked[0]))
 
 
 # What is done wrong, the error it gets, the builtin one that it also is, and fragments of its message.

@@ -64,15 +64,15 @@ def times(x: jax.Array, n: Any) -> jax.Array:
 
 @pytest.mark.parametrize("transform", [weft.jit, weft.nnx.jit, weft.remat, weft.make_jaxpr])
 @pytest.mark.parametrize(
-    ("value", "what"),
+    ("value", "message"),
     [
         (X, r"an array in a static argument: float32\[3\]\n  at: n\n"),
         ((1, X), r"an array in a static argument: float32\[3\]\n  at: n\[1\]\n"),
     ],
 )
-def test_an_array_as_a_static_argument_is_told_by_its_name_and_what_to_give(transform: Any, value: Any, what: str):
+def test_an_array_as_a_static_argument_is_told_by_its_name_and_what_to_give(transform: Any, value: Any, message: str):
     call = transform(times, static_argnums=1)
-    with pytest.raises(weft.errors.StaticError, match=what) as caught:
+    with pytest.raises(weft.errors.StaticError, match=message) as caught:
         call(X, value)
     assert "leave the argument out of static_argnums" in caught.value.fix
     assert "or give numbers: x.item(), or a tuple of x.tolist()" in caught.value.fix
@@ -352,11 +352,11 @@ class Configured(weft.Module):
 @pytest.mark.parametrize(
     "call",
     [
-        lambda one, other: weft.tree.merge(weft.tree.split(one, ...)[0], other),
-        lambda one, other: weft.tree.update(one, other),
-        lambda one, other: weft.tree.stack([one, other]),
-        lambda one, other: weft.cond(True, lambda: one, lambda: other),
-        lambda one, other: weft.scan(lambda carry, x: (other, x))(one, X),
+        lambda first, second: weft.tree.merge(weft.tree.split(first, ...)[0], second),
+        lambda first, second: weft.tree.update(first, second),
+        lambda first, second: weft.tree.stack([first, second]),
+        lambda first, second: weft.cond(True, lambda: first, lambda: second),
+        lambda first, second: weft.scan(lambda carry, x: (second, x))(first, X),
     ],
     ids=["merge", "update", "stack", "cond", "scan"],
 )

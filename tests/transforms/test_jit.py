@@ -53,9 +53,9 @@ def make_net(scale: float = 1.0) -> Net:
     return Net(jnp.array([1.0, 2.0]) * scale, jnp.zeros(2))
 
 
-def assert_same(found: Any, wanted: Any) -> None:
-    assert jax.tree.structure(found) == jax.tree.structure(wanted)
-    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+def assert_same(actual: Any, wanted: Any) -> None:
+    assert jax.tree.structure(actual) == jax.tree.structure(wanted)
+    for a, b in zip(jax.tree.leaves(actual), jax.tree.leaves(wanted), strict=True):
         if eqx.is_array(b):
             assert (a.shape, a.dtype, a.weak_type) == (b.shape, b.dtype, b.weak_type)
             np.testing.assert_allclose(a, b, rtol=1e-6)
@@ -74,8 +74,8 @@ def test_a_record_goes_in_and_its_successor_comes_out(traces: Any):
     for i in range(4):
         x = X + i
         y, mean = plain(net.weight, net.mean, x)
-        found, net = step(net, x)
-        np.testing.assert_allclose(found, y, rtol=1e-6)
+        out, net = step(net, x)
+        np.testing.assert_allclose(out, y, rtol=1e-6)
         np.testing.assert_allclose(net.mean, mean, rtol=1e-6)
         assert (net.activation, net.rate, net.name) == (jnp.tanh, 0.5, "net")
     assert traces.count == 1
@@ -99,13 +99,13 @@ def test_every_call_of_one_structure_gives_the_same_by_the_generated_way(traces:
     tree = {"pair": Pair(X, [1, (None, "x")]), "net": make_net(), "f": jnp.sin}
     wanted = f(tree, 2.0, scale=X)
     for _ in range(4):
-        found = step(tree, 2.0, scale=X)
-        assert isinstance(found["tree"]["pair"], Pair)
-        assert found["tree"]["pair"].b[1] == (None, "x")
-        assert_same(found["sum"], wanted["sum"])
-        assert found["tree"]["f"] is jnp.sin
-        assert list(found) == sorted(found)
-        assert found["more"][0].item() == 2.0
+        out = step(tree, 2.0, scale=X)
+        assert isinstance(out["tree"]["pair"], Pair)
+        assert out["tree"]["pair"].b[1] == (None, "x")
+        assert_same(out["sum"], wanted["sum"])
+        assert out["tree"]["f"] is jnp.sin
+        assert list(out) == sorted(out)
+        assert out["more"][0].item() == 2.0
     assert traces.count == 1
 
 
@@ -138,9 +138,9 @@ def test_numbers_in_records_are_told_apart_by_type(values: Any, traces: Any):
     step = weft.jit(traces(lambda config, x: (config, x * 2)))
     for _ in range(3):
         for value in values:
-            found, _ = step(Config(value), X)
-            assert found.value == value
-            assert type(found.value) is type(value)
+            returned, _ = step(Config(value), X)
+            assert returned.value == value
+            assert type(returned.value) is type(value)
     assert traces.count == len(values)
 
 
@@ -163,8 +163,8 @@ def test_equal_values_of_static_fields_are_told_apart_by_type(values: Any, trace
     step = weft.jit(traces(lambda config, x: (config, x * 2)))
     for _ in range(3):
         for value in values:
-            found, _ = step(Configured(value), X)
-            assert repr(found.value) == repr(value)
+            returned, _ = step(Configured(value), X)
+            assert repr(returned.value) == repr(value)
     assert traces.count == len(values)
 
 
@@ -206,8 +206,8 @@ def test_static_outputs_follow_the_trace_that_they_belong_to():
 def test_weak_types_are_those_of_jax_jit():
     for value in (1, 1.0, jnp.asarray(1.0), jnp.float32(1), np.float64(1)):
         for f in (lambda x: x, lambda x: x + 1, lambda x: x + jnp.float16(1)):
-            found, wanted = weft.jit(f)(value), jax.jit(f)(value)
-            assert (found.dtype, found.weak_type) == (wanted.dtype, wanted.weak_type)
+            actual, wanted = weft.jit(f)(value), jax.jit(f)(value)
+            assert (actual.dtype, actual.weak_type) == (wanted.dtype, wanted.weak_type)
 
 
 def test_recursion_and_reentrance():
@@ -235,9 +235,9 @@ def test_unchanged_leaves_do_not_leave_the_trace():
 
 
 def test_forwarding_gives_arrays_even_for_numbers():
-    found = weft.jit(lambda x, y: (x, y + 1))(3, X)
-    assert isinstance(found[0], jax.Array)
-    assert found[0].weak_type
+    out = weft.jit(lambda x, y: (x, y + 1))(3, X)
+    assert isinstance(out[0], jax.Array)
+    assert out[0].weak_type
 
 
 def test_a_donated_record_leaves_whole_and_frees_what_it_was():
@@ -369,11 +369,11 @@ def test_one_array_under_two_donated_paths_is_refused():
 
 
 def test_an_escaped_tracer_is_named():
-    kept: list[Any] = []
-    weft.jit(lambda x: kept.append(x) or x)(X)
+    leaked: list[Any] = []
+    weft.jit(lambda x: leaked.append(x) or x)(X)
     for function in (weft.jit(lambda net, x: net["w"] + x), weft.vmap(lambda net, x: net["w"] + x)):
         with pytest.raises(TraceLevelError, match="a tracer escaped from a transform that has ended") as caught:
-            function({"w": kept[0]}, X)
+            function({"w": leaked[0]}, X)
         assert "at: net.w: float32[2]" in str(caught.value)
 
 
@@ -437,9 +437,9 @@ def test_trace_lower_and_compile_take_and_give_records():
         assert "tanh" in stage.as_text()
         compiled = stage.compile()
         assert compiled.cost_analysis() is not None
-        found = compiled(net, X)
-        np.testing.assert_allclose(found[0], wanted[0])
-        np.testing.assert_allclose(found[1].mean, wanted[1].mean)
+        out = compiled(net, X)
+        np.testing.assert_allclose(out[0], wanted[0])
+        np.testing.assert_allclose(out[1].mean, wanted[1].mean)
         with pytest.raises(
             StructureError, match="the arguments have another structure than those that this function was compiled for"
         ):
@@ -486,9 +486,9 @@ def test_a_first_static_argument_is_left_out_too():
 
 
 def test_eval_shape_gives_shapes_without_running():
-    found, after = weft.jit(lambda net, x: net(x)).eval_shape(make_net(), jax.ShapeDtypeStruct((2,), "float32"))
-    assert (found.shape, found.dtype) == ((2,), jnp.float32)
-    assert isinstance(found, jax.ShapeDtypeStruct)
+    out, after = weft.jit(lambda net, x: net(x)).eval_shape(make_net(), jax.ShapeDtypeStruct((2,), "float32"))
+    assert (out.shape, out.dtype) == ((2,), jnp.float32)
+    assert isinstance(out, jax.ShapeDtypeStruct)
     assert isinstance(after.weight, jax.ShapeDtypeStruct)
     assert after.activation is jnp.tanh
 
@@ -508,9 +508,9 @@ def test_a_method_may_be_decorated():
     net = make_net()
     wanted = net(X)
     for _ in range(3):
-        found = net.compiled(X)
-        np.testing.assert_allclose(found[0], wanted[0], rtol=1e-6)
-        assert isinstance(found[1], Net)
+        out = net.compiled(X)
+        np.testing.assert_allclose(out[0], wanted[0], rtol=1e-6)
+        assert isinstance(out[1], Net)
 
 
 def test_a_record_or_its_method_as_the_function_is_an_argument():

@@ -70,8 +70,8 @@ def test_scan_carries_a_record_and_stacks_outputs(options: Any):
 @pytest.mark.parametrize("out_axes", [(Carry, 0), (0, Carry)])
 def test_the_carry_may_stand_anywhere(in_axes: Any, order: str, out_axes: Any):
     def f(*args: Any) -> Any:
-        given = dict(zip(order, args, strict=True))
-        y, cell = given["c"](given["x"] * given["n"]["scale"])
+        by_name = dict(zip(order, args, strict=True))
+        y, cell = by_name["c"](by_name["x"] * by_name["n"]["scale"])
         return (cell, y) if out_axes[0] is Carry else (y, cell)
 
     values = {"c": make_cell(), "x": XS, "n": {"scale": jnp.array(2.0), "name": "scale"}}
@@ -243,25 +243,25 @@ def test_closures_over_tracers_do_not_leak(checking_leaks: Any):
 
 @pytest.mark.parametrize("limit", [-1.0, 0.0, 3.0])
 def test_while_loop_is_that_of_jax(limit: float):
-    found = weft.while_loop(
+    out = weft.while_loop(
         lambda t: t["cell"].state < limit,
         lambda t: {**t, "n": t["n"] + 1, "cell": t["cell"].replace(state=t["cell"].state + 0.5)},
         {"n": 0, "cell": make_cell(), "name": "loop"},
     )
     wanted = lax.while_loop(lambda c: c[1] < limit, lambda c: (c[0] + 1, c[1] + 0.5), (0, 1.0))
-    assert int(found["n"]) == wanted[0]
-    np.testing.assert_allclose(found["cell"].state, wanted[1])
-    assert (found["name"], found["cell"].activation) == ("loop", jnp.tanh)
+    assert int(out["n"]) == wanted[0]
+    np.testing.assert_allclose(out["cell"].state, wanted[1])
+    assert (out["name"], out["cell"].activation) == ("loop", jnp.tanh)
 
 
 @pytest.mark.parametrize("bounds", [(0, 3), (2, 3), (3, 3), (3, 0)])
 @pytest.mark.parametrize("traced", [False, True])
 def test_fori_loop_is_that_of_jax_with_both_kinds_of_bounds(bounds: Any, traced: bool):
-    given = tuple(map(jnp.asarray, bounds)) if traced else bounds
-    found = weft.fori_loop(*given, lambda i, cell: cell(i + 0.0)[1], make_cell())
+    loop_bounds = tuple(map(jnp.asarray, bounds)) if traced else bounds
+    out = weft.fori_loop(*loop_bounds, lambda i, cell: cell(i + 0.0)[1], make_cell())
     wanted = lax.fori_loop(*bounds, lambda i, c: plain_step(0.3, c, i + 0.0)[1], jnp.array(1.0))
-    np.testing.assert_allclose(found.state, wanted, rtol=1e-6)
-    assert found.name == "cell"
+    np.testing.assert_allclose(out.state, wanted, rtol=1e-6)
+    assert out.name == "cell"
 
 
 def test_fori_loop_with_int_bounds_differentiates_in_reverse():
@@ -274,9 +274,9 @@ def test_fori_loop_with_int_bounds_differentiates_in_reverse():
 
 
 def test_fori_loop_unrolls():
-    found = jax.make_jaxpr(lambda x: weft.fori_loop(0, 3, lambda i, c: c * 2, x, unroll=True))(1.0)
+    jaxpr = jax.make_jaxpr(lambda x: weft.fori_loop(0, 3, lambda i, c: c * 2, x, unroll=True))(1.0)
     wanted = jax.make_jaxpr(lambda x: lax.fori_loop(0, 3, lambda i, c: c * 2, x, unroll=True))(1.0)
-    assert [eqn.params["unroll"] for eqn in found.eqns] == [eqn.params["unroll"] for eqn in wanted.eqns] != []
+    assert [eqn.params["unroll"] for eqn in jaxpr.eqns] == [eqn.params["unroll"] for eqn in wanted.eqns] != []
 
 
 def test_loops_of_a_carry_without_arrays():
@@ -307,7 +307,7 @@ def test_associative_scan_is_that_of_jax(size: int, reverse: bool, axis: int):
     def combine(x: Any, y: Any) -> Any:
         return {**x, "a": x["op"](x["a"], y["a"]), "b": x["b"] * y["a"] + y["b"]}
 
-    found = weft.associative_scan(combine, elems, reverse=reverse, axis=axis)
+    scanned = weft.associative_scan(combine, elems, reverse=reverse, axis=axis)
 
     @jax.jit  # compiled as one: each operation would be compiled on its own
     def plain(a: Any, b: Any) -> Any:
@@ -316,9 +316,9 @@ def test_associative_scan_is_that_of_jax(size: int, reverse: bool, axis: int):
         )
 
     wanted = plain(elems["a"], elems["b"])
-    np.testing.assert_allclose(found["a"], wanted[0], rtol=1e-5)
-    np.testing.assert_allclose(found["b"], wanted[1], rtol=1e-5)
-    assert (found["name"], found["op"]) == ("pair", jnp.multiply)
+    np.testing.assert_allclose(scanned["a"], wanted[0], rtol=1e-5)
+    np.testing.assert_allclose(scanned["b"], wanted[1], rtol=1e-5)
+    assert (scanned["name"], scanned["op"]) == ("pair", jnp.multiply)
 
 
 # --- errors ------------------------------------------------------------------------------------------------------

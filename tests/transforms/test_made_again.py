@@ -93,8 +93,8 @@ def test_other_options_are_another_transform(options: dict[str, Any]):
         seen.append(isinstance(n, int))
         return x * n
 
-    for given in ({}, options, {}, options):
-        assert weft.jit(times, **given)(jnp.ones(2), 2).tolist() == [2.0, 2.0]
+    for kwargs in ({}, options, {}, options):
+        assert weft.jit(times, **kwargs)(jnp.ones(2), 2).tolist() == [2.0, 2.0]
     assert seen == [False, "static_argnums" in options]
 
 

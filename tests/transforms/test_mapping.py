@@ -58,8 +58,8 @@ def test_axes_by_kind_are_those_of_jax_vmap(chosen: Any, mean_axis: int, order: 
     y, after = weft.vmap(step, in_axes=(spec, 0), out_axes=(0, spec))(net, x)
     in_axes = tuple(by_kind.values())
     wanted = jax.vmap(plain, in_axes=(*in_axes, 0), out_axes=(0, *in_axes))(*arrays, x)
-    for found, want in zip((y, after.weight, after.mean, after.cache, after.table), wanted, strict=True):
-        np.testing.assert_allclose(found, want, rtol=1e-5)
+    for actual, expected in zip((y, after.weight, after.mean, after.cache, after.table), wanted, strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-5)
     assert (after.activation, after.name) == (jnp.tanh, "net")
 
 
@@ -81,17 +81,17 @@ def test_any_axis_of_any_leaf_is_that_of_jax_vmap(leaves: Any, out_axis: int):
     def f(*args: Any) -> Any:
         return [arg * 2 for arg in args], sum(arg.sum() for arg in args)
 
-    found = weft.vmap(f, in_axes=tuple(in_axes), out_axes=out_axis)(*arrays)
+    mapped = weft.vmap(f, in_axes=tuple(in_axes), out_axes=out_axis)(*arrays)
     wanted = jax.vmap(f, in_axes=tuple(in_axes), out_axes=out_axis)(*arrays)
-    jax.tree.map(np.testing.assert_allclose, found, wanted)
+    jax.tree.map(np.testing.assert_allclose, mapped, wanted)
 
 
 def test_prefixes_reach_into_containers():
     tree = {"a": jnp.arange(3.0), "b": [jnp.ones(()), jnp.arange(3.0)], "name": "tree"}
     in_axes = ({"a": 0, "b": [None, 0], "name": None},)
-    found = weft.vmap(lambda t: {"sum": t["a"] + t["b"][0] + t["b"][1], "name": t["name"]}, in_axes=in_axes)(tree)
-    np.testing.assert_allclose(found["sum"], jnp.array([1.0, 3.0, 5.0]))
-    assert found["name"] == "tree"
+    out = weft.vmap(lambda t: {"sum": t["a"] + t["b"][0] + t["b"][1], "name": t["name"]}, in_axes=in_axes)(tree)
+    np.testing.assert_allclose(out["sum"], jnp.array([1.0, 3.0, 5.0]))
+    assert out["name"] == "tree"
 
 
 def test_arguments_by_name_ride_on_axis_zero_or_as_a_dict_says():

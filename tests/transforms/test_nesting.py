@@ -164,12 +164,12 @@ def expected(names: tuple[str, ...]) -> Any:
     return f((net.weight, net.mean), X)
 
 
-def assert_agrees(found: Any, names: tuple[str, ...]) -> None:
+def assert_agrees(actual: Any, names: tuple[str, ...]) -> None:
     y, (weight, mean) = expected(names)
-    np.testing.assert_allclose(found[0], y, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(found[1].weight, weight, rtol=1e-6)
-    np.testing.assert_allclose(found[1].mean, mean, rtol=1e-4, atol=1e-5)
-    assert (found[1].activation, found[1].name, found[1].rate) == (jnp.tanh, "net", 0.5)
+    np.testing.assert_allclose(actual[0], y, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(actual[1].weight, weight, rtol=1e-6)
+    np.testing.assert_allclose(actual[1].mean, mean, rtol=1e-4, atol=1e-5)
+    assert (actual[1].activation, actual[1].name, actual[1].rate) == (jnp.tanh, "net", 0.5)
 
 
 @pytest.mark.one_in(3)
@@ -201,9 +201,9 @@ def test_no_tracer_leaks_from_any_pair(outer: str, checking_leaks: Any):
 
 
 def test_a_leak_is_seen(checking_leaks: Any):
-    kept: list[Any] = []
+    leaked: list[Any] = []
     with pytest.raises(Exception, match="Leaked"), checking_leaks():
-        weft.jit(lambda x: kept.append(x + 1) or x)(X)
+        weft.jit(lambda x: leaked.append(x + 1) or x)(X)
 
 
 TRIPLES = [

@@ -129,15 +129,15 @@ RECORDS_OF_AXES: dict[str, tuple[Any, tuple[int, ...], tuple[int, ...]]] = {
 @pytest.mark.parametrize("name", RECORDS_OF_AXES)
 def test_a_record_of_axes_serves_for_arguments_and_outputs_alike(name: str):
     axes, weight, bias = RECORDS_OF_AXES[name]
-    for out, found in (
-        (axes, lambda found: found),
-        ((0, axes), lambda found: found[1]),
-        ({"layer": axes}, lambda found: found["layer"]),
+    for out, extract in (
+        (axes, lambda result: result),
+        ((0, axes), lambda result: result[1]),
+        ({"layer": axes}, lambda result: result["layer"]),
     ):
         made = {"tuple": lambda x: (x, layer_of(x)), "dict": lambda x: {"layer": layer_of(x)}}.get(
             type(out).__name__, layer_of
         )
-        stacked = found(weft.vmap(made, out_axes=out)(X))
+        stacked = extract(weft.vmap(made, out_axes=out)(X))
         assert (stacked.weight.shape, stacked.bias.shape) == (weight, bias)
         assert (stacked.heads, stacked.activation, stacked.parts[0]) == (3, jnp.tanh, jnp.sin)
         again = weft.vmap(lambda layer: layer.weight.sum(), in_axes=(axes,), axis_size=3)(stacked)
@@ -210,14 +210,14 @@ RETURNS: dict[str, Callable[[Callable[[Any], Any]], Any]] = {
 
 @pytest.mark.parametrize("name", RETURNS)
 def test_an_abstract_array_is_returned_as_it_is(name: str):
-    found = RETURNS[name](lambda x: {"shape": SHAPE, "x": x})
-    assert found["shape"] is SHAPE or found["shape"] == SHAPE
-    assert found["x"].dtype == jnp.float32
+    out = RETURNS[name](lambda x: {"shape": SHAPE, "x": x})
+    assert out["shape"] is SHAPE or out["shape"] == SHAPE
+    assert out["x"].dtype == jnp.float32
 
 
 def test_an_abstract_array_rides_nowhere():
-    found = weft.vmap(lambda x: (SHAPE, x), out_axes=(0, 0))(X)
-    assert found[0] == SHAPE
+    out = weft.vmap(lambda x: (SHAPE, x), out_axes=(0, 0))(X)
+    assert out[0] == SHAPE
     with pytest.raises(weft.errors.BranchError, match="do not return the same"):
         weft.cond(True, lambda: SHAPE, lambda: jax.ShapeDtypeStruct((3,), jnp.float32))
 

@@ -317,16 +317,16 @@ def identity(x: Any) -> Any:
     return x
 
 
-@pytest.mark.parametrize("taken", [True, False])
-def test_cond_changes_the_record_of_the_branch_that_is_taken_alone(taken: bool):
+@pytest.mark.parametrize("pred", [True, False])
+def test_cond_changes_the_record_of_the_branch_that_is_taken_alone(pred: bool):
     record = net()
 
     def choose(flag: Any, record: Any) -> Any:
         return run(lambda t: weft.cond(flag, t.block, identity, X), record)
 
     for call in (choose, weft.jit(choose)):
-        y, after = call(jnp.array(taken), record)
-        expected, block = record.block(X) if taken else (X, record.block)
+        y, after = call(jnp.array(pred), record)
+        expected, block = record.block(X) if pred else (X, record.block)
         close(y, expected)
         close(after.block.seen, block.seen)
         close(after.row[0].seen, record.row[0].seen)
@@ -498,12 +498,12 @@ def walked(x: int, steps: int, most: int) -> tuple[int, int]:
 @pytest.mark.parametrize("options", [{}, {"max_steps": 8}])
 def test_while_loop_carries_along_what_changes_of_a_part(options: Any):
     record = Walker(Walk(jnp.array(0)))
-    one = jnp.array(1)
-    x, after = run(lambda t: weft.while_loop(lambda x: x < 20, t.walk, one, **options), record)
+    start = jnp.array(1)
+    x, after = run(lambda t: weft.while_loop(lambda x: x < 20, t.walk, start, **options), record)
     assert (int(x), int(after.walk.steps)) == walked(1, 0, 99)
-    x, after = run(lambda t: weft.while_loop(t.walk.goes_on, t.walk, one, **options), record)
+    x, after = run(lambda t: weft.while_loop(t.walk.goes_on, t.walk, start, **options), record)
     assert (int(x), int(after.walk.steps)) == walked(1, 0, 4)
-    x, after = weft.jit(lambda r: run(lambda t: weft.while_loop(t.walk.goes_on, lambda x: x + 7, one), r))(record)
+    x, after = weft.jit(lambda r: run(lambda t: weft.while_loop(t.walk.goes_on, lambda x: x + 7, start), r))(record)
     assert (int(x), int(after.walk.steps)) == (22, 0)
 
 
@@ -651,23 +651,23 @@ def open_blocks() -> list[Any]:
 
 
 def test_what_is_kept_of_a_call_that_failed_holds_no_record():
-    before = {id(one) for one in open_blocks()}
+    before = {id(open_block) for open_block in open_blocks()}
     with weft.thread(net()) as t:
         with pytest.raises(SuccessorError, match=r"Net.norm.grow"):
             weft.jit(weft.jit(t.norm.grow))(jnp.stack([X]))
         t.done(None)
-    assert [one for one in open_blocks() if id(one) not in before] == []
+    assert [open_block for open_block in open_blocks() if id(open_block) not in before] == []
 
 
 def test_parts_of_two_blocks_are_written_into_each():
-    record, other = net(), net()
-    with weft.thread(record) as t, weft.thread(other) as u:
+    record, second = net(), net()
+    with weft.thread(record) as t, weft.thread(second) as u:
         for flag in (True, False):
             weft.cond(flag, t.block, u.row[0], X)
         _, after = t.done(None)
         _, also = u.done(None)
     close(after.block.seen, record.block(X)[1].seen)
-    close(also.row[0].seen, other.row[0](X)[1].seen)
+    close(also.row[0].seen, second.row[0](X)[1].seen)
 
 
 def test_a_list_of_records_is_no_function_and_the_error_says_to_stack_them():
@@ -700,6 +700,6 @@ def test_a_scanned_part_takes_arguments_by_name():
         layers: Scaled
 
     with weft.thread(Stacked(Scaled(jnp.full(3, 2.0)))) as t:
-        found = weft.scan(t.layers, in_axes=(weft.Carry, None))(jnp.array(1.0), scale=jnp.array(0.5))
+        out = weft.scan(t.layers, in_axes=(weft.Carry, None))(jnp.array(1.0), scale=jnp.array(0.5))
         t.done(None)
-    assert float(found) == 1.0
+    assert float(out) == 1.0

@@ -101,11 +101,11 @@ def test_eight_threads_call_one_function_with_different_structures():
         return [step({"xs": [jnp.float32(j) for j in range(1 + (i + n) % 8)], "name": str(i)}) for n in range(20)]
 
     for i, results in enumerate(at_once(run)):
-        for n, found in enumerate(results):
+        for n, result in enumerate(results):
             size = 1 + (i + n) % 8
-            assert found["name"] == str(i)
-            assert len(found["xs"]) == size
-            assert float(found["sum"]) == size * (size - 1) / 2
+            assert result["name"] == str(i)
+            assert len(result["xs"]) == size
+            assert float(result["sum"]) == size * (size - 1) / 2
 
 
 def test_eager_loops_of_one_body_in_eight_threads():

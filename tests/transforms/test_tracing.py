@@ -40,11 +40,11 @@ def test_eval_shape_builds_records_without_computing():
 
 @pytest.mark.parametrize("argument", [jnp.ones((2, 3)), jax.ShapeDtypeStruct((2, 3), "float32"), np.ones((2, 3), "f4")])
 def test_eval_shape_is_that_of_jax(argument: Any):
-    found = weft.eval_shape(lambda net, x: {"y": net(x), "net": net, "loss": net(x).sum()}, make_net(), argument)
-    assert (found["y"].shape, found["y"].dtype) == ((2, 3), jnp.float32)
-    assert found["loss"].shape == ()
-    assert isinstance(found["net"].weight, jax.ShapeDtypeStruct)
-    assert (found["net"].activation, found["net"].name) == (jnp.tanh, "net")
+    out = weft.eval_shape(lambda net, x: {"y": net(x), "net": net, "loss": net(x).sum()}, make_net(), argument)
+    assert (out["y"].shape, out["y"].dtype) == ((2, 3), jnp.float32)
+    assert out["loss"].shape == ()
+    assert isinstance(out["net"].weight, jax.ShapeDtypeStruct)
+    assert (out["net"].activation, out["net"].name) == (jnp.tanh, "net")
 
 
 def test_abstract_records_serve_as_arguments():
@@ -56,8 +56,8 @@ def test_abstract_records_serve_as_arguments():
 
 
 def test_eval_shape_keeps_weakness_and_names():
-    found, wanted = (library.eval_shape(lambda *, x: x * 2, x=1.0) for library in (weft, jax))
-    assert (found.dtype, found.weak_type) == (wanted.dtype, wanted.weak_type)
+    actual, wanted = (library.eval_shape(lambda *, x: x * 2, x=1.0) for library in (weft, jax))
+    assert (actual.dtype, actual.weak_type) == (wanted.dtype, wanted.weak_type)
 
 
 def test_make_jaxpr_shows_arrays_alone():
@@ -69,8 +69,8 @@ def test_make_jaxpr_shows_arrays_alone():
 
 
 def test_make_jaxpr_with_static_arguments():
-    found = weft.make_jaxpr(lambda x, n: jnp.concatenate([x] * n), static_argnums=1)(X, 2)
-    assert found.out_avals[0].shape == (6,)
+    jaxpr = weft.make_jaxpr(lambda x, n: jnp.concatenate([x] * n), static_argnums=1)(X, 2)
+    assert jaxpr.out_avals[0].shape == (6,)
 
 
 # --- remat -------------------------------------------------------------------------------------------------------
@@ -87,8 +87,8 @@ def f(net: Net, x: Any) -> Any:
 def residuals(loss: Callable[[Any], Any], argument: Any) -> int:
     """How many arrays the backward pass keeps, the argument's own aside."""
     _, pullback = jax.vjp(loss, argument)
-    kept = {id(leaf): leaf for leaf in jax.tree.leaves(pullback)}
-    return sum(leaf.size for leaf in kept.values() if leaf is not argument)
+    leaves = {id(leaf): leaf for leaf in jax.tree.leaves(pullback)}
+    return sum(leaf.size for leaf in leaves.values() if leaf is not argument)
 
 
 POLICIES = [
@@ -103,9 +103,9 @@ POLICIES = [
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: getattr(policy, "__qualname__", "none"))
 def test_remat_keeps_what_jax_checkpoint_keeps(policy: Any):
     weight = make_net().weight
-    found = residuals(lambda w: weft.remat(f, policy=policy)(Net(w), X), weight)
+    actual = residuals(lambda w: weft.remat(f, policy=policy)(Net(w), X), weight)
     wanted = residuals(lambda w: jax.checkpoint(plain_f, policy=policy)(w, X), weight)
-    assert found == wanted
+    assert actual == wanted
     gradient = weft.grad(weft.remat(f, policy=policy))(make_net(), X)
     np.testing.assert_allclose(gradient.weight, jax.grad(plain_f)(weight, X), rtol=1e-5)
 
@@ -203,8 +203,8 @@ def test_metadata_follows_the_axes_of_vmap():
         return named.value.sum() * x
 
     wrapped = weft.transform_metadata(use, in_axes=(0, None), partition="layers")
-    found = weft.vmap(wrapped, in_axes=(0, None))(made["named"], 2.0)
-    np.testing.assert_allclose(found, 4 * jnp.arange(3.0))
+    sums = weft.vmap(wrapped, in_axes=(0, None))(made["named"], 2.0)
+    np.testing.assert_allclose(sums, 4 * jnp.arange(3.0))
 
 
 def test_metadata_follows_the_axes_of_scan():

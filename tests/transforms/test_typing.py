@@ -40,15 +40,15 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[Line, str]:
     report = json.loads(done.stdout)
     assert report["summary"]["filesAnalyzed"] == len(SAMPLES)
     said: dict[Line, str] = {}
-    for one in report["generalDiagnostics"]:
-        line = Path(one["file"]).name, one["range"]["start"]["line"] + 1
-        said[line] = f"{said[line]}\n{one['message']}" if line in said else one["message"]
+    for diagnostic in report["generalDiagnostics"]:
+        line = Path(diagnostic["file"]).name, diagnostic["range"]["start"]["line"] + 1
+        said[line] = f"{said[line]}\n{diagnostic['message']}" if line in said else diagnostic["message"]
     return said
 
 
 def lines(pattern: str) -> list[tuple[Line, str]]:
-    found = ((sample.name, row) for sample in SAMPLES for row in enumerate(sample.read_text().splitlines(), 1))
-    return [((name, number), match[1]) for name, (number, line) in found if (match := re.search(pattern, line))]
+    rows = ((sample.name, row) for sample in SAMPLES for row in enumerate(sample.read_text().splitlines(), 1))
+    return [((name, number), match[1]) for name, (number, line) in rows if (match := re.search(pattern, line))]
 
 
 @pytest.mark.slow

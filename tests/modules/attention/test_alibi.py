@@ -23,8 +23,8 @@ def slopes_of_the_paper(n):
 
 @pytest.mark.parametrize("heads", [1, 2, 6, 8, 12])
 def test_slopes_are_the_papers(heads):
-    found = alibi(jnp.array([1]), jnp.array([0]), num_heads=heads)
-    np.testing.assert_allclose(-found[:, 0, 0], slopes_of_the_paper(heads), rtol=1e-6)
+    biases = alibi(jnp.array([1]), jnp.array([0]), num_heads=heads)
+    np.testing.assert_allclose(-biases[:, 0, 0], slopes_of_the_paper(heads), rtol=1e-6)
 
 
 def attention(**options):

@@ -56,10 +56,10 @@ def test_a_cache_is_of_kind_cache_and_only_it_changes():
     before = attention().with_cache(6)
     y, after = weft.jit(lambda layer, x: layer(x))(before, X[0, :2])
     assert y.shape == (2, 8)
-    kept = weft.tree.select(after, weft.filters.Not(weft.Cache))
+    rest = weft.tree.select(after, weft.filters.Not(weft.Cache))
     assert len(jax.tree.leaves(weft.tree.select(after, weft.Cache))) == 3
     for old, new in zip(
-        jax.tree.leaves(weft.tree.select(before, weft.filters.Not(weft.Cache))), jax.tree.leaves(kept), strict=True
+        jax.tree.leaves(weft.tree.select(before, weft.filters.Not(weft.Cache))), jax.tree.leaves(rest), strict=True
     ):
         assert new is old
     assert weft.tree.size(before) == weft.tree.size(attention())

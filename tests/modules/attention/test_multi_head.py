@@ -54,8 +54,8 @@ def assert_close(ours, theirs):
 def test_each_query_gets_the_mean_of_the_values_by_its_weights(heads):
     layer = attention(heads[0], num_kv_heads=heads[1])
     y = layer(X)
-    for one, expected in zip(y, X, strict=True):
-        assert_close(one, by_hand(layer, expected))
+    for output, x in zip(y, X, strict=True):
+        assert_close(output, by_hand(layer, x))
 
 
 @pytest.mark.slow
@@ -88,10 +88,10 @@ def test_causal_attention_and_windows_see_only_what_they_say(options, allowed):
     # The path with weights that can be dropped is another one.
     dropping = layer.replace(dropout=weft.Dropout(1e-12))
     assert_close(dropping(X, key=KEY), layer(X))
-    other = jax.random.bernoulli(KEY, 0.5, (5, 5)) | jnp.eye(5, dtype=bool)
-    both = by_hand(layer, X[0], allowed=allowed & np.asarray(other))
-    assert_close(layer(X, mask=other)[0], both)
-    assert_close(dropping(X, mask=other, key=KEY)[0], both)
+    mask = jax.random.bernoulli(KEY, 0.5, (5, 5)) | jnp.eye(5, dtype=bool)
+    both = by_hand(layer, X[0], allowed=allowed & np.asarray(mask))
+    assert_close(layer(X, mask=mask)[0], both)
+    assert_close(dropping(X, mask=mask, key=KEY)[0], both)
 
 
 @pytest.mark.parametrize("shape", [(5, 7), (1, 7), (2, 4, 5, 7), (2, 1, 5, 7), (1, 4, 5, 1), (1, 1, 1, 7)])
@@ -196,9 +196,9 @@ def test_a_function_of_the_users_own_may_turn_queries_and_keys():
 
 def test_dropout_drops_weights_by_the_key_and_nothing_in_inference():
     layer = attention(dropout=0.5)
-    one, again, other = (layer(X, key=jax.random.key(seed)) for seed in (0, 0, 1))
-    np.testing.assert_array_equal(one, again)
-    assert not np.allclose(one, other)
+    first, again, reseeded = (layer(X, key=jax.random.key(seed)) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(first, again)
+    assert not np.allclose(first, reseeded)
     assert_close(weft.inference_mode(layer)(X), attention()(X))
     assert_close(layer(X, inference=True), attention()(X))
 
@@ -266,8 +266,8 @@ def test_it_is_adapted_by_lora_and_saved_like_any_record(tmp_path):
     assert type(layer.query).__name__ == "LoRA"
     assert_close(layer(X), attention()(X))
     weft.save_checkpoint(tmp_path / "layer", layer)
-    other = weft.lora(MultiHeadAttention(8, 4, key=jax.random.key(5)), 2, key=jax.random.key(6))
-    assert_close(weft.load_checkpoint(tmp_path / "layer", other)(X), layer(X))
+    like = weft.lora(MultiHeadAttention(8, 4, key=jax.random.key(5)), 2, key=jax.random.key(6))
+    assert_close(weft.load_checkpoint(tmp_path / "layer", like)(X), layer(X))
 
 
 @pytest.mark.parametrize(

@@ -52,8 +52,8 @@ def test_rope_keeps_lengths_and_dtypes_and_far_positions_apart():
     np.testing.assert_allclose(
         jnp.linalg.norm(turned.astype(jnp.float32), axis=-1), jnp.linalg.norm(X, axis=-1), rtol=0.02
     )
-    near, far = RoPE()(jnp.ones((2, 1, 2), jnp.bfloat16), jnp.array([70_000, 70_001]))
-    assert not np.allclose(near.astype(jnp.float32), far.astype(jnp.float32))
+    first, second = RoPE()(jnp.ones((2, 1, 2), jnp.bfloat16), jnp.array([70_000, 70_001]))
+    assert not np.allclose(first.astype(jnp.float32), second.astype(jnp.float32))
 
 
 def test_rope_refuses_a_head_whose_features_are_no_pairs():

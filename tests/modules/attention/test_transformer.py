@@ -65,17 +65,17 @@ def test_another_layer_may_stand_for_the_mlp():
 
 def test_masks_biases_and_positions_reach_the_attention():
     block = TransformerBlock(8, 2, key=KEY, rope=RoPE())
-    given = {"mask": jnp.tril(jnp.ones((5, 5), bool)), "bias": jnp.eye(5), "positions": 3 * jnp.arange(5)}
-    x = X + block.attention(block.attention_norm(X), **given)
-    assert_close(block(X, **given), x + block.mlp(block.mlp_norm(x)))
+    options = {"mask": jnp.tril(jnp.ones((5, 5), bool)), "bias": jnp.eye(5), "positions": 3 * jnp.arange(5)}
+    x = X + block.attention(block.attention_norm(X), **options)
+    assert_close(block(X, **options), x + block.mlp(block.mlp_norm(x)))
 
 
 @pytest.mark.slow
 def test_dropout_is_everywhere_by_keys_of_its_own_and_nowhere_in_inference():
     block = TransformerBlock(8, 2, key=KEY, dropout=0.5)
-    first, again, other = (block(X, key=jax.random.key(seed)) for seed in (0, 0, 1))
+    first, again, reseeded = (block(X, key=jax.random.key(seed)) for seed in (0, 0, 1))
     assert_close(first, again)
-    assert not np.allclose(first, other)
+    assert not np.allclose(first, reseeded)
     assert_close(weft.inference_mode(block)(X), TransformerBlock(8, 2, key=KEY)(X))
     with pytest.raises(SeedError):
         block(X)
@@ -120,10 +120,10 @@ def test_blocks_cross_every_transform(tmp_path):
     def loss(block):
         return jnp.sum(block(X) ** 2)
 
-    for one, other in zip(
+    for actual, expected in zip(
         jax.tree.leaves(weft.grad(weft.remat(loss))(block)), jax.tree.leaves(weft.grad(loss)(block)), strict=True
     ):
-        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-4)
     weft.save_checkpoint(tmp_path / "block", block)
     like = TransformerBlock(8, 2, causal=True, key=jax.random.key(4))
     assert_close(weft.load_checkpoint(tmp_path / "block", like)(X), y)

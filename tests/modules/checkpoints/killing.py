@@ -33,10 +33,10 @@ def state(step: int) -> dict[str, Any]:
     return {"w": jnp.full(SIZE, step), "v": jnp.full((8, SIZE // 8), float(step)), "step": step}
 
 
-def check(found: Any, at_least: int) -> int:
-    step = found["step"]
+def check(restored: Any, at_least: int) -> int:
+    step = restored["step"]
     assert step >= at_least, f"step {step} is there, and step {at_least} was"
-    assert bool((found["w"] == step).all() and (found["v"] == step).all()), f"step {step} is damaged"
+    assert bool((restored["w"] == step).all() and (restored["v"] == step).all()), f"step {step} is damaged"
     return step
 
 
@@ -74,10 +74,10 @@ def save_file(folder: Path, at_least: int, report: Any) -> None:
 
 def read(reports: Any, size: int) -> bytes:
     """That many bytes, or what there is until the other end is closed."""
-    found = b""
-    while len(found) < size and (more := reports.read(size - len(found))):
-        found += more
-    return found
+    received = b""
+    while len(received) < size and (more := reports.read(size - len(received))):
+        received += more
+    return received
 
 
 def one_round(save: Any, folder: Path, at_least: int, delay: float) -> int:

@@ -30,8 +30,8 @@ def evaluate(folder: Path) -> None:
         opened += 1
         latest = checkpoints.latest
         if latest is not None:
-            found = checkpoints.restore(like, latest)
-            assert all((array == latest).all() for array in found.values()), latest
+            arrays = checkpoints.restore(like, latest)
+            assert all((array == latest).all() for array in arrays.values()), latest
             restored += 1
     print(f"opened {opened} times, restored {restored} times")
 

@@ -90,18 +90,18 @@ def restore(folder: Path) -> None:
     wanted, like = make(8, (None, "x")), make(0, (None, "x"))
     with weft.Checkpoints(folder) as checkpoints:
         assert checkpoints.steps[-2:] == [1, 2], checkpoints.steps
-        found = checkpoints.restore(like | {"epoch": 8})
-    assert found.pop("epoch") == wanted.pop("epoch")
-    pairs = zip(jax.tree.leaves_with_path(found), jax.tree.leaves_with_path(wanted), strict=True)
-    for (path, one), (_, other) in pairs:
-        assert one.sharding.is_equivalent_to(other.sharding, one.ndim), (path, one.sharding, other.sharding)
-        for mine, theirs in zip(one.addressable_shards, other.addressable_shards, strict=True):
+        restored = checkpoints.restore(like | {"epoch": 8})
+    assert restored.pop("epoch") == wanted.pop("epoch")
+    pairs = zip(jax.tree.leaves_with_path(restored), jax.tree.leaves_with_path(wanted), strict=True)
+    for (path, array), (_, expected) in pairs:
+        assert array.sharding.is_equivalent_to(expected.sharding, array.ndim), (path, array.sharding, expected.sharding)
+        for mine, theirs in zip(array.addressable_shards, expected.addressable_shards, strict=True):
             assert mine.data.shape == theirs.data.shape, path
-            if jax.numpy.issubdtype(one.dtype, jax.dtypes.prng_key):
+            if jax.numpy.issubdtype(array.dtype, jax.dtypes.prng_key):
                 assert np.array_equal(*map(jax.random.key_data, (mine.data, theirs.data))), path
             else:
                 assert np.array_equal(mine.data, theirs.data), path
-    assert found["table"].addressable_shards[0].data.shape == (8, 2)
+    assert restored["table"].addressable_shards[0].data.shape == (8, 2)
 
 
 if __name__ == "__main__":

@@ -65,9 +65,9 @@ def test_shapes_are_enough_to_load_into(file):
 def test_other_readers_of_safetensors_can_read_it(file):
     numpy = pytest.importorskip("safetensors.numpy")
     save_checkpoint(file, {"a": jnp.arange(3), "b": [jnp.ones((2, 2))]})
-    found = numpy.load_file(file)
-    assert found["a"].tolist() == [0, 1, 2]
-    assert found["b[0]"].shape == (2, 2)
+    arrays = numpy.load_file(file)
+    assert arrays["a"].tolist() == [0, 1, 2]
+    assert arrays["b[0]"].shape == (2, 2)
 
 
 def test_a_tree_that_does_not_fit_is_named_by_path(file):

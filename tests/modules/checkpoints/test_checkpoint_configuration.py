@@ -96,15 +96,15 @@ def test_configuration_that_differs_is_an_error_with_both_values(loaded, field, 
 
 @pytest.mark.parametrize(("saved", "like", "line"), DIFFERENT)
 def test_without_strict_the_configuration_of_like_is_taken(loaded, saved, like, line):
-    found = loaded(layer(saved, declared=saved), Layer(jnp.zeros(2), like, like), strict=False)
-    assert found.setting == found.declared == like
-    assert found.weight.tolist() == [1, 1]
+    restored = loaded(layer(saved, declared=saved), Layer(jnp.zeros(2), like, like), strict=False)
+    assert restored.setting == restored.declared == like
+    assert restored.weight.tolist() == [1, 1]
 
 
 @pytest.mark.parametrize(("value", "line"), [(value, line) for value, _, line in DIFFERENT])
 def test_configuration_that_is_alike_loads(loaded, value, line):
-    found = loaded(layer(value, value), layer(value, value))
-    assert found.setting == found.declared == value
+    restored = loaded(layer(value, value), layer(value, value))
+    assert restored.setting == restored.declared == value
 
 
 def test_functions_of_one_make_are_alike(loaded):
@@ -166,9 +166,9 @@ def test_heads_that_differ_do_not_load_even_if_the_shapes_agree(loaded):
 def test_numbers_outside_of_records_are_data_and_keep_their_type(loaded):
     saved = {"step": 100, "rate": 0.5, "on": True, "z": 2j, "huge": -(2**99), "epochs": [1, 2]}
     like = {"step": 0, "rate": 0.0, "on": False, "z": 0j, "huge": 0, "epochs": [0, 0]}
-    found = loaded(saved, like)
-    assert found == saved
-    assert [type(value) for value in jax.tree.leaves(found)] == [type(value) for value in jax.tree.leaves(saved)]
+    restored = loaded(saved, like)
+    assert restored == saved
+    assert [type(value) for value in jax.tree.leaves(restored)] == [type(value) for value in jax.tree.leaves(saved)]
     with pytest.raises(CheckpointError, match="step: Python int, not Python float"):
         loaded({"step": 1}, {"step": 1.0})
     with pytest.raises(CheckpointError, match=r"step: Python int, not int32\[\]"):
@@ -178,8 +178,8 @@ def test_numbers_outside_of_records_are_data_and_keep_their_type(loaded):
 def test_functions_in_chains_and_states_of_optimizers_load(loaded):
     chain = Sequential(Linear(2, 2, key=jax.random.key(0)), jax.nn.relu)
     state = optax.adam(optax.constant_schedule(1e-3)).init({"w": jnp.ones(2)})
-    found = loaded((chain, state), (chain, state))
-    assert jax.tree.structure(found) == jax.tree.structure((chain, state))
+    restored = loaded((chain, state), (chain, state))
+    assert jax.tree.structure(restored) == jax.tree.structure((chain, state))
 
 
 def test_an_optimizer_that_was_used_is_the_one_that_is_made_anew(loaded):
@@ -189,8 +189,8 @@ def test_an_optimizer_that_was_used_is_the_one_that_is_made_anew(loaded):
     model = Linear(2, 2, key=jax.random.key(0))
     optimizer = make(model, 0.1)
     model, optimizer = optimizer.update(model, jax.tree.map(jnp.ones_like, model))
-    found = loaded((model, optimizer), (model, make(model, 0.1)))[1]
-    before, after = jax.tree.leaves(optimizer), jax.tree.leaves(found)
+    restored = loaded((model, optimizer), (model, make(model, 0.1)))[1]
+    before, after = jax.tree.leaves(optimizer), jax.tree.leaves(restored)
     assert all(map(np.array_equal, before, after))
     with pytest.raises(CheckpointError, match=r"transformation, in .*init_value: 0\.1, not 0\.2"):
         loaded((model, optimizer), (model, make(model, 0.2)))
@@ -198,8 +198,8 @@ def test_an_optimizer_that_was_used_is_the_one_that_is_made_anew(loaded):
 
 def test_one_array_at_two_paths_is_no_problem(loaded):
     shared = jnp.arange(3.0)
-    found = loaded({"a": shared, "b": shared}, {"a": jnp.zeros(3), "b": jnp.zeros(3)})
-    assert found["a"].tolist() == found["b"].tolist() == [0, 1, 2]
+    restored = loaded({"a": shared, "b": shared}, {"a": jnp.zeros(3), "b": jnp.zeros(3)})
+    assert restored["a"].tolist() == restored["b"].tolist() == [0, 1, 2]
 
 
 # --- names -----------------------------------------------------------------------------------------------------------

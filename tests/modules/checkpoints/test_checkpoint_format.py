@@ -102,11 +102,11 @@ def old_like():
 
 def test_a_file_from_before_there_were_versions_loads(file):
     file.write_bytes(OLD)
-    found = load_checkpoint(file, old_like())
-    assert found["w"].tolist() == [0, 1, 2]
-    assert found["key"] == jax.random.key(7)
-    assert found["np"].tolist() == [1, 1]
-    assert (found["step"], found["rate"], found["on"]) == (100, 0.5, True)
+    restored = load_checkpoint(file, old_like())
+    assert restored["w"].tolist() == [0, 1, 2]
+    assert restored["key"] == jax.random.key(7)
+    assert restored["np"].tolist() == [1, 1]
+    assert (restored["step"], restored["rate"], restored["on"]) == (100, 0.5, True)
 
 
 def test_damage_in_a_file_from_before_there_were_versions_is_found_out(file):
@@ -236,8 +236,8 @@ def test_arrays_longer_than_a_chunk_come_back(file, monkeypatch):
     }
     save_checkpoint(file, tree)
     like = {**tree, "whole": jnp.zeros(shape, int), "cast": jnp.zeros(size)}
-    found = load_checkpoint(file, like, dtype="like")
-    assert {name: np.asarray(array).tolist() for name, array in found.items()} == {
+    restored = load_checkpoint(file, like, dtype="like")
+    assert {name: np.asarray(array).tolist() for name, array in restored.items()} == {
         name: np.asarray(array).tolist() for name, array in tree.items()
     }
 

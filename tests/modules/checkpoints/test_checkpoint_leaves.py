@@ -91,9 +91,9 @@ TREES = st.recursive(
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_every_tree_comes_back_bit_for_bit(tree, file):
     save_checkpoint(file, tree)
-    found = load_checkpoint(file, tree)
-    assert jax.tree.structure(found) == jax.tree.structure(tree)
-    before, after = jax.tree.leaves(tree), jax.tree.leaves(found)
+    restored = load_checkpoint(file, tree)
+    assert jax.tree.structure(restored) == jax.tree.structure(tree)
+    before, after = jax.tree.leaves(tree), jax.tree.leaves(restored)
     assert [bits(leaf) for leaf in after] == [bits(leaf) for leaf in before]
     weak = [[getattr(leaf, "weak_type", None) for leaf in leaves] for leaves in (before, after)]
     assert weak[0] == weak[1]
@@ -103,11 +103,11 @@ def test_what_other_readers_of_the_format_see_is_what_was_saved(file):
     names = ["bool", *FLOATS, "int8", "uint16", "int32", "uint32", "complex64"]
     tree = {name: jnp.ones((2, 3), name) for name in names} | {"t": np.arange(6.0).reshape(2, 3).T}
     save_checkpoint(file, tree)
-    found = dict(safetensors.deserialize(file.read_bytes()))
-    assert {name: bytes(found[name]["data"]) for name in tree} == {
+    tensors = dict(safetensors.deserialize(file.read_bytes()))
+    assert {name: bytes(tensors[name]["data"]) for name in tree} == {
         name: np.asarray(array).tobytes() for name, array in tree.items()
     }
-    assert [found[name]["shape"] for name in tree] == [list(array.shape) for array in tree.values()]
+    assert [tensors[name]["shape"] for name in tree] == [list(array.shape) for array in tree.values()]
 
 
 def test_an_abstract_tree_with_keys_and_numbers_is_enough(loaded):
@@ -117,10 +117,10 @@ def test_an_abstract_tree_with_keys_and_numbers_is_enough(loaded):
         return {"keys": keys, "key": key, "many": jax.random.split(key, 3), "step": 4, "w": Linear(2, 2, key=key)}
 
     saved = make()
-    found = loaded(saved, jax.eval_shape(make))
-    assert [bits(leaf) for leaf in jax.tree.leaves(found)] == [bits(leaf) for leaf in jax.tree.leaves(saved)]
-    assert found["keys"].next("dropout")[0] == saved["keys"].next("dropout")[0]
-    assert type(found["step"]) is int
+    restored = loaded(saved, jax.eval_shape(make))
+    assert [bits(leaf) for leaf in jax.tree.leaves(restored)] == [bits(leaf) for leaf in jax.tree.leaves(saved)]
+    assert restored["keys"].next("dropout")[0] == saved["keys"].next("dropout")[0]
+    assert type(restored["step"]) is int
 
 
 def test_an_object_that_jax_takes_for_an_array_is_one(loaded):
@@ -149,22 +149,22 @@ def test_arrays_go_where_those_of_like_were_put(loaded):
         "free": jnp.zeros(8),
         "key": jax.device_put(jax.random.key(0), second),
     }
-    found = loaded(saved, like)
-    assert [found[name].sharding for name in like] == [like[name].sharding for name in like]
-    assert [found[name].committed for name in like] == [True, True, True, False, True]
-    assert all(found[name].tolist() == x.tolist() for name in like if name != "key")
-    assert found["key"] == saved["key"]
+    restored = loaded(saved, like)
+    assert [restored[name].sharding for name in like] == [like[name].sharding for name in like]
+    assert [restored[name].committed for name in like] == [True, True, True, False, True]
+    assert all(restored[name].tolist() == x.tolist() for name in like if name != "key")
+    assert restored["key"] == saved["key"]
 
 
 def test_a_loaded_array_can_be_donated_and_changed(loaded):
-    found = loaded({"w": jnp.arange(64.0), "n": np.zeros(2)}, {"w": jnp.zeros(64), "n": np.zeros(2)})
-    found["n"][0] = 1
-    moved = jax.jit(lambda w: w + 1, donate_argnums=0)(found["w"])
+    restored = loaded({"w": jnp.arange(64.0), "n": np.zeros(2)}, {"w": jnp.zeros(64), "n": np.zeros(2)})
+    restored["n"][0] = 1
+    moved = jax.jit(lambda w: w + 1, donate_argnums=0)(restored["w"])
     assert moved.tolist() == list(range(1, 65))
 
 
 @pytest.mark.parametrize(
-    ("value", "what"),
+    ("value", "message"),
     [
         (np.array([None]), "an array of Python objects cannot be stored"),
         (np.ma.masked_array([1, 2], [0, 1]), "an array with a mask cannot be stored"),
@@ -172,8 +172,8 @@ def test_a_loaded_array_can_be_donated_and_changed(loaded):
         (jax.new_ref(jnp.ones(2)), "a mutable array cannot be stored"),
     ],
 )
-def test_what_cannot_be_stored_is_refused_with_its_path(file, value, what):
-    with pytest.raises(CheckpointError, match=rf"{what}\n  at: a\[1\]\n  fix: "):
+def test_what_cannot_be_stored_is_refused_with_its_path(file, value, message):
+    with pytest.raises(CheckpointError, match=rf"{message}\n  at: a\[1\]\n  fix: "):
         save_checkpoint(file, {"a": [jnp.ones(1), value]})
     assert os.listdir(file.parent) == []
 
@@ -218,8 +218,10 @@ def test_wide_arrays_are_not_narrowed_in_silence(loaded):
 
 def test_a_floating_dtype_is_given_to_every_floating_array(loaded):
     saved = {"w": jnp.ones(2, jnp.bfloat16), "n": jnp.ones(2, int), "np": np.ones(2), "rate": 0.5}
-    found = loaded(saved, {"w": jnp.zeros(2), "n": jnp.zeros(2, int), "np": np.zeros(2), "rate": 0.0}, dtype="float16")
-    assert {name: str(getattr(value, "dtype", value)) for name, value in found.items()} == {
+    restored = loaded(
+        saved, {"w": jnp.zeros(2), "n": jnp.zeros(2, int), "np": np.zeros(2), "rate": 0.0}, dtype="float16"
+    )
+    assert {name: str(getattr(value, "dtype", value)) for name, value in restored.items()} == {
         "w": "float16",
         "n": "int32",
         "np": "float16",
@@ -230,9 +232,9 @@ def test_a_floating_dtype_is_given_to_every_floating_array(loaded):
 def test_the_dtypes_of_like_can_be_asked_for(loaded):
     saved = {"w": jnp.ones(2, jnp.float8_e3m4), "n": np.arange(2), "k": jax.random.key(1)}
     like = {"w": jnp.zeros(2, jnp.bfloat16), "n": jnp.zeros(2, jnp.int8), "k": jax.random.key(0)}
-    found = loaded(saved, like, dtype="like")
-    assert [str(value.dtype) for value in found.values()] == ["key<fry>", "int8", "bfloat16"]
-    assert found["w"].tolist() == [1, 1]
+    restored = loaded(saved, like, dtype="like")
+    assert [str(value.dtype) for value in restored.values()] == ["key<fry>", "int8", "bfloat16"]
+    assert restored["w"].tolist() == [1, 1]
 
 
 def test_casting_never_changes_what_is_no_rounding(loaded):

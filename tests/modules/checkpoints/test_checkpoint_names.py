@@ -39,8 +39,8 @@ def new(heads=8):
 @pytest.mark.parametrize("rename", [{"encoder": "body"}, lambda name: name.replace("encoder", "body")])
 def test_a_field_that_was_renamed_loads_and_its_configuration_is_compared(file, rename):
     save_checkpoint(file, old())
-    found = load_checkpoint(file, new(), rename=rename)
-    assert (found.body.weight.tolist(), found.head.tolist()) == ([1, 1], [2, 2, 2])
+    restored = load_checkpoint(file, new(), rename=rename)
+    assert (restored.body.weight.tolist(), restored.head.tolist()) == ([1, 1], [2, 2, 2])
     with pytest.raises(CheckpointError, match=r"at: body.heads: 8, not 4"):
         load_checkpoint(file, new(heads=4), rename=rename)
     assert load_checkpoint(file, new(heads=4), rename=rename, strict=False).body.heads == 4

@@ -59,11 +59,11 @@ def reloaded(exported: weft.Exported, **options: Any) -> weft.Exported:
 
 def test_a_program_takes_and_gives_flat_dicts_keyed_by_path():
     exported = weft.export(lambda net, *rest, by: (net(rest[1] * by), {"more": [rest[0]]}))(make(), 1.0, X, by=2)
-    given = exported.flatten(make(), 1.0, X, by=2)
+    flat = exported.flatten(make(), 1.0, X, by=2)
     paths = ["net.weight", "net.layers[1]", "net.layers[2].scale", "args[0]", "args[1]", "by"]
-    assert sorted(given) == sorted(paths)
+    assert sorted(flat) == sorted(paths)
     program = jax.export.deserialize(exported.serialize())
-    out = program.call({path: np.asarray(value, jnp.result_type(value)) for path, value in given.items()})
+    out = program.call({path: np.asarray(value, jnp.result_type(value)) for path, value in flat.items()})
     assert sorted(out) == sorted(
         ["[0][0]", "[0][1].weight", "[0][1].layers[1]", "[0][1].layers[2].scale", "[1].more[0]"]
     )
@@ -138,14 +138,14 @@ def test_a_successor_has_the_callers_configuration():
 
 def test_outputs_in_containers_come_as_they_were():
     out = {"a": [X, None, ()], "b c": {1: (X, {}), 2: {(2, "c"): X}}}
-    given = reloaded(weft.export(lambda x: jax.tree.map(lambda a: a * x, out))(X)).call(X)
-    assert jax.tree.structure(given) == jax.tree.structure(out)
+    outputs = reloaded(weft.export(lambda x: jax.tree.map(lambda a: a * x, out))(X)).call(X)
+    assert jax.tree.structure(outputs) == jax.tree.structure(out)
 
 
 def test_a_record_that_no_argument_is_like_comes_as_a_dict_or_as_it_is_told():
     exported = weft.export(lambda x: (Result(x), Net(x, heads=4)))(X)
-    given = reloaded(exported).call(X)
-    assert jax.tree.map(jnp.shape, given) == (
+    outputs = reloaded(exported).call(X)
+    assert jax.tree.map(jnp.shape, outputs) == (
         {"y": (3,), "nothing": None},
         {"weight": (3,), "layers": (), "unset": None},
     )
@@ -218,7 +218,7 @@ class Named(weft.Module):
 
 
 @pytest.mark.parametrize(
-    ("function", "argument", "what", "fix", "mended"),
+    ("function", "argument", "message", "fix", "mended"),
     [
         (
             lambda x: (x, "y"),
@@ -252,9 +252,9 @@ class Named(weft.Module):
     ids=["static output", "one path", "a shared Variable", "a Variable that is written to"],
 )
 def test_what_cannot_be_exported_is_named_and_can_be_as_the_fix_says(
-    function: Any, argument: Any, what: str, fix: str, mended: Any
+    function: Any, argument: Any, message: str, fix: str, mended: Any
 ):
-    with pytest.raises(weft.WeftError, match=f"{what}(.|\n)*fix: {fix}"):
+    with pytest.raises(weft.WeftError, match=f"{message}(.|\n)*fix: {fix}"):
         weft.export(function)(argument)
     function, argument = mended
     out = reloaded(weft.export(function)(argument)).call(argument)

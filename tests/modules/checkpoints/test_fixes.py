@@ -90,10 +90,10 @@ def test_the_options_that_an_error_advises_mend_it(
     for load in loaders(saved, tmp_path):
         with pytest.raises(CheckpointError, match=f"fix: {fix}"):
             load(like)
-        found = load(like, **options)
-        found = found[0] if options.get("partial") else found
-        assert jax.tree.structure(found) == jax.tree.structure(like)
-        assert [leaf.dtype for leaf in jax.tree.leaves(found)] == [leaf.dtype for leaf in jax.tree.leaves(like)]
+        restored = load(like, **options)
+        restored = restored[0] if options.get("partial") else restored
+        assert jax.tree.structure(restored) == jax.tree.structure(like)
+        assert [leaf.dtype for leaf in jax.tree.leaves(restored)] == [leaf.dtype for leaf in jax.tree.leaves(like)]
 
 
 def test_a_resumed_run_goes_on_with_its_own_learning_rate(tmp_path: Path):
@@ -185,12 +185,12 @@ def test_what_cannot_be_stored_can_be_as_its_error_says(tmp_path: Path):
         ]
 
     donated = jnp.ones(2)
-    kept = weft.jit(lambda x: x + 1, donate_argnums=0)(donated)
+    returned = weft.jit(lambda x: x + 1, donate_argnums=0)(donated)
     ref = jax.new_ref(jnp.ones(2))
     masked = np.ma.MaskedArray(np.ones(2), [True, False])
     objects = np.array([1, 2], object)
     cases: list[tuple[Any, str, Any]] = [
-        (donated, "save what the call returned", kept),
+        (donated, "save what the call returned", returned),
         (jax.ShapeDtypeStruct((2,), "float32"), "save arrays", jnp.ones(2)),
         (ref, r"save its value, ref\[...\]", ref[...]),
         (masked, "save its data and its mask", [masked.data, masked.mask]),
@@ -225,12 +225,12 @@ def test_checkpoints_of_a_run_are_mended_as_their_errors_say(tmp_path: Path):
     with pytest.raises(CheckpointError, match="fix: save a later step"):
         checkpoints.save(0, tree)
     checkpoints.save(1, tree)
-    with Checkpoints(tmp_path / "run") as other:
+    with Checkpoints(tmp_path / "run") as second:
         with pytest.raises(CheckpointError, match=r"fix: end or close that one first, or give each run .*; to read is"):
-            other.save(2, tree)
-        assert other.restore(tree)["w"].tolist() == [1.0, 1.0]
+            second.save(2, tree)
+        assert second.restore(tree)["w"].tolist() == [1.0, 1.0]
         checkpoints.close()
-        other.save(2, tree)
+        second.save(2, tree)
     with pytest.raises(
         CheckpointError, match=r"fix: save before close\(\), or open the folder again: weft.Checkpoints\("
     ):

@@ -28,8 +28,8 @@ KEY = jax.random.key(0)
 NAMES = {InstanceOf(Linear): ("in", "out")}
 
 
-def alike(left: Any, right: Any) -> bool:
-    return all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True))
+def alike(first: Any, second: Any) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True))
 
 
 def state(scale: float = 1.0) -> dict[str, Any]:
@@ -45,11 +45,13 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkpoints]:
 
 
 def test_what_was_saved_is_restored_of_every_kind(saved: Checkpoints):
-    found = saved.restore(state(0.0))
-    assert alike(found["model"], state()["model"])
-    assert jax.random.key_data(found["key"]).tolist() == jax.random.key_data(jax.random.key(3)).tolist()
-    assert (found["epoch"], type(found["host"]), found["half"].dtype) == (3, np.ndarray, jnp.bfloat16)
-    assert alike(saved.restore(jax.eval_shape(state) | {"epoch": 0, "host": np.zeros(3, int)})["model"], found["model"])
+    restored = saved.restore(state(0.0))
+    assert alike(restored["model"], state()["model"])
+    assert jax.random.key_data(restored["key"]).tolist() == jax.random.key_data(jax.random.key(3)).tolist()
+    assert (restored["epoch"], type(restored["host"]), restored["half"].dtype) == (3, np.ndarray, jnp.bfloat16)
+    assert alike(
+        saved.restore(jax.eval_shape(state) | {"epoch": 0, "host": np.zeros(3, int)})["model"], restored["model"]
+    )
 
 
 def test_the_newest_are_kept_and_a_run_goes_on_with_the_last(tmp_path: Path):
@@ -86,9 +88,9 @@ def test_a_model_is_restored_onto_another_mesh(tmp_path: Path):
     with Checkpoints(tmp_path) as checkpoints:
         checkpoints.save(0, (model, optimizer))
         abstract = jax.tree.map(lambda w: jax.ShapeDtypeStruct(w.shape, w.dtype, sharding=w.sharding), like)
-        found, report = checkpoints.restore((abstract,), partial=True)
-    assert alike(found[0], model)
-    assert found[0].kernel.sharding.is_equivalent_to(like.kernel.sharding, 2)
+        restored, report = checkpoints.restore((abstract,), partial=True)
+    assert alike(restored[0], model)
+    assert restored[0].kernel.sharding.is_equivalent_to(like.kernel.sharding, 2)
     assert "[1].step" in report.left_over
 
 
@@ -123,8 +125,8 @@ def test_what_flax_wrote_is_read_by_its_names(form: str, tmp_path: Path):
     saved = nnx.state({"layers": nnx.List([flax_model])})
     with ocp.StandardCheckpointer() as writer:
         writer.save(tmp_path / "flax", saved if form == "state" else nnx.to_pure_dict(saved))
-    found = load_orbax(tmp_path / "flax", {"layers": [Linear(3, 4, key=KEY)]})
-    assert jnp.array_equal(found["layers"][0].kernel, flax_model.kernel[...])
+    restored = load_orbax(tmp_path / "flax", {"layers": [Linear(3, 4, key=KEY)]})
+    assert jnp.array_equal(restored["layers"][0].kernel, flax_model.kernel[...])
 
 
 @pytest.mark.slow
@@ -355,9 +357,9 @@ def there_and_back(tree: Any, folder: Path) -> list[Any]:
 
 
 def test_a_leaf_of_every_kind_comes_back_as_it_was(tmp_path: Path):
-    for found in there_and_back(LEAVES, tmp_path):
+    for restored in there_and_back(LEAVES, tmp_path):
         for name, leaf in LEAVES.items():
-            pairs = zip(jax.tree.leaves(found[name]), jax.tree.leaves(leaf), strict=True)
+            pairs = zip(jax.tree.leaves(restored[name]), jax.tree.leaves(leaf), strict=True)
             assert all(described(loaded) == described(saved) for loaded, saved in pairs), name
 
 
@@ -386,9 +388,9 @@ TREES: dict[str, Any] = {
 
 @pytest.mark.parametrize("tree", TREES.values(), ids=TREES.keys())
 def test_every_tree_that_a_file_takes_a_folder_takes(tree: Any, tmp_path: Path):
-    for found in there_and_back(tree, tmp_path):
-        assert jax.tree.structure(found) == jax.tree.structure(tree)
-        pairs = zip(jax.tree.leaves(found), jax.tree.leaves(tree), strict=True)
+    for restored in there_and_back(tree, tmp_path):
+        assert jax.tree.structure(restored) == jax.tree.structure(tree)
+        pairs = zip(jax.tree.leaves(restored), jax.tree.leaves(tree), strict=True)
         assert all(described(loaded) == described(saved) for loaded, saved in pairs)
 
 
@@ -398,9 +400,9 @@ def test_an_array_of_numpy_may_be_changed_as_soon_as_it_was_saved(tmp_path: Path
         checkpoints.save(0, tree)
         tree["w"] += 1
         tree["odd"] += 1
-        found = checkpoints.restore(tree)
-    assert not found["w"].any()
-    assert not found["odd"].any()
+        restored = checkpoints.restore(tree)
+    assert not restored["w"].any()
+    assert not restored["odd"].any()
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,8 @@ def run(way: str, folder: Path, processes: int) -> None:
     try:
         outputs = [run.communicate(timeout=300) for run in runs]
     finally:
-        for one in runs:
-            one.kill()
+        for process in runs:
+            process.kill()
     assert [run.returncode for run in runs] == [0] * processes, "\n".join(errors[-3000:] for _, errors in outputs)
     assert all(out.splitlines()[-1] == "fine" for out, _ in outputs)
 

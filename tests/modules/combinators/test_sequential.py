@@ -107,11 +107,11 @@ def test_a_stateful_chain_returns_the_successor_of_every_layer():
     chain = StatefulSequential(BatchNorm(3), Linear(3, 4, key=KEYS[0]), BatchNorm(4))
     x = jax.random.normal(KEYS[1], (5, 3))
     y, after = chain(x)
-    first, one = chain[0](x)
-    expected, two = chain[2](chain[1](first))
+    first, first_norm = chain[0](x)
+    expected, last_norm = chain[2](chain[1](first))
     np.testing.assert_array_equal(y, expected)
-    np.testing.assert_array_equal(after[0].mean, one.mean)
-    np.testing.assert_array_equal(after[2].mean, two.mean)
+    np.testing.assert_array_equal(after[0].mean, first_norm.mean)
+    np.testing.assert_array_equal(after[2].mean, last_norm.mean)
     assert after[1] is chain[1]
 
 
@@ -143,9 +143,9 @@ def test_a_successor_of_another_structure_is_refused():
 @pytest.mark.parametrize("combinator", [Sequential, StatefulSequential, Parallel, StatefulParallel])
 def test_one_list_or_tuple_of_layers_is_those_layers(combinator, of):
     layers = Linear(3, 3, key=KEYS[0]), jax.nn.relu
-    given, spelled = combinator(of(layers)), combinator(*layers)
-    assert given.layers == spelled.layers
-    assert jax.tree.structure(given) == jax.tree.structure(spelled)
+    packed, unpacked = combinator(of(layers)), combinator(*layers)
+    assert packed.layers == unpacked.layers
+    assert jax.tree.structure(packed) == jax.tree.structure(unpacked)
 
 
 def test_a_list_beside_a_layer_is_still_refused():

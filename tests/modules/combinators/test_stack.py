@@ -89,12 +89,12 @@ def test_values_gradients_and_state_are_those_of_the_layers_by_hand(remat, unrol
 
 
 def test_remat_keeps_less_for_the_backward_pass():
-    def kept(remat):
+    def residuals(remat):
         model = Stack(lambda key: weft.MLP(4, 16, 4, key=key), 3, key=KEY, remat=remat)
         _, pull = jax.vjp(lambda x: model(x), X)
         return sum(leaf.size for leaf in jax.tree.leaves(pull) if leaf.shape[:1] == (3,))
 
-    assert kept(True) < kept(False)
+    assert residuals(True) < residuals(False)
 
 
 def test_only_what_changed_leaves_the_loop():

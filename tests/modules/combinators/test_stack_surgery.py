@@ -43,8 +43,8 @@ def test_a_stack_is_changed_as_its_layers_are(change):
     def loss(apply):
         return weft.grad(lambda stack, x: (apply(stack, x) ** 2).sum(), wrt=weft.Param)(stack, X)
 
-    together, apart = loss(lambda stack, x: stack(x)), loss(one_by_one)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), together, apart)
+    scanned, unrolled = loss(lambda stack, x: stack(x)), loss(one_by_one)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), scanned, unrolled)
 
 
 @pytest.mark.parametrize("change", [adapted, quantized_then_adapted], ids=lambda change: change.__name__)

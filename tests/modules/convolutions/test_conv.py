@@ -123,10 +123,10 @@ def test_a_kernel_of_one_number_is_refused_where_nothing_says_how_many_axes_it_h
 @pytest.mark.parametrize(("layer", "rank"), [(Conv1d, 1), (Conv2d, 2), (Conv3d, 3)])
 def test_a_conv_named_after_its_axes_is_the_conv_of_that_window(layer, rank):
     key, x = jax.random.key(0), inputs(2, *(5, 6, 4)[:rank], 3)
-    one, many = layer(3, 4, 3, key=key), layer(3, 4, (3,) * rank, key=key)
+    from_int, from_tuple = layer(3, 4, 3, key=key), layer(3, 4, (3,) * rank, key=key)
     general = Conv(3, 4, (3,) * rank, key=key)
-    np.testing.assert_array_equal(one(x), general(x))
-    np.testing.assert_array_equal(many(x), general(x))
+    np.testing.assert_array_equal(from_int(x), general(x))
+    np.testing.assert_array_equal(from_tuple(x), general(x))
 
 
 @pytest.mark.parametrize(

@@ -32,8 +32,8 @@ def loss(layer, x):
 def test_outputs_and_gradients_equal_flax(options):
     ours, theirs = pair(options)
     np.testing.assert_allclose(ours(X), theirs(X), rtol=1e-5, atol=1e-5)
-    mine, other = weft.jit(weft.grad(loss))(ours, X), nnx.grad(loss)(theirs, X)
-    np.testing.assert_allclose(mine.kernel, other.kernel[...], rtol=1e-4, atol=1e-4)
+    gradients, expected = weft.jit(weft.grad(loss))(ours, X), nnx.grad(loss)(theirs, X)
+    np.testing.assert_allclose(gradients.kernel, expected.kernel[...], rtol=1e-4, atol=1e-4)
 
 
 def test_one_example_half_precision_and_other_ranks():

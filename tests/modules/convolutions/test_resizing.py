@@ -13,9 +13,9 @@ IMAGES = jax.random.normal(jax.random.key(0), (2, 3, 5, 8))
 def linear_by_hand(row, factor):
     """One axis by half-pixel centres, the values at the edge held."""
     places = np.clip((np.arange(len(row) * factor) + 0.5) / factor - 0.5, 0, len(row) - 1)
-    left = np.floor(places).astype(int)
-    right = np.minimum(left + 1, len(row) - 1)
-    return row[left] + (places - left)[:, None] * (row[right] - row[left])
+    lower = np.floor(places).astype(int)
+    upper = np.minimum(lower + 1, len(row) - 1)
+    return row[lower] + (places - lower)[:, None] * (row[upper] - row[lower])
 
 
 @pytest.mark.parametrize("factors", [(2, 2), (1, 3), (3, 2)])
@@ -29,8 +29,8 @@ def test_nearest_repeats_pixels(factors):
 @pytest.mark.parametrize("factor", [2, 3])
 def test_linear_lies_between_the_centres_of_pixels(factor):
     row = IMAGES[0, 0]
-    found = weft.Upsample((factor,), method="linear")(row)
-    np.testing.assert_allclose(found, linear_by_hand(np.asarray(row), factor), rtol=1e-5, atol=1e-6)
+    resized = weft.Upsample((factor,), method="linear")(row)
+    np.testing.assert_allclose(resized, linear_by_hand(np.asarray(row), factor), rtol=1e-5, atol=1e-6)
     both = weft.Upsample((factor, factor), method="bilinear")(IMAGES)
     rows = np.stack([[linear_by_hand(row, factor) for row in image] for image in np.asarray(IMAGES)])
     columns = np.stack([[linear_by_hand(image[:, i], factor) for i in range(rows.shape[2])] for image in rows])
@@ -56,13 +56,13 @@ def test_an_upsample_that_makes_no_sense_is_refused(unchecked):
 
 @pytest.mark.parametrize("factor", [1, 2])
 def test_pixel_shuffle_is_pytorchs(factor):
-    found = weft.PixelShuffle(factor)(IMAGES)
+    shuffled = weft.PixelShuffle(factor)(IMAGES)
     n, height, width, channels = IMAGES.shape
-    assert found.shape == (n, height * factor, width * factor, channels // factor**2)
-    for index in np.ndindex(*found.shape):
+    assert shuffled.shape == (n, height * factor, width * factor, channels // factor**2)
+    for index in np.ndindex(*shuffled.shape):
         i, y, x, c = index
         channel = c * factor**2 + (y % factor) * factor + x % factor
-        assert found[index] == IMAGES[i, y // factor, x // factor, channel]
+        assert shuffled[index] == IMAGES[i, y // factor, x // factor, channel]
 
 
 def test_pixel_shuffle_takes_any_batch_and_refuses_what_does_not_divide(unchecked):

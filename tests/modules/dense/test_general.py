@@ -46,9 +46,9 @@ def test_outputs_and_gradients_equal_flax(name):
     assert (ours.kernel.shape, ours.bias.shape) == (theirs.kernel.shape, theirs.bias.shape)
     theirs.kernel[...], theirs.bias[...] = ours.kernel, ours.bias
     np.testing.assert_allclose(ours(X), theirs(X), rtol=1e-6)
-    mine, other = weft.jit(weft.grad(loss))(ours, X), nnx.grad(loss)(theirs, X)
-    np.testing.assert_allclose(mine.kernel, other.kernel[...], rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(mine.bias, other.bias[...], rtol=1e-5, atol=1e-5)
+    gradients, expected = weft.jit(weft.grad(loss))(ours, X), nnx.grad(loss)(theirs, X)
+    np.testing.assert_allclose(gradients.kernel, expected.kernel[...], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(gradients.bias, expected.bias[...], rtol=1e-5, atol=1e-5)
 
 
 def test_the_initialisers_see_a_matrix():

@@ -59,10 +59,10 @@ DIFFERENT: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("what", DIFFERENT)
-def test_what_differs_is_not_equal_as_in_equinox(what: str):
-    assert not tree.equal(layer(), DIFFERENT[what])
-    assert not eqx.tree_equal(layer(), DIFFERENT[what])
+@pytest.mark.parametrize("difference", DIFFERENT)
+def test_what_differs_is_not_equal_as_in_equinox(difference: str):
+    assert not tree.equal(layer(), DIFFERENT[difference])
+    assert not eqx.tree_equal(layer(), DIFFERENT[difference])
 
 
 def test_what_is_the_same_is_equal_and_under_jit_too():

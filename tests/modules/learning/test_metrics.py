@@ -50,9 +50,9 @@ def test_metrics_are_those_of_flax():
 @pytest.mark.parametrize("mask", [LABELS[0] > 0, (LABELS[0] > 0).astype(int)], ids=["bool", "int"])
 def test_masked_values_do_not_count_whatever_they_are(mask):
     poisoned = jnp.where(LABELS[0] > 0, VALUES[0], jnp.nan)
-    kept = VALUES[0][LABELS[0] > 0]
-    close(Average().update(values=poisoned, mask=mask).compute(), jnp.mean(kept))
-    close(Welford().update(values=poisoned, mask=mask).compute()[::2], (jnp.mean(kept), jnp.std(kept)))
+    counted = VALUES[0][LABELS[0] > 0]
+    close(Average().update(values=poisoned, mask=mask).compute(), jnp.mean(counted))
+    close(Welford().update(values=poisoned, mask=mask).compute()[::2], (jnp.mean(counted), jnp.std(counted)))
     right = (LOGITS[0].argmax(-1) == LABELS[0])[LABELS[0] > 0]
     close(Accuracy().update(logits=LOGITS[0], labels=LABELS[0], mask=mask).compute(), jnp.mean(right))
 
@@ -71,11 +71,11 @@ def test_accuracy_of_two_classes_goes_by_a_threshold():
 
 
 def test_metrics_merge_in_any_order_to_the_same():
-    one, two = fed(many(), [0]), fed(many(), [1, 2, 3])
+    first, second = fed(many(), [0]), fed(many(), [1, 2, 3])
     whole = fed(many(), range(4)).compute()
-    close(one.merge(two).compute(), whole)
-    close(two.merge(one).compute(), whole)
-    close(many().merge(one).merge(many()).merge(two).compute(), whole)
+    close(first.merge(second).compute(), whole)
+    close(second.merge(first).compute(), whole)
+    close(many().merge(first).merge(many()).merge(second).compute(), whole)
 
 
 def test_update_returns_a_successor_and_reset_starts_anew():
@@ -203,16 +203,16 @@ def test_a_metric_of_a_users_own_merges_and_reduces_like_the_others():
         def of_batch(self, arguments, mask):
             return self.replace(value=jnp.max(arguments["values"], keepdims=True).reshape(1).repeat(2))
 
-        def of_both(self, other):
-            return self.replace(value=jnp.maximum(self.value, other.value))
+        def of_both(self, metric):
+            return self.replace(value=jnp.maximum(self.value, metric.value))
 
         def compute(self):
             return self.value[0]
 
-    metric = weft.vmap(
+    largest = weft.vmap(
         lambda row: Largest(jnp.zeros(2)).update(values=row, axis_name="rows"), axis_name="rows", out_axes=None
     )(VALUES)
-    assert float(metric.compute()) == float(VALUES.max())
+    assert float(largest.compute()) == float(VALUES.max())
 
 
 BAD = [

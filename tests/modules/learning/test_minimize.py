@@ -46,8 +46,8 @@ def test_minimize_moves_parameters_and_keeps_what_the_loss_changed(form: str, wr
     loss, value, count = LOSSES[form]
     model = make_counting()
     step = wrap(lambda opt, model: opt.minimize(loss, model))
-    found, after, opt = step(weft.Optimizer(model, optax.sgd(0.5)), model)
-    assert jax.tree.map(lambda x: x if isinstance(x, str) else float(x), found) == value
+    actual, after, opt = step(weft.Optimizer(model, optax.sgd(0.5)), model)
+    assert jax.tree.map(lambda x: x if isinstance(x, str) else float(x), actual) == value
     assert (after.weight.tolist(), after.weight.dtype) == ([0.5, 0.0], jnp.float32)
     assert (int(after.count), int(opt.step)) == (count, 1)
 
@@ -69,9 +69,9 @@ class Pair(weft.Module):
     second: Counting
 
     def __call__(self, x: Any) -> Any:
-        one, first = self.first(x)
-        other, second = self.second(x)
-        return (one - 1) ** 2 + (other * one - 2) ** 2, Pair(first, second)
+        y, first = self.first(x)
+        z, second = self.second(x)
+        return (y - 1) ** 2 + (z * y - 2) ** 2, Pair(first, second)
 
 
 @pytest.mark.parametrize(

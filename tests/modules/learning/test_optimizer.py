@@ -218,9 +218,9 @@ def test_a_successor_of_another_structure_is_named_by_path():
 
 def test_another_model_is_refused():
     opt = weft.Optimizer(net(), optax.sgd(0.1))
-    other = weft.Linear(2, 2, key=jax.random.key(0))
+    linear = weft.Linear(2, 2, key=jax.random.key(0))
     with pytest.raises(weft.errors.StructureError, match="the model has other parameters") as caught:
-        opt.update(other, other)
+        opt.update(linear, linear)
     assert "at: model.hidden.kernel is no parameter there" in str(caught.value)
     assert "at: model.kernel was none there" in str(caught.value)
 
@@ -235,10 +235,10 @@ def test_one_array_in_two_places_is_refused_by_both_paths():
     tied = {"a": model.hidden, "b": [model.hidden, model.out]}
     with pytest.raises(weft.AliasError, match=r"model.b\[0\]: the same Linear as model.a"):
         weft.Optimizer(tied, optax.sgd(0.1))
-    apart = weft.tree.copy(tied)
-    opt = weft.Optimizer(apart, optax.sgd(0.1))
+    untied = weft.tree.copy(tied)
+    opt = weft.Optimizer(untied, optax.sgd(0.1))
     with pytest.raises(weft.AliasError, match=r"model.b\[0\]: the same Linear as model.a"):
-        opt.update(tied, apart)
+        opt.update(tied, untied)
     # What the optimizer does not move may be shared.
     weft.Optimizer(tied, optax.sgd(0.1), wrt=Inside("b"))
 
@@ -354,9 +354,9 @@ def test_it_maps_over_an_ensemble():
     models, opts, values = weft.vmap(step)(models, opts)
     assert values.shape == (3,)
     alone = jax.tree.map(lambda leaf: leaf[1], models)
-    one = weft.vmap(lambda seed: jax.tree.map(lambda p: p * (1 + seed), net()))(jnp.arange(1.0, 2.0))
-    one = jax.tree.map(lambda leaf: leaf[0], one)
-    close(step(one, weft.Optimizer(one, opts.transformation))[0], alone)
+    member = weft.vmap(lambda seed: jax.tree.map(lambda p: p * (1 + seed), net()))(jnp.arange(1.0, 2.0))
+    member = jax.tree.map(lambda leaf: leaf[0], member)
+    close(step(member, weft.Optimizer(member, opts.transformation))[0], alone)
 
 
 def test_its_state_is_of_one_kind_whatever_the_parameters_declare():
@@ -377,8 +377,8 @@ def test_equal_optimizers_have_equal_structures():
     transformation = optax.adam(0.1)
     first, second = (weft.Optimizer(net(seed), transformation) for seed in (0, 1))
     assert jax.tree.structure(first) == jax.tree.structure(second)
-    other = weft.Optimizer(net(), transformation, wrt=All(Param, Inside("out")))
-    assert jax.tree.structure(first) != jax.tree.structure(other)
+    narrowed = weft.Optimizer(net(), transformation, wrt=All(Param, Inside("out")))
+    assert jax.tree.structure(first) != jax.tree.structure(narrowed)
     groups = {Inside("out"): transformation, ...: transformation}
     first, second = (weft.Optimizer(net(seed), groups) for seed in (0, 1))
     assert jax.tree.structure(first) == jax.tree.structure(second)

@@ -107,8 +107,8 @@ def test_what_a_function_changes_keeps_the_dtype_it_had():
     assert (new.weight.dtype, new.mean.dtype, new.half.dtype) == (jnp.float32, jnp.float32, jnp.bfloat16)
     assert new.weight.tolist() == [2, 2]
     # Inside of another record, and beside one that is made alike, too.
-    other = scale.replace(weight=jnp.zeros(2, jnp.bfloat16))
-    swapped = POLICY(lambda a, b: {"b": b(X)[1], "a": a})(scale, other)
+    bf16_scale = scale.replace(weight=jnp.zeros(2, jnp.bfloat16))
+    swapped = POLICY(lambda a, b: {"b": b(X)[1], "a": a})(scale, bf16_scale)
     assert (swapped["a"].weight is scale.weight, swapped["b"].half.dtype) == (True, jnp.bfloat16)
 
 

@@ -22,12 +22,12 @@ def test_the_factor_follows_flaxs(interval: int):
     # An infinite gradient now and then; at the end it shrinks to its minimum.
     for x in [1.0, 2.0, jnp.inf, 1.0, 1.0, 1.0, 1.0, jnp.inf, *[jnp.inf] * 6, 1.0, 1.0]:
         theirs, finite, _, wanted = theirs.value_and_grad(lambda w, x=x: w * x)(jnp.array(1.0))
-        found = weft.grad(lambda w, x=x, ours=ours: ours.scaled(w * x))(jnp.array(1.0))
-        found, mine, ours = ours.unscaled(found)
+        gradient = weft.grad(lambda w, x=x, ours=ours: ours.scaled(w * x))(jnp.array(1.0))
+        gradient, mine, ours = ours.unscaled(gradient)
         assert bool(mine) == bool(finite)
         assert float(ours.scale) == float(theirs.scale)
         if mine:
-            np.testing.assert_array_equal(found, wanted)
+            np.testing.assert_array_equal(gradient, wanted)
     assert float(ours.scale) >= 1.0
 
 

@@ -86,9 +86,9 @@ def test_stack_unstack_and_index_are_inverse(count: int, axis: int):
     stacked = tree.stack(models, axis)
     assert stacked["w"].shape == ((count, 2) if axis == 0 else (2, count))
     for i, (model, part) in enumerate(zip(models, tree.unstack(stacked, axis), strict=True)):
-        for other in (part, tree.index(stacked, i, axis), tree.index(stacked, i - count, axis)):
-            assert other["w"].tolist() == model["w"].tolist()
-            assert (other["k"] == model["k"]).all()
+        for element in (part, tree.index(stacked, i, axis), tree.index(stacked, i - count, axis)):
+            assert element["w"].tolist() == model["w"].tolist()
+            assert (element["k"] == model["k"]).all()
 
 
 @pytest.mark.slow

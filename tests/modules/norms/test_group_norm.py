@@ -32,9 +32,9 @@ def loss(layer, x):
 def test_outputs_and_gradients_equal_flax(name):
     ours, theirs = pair(name)
     np.testing.assert_allclose(weft.jit(lambda layer, x: layer(x))(ours, X), theirs(X), rtol=1e-5, atol=1e-5)
-    mine, other = weft.grad(loss)(ours, X), nnx.grad(loss)(theirs, X)
-    np.testing.assert_allclose(mine.scale, other.scale[...], rtol=1e-4)
-    np.testing.assert_allclose(mine.bias, other.bias[...], rtol=1e-4)
+    gradients, expected = weft.grad(loss)(ours, X), nnx.grad(loss)(theirs, X)
+    np.testing.assert_allclose(gradients.scale, expected.scale[...], rtol=1e-4)
+    np.testing.assert_allclose(gradients.bias, expected.bias[...], rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["GroupNorm", "InstanceNorm"])
@@ -48,8 +48,8 @@ def test_masks_and_half_precision_are_as_in_flax(name):
 
 def test_one_example_under_vmap_equals_the_batch_and_equinox():
     ours, _ = pair("GroupNorm")
-    one = GroupNorm(4, groups=2, batch_axes=0).replace(scale=SCALE, bias=BIAS)
-    np.testing.assert_allclose(jax.vmap(one)(X), ours(X), rtol=1e-5, atol=1e-5)
+    per_example = GroupNorm(4, groups=2, batch_axes=0).replace(scale=SCALE, bias=BIAS)
+    np.testing.assert_allclose(jax.vmap(per_example)(X), ours(X), rtol=1e-5, atol=1e-5)
     theirs = eqx.nn.GroupNorm(2, 4, eps=1e-6)
     theirs = eqx.tree_at(lambda layer: (layer.weight, layer.bias), theirs, (SCALE, BIAS))
     np.testing.assert_allclose(jax.vmap(theirs)(X.swapaxes(1, 2)).swapaxes(1, 2), ours(X), rtol=1e-4, atol=1e-5)

@@ -184,9 +184,9 @@ def test_one_value_per_feature_is_refused_while_training_and_both_ways_out_hold(
         AxisError, match=r"(?s)one value for each feature.*at: x: float32\[3\].*axis_name=.*whole batch"
     ):
         jax.vmap(BatchNorm(3), out_axes=(0, None))(x)
-    for one in (x[0], x[:1], x[:1, None]):
+    for example in (x[0], x[:1], x[:1, None]):
         with pytest.raises(AxisError, match="every result would be zero"):
-            BatchNorm(3)(one)
+            BatchNorm(3)(example)
     named, _ = jax.vmap(BatchNorm(3, axis_name="batch"), axis_name="batch", out_axes=(0, None))(x)
     assert_same(named, BatchNorm(3)(x)[0])
     assert bool((BatchNorm(3)(x)[0] != 0).all())

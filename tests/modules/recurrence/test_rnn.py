@@ -41,8 +41,8 @@ def in_flax(cell, **options):
 
 
 def assert_close(ours, theirs):
-    for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+    for actual, expected in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -91,14 +91,14 @@ def test_an_lstm_equals_equinox():
 
 
 def test_the_two_lstms_are_one():
-    one = cell_of(LSTMCell)
-    both = cell_of(OptimizedLSTMCell)
-    inputs = [part.kernel for part in (one.ii, one.if_, one.ig, one.io)]
-    hidden = [one.hi, one.hf, one.hg, one.ho]
-    both = weft.at(both).dense_i.kernel.set(jnp.concatenate(inputs, 1))
-    both = weft.at(both).dense_h.kernel.set(jnp.concatenate([part.kernel for part in hidden], 1))
-    both = weft.at(both).dense_h.bias.set(jnp.concatenate([part.bias for part in hidden]))
-    assert_close(RNN(both)(X), RNN(one)(X))
+    lstm = cell_of(LSTMCell)
+    optimized = cell_of(OptimizedLSTMCell)
+    inputs = [part.kernel for part in (lstm.ii, lstm.if_, lstm.ig, lstm.io)]
+    hidden = [lstm.hi, lstm.hf, lstm.hg, lstm.ho]
+    optimized = weft.at(optimized).dense_i.kernel.set(jnp.concatenate(inputs, 1))
+    optimized = weft.at(optimized).dense_h.kernel.set(jnp.concatenate([part.kernel for part in hidden], 1))
+    optimized = weft.at(optimized).dense_h.bias.set(jnp.concatenate([part.bias for part in hidden]))
+    assert_close(RNN(optimized)(X), RNN(lstm)(X))
 
 
 @pytest.mark.parametrize("cls", CELLS)

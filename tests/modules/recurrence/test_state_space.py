@@ -23,9 +23,9 @@ def stepped(layer, x):
 def test_a_sequence_at_once_equals_step_by_step_with_gradients():
     layer = weft.DiagonalSSM(3, 4, key=KEY)
     np.testing.assert_allclose(layer(X), stepped(layer, X), rtol=1e-4, atol=1e-5)
-    mine = weft.jit(weft.grad(lambda layer, x: (layer(x) ** 2).mean()))(layer, X)
-    other = weft.jit(weft.grad(lambda layer, x: (stepped(layer, x) ** 2).mean()))(layer, X)
-    for a, b in zip(jax.tree.leaves(mine), jax.tree.leaves(other), strict=True):
+    gradients = weft.jit(weft.grad(lambda layer, x: (layer(x) ** 2).mean()))(layer, X)
+    expected = weft.jit(weft.grad(lambda layer, x: (stepped(layer, x) ** 2).mean()))(layer, X)
+    for a, b in zip(jax.tree.leaves(gradients), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
 
 

@@ -40,9 +40,12 @@ def mesh(request: pytest.FixtureRequest) -> Any:
 
 def specs(tree: Any) -> dict[str, PartitionSpec]:
     """Where each array lies; on explicit meshes specs have a None for each axis that is not divided."""
-    found = {jax.tree_util.keystr(path): tuple(leaf.sharding.spec) for path, leaf in jax.tree.leaves_with_path(tree)}
+    full_specs = {
+        jax.tree_util.keystr(path): tuple(leaf.sharding.spec) for path, leaf in jax.tree.leaves_with_path(tree)
+    }
     return {
-        path: P(*spec[: max((i for i, axis in enumerate(spec, 1) if axis), default=0)]) for path, spec in found.items()
+        path: P(*spec[: max((i for i, axis in enumerate(spec, 1) if axis), default=0)])
+        for path, spec in full_specs.items()
     }
 
 
@@ -90,34 +93,34 @@ def test_wefts_layers_are_named_by_convention(mesh: Any):
         "block": weft.TransformerBlock(4, 4, key=KEY),
         "head": Linear(4, 8, key=KEY),
     }
-    found = specs(shard(model, mesh, RULES))
-    assert found["['embed'].embedding"] == P("model", "data")
-    assert found["['block'].attention.value.kernel"] == P("data", "model")
-    assert found["['block'].attention.value.bias"] == P("model")
-    assert found["['block'].attention.out.kernel"] == P("model", "data")
-    assert found["['block'].mlp.layers[0].kernel"] == P("data", "model")
-    assert found["['block'].mlp.layers[2].bias"] == P("data")
-    assert found["['block'].mlp_norm.scale"] == found["['head'].kernel"] == P()
+    placement = specs(shard(model, mesh, RULES))
+    assert placement["['embed'].embedding"] == P("model", "data")
+    assert placement["['block'].attention.value.kernel"] == P("data", "model")
+    assert placement["['block'].attention.value.bias"] == P("model")
+    assert placement["['block'].attention.out.kernel"] == P("model", "data")
+    assert placement["['block'].mlp.layers[0].kernel"] == P("data", "model")
+    assert placement["['block'].mlp.layers[2].bias"] == P("data")
+    assert placement["['block'].mlp_norm.scale"] == placement["['head'].kernel"] == P()
 
 
 def test_what_is_put_around_a_layer_or_in_its_place_lies_as_the_layer_does(mesh: Any):
     attention = weft.MultiHeadAttention(4, 4, key=KEY)
     model = {"wrapped": weft.Frozen(attention), "block": Block(KEY)}
     model = weft.lora(weft.quantize(model), 2, key=KEY)
-    found = specs(named_shardings_of(model, mesh, RULES))
+    placement = specs(named_shardings_of(model, mesh, RULES))
     query, outward = "['wrapped'].layer.query", "['block'].outward"
-    assert found[f"{query}.base.kernel"] == P("data", "model")
-    assert found[f"{query}.base.scale"] == found[f"{query}.base.bias"] == P("model")
-    assert (found[f"{query}.down"], found[f"{query}.up"]) == (P("data"), P(None, "model"))
-    assert found[f"{outward}.base.kernel"] == P("model", "data")
-    assert (found[f"{outward}.down"], found[f"{outward}.up"]) == (P("model"), P(None, "data"))
+    assert placement[f"{query}.base.kernel"] == P("data", "model")
+    assert placement[f"{query}.base.scale"] == placement[f"{query}.base.bias"] == P("model")
+    assert (placement[f"{query}.down"], placement[f"{query}.up"]) == (P("data"), P(None, "model"))
+    assert placement[f"{outward}.base.kernel"] == P("model", "data")
+    assert (placement[f"{outward}.down"], placement[f"{outward}.up"]) == (P("model"), P(None, "data"))
 
 
 def test_names_from_outside_hold_before_what_is_declared(mesh: Any):
     names = {PathContains("inward"): (None, "vocab"), InstanceOf(Linear): Sharded("layers", ...)}
     copies = weft.vmap(Block)(jax.random.split(KEY, 4))
-    found = specs(shard(copies, mesh, {**RULES, "layers": None, "embed": None, "mlp": "data"}, names=names))
-    assert found == {
+    placement = specs(shard(copies, mesh, {**RULES, "layers": None, "embed": None, "mlp": "data"}, names=names))
+    assert placement == {
         ".inward": P(None, None, "model"),
         ".outward.kernel": P(None, "data"),
         ".outward.bias": P(),
@@ -129,11 +132,11 @@ def test_an_optimizers_state_follows_its_parameters(mesh: Any):
     with jax.set_mesh(mesh):
         block = shard(Block(KEY), mesh, RULES)
         optimizer = shard(weft.Optimizer(block, optax.adam(0.1)), mesh, RULES)
-    found = specs(optimizer)
+    placement = specs(optimizer)
     for moment in ("mu", "nu"):
-        assert found[f".state[0]['{moment}']['inward']"] == P("data", "model")
-        assert found[f".state[0]['{moment}']['outward']['kernel']"] == P("model", "data")
-    assert found[".state[0]['count']"] == found[".step"] == P()
+        assert placement[f".state[0]['{moment}']['inward']"] == P("data", "model")
+        assert placement[f".state[0]['{moment}']['outward']['kernel']"] == P("model", "data")
+    assert placement[".state[0]['count']"] == placement[".step"] == P()
     factored = shard(
         weft.Optimizer(Linear(256, 128, key=KEY), optax.adafactor(0.1)), mesh, {weft.filters.Maybe("embed"): "data"}
     )
@@ -339,10 +342,10 @@ def test_large_arrays_that_stay_whole_are_told(mesh: Any):
 def test_a_table_shows_what_lies_where(mesh: Any):
     placed = shard(Gated(), mesh, {"embed": "data", ...: None}, unnamed="model")
     rows = [line.split() for line in weft.tabulate(placed, sharding=True).splitlines()]
-    found = {row[0]: row for row in rows if row and row[0].startswith("model.")}
-    assert found["model.gate.kernel"][1] == "float32[64,160]"
-    assert found["model.gate.kernel"][-4:] == ["41.0", "KB", "10.2", "KB"]
-    assert found["model.table.embedding"][-4:] == ["2.0", "KB", "1.0", "KB"]
+    by_path = {row[0]: row for row in rows if row and row[0].startswith("model.")}
+    assert by_path["model.gate.kernel"][1] == "float32[64,160]"
+    assert by_path["model.gate.kernel"][-4:] == ["41.0", "KB", "10.2", "KB"]
+    assert by_path["model.table.embedding"][-4:] == ["2.0", "KB", "1.0", "KB"]
     assert rows[-1][0] == "total"
     assert "every device" in weft.tabulate(shard(Gated(), mesh, {...: None}), sharding=True)
 

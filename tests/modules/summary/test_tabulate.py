@@ -49,15 +49,15 @@ def rows(*args, **options):
 
 
 def test_each_call_has_a_row_through_transforms_and_threads():
-    found = rows(Batched(Net()), jax.ShapeDtypeStruct((2, 4, 4, 1), jnp.float32), costs=False)
-    assert [row[0] for row in found] == [
+    table = rows(Batched(Net()), jax.ShapeDtypeStruct((2, 4, 4, 1), jnp.float32), costs=False)
+    assert [row[0] for row in table] == [
         "model",
         "model.net",
         *(f"model.net.convs[{i}]" for i in range(3)),
         "model.net.norm",
         "model.net.head",
     ]
-    assert found[5] == [
+    assert table[5] == [
         "model.net.norm", "BatchNorm", "float32[4,4,4]", "- float32[4,4,4]\n- BatchNorm", "8 (32 B)", "8 (32 B)",
     ]  # fmt: skip
 
@@ -75,9 +75,11 @@ def test_costs_are_those_of_all_turns_of_a_loop():
     def linear(key):
         return weft.Linear(8, 8, use_bias=False, key=key)
 
-    one, of_stack = (rows(model, jnp.ones((4, 8)))[0][5:] for model in (linear(KEY), weft.Stack(linear, 10, key=KEY)))
-    assert one[0] == str(2 * 4 * 8 * 8)
-    assert one[1] == "1.02 k"  # by the input, and by the kernel
+    of_linear, of_stack = (
+        rows(model, jnp.ones((4, 8)))[0][5:] for model in (linear(KEY), weft.Stack(linear, 10, key=KEY))
+    )
+    assert of_linear[0] == str(2 * 4 * 8 * 8)
+    assert of_linear[1] == "1.02 k"  # by the input, and by the kernel
     assert float(of_stack[0].removesuffix(" k")) * 1e3 == pytest.approx(10 * 512, rel=0.05)
     assert float(of_stack[1].removesuffix(" k")) * 1e3 == pytest.approx(10 * 1024, rel=0.2)
 
@@ -92,14 +94,14 @@ def test_what_has_no_derivative_has_no_cost_of_one():
 
 def test_layers_in_a_stack_and_an_abstract_model_have_rows():
     model = weft.init(lambda key: weft.Stack(lambda k: weft.MLP(4, 8, 4, key=k), 3, key=key), key=KEY, abstract=True)
-    found = rows(model, jnp.ones(4), costs=False)
-    assert [row[:2] for row in found] == [
+    table = rows(model, jnp.ones(4), costs=False)
+    assert [row[:2] for row in table] == [
         ["model", "Stack"],
         ["model.layers", "MLP"],
         ["model.layers.layers[0]", "Linear"],
         ["model.layers.layers[2]", "Linear"],
     ]
-    assert [row[4] for row in found] == ["228 (912 B)", "228 (912 B)", "120 (480 B)", "108 (432 B)"]
+    assert [row[4] for row in table] == ["228 (912 B)", "228 (912 B)", "120 (480 B)", "108 (432 B)"]
     assert [row[0] for row in rows(model, jnp.ones(4), costs=False, depth=1)] == ["model", "model.layers"]
 
 
@@ -111,8 +113,8 @@ def test_another_method_and_the_same_call_again():
             again = self.embed(ids) + self.embed(ids)
             return self.embed.attend(again)
 
-    found = rows(Tied(weft.Embed(5, 3, key=KEY)), jnp.arange(2), method="logits", costs=False)
-    assert [row[0] for row in found] == ["model.logits()", "model.embed", "model.embed.attend()"]
+    table = rows(Tied(weft.Embed(5, 3, key=KEY)), jnp.arange(2), method="logits", costs=False)
+    assert [row[0] for row in table] == ["model.logits()", "model.embed", "model.embed.attend()"]
 
 
 def test_the_model_and_its_classes_stay_as_they_are():
@@ -167,13 +169,13 @@ def test_the_page_is_a_table_in_a_browser(visit, tmp_path):
     assert len(table) == 7
     for row in table:
         # Each cell holds its text, and they stand side by side in the window.
-        assert all(left < right <= 1280 and top < bottom and over <= 0 for left, top, right, bottom, over in row)
+        assert all(x0 < x1 <= 1280 and y0 < y1 and over <= 0 for x0, y0, x1, y1, over in row)
         assert all(one[2] <= other[0] for one, other in itertools.pairwise(row))
     assert all(above[0][3] <= below[0][1] for above, below in itertools.pairwise(table))
     shade = matplotlib.image.imread(picture)[..., :3].mean(-1)
     for row in table:
-        left, top, right, bottom, _ = map(int, row[0])
-        assert shade[top:bottom, left:right].min() < 0.5 < shade[top:bottom, left:right].mean()
+        x0, y0, x1, y1, _ = map(int, row[0])
+        assert shade[y0:y1, x0:x1].min() < 0.5 < shade[y0:y1, x0:x1].mean()
 
 
 @pytest.mark.parametrize(
