@@ -118,15 +118,15 @@ def observe(value: Any, nnx: Any) -> Any:
 
 def members(nnx: Any, *roots: Any) -> list[Any]:
     """The objects and Variables in some roots, each once: what must still be the same objects afterwards."""
-    found: dict[int, Any] = {}
+    members_by_id: dict[int, Any] = {}
 
     def visit(value: Any) -> None:
-        if id(value) in found:
+        if id(value) in members_by_id:
             return
         if isinstance(value, nnx.Variable):
-            found[id(value)] = value
+            members_by_id[id(value)] = value
         elif isinstance(value, nnx.Pytree):
-            found[id(value)] = value
+            members_by_id[id(value)] = value
             for name, inner in sorted(vars(value).items(), key=lambda pair: str(pair[0])):
                 if name not in BOOKKEEPING:
                     visit(inner)
@@ -139,13 +139,13 @@ def members(nnx: Any, *roots: Any) -> list[Any]:
 
     for root in roots:
         visit(root)
-    return list(found.values())
+    return list(members_by_id.values())
 
 
 def builtin_bases(error: BaseException) -> set[type]:
     """The builtin exceptions that an error is, less those that every error is."""
-    found = {base for base in type(error).__mro__ if base.__module__ == builtins.__name__}
-    return found - {object, BaseException, Exception}
+    bases = {base for base in type(error).__mro__ if base.__module__ == builtins.__name__}
+    return bases - {object, BaseException, Exception}
 
 
 def run(program: Callable[[Any], Any], nnx: Any) -> Any:

@@ -50,8 +50,10 @@ class Ran(TypedDict):
 
 def cells(guide: Path) -> list[str]:
     """The code of a notebook, cell by cell; commands for the shell and for IPython are comments."""
-    found = ["".join(cell["source"]) for cell in json.loads(guide.read_text())["cells"] if cell["cell_type"] == "code"]
-    return [re.sub(r"^(\s*)([!%].*)$", r"\1pass  # \2", source, flags=re.MULTILINE) for source in found]
+    sources = [
+        "".join(cell["source"]) for cell in json.loads(guide.read_text())["cells"] if cell["cell_type"] == "code"
+    ]
+    return [re.sub(r"^(\s*)([!%].*)$", r"\1pass  # \2", source, flags=re.MULTILINE) for source in sources]
 
 
 def missing(guide: Path) -> list[str]:
@@ -107,9 +109,9 @@ def under_flax(guide: Path, *, fresh: bool) -> list[Ran]:
     """What became of each cell under flax itself: found once, if all were reached."""
     report = guide.with_suffix(".flax.json")
     if not fresh and report.exists():
-        kept = json.loads(report.read_text())
-        if [cell["source"] for cell in kept] == cells(guide):
-            return kept
+        recorded = json.loads(report.read_text())
+        if [cell["source"] for cell in recorded] == cells(guide):
+            return recorded
     return run(guide, report)
 
 
@@ -130,22 +132,22 @@ def main() -> int:
     parser.add_argument("--show", action="store_true", help="show what is printed otherwise")
     parser.add_argument("--fresh", action="store_true", help="run the cells under flax again")
     parser.add_argument("--cells", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.cells is not None:
-        run_cells(Path(given.guides[0]), given.cells)
+    options = parser.parse_args()
+    if options.cells is not None:
+        run_cells(Path(options.guides[0]), options.cells)
         return 0
     sys.path.insert(0, str(HERE.parents[1]))
     from suites import fetch, pinned_version
 
-    docs = fetch("flax", pinned_version("flax"), "docs_nnx", given.archive)
+    docs = fetch("flax", pinned_version("flax"), "docs_nnx", options.archive)
     counted = passed = same = 0
     for guide in sorted(docs.rglob("*.ipynb")):
-        if given.guides and guide.stem not in given.guides:
+        if options.guides and guide.stem not in options.guides:
             continue
         if absent := missing(guide):
             print(f"{guide.stem}: left out, for it needs {', '.join(absent)}", flush=True)
             continue
-        theirs = under_flax(guide, fresh=given.fresh)
+        theirs = under_flax(guide, fresh=options.fresh)
         ours = run(guide, guide.with_suffix(".weft.json"), "-m", "weft.nnx")
         numbers = [number for number, cell in enumerate(theirs) if cell["error"] is None]
         print(f"{guide.stem}: {len(numbers)} of {len(cells(guide))} cells run under flax", flush=True)
@@ -161,7 +163,7 @@ def main() -> int:
             mine, real = ours[number]["printed"], theirs[number]["printed"]
             if are_alike(mine, real):
                 same += 1
-            elif given.show:
+            elif options.show:
                 print(f"  cell {number} prints otherwise:")
                 print(*list(difflib.unified_diff(real.splitlines(), mine.splitlines(), "flax", "weft", n=0)), sep="\n")
     print(f"{passed}/{counted} of the cells of flax's guides run on weft.nnx; {same} of them print the same")

@@ -151,11 +151,11 @@ def _compare_all(seeds: range) -> tuple[collections.Counter[str], dict[int, str]
     ends: collections.Counter[str] = collections.Counter()
     different: dict[int, str] = {}
     for seed in seeds:
-        end, found = compare(source(seed))
+        end, difference = compare(source(seed))
         ends[end] += 1
-        if found is not None:
-            different[seed] = found
-            print(f"seed {seed} ({end}): {found}"[:420], flush=True)
+        if difference is not None:
+            different[seed] = difference
+            print(f"seed {seed} ({end}): {difference}"[:420], flush=True)
     return ends, different
 
 
@@ -166,27 +166,27 @@ def main(argv: list[str]) -> int:
     parser.add_argument("start", type=int, nargs="?", default=0, help="the first seed")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--show", action="store_true", help="show one program and both runs")
-    given = parser.parse_args(argv)
-    if given.show:
-        text = source(given.count)
+    options = parser.parse_args(argv)
+    if options.show:
+        text = source(options.count)
         print(text)
         print(compare(text))
         return 0
-    seeds = range(given.start, given.start + given.count)
+    seeds = range(options.start, options.start + options.count)
     ends: collections.Counter[str] = collections.Counter()
     different: dict[int, str] = {}
     # A process for a hundred programs at most: what they leave in JAX's caches is gigabytes after a thousand.
-    size = min(100, -(-len(seeds) // given.jobs))
+    size = min(100, -(-len(seeds) // options.jobs))
     chunks = [seeds[i : i + size] for i in range(0, len(seeds), size)] if seeds else []
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(given.jobs, mp_context=spawn, max_tasks_per_child=1) as processes:
+    with ProcessPoolExecutor(options.jobs, mp_context=spawn, max_tasks_per_child=1) as processes:
         for done in as_completed([processes.submit(_compare_all, chunk) for chunk in chunks]):
-            more, found = done.result()
+            more, differences = done.result()
             ends += more
-            different |= found
+            different |= differences
             print(f"{ends.total()} programs, {len(different)} differ", file=sys.stderr, flush=True)
     print(f"{ends.total()} programs: {dict(ends)}; {len(different)} differ")
-    kinds = collections.Counter(re.sub(r"[0-9]+", "#", found)[:60] for found in different.values())
+    kinds = collections.Counter(re.sub(r"[0-9]+", "#", difference)[:60] for difference in different.values())
     for kind, times in kinds.most_common():
         print(f"{times:4} {kind}")
     return int(bool(different))

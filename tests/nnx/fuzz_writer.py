@@ -204,22 +204,22 @@ class Writer:
 
     def names(self) -> list[str]:
         """Which transforms, from the outside in."""
-        left = {name: RARE.get(name, 1.0) for name in sorted(WRAPS)}
+        weights = {name: RARE.get(name, 1.0) for name in sorted(WRAPS)}
         for name in WITHOUT_UPDATES if self.mode == "updates" else WITH_UPDATES:
-            del left[name]
+            del weights[name]
         if self.features.streams:
-            left = {name: weight for name, weight in left.items() if name not in OF_WHOLE_TREES}
+            weights = {name: weight for name, weight in weights.items() if name not in OF_WHOLE_TREES}
         if self.features.refs:
             self.avoided["refs where they do not work"] += 1
-            left = {name: weight for name, weight in left.items() if name in TAKE_REFS[self.mode]}
+            weights = {name: weight for name, weight in weights.items() if name in TAKE_REFS[self.mode]}
         chosen: list[str] = []
-        for _ in range(min(self.random.choice([2, 2, 3]), len(left))):
-            chosen.append(self.pick(left))
-            del left[chosen[-1]]
+        for _ in range(min(self.random.choice([2, 2, 3]), len(weights))):
+            chosen.append(self.pick(weights))
+            del weights[chosen[-1]]
             if chosen[-1] in OUTERMOST:
-                left = {name: weight for name, weight in left.items() if name not in OUTERMOST}
+                weights = {name: weight for name, weight in weights.items() if name not in OUTERMOST}
                 if chosen[-1] == "pmap":
-                    left.pop("shard_map", None)
+                    weights.pop("shard_map", None)
         chosen.sort(key=lambda name: name not in OUTERMOST)
         if "shard_map" in chosen and not any(name in COMPILED for name in chosen[: chosen.index("shard_map")]):
             chosen = [name for name in chosen if name != "jit"]
@@ -351,7 +351,7 @@ class Writer:
             choices += [(0, "m.drop(x)")] if self.features.dropout else []
         if self.features.refs:
             choices += [(0, "m.k[...]")]
-        other_index, other = self.random.choice(choices)
-        if not level.mapped[other_index] <= level.surely[index] and not self.chance(0.05):
-            other = self.number()
-        return f"{at}[...] * {self.number()} + like({other}, {at})"
+        operand_index, operand = self.random.choice(choices)
+        if not level.mapped[operand_index] <= level.surely[index] and not self.chance(0.05):
+            operand = self.number()
+        return f"{at}[...] * {self.number()} + like({operand}, {at})"

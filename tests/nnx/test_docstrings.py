@@ -159,11 +159,11 @@ def test_there_are_examples():
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_prints_the_same(name):
-    found = differences(name, EXAMPLES[name])
+    mismatches = differences(name, EXAMPLES[name])
     if name in EXCEPTIONS:
-        assert found, f"{name} agrees now: take it off the list"
+        assert mismatches, f"{name} agrees now: take it off the list"
         pytest.skip(EXCEPTIONS[name])
-    assert not found, "\n\n".join(found)
+    assert not mismatches, "\n\n".join(mismatches)
 
 
 @pytest.mark.parametrize(

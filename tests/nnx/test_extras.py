@@ -49,10 +49,10 @@ def shared_contexts(nnx):
         graphdef, params, rest = context.split(nnx.Dict(s=shared, c=nnx.Cache(1)), nnx.Param, ...)
         flat = context.flatten(nnx.List([shared]))
     with nnx.merge_context() as context:
-        one = context.merge(*first)
-        two = context.merge(graphdef, params, rest)
-        three = context.unflatten(*flat)
-    return one.s is two.s, three[0] is one.s, params, rest, two
+        merged = context.merge(*first)
+        from_parts = context.merge(graphdef, params, rest)
+        unflattened = context.unflatten(*flat)
+    return merged.s is from_parts.s, unflattened[0] is merged.s, params, rest, from_parts
 
 
 def trees(nnx):
@@ -110,9 +110,9 @@ def views(nnx):
     new = nnx.view(m, deterministic=True, use_running_average=True)
     only = nnx.view(m, only=dropout, deterministic=True)
     anything = nnx.view(nnx.Dict(o=free()), x=1, y=2)
-    other = nnx.with_attributes(m, deterministic=True)
+    in_eval = nnx.with_attributes(m, deterministic=True)
     return (
-        [(x.d.deterministic, x.n.use_running_average, x.n.w is m.n.w) for x in (m, new, only, other)], anything.o.got,
+        [(x.d.deterministic, x.n.use_running_average, x.n.w is m.n.w) for x in (m, new, only, in_eval)], anything.o.got,
         nnx.view(m, raise_if_not_found=False, nope=1).d.rate, nnx.view_info(m), nnx.view_info(m, only=norm),
     )  # fmt: skip
 
@@ -120,12 +120,12 @@ def views(nnx):
 def attributes(nnx):
     dropout, norm, _ = layered(nnx)
     m = nnx.Dict(d=dropout(), n=norm())
-    found = []
+    settings = []
     for change in (lambda: m.eval(), lambda: m.train(rate=0.1), lambda: m.set_attributes(dropout, rate=0.9)):
         change()
-        found.append((m.d.deterministic, m.d.rate, m.n.use_running_average))
+        settings.append((m.d.deterministic, m.d.rate, m.n.use_running_average))
     m.set_attributes(nope=1, raise_if_not_found=False)
-    return found, next(iter(m.iter_modules()))[0], [key for key, _ in m.iter_children()]
+    return settings, next(iter(m.iter_modules()))[0], [key for key, _ in m.iter_children()]
 
 
 def recording(nnx):

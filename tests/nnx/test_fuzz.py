@@ -16,8 +16,8 @@ SEEDS = range(300)
 @pytest.mark.parametrize("seed", SEEDS[:150])
 def test_both_libraries_agree(seed):
     text = fuzz.source(seed)
-    _, found = fuzz.compare(text)
-    assert found is None, f"{found}\n{text}"
+    _, difference = fuzz.compare(text)
+    assert difference is None, f"{difference}\n{text}"
 
 
 # What the programs must contain, and in how many of them.
@@ -39,8 +39,8 @@ CONTENTS = {
 
 def test_the_programs_hold_what_there_is():
     texts = [fuzz.source(seed) for seed in SEEDS]
-    found = {part: sum(part in text for text in texts) for part in CONTENTS}
-    assert {part: times for part, times in found.items() if times < CONTENTS[part]} == {}
+    counts = {part: sum(part in text for text in texts) for part in CONTENTS}
+    assert {part: times for part, times in counts.items() if times < CONTENTS[part]} == {}
 
 
 def test_little_is_avoided():
@@ -64,7 +64,7 @@ PRELUDE = "class M(nnx.Module):\n    def __init__(self):\n        self.w = nnx.P
 
 
 @pytest.mark.parametrize(
-    ("flax", "weft", "what"),
+    ("flax", "weft", "expected"),
     [
         ("result = m.w", "result = nnx.Param(jnp.ones(2) + 1)", ".[1]: Values"),
         ("result = m, m.w", "result = m, nnx.clone(m).w", "Same(path='[0].w')"),
@@ -74,14 +74,14 @@ PRELUDE = "class M(nnx.Module):\n    def __init__(self):\n        self.w = nnx.P
         ("m.tag = 1; result = m", "result = m", "keys"),
     ],
 )
-def test_a_difference_is_found(flax, weft, what):
+def test_a_difference_is_found(flax, weft, expected):
     both = f"{PRELUDE}if nnx.__name__.startswith('flax'):\n    {flax}\nelse:\n    {weft}\n"
-    _, found = fuzz.compare(both)
-    assert what.strip(".") in found
+    _, difference = fuzz.compare(both)
+    assert expected.strip(".") in difference
 
 
 def test_changes_that_an_exception_leaves_behind_are_found():
     text = f"{PRELUDE}def f(m):\n    m.w[...] = m.w[...] * 2\n    raise ValueError\nattempt(f, m)\nresult = None\n"
-    end, found = fuzz.compare(text)
+    end, difference = fuzz.compare(text)
     assert end == "partial write"
-    assert "an exception left changes behind" in found
+    assert "an exception left changes behind" in difference

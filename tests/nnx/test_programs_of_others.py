@@ -166,7 +166,7 @@ class Pair(nnx.Module):
 @pytest.mark.parametrize("z", [0.5, 1])
 @pytest.mark.parametrize("graph", [True, False])
 def test_a_backward_function_that_declares_it_is_given_cotangents_of_updates(graph: bool, z: float):
-    given = []
+    cotangents = []
 
     @nnx.custom_vjp(graph=graph, graph_updates=False)
     def f(m):
@@ -175,7 +175,7 @@ def test_a_backward_function_that_declares_it_is_given_cotangents_of_updates(gra
 
     def backward(m, g, *, updates_g):
         (updates,) = updates_g
-        given.append((updates.x, updates.y, type(updates.z).__name__, len(jax.tree.leaves(updates))))
+        cotangents.append((updates.x, updates.y, type(updates.z).__name__, len(jax.tree.leaves(updates))))
         grads = nnx.clone(m)
         grads.x[...], grads.y[...] = g * m.y[...], g * m.x[...]
         return (grads,)
@@ -185,7 +185,7 @@ def test_a_backward_function_that_declares_it_is_given_cotangents_of_updates(gra
     params, rest = nnx.unpack(m, nnx.Param, ...)
     grads = nnx.grad(lambda params, rest: f(nnx.merge(params, rest)), graph=graph, graph_updates=False)(params, rest)
     assert sorted(float(leaf) for leaf in jax.tree.leaves(grads)) == [2.0, 3.0]
-    assert given == [(None, None, "BatchStat", 1)]
+    assert cotangents == [(None, None, "BatchStat", 1)]
     assert m.z[...] == z * 2
 
 
@@ -204,18 +204,18 @@ def test_numbers_that_are_not_differentiated_stay_numbers():
 
 def test_a_custom_vjp_may_return_an_argument():
     @nnx.custom_vjp
-    def f(m, other):
-        return m.x[...] * m.y[...], other
+    def f(m, returned):
+        return m.x[...] * m.y[...], returned
 
     def backward(m, g):
         (_, other_g), (y_g, _) = g
         return nnx.State({"x": y_g * m.y[...], "y": y_g * m.x[...]}), other_g
 
-    f.defvjp(lambda m, other: (f(m, other), m), backward)
+    f.defvjp(lambda m, returned: (f(m, returned), m), backward)
 
-    def loss(m, other):
-        y, same = f(m, other)
-        assert same is other
+    def loss(m, returned):
+        y, same = f(m, returned)
+        assert same is returned
         return y + same.x[...]
 
     select = nnx.Any(nnx.PathContains("x"), nnx.PathContains("y"))

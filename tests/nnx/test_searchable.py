@@ -193,9 +193,9 @@ def test_what_a_trace_counts_does_not_make_its_loop_trace_again():
 
 
 def test_prefixes_made_together_tell_that_a_variable_is_under_two():
-    model, other = Model(), Model()
-    other.w = model.w
-    axes = nnx.prefix((model, other), lambda path, leaf: path[0], graph=True)
+    model, second = Model(), Model()
+    second.w = model.w
+    axes = nnx.prefix((model, second), lambda path, leaf: path[0], graph=True)
     f = nnx.vmap(lambda model, other: model.w + other.w, in_axes=axes, graph=True, graph_updates=False)
     with pytest.raises(ValueError, match=r"Inconsistent aliasing(.|\n)*at: model.w: 0\n  at: other.w: 1"):
-        f(model, other)
+        f(model, second)

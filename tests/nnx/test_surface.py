@@ -41,8 +41,8 @@ OF_MODULES = {
 def test_names_of_modules_are_where_other_code_imports_them_from(name):
     theirs, ours = importlib.import_module(f"flax.nnx.{name}"), importlib.import_module(f"weft.nnx.{name}")
     names = OF_MODULES[name].split()
-    assert [one for one in names if not hasattr(theirs, one)] == []
-    assert [one for one in names if not hasattr(ours, one)] == []
+    assert [attribute for attribute in names if not hasattr(theirs, attribute)] == []
+    assert [attribute for attribute in names if not hasattr(ours, attribute)] == []
 
 
 MODULES = ["flax.nnx", *(module.name for module in pkgutil.walk_packages(flax_nnx.__path__, "flax.nnx."))]
@@ -86,27 +86,33 @@ def test_what_flaxs_modules_import_is_there_where_it_is_installed(name):
 def test_every_name_of_the_bridge_exists_and_takes_the_same_parameters(name):
     theirs, ours = importlib.import_module(f"flax.nnx.{name}"), importlib.import_module(f"weft.nnx.{name}")
     own = {
-        one: value
-        for one, value in vars(theirs).items()
-        if not one.startswith("_") and getattr(value, "__module__", "").startswith("flax.nnx.bridge")
+        attribute: value
+        for attribute, value in vars(theirs).items()
+        if not attribute.startswith("_") and getattr(value, "__module__", "").startswith("flax.nnx.bridge")
     }
-    assert [one for one in own if not hasattr(ours, one) and not isinstance(own[one], TypeVar)] == []
-    functions = {one: parameters(value) for one, value in own.items() if isinstance(value, types.FunctionType)}
+    assert [
+        attribute for attribute in own if not hasattr(ours, attribute) and not isinstance(own[attribute], TypeVar)
+    ] == []
+    functions = {
+        attribute: parameters(value) for attribute, value in own.items() if isinstance(value, types.FunctionType)
+    }
     assert {
-        one: lacking for one, given in functions.items() if (lacking := accepts(parameters(getattr(ours, one)), given))
+        attribute: lacking
+        for attribute, expected in functions.items()
+        if (lacking := accepts(parameters(getattr(ours, attribute)), expected))
     } == {}
-    for one in (one for one, value in own.items() if isinstance(value, type)):
+    for attribute in (attribute for attribute, value in own.items() if isinstance(value, type)):
         # `rngs` and `module` of a ToNNX are looked for when it has no variable of that name.
-        members = {member for member in vars(own[one]) if not member.startswith("_")} - {"rngs", "module"}
-        assert [member for member in sorted(members) if not hasattr(getattr(ours, one), member)] == [], one
+        members = {member for member in vars(own[attribute]) if not member.startswith("_")} - {"rngs", "module"}
+        assert [member for member in sorted(members) if not hasattr(getattr(ours, attribute), member)] == [], attribute
 
 
 def parameters(function):
     try:
-        found = inspect.signature(function).parameters.values()
+        declared = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return None
-    return {parameter.name: parameter.kind for parameter in found}
+    return {parameter.name: parameter.kind for parameter in declared}
 
 
 def accepts(ours, theirs):

@@ -50,9 +50,9 @@ def unpacked() -> Path:
 
 def dims_of(annotation: ast.AST) -> Iterator[str]:
     """The names in the shapes of an annotation, `*` before those of several axes."""
-    for one in ast.walk(annotation):
-        if isinstance(one, ast.Subscript) and isinstance(one.slice, ast.Tuple) and len(one.slice.elts) == 2:
-            shape = one.slice.elts[1]
+    for node in ast.walk(annotation):
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple) and len(node.slice.elts) == 2:
+            shape = node.slice.elts[1]
             for word in shape.value.split() if isinstance(shape, ast.Constant) and isinstance(shape.value, str) else ():
                 stars = "*" if word.startswith(("*", "#*")) else ""
                 yield from (stars + name for name in _NAME.findall(word) if not word.startswith("_"))
@@ -66,31 +66,41 @@ def declared(source: str) -> str:
     def visit(body: list[ast.stmt], known: frozenset[str]) -> None:
         for node in body:
             if isinstance(node, ast.ClassDef):
-                written = [one.annotation for one in node.body if isinstance(one, ast.AnnAssign)]
+                written = [statement.annotation for statement in node.body if isinstance(statement, ast.AnnAssign)]
             elif isinstance(node, ast.FunctionDef):
-                given = node.args
-                parameters = (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg)
-                written = [one.annotation for one in parameters if one is not None and one.annotation is not None]
+                arguments = node.args
+                parameters = (
+                    *arguments.posonlyargs,
+                    *arguments.args,
+                    *arguments.kwonlyargs,
+                    arguments.vararg,
+                    arguments.kwarg,
+                )
+                written = [
+                    parameter.annotation
+                    for parameter in parameters
+                    if parameter is not None and parameter.annotation is not None
+                ]
                 written += [node.returns] if node.returns is not None else []
             else:
                 continue
-            names = [name for one in written for name in dims_of(one)]
+            names = [name for annotation in written for name in dims_of(annotation)]
             if names:
                 new = [name for name in dict.fromkeys(names) if name not in known]
-                first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+                first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
                 where.append((first, node.col_offset, new))
             visit(node.body, known | {*names})
 
     visit(tree.body, frozenset())
     for line, indent, names in sorted(where, reverse=True):
         lines.insert(line - 1, " " * indent + f'@static_jaxtyping("{" ".join(names)}")')
-    imports = [one for one in tree.body if isinstance(one, ast.Import | ast.ImportFrom)]
-    after = [one for one in imports if getattr(one, "module", "") != "__future__"]
+    imports = [statement for statement in tree.body if isinstance(statement, ast.Import | ast.ImportFrom)]
+    after = [statement for statement in imports if getattr(statement, "module", "") != "__future__"]
     lines.insert(after[0].lineno - 1, _DECLARATION)
     return "\n".join(lines)
 
 
-def found(folder: Path) -> list[tuple[str, str, str]]:
+def errors_of(folder: Path) -> list[tuple[str, str, str]]:
     """What pyrefly says: the version, the program and the kind of each error."""
     site, root = unpacked(), folder / "root"
     root.mkdir()
@@ -100,7 +110,7 @@ def found(folder: Path) -> list[tuple[str, str, str]]:
     paths += ["--site-package-path", sysconfig.get_path("purelib"), "--python-version", "3.12"]
     command = next(site.glob("*.data/scripts/pyrefly"), site / "bin" / "pyrefly")
     command.chmod(0o755)
-    files = sorted(str(one) for version in corpus.VERSIONS for one in (folder / version).glob("*.py"))
+    files = sorted(str(program) for version in corpus.VERSIONS for program in (folder / version).glob("*.py"))
     done = subprocess.run(
         [str(command), "check", "--config", str(folder / "pyrefly.toml"), *paths, "--output-format", "json", *files],
         capture_output=True,
@@ -109,7 +119,7 @@ def found(folder: Path) -> list[tuple[str, str, str]]:
         cwd=folder,
     )
     errors = json.loads(done.stdout)["errors"]
-    return [(*Path(one["path"]).parts[-2:], one["name"]) for one in errors]
+    return [(*Path(error["path"]).parts[-2:], error["name"]) for error in errors]
 
 
 def main() -> None:
@@ -119,7 +129,7 @@ def main() -> None:
             (Path(folder) / version).mkdir()
             for program in corpus.PROGRAMS:
                 (Path(folder) / version / program.name).write_text(declared(corpus.source(program, version)))
-        errors = found(Path(folder))
+        errors = errors_of(Path(folder))
     for name, without in (("as it is", ()), ("without its limits", LIMITS)):
         wrong, right = (
             {program for version, program, kind in errors if version == one and kind not in without}

@@ -43,8 +43,8 @@ def project(tmp_path_factory) -> Path:
 
 
 def pyright(project: Path, target: str) -> list[tuple[int, str]]:
-    found = [one for one in _pyright(project) if Path(one["file"]).relative_to(project).parts[0] == target]
-    return [(one["range"]["start"]["line"] + 1, one["message"]) for one in found]
+    errors = [error for error in _pyright(project) if Path(error["file"]).relative_to(project).parts[0] == target]
+    return [(error["range"]["start"]["line"] + 1, error["message"]) for error in errors]
 
 
 @functools.cache
@@ -57,8 +57,8 @@ def _pyright(project: Path) -> list[dict[str, Any]]:
 
 
 def mypy(project: Path, target: str) -> list[tuple[int, str]]:
-    found = [one for one in _mypy(project) if Path(one[0]).parts[0] == target]
-    return [(int(line), message) for _, line, message in found]
+    errors = [error for error in _mypy(project) if Path(error[0]).parts[0] == target]
+    return [(int(line), message) for _, line, message in errors]
 
 
 @functools.cache
@@ -66,9 +66,9 @@ def _mypy(project: Path) -> list[tuple[str, str, str]]:
     command = [sys.executable, "-m", "mypy", "--python-executable", sys.executable, "--no-error-summary"]
     targets = ["ensemble", "nnx_program.py", "wrong.py"]
     done = subprocess.run([*command, *targets], cwd=project, capture_output=True, text=True)
-    found = re.findall(r"^(\S+\.py):(\d+): error: (.*)$", done.stdout, flags=re.M)
-    assert done.returncode == (1 if found else 0), done.stdout + done.stderr
-    return found
+    errors = re.findall(r"^(\S+\.py):(\d+): error: (.*)$", done.stdout, flags=re.M)
+    assert done.returncode == (1 if errors else 0), done.stdout + done.stderr
+    return errors
 
 
 @pytest.mark.parametrize("checker", [pyright, mypy])

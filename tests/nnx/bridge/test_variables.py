@@ -82,10 +82,10 @@ def test_collections_are_one_tree_of_attributes():
     assert variables.nnx_attrs_to_linen_vars(attributes) == collections
 
 
-@pytest.mark.parametrize("other", [X, {"inside": X}])
-def test_two_variables_at_one_path_are_an_error(other):
+@pytest.mark.parametrize("batch_stat", [X, {"inside": X}])
+def test_two_variables_at_one_path_are_an_error(batch_stat):
     with pytest.raises(ValueError, match="both have this variable") as error:
-        variables.linen_vars_to_nnx_attrs({"params": {"d": X}, "batch_stats": {"d": other}})
+        variables.linen_vars_to_nnx_attrs({"params": {"d": X}, "batch_stats": {"d": batch_stat}})
     assert "at: d" in str(error.value)
 
 

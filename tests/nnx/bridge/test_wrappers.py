@@ -116,10 +116,10 @@ def test_an_error_in_lazy_init_leaves_the_module_as_it_was():
     assert set(vars(model)) == {"to_nnx__module", "to_nnx__rngs"}
 
 
-@pytest.mark.parametrize("what", [3, lambda x: x, linen.Dense(3).__call__])
-def test_lazy_init_of_anything_else_is_an_error(what):
+@pytest.mark.parametrize("not_a_method", [3, lambda x: x, linen.Dense(3).__call__])
+def test_lazy_init_of_anything_else_is_an_error(not_a_method):
     with pytest.raises(ValueError, match="needs to be a method of an NNX Module"):
-        nnx.bridge.lazy_init(what, X)
+        nnx.bridge.lazy_init(not_a_method, X)
 
 
 def block(lib):

@@ -65,10 +65,10 @@ def test_gradients_are_summed_in_a_carry(loop):
     assert zero["bias"][...].tolist() == [0.0]
 
 
-@pytest.mark.parametrize("other", [nnx.BatchStat, lambda value: nnx.Param(value, note=1)])
-def test_another_kind_or_other_metadata_is_another_carry(loop, other):
+@pytest.mark.parametrize("new_variable", [nnx.BatchStat, lambda value: nnx.Param(value, note=1)])
+def test_another_kind_or_other_metadata_is_another_carry(loop, new_variable):
     with pytest.raises(ValueError, match="changes from one iteration to the next"):
-        loop(lambda v: other(v[...]), nnx.Param(jnp.array(1.0)))
+        loop(lambda v: new_variable(v[...]), nnx.Param(jnp.array(1.0)))
 
 
 def test_a_variable_of_an_object_stays_itself(loop):

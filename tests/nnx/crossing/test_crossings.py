@@ -107,8 +107,8 @@ def test_what_is_sown_inside_of_transforms_is_captured_outside():
     def f(model, x):
         model.sow(nnx.Intermediate, "twice", x * 2)
 
-    _, found = nnx.capture(lambda model: f(model, X), nnx.Intermediate)(Model())
-    assert found.twice.get_value()[0].tolist() == [2.0, 4.0]
+    _, captured = nnx.capture(lambda model: f(model, X), nnx.Intermediate)(Model())
+    assert captured.twice.get_value()[0].tolist() == [2.0, 4.0]
 
 
 @modes
@@ -122,14 +122,14 @@ def test_a_pullback_when_the_auxiliary_output_is_an_object(mode):
 
 
 def test_a_prefix_made_of_the_graph_names_what_is_shared_once():
-    model, other = Model(), Model()
-    other.model, model.other = model, other
-    axes = nnx.prefix((model, other), {nnx.PathContains("a"): 0, ...: None}, graph=True)
+    model, partner = Model(), Model()
+    partner.model, model.other = model, partner
+    axes = nnx.prefix((model, partner), {nnx.PathContains("a"): 0, ...: None}, graph=True)
 
-    def f(model, other, x):
+    def f(model, partner, x):
         model.a[...] = model.a[...] * x
 
-    nnx.vmap(f, in_axes=(*axes, 0), graph_updates=False)(model, other, X)
+    nnx.vmap(f, in_axes=(*axes, 0), graph_updates=False)(model, partner, X)
     assert model.a[...].tolist() == [1.0, 2.0]
 
 
@@ -221,8 +221,8 @@ def test_a_filter_by_path_is_asked_for_the_first_path_to_a_variable(name: str, p
 
 
 def test_two_arguments_have_to_agree_on_what_they_share():
-    model, other = Tied(), Tied()
-    other.b = model.a
+    model, second = Tied(), Tied()
+    second.b = model.a
     axes = nnx.StateAxes({nnx.PathContains("a"): 0, ...: None})
     with pytest.raises(ValueError, match=r"Inconsistent aliasing(.|\n)*at: model.a: 0\n  at: other.b: None"):
-        nnx.vmap(lambda model, other: model.a + other.b, in_axes=(axes, axes))(model, other)
+        nnx.vmap(lambda model, other: model.a + other.b, in_axes=(axes, axes))(model, second)

@@ -81,7 +81,7 @@ def test_branches_that_change_an_argument_differently(change: Callable[[Any], No
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "place"),
+    ("true_fun", "false_fun", "place"),
     [
         (lambda m: nnx.Param(m.w[...]), lambda m: nnx.Cache(m.w[...]), "a new Param of float32[2] -> a new Cache of "),
         (lambda m: m, lambda m: Part(), "the Part at m -> a new Part"),
@@ -90,9 +90,11 @@ def test_branches_that_change_an_argument_differently(change: Callable[[Any], No
         (lambda m: "a", lambda m: "b", "static 'a' -> static 'b'"),
     ],
 )
-def test_branches_that_return_something_else(one: Callable[[Any], Any], other: Callable[[Any], Any], place: str):
+def test_branches_that_return_something_else(
+    true_fun: Callable[[Any], Any], false_fun: Callable[[Any], Any], place: str
+):
     with pytest.raises(BranchError) as caught:
-        nnx.cond(jnp.array(True), one, other, Part())
+        nnx.cond(jnp.array(True), true_fun, false_fun, Part())
     assert caught.value.at[0].startswith(f"output: {place}")
 
 

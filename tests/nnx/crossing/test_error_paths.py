@@ -91,10 +91,10 @@ def test_what_is_shared_in_the_output():
 
 
 def test_what_two_arguments_share():
-    model, other = Model(), Model()
-    other.w = model.w
+    model, second = Model(), Model()
+    second.w = model.w
     with pytest.raises(DuplicateError, match=r"\n  at: model\.w\n  at: other\.w\n"):
-        nnx.jit(lambda model, other: None, graph=False)(model, other)
+        nnx.jit(lambda model, other: None, graph=False)(model, second)
 
 
 class Holder(nnx.Module):
@@ -132,7 +132,7 @@ def test_arguments_of_one_axis_may_be_put_into_each_other():
 @pytest.mark.parametrize("caught_as", [TypeError, ValueError])
 @pytest.mark.parametrize("mode", [{}, {"graph_updates": False}, {"graph": False}])
 @pytest.mark.parametrize(
-    ("aux", "found"),
+    ("aux", "kind"),
     [
         (lambda y: y, "an array"),
         (lambda y: (y,), "a sequence of 1"),
@@ -140,10 +140,8 @@ def test_arguments_of_one_axis_may_be_put_into_each_other():
         (lambda y: {"y": y}, "dict"),
     ],
 )
-def test_has_aux_without_a_pair_is_both_kinds_of_error(aux, found, mode, caught_as):
-    text = (
-        rf"has_aux does not fit: the function returned {found}, not a pair\n  fix: return \(value, auxiliary output\)"
-    )
+def test_has_aux_without_a_pair_is_both_kinds_of_error(aux, kind, mode, caught_as):
+    text = rf"has_aux does not fit: the function returned {kind}, not a pair\n  fix: return \(value, auxiliary output\)"
     with pytest.raises(caught_as, match=text):
         nnx.grad(lambda m: aux(m.w[...].sum()), has_aux=True, **mode)(Holder(jnp.ones(3)))
 

@@ -181,8 +181,8 @@ def test_a_call_is_done_or_not(name: str):
             interrupt = Interrupt(at, ENDING, lines=not again)
             if not interrupt.during(lambda model=model: run(model)):
                 break
-            found = state_of(model)
-            values, others = found[0], found[1:]
+            after_this = state_of(model)
+            values, others = after_this[0], after_this[1:]
             done = values == [v + 1 for v in before_this[0]]
             assert done or values == before_this[0], interrupt.fired
             assert others == (after if done else before_this)[1:], interrupt.fired

@@ -166,9 +166,9 @@ class TestNewStructure:
         def f(m, n):
             n.taken = m.raw
 
-        one, other = Node(w=param(1.0)), Node(w=param(2.0))
-        one.raw = X
-        call = ByHand(f, one, other, in_axes=(0, 1), out_axes=None)
+        first, second = Node(w=param(1.0)), Node(w=param(2.0))
+        first.raw = X
+        call = ByHand(f, first, second, in_axes=(0, 1), out_axes=None)
         ended = call.end()
         lanes = (*call.departure.lanes, *call.departure.update_lanes)
         new = [source for source in ended.outcome.arguments[1] if source[0] != FORWARDED]
@@ -254,10 +254,10 @@ class TestWhatIsPutIntoAnotherArgument:
         assert "n.w: None" in str(error.value)
 
     def test_is_one_variable_under_the_same(self):
-        model, other = Node(w=param(1.0, 2.0)), Node(w=param(3.0, 4.0))
-        call = ByHand(self.f, model, other)
+        model, source = Node(w=param(1.0, 2.0)), Node(w=param(3.0, 4.0))
+        call = ByHand(self.f, model, source)
         call.hand_over(call.end())
-        assert model.taken is other.w
+        assert model.taken is source.w
 
 
 class TestLoops:

@@ -15,19 +15,19 @@ def layer(**parts: Any) -> nnx.Dict:
     return nnx.Dict(w=nnx.Param(jnp.ones(2)), **parts)
 
 
-def paths(found: Any) -> list[tuple[Any, ...]]:
-    return sorted(path for path, _ in found)
+def paths(entries: Any) -> list[tuple[Any, ...]]:
+    return sorted(path for path, _ in entries)
 
 
 def test_the_structure_between_two_marks_is_that_of_the_graphs_alone():
-    one, other = layer(inner=layer()), layer()
+    nested, flat = layer(inner=layer()), layer()
     look = Look(None)
-    first = look.at(one)
+    first = look.at(nested)
     middle = look.here()
-    second = look.at(other)
-    assert look.between(Mark(), middle) == nnx.graphdef(one)
+    second = look.at(flat)
+    assert look.between(Mark(), middle) == nnx.graphdef(nested)
     assert [path for path, _ in look.leaves_of(first)] == [("inner", "w"), ("w",)]
-    assert look.leaves_of(second) == [(("w",), other["w"])]
+    assert look.leaves_of(second) == [(("w",), flat["w"])]
     assert look.between(middle, look.here()).num_leaves == 1
 
 
@@ -37,10 +37,10 @@ def test_a_graph_that_is_met_again_has_no_leaves_but_is_known_below():
     look.at(model)
     again = look.at((model["a"], model))
     assert look.leaves_of(again) == []
-    found = dict(look.met_again(again))
-    assert sorted(found) == [(0, "w"), (1, "a", "w"), (1, "b", "w"), (1, "w")]
-    assert found[0, "w"] is model["a"]["w"]
-    assert found[1, "b", "w"] is model["b"]["w"]
+    variables = dict(look.met_again(again))
+    assert sorted(variables) == [(0, "w"), (1, "a", "w"), (1, "b", "w"), (1, "w")]
+    assert variables[0, "w"] is model["a"]["w"]
+    assert variables[1, "b", "w"] is model["b"]["w"]
 
 
 def test_what_is_below_is_what_a_walk_of_its_own_finds():
@@ -50,10 +50,10 @@ def test_what_is_below_is_what_a_walk_of_its_own_finds():
     look.at(model)
     for node in (model, model["a"], model["b"], model["n"], shared, shared["w"]):
         expected = variables_below(node)
-        found = list(look.below(look.ref_index[node]))
-        assert len(found) == len(expected)
-        assert {id(variable) for _, variable in found} == {id(variable) for _, variable in expected}
-        for path, variable in found:
+        actual = list(look.below(look.ref_index[node]))
+        assert len(actual) == len(expected)
+        assert {id(variable) for _, variable in actual} == {id(variable) for _, variable in expected}
+        for path, variable in actual:
             value: Any = node
             for key in path:
                 value = value[key]

@@ -53,12 +53,12 @@ class TestHandingOver:
 
     def test_objects_and_variables_keep_their_identity(self):
         mine = model()
-        a, b, swapped, other = mine.a, mine.b, mine.swapped, mine.other
+        a, b, swapped_before, other_before = mine.a, mine.b, mine.swapped, mine.other
         call = ByHand(change, mine, X)
         new, returned, rest = call.hand_over(call.end())
-        assert (mine.a, mine.b, mine.other, mine.swapped) == (a, b, swapped, other)
-        assert mine.other is swapped
-        assert mine.swapped is other
+        assert (mine.a, mine.b, mine.other, mine.swapped) == (a, b, swapped_before, other_before)
+        assert mine.other is swapped_before
+        assert mine.swapped is other_before
         # What is returned is the caller's own, too; something new is the very object that its argument has now.
         assert new is mine.new
         assert returned is mine.a
@@ -116,9 +116,9 @@ class TestHandingOver:
 
 class TestWhatAnOutcomeIs:
     def test_it_is_equal_for_calls_of_one_make(self):
-        one, other = (ByHand(change, model(), x).end().outcome for x in (X, X * 2))
-        assert one == other
-        assert hash(one) == hash(other)
+        first, second = (ByHand(change, model(), x).end().outcome for x in (X, X * 2))
+        assert first == second
+        assert hash(first) == hash(second)
 
     def test_it_differs_with_what_the_function_did(self):
         outcomes = [
@@ -137,20 +137,20 @@ class TestWhatAnOutcomeIs:
 
     def test_it_holds_no_array_and_no_object(self):
         outcome = ByHand(change, model(), X).end().outcome
-        held: list[Any] = [outcome]
+        pending: list[Any] = [outcome]
         seen: set[int] = set()
-        while held:
-            value = held.pop()
+        while pending:
+            value = pending.pop()
             if id(value) in seen:
                 continue
             seen.add(id(value))
             assert not isinstance(value, (jax.Array, np.ndarray, nnx.Variable, nnx.Pytree)), value
             if isinstance(value, (tuple, list, frozenset)):
-                held += value
+                pending += value
             elif isinstance(value, dict):
-                held += value.values()
+                pending += value.values()
             elif hasattr(value, "__dict__") and not isinstance(value, type):
-                held += vars(value).values()
+                pending += vars(value).values()
 
     def test_it_knows_which_leaves_are_updated(self):
         def f(m, x):

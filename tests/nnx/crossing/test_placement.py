@@ -39,16 +39,16 @@ def shardings_after(library, name, calls, **mode):
     )
     for _ in range(calls):
         function(model)
-    found = {path[0]: leaf.get_value() for path, leaf in library.to_flat_state(library.state(model))}
-    return {name: str(getattr(getattr(value, "sharding", None), "spec", None)) for name, value in found.items()}
+    values = {path[0]: leaf.get_value() for path, leaf in library.to_flat_state(library.state(model))}
+    return {name: str(getattr(getattr(value, "sharding", None), "spec", None)) for name, value in values.items()}
 
 
 @pytest.mark.parametrize("calls", [1, 2, 4])
 @pytest.mark.parametrize("name", ["one", "by filter"])
 def test_unchanged_variables_are_where_jit_was_asked_to_have_them(name, calls):
-    found = shardings_after(nnx, name, calls)
-    assert found == shardings_after(flax_nnx, name, calls)
-    assert found["w"] == found["b"] == str(SPLIT.spec)
+    shardings = shardings_after(nnx, name, calls)
+    assert shardings == shardings_after(flax_nnx, name, calls)
+    assert shardings["w"] == shardings["b"] == str(SPLIT.spec)
 
 
 @pytest.mark.parametrize("mode", [{"graph": False}, {"graph_updates": False}])
@@ -68,11 +68,11 @@ def test_a_new_value_moves_too_and_one_that_is_there_stays():
     function = nnx.jit(forward, in_shardings=(by_filter(nnx),))
     for _ in range(3):
         function(model)
-    kept = model.b.get_value()
+    bias = model.b.get_value()
     model.w[...] = jnp.zeros((2, 2))
     function(model)
     assert model.w.get_value().sharding == SPLIT
-    assert model.b.get_value() is kept
+    assert model.b.get_value() is bias
     assert float(model.count[...]) == 4
 
 

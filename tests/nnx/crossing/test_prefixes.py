@@ -174,7 +174,7 @@ jax.tree_util.register_pytree_node(Registered, lambda node: (list(node), None), 
 
 
 @pytest.mark.parametrize("cls", [nnx.StateAxes, nnx.StateSharding])
-@pytest.mark.parametrize("given", [3, [(nnx.Param,)], "ab"])
-def test_what_is_no_filters_is_refused_by_name(cls: Any, given: Any):
+@pytest.mark.parametrize("filters", [3, [(nnx.Param,)], "ab"])
+def test_what_is_no_filters_is_refused_by_name(cls: Any, filters: Any):
     with pytest.raises(TypeError, match=f"{cls.__name__} takes pairs of a filter and a ride, not "):
-        cls(given)
+        cls(filters)

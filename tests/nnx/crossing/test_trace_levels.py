@@ -157,14 +157,14 @@ NO_GRAPHS = {"unsorted": {int: 1, str: 2}, "foreign": Foreign()}
 
 @pytest.mark.parametrize("name", NO_GRAPHS)
 def test_values_that_are_no_graphs_do_not_hide_the_error(name):
-    beside = NO_GRAPHS[name]
+    no_graph = NO_GRAPHS[name]
     counter = Counter()
 
     def body(x):
         counter.count[...] += 1
         return x
 
-    assert beside is not counter
+    assert no_graph is not counter
 
     with pytest.raises(TraceLevelError, match=r"at: counter\.count, mutated in body"):
         jax.jit(body)(X)

@@ -111,9 +111,9 @@ _held = {}
 @hypothesis.given(st.lists(st.tuples(st.sampled_from(sorted(MUTATIONS)), st.integers(1, 20)), min_size=1, max_size=12))
 @hypothesis.settings(max_examples=120)
 def test_a_plan_is_never_stale(mutations):
-    node, other = Node(), Node()
+    node, untouched = Node(), Node()
     _held.clear()
-    roots = (node, other)
+    roots = (node, untouched)
     assert agrees(plan_of(roots), roots)
     for name, number in mutations:
         MUTATIONS[name](node, number)

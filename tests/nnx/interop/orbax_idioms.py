@@ -207,8 +207,8 @@ def restore_into_other_shardings(path):
     """Each over the other axis, from the specs of the model's metadata."""
     with jax.set_mesh(MESH):
         graphdef, state = nnx.split(nnx.eval_shape(lambda: Sharded(nnx.Rngs(1))))
-    other = NamedSharding(MESH, PartitionSpec("data"))
-    state = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=other), state)
+    sharding = NamedSharding(MESH, PartitionSpec("data"))
+    state = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), state)
     with ocp.StandardCheckpointer() as checkpointer:
         return nnx.merge(graphdef, checkpointer.restore(path, state))
 
@@ -274,7 +274,7 @@ IDIOMS = {
 def described(tree) -> dict[str, str]:
     """Each leaf by path: type, dtype, numbers, where it lies."""
     state = tree if isinstance(tree, dict) else nnx.state(tree)
-    found = {}
+    leaves = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(state, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable)):
         value, kind = leaf, type(leaf).__name__
         if isinstance(leaf, nnx.Variable):
@@ -286,16 +286,16 @@ def described(tree) -> dict[str, str]:
         if dtype.startswith("key"):
             value = jax.random.key_data(value)
         numbers = np.asarray(value, np.float64 if dtype == "bfloat16" else None).tolist()
-        found[jax.tree_util.keystr(path)] = f"{kind} {dtype} {spec} {numbers}"
+        leaves[jax.tree_util.keystr(path)] = f"{kind} {dtype} {spec} {numbers}"
     if not isinstance(tree, dict) and hasattr(tree, "__len__"):
-        found["tied"] = str(tree[0].tied is tree[0].embed.embedding)
-    return found
+        leaves["tied"] = str(tree[0].tied is tree[0].embed.embedding)
+    return leaves
 
 
-def main(what: str, folder: Path) -> None:
+def main(action: str, folder: Path) -> None:
     results = {}
     for name, (save, *restores) in IDIOMS.items():
-        for function in (save,) if what == "save" else restores:
+        for function in (save,) if action == "save" else restores:
             try:
                 results[function.__name__] = described(function(folder / name))
             except Exception as error:

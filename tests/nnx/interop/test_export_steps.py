@@ -127,9 +127,9 @@ PROGRAM = """
 
 @pytest.mark.slow
 def test_another_process_trains_with_the_step_that_was_written(tmp_path: Path):
-    def run(seed: str, what: str) -> str:
+    def run(seed: str, action: str) -> str:
         environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONHASHSEED": seed}
-        command = [sys.executable, "-c", textwrap.dedent(PROGRAM), str(tmp_path), what]
+        command = [sys.executable, "-c", textwrap.dedent(PROGRAM), str(tmp_path), action]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -216,8 +216,8 @@ def test_a_process_without_weft_trains_on_numpy_arrays_alone(tmp_path: Path):
     here = exported.flatten(net, opt, ema, x, Y)
     assert sorted(trained) == sorted(here)
     for path, array in here.items():
-        found = trained[path].view(array.dtype).astype(np.float32)
-        np.testing.assert_allclose(found, np.asarray(array, np.float32), atol=2e-2, err_msg=path)
+        actual = trained[path].view(array.dtype).astype(np.float32)
+        np.testing.assert_allclose(actual, np.asarray(array, np.float32), atol=2e-2, err_msg=path)
     assert any(array.dtype == jnp.bfloat16 for array in here.values())
 
 

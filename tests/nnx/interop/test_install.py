@@ -313,11 +313,13 @@ def test_public_modules_are_attributes_too(name):
 def defined_names():
     """The public names of flax.nnx that each of its modules defines."""
     # Those that flax.nnx imports itself: importing another would add to its names.
-    for found, module in sorted(sys.modules.items()):
-        if found.startswith("flax.nnx."):
-            own = {name: one for name, one in vars(module).items() if getattr(one, "__module__", None) == found}
-            names = [name for name, one in own.items() if vars(flax_nnx).get(name) is one]
-            yield found.removeprefix("flax.nnx."), [name for name in names if not isinstance(own[name], TypeVar)]
+    for module_name, module in sorted(sys.modules.items()):
+        if module_name.startswith("flax.nnx."):
+            own = {
+                name: value for name, value in vars(module).items() if getattr(value, "__module__", None) == module_name
+            }
+            names = [name for name, value in own.items() if vars(flax_nnx).get(name) is value]
+            yield module_name.removeprefix("flax.nnx."), [name for name in names if not isinstance(own[name], TypeVar)]
 
 
 @pytest.mark.parametrize(("name", "names"), [pytest.param(*part, id=part[0]) for part in defined_names()])

@@ -30,10 +30,10 @@ SAVED_BY = {
 SPEC = re.compile(r"P\([^)]*\)")
 
 
-def run(library, what, folder):
+def run(library, action, folder):
     """What one library saved into a folder, or restored from it, by idiom."""
     process = subprocess.run(
-        [sys.executable, "-W", "ignore", *RUN[library], PROGRAM, what, folder],
+        [sys.executable, "-W", "ignore", *RUN[library], PROGRAM, action, folder],
         capture_output=True,
         text=True,
         env={**os.environ, "JAX_PLATFORMS": "cpu"},

@@ -74,11 +74,11 @@ def test_an_assembly_makes_what_jax_makes(name: str):
 def test_what_it_makes_is_new_each_time():
     variables, definition = trees.flatten(nnx.List([Layer(2, note=nnx.Dict(a=Layer(1)))]), is_boxed)
     assembly = Assembly(definition.unflatten(variables))
-    one, other = assembly.around(variables), assembly.around(variables)
-    one[0].size = 5
-    del one[0].note["a"]
-    assert other[0].size == 2
-    assert isinstance(other[0].note["a"], Layer)
+    first, second = assembly.around(variables), assembly.around(variables)
+    first[0].size = 5
+    del first[0].note["a"]
+    assert second[0].size == 2
+    assert isinstance(second[0].note["a"], Layer)
 
 
 def test_what_jax_alone_can_make_is_left_to_it():

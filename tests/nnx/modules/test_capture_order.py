@@ -24,11 +24,11 @@ def recorded(library, **options):
 
 @pytest.mark.parametrize("methods", [False, True])
 def test_the_order_is_that_of_flax(methods):
-    found = {
+    records = {
         name: recorded(library, **({"method_outputs": library.Intermediate} if methods else {}))
         for name, library in LIBRARIES.items()
     }
-    assert found["weft"] == found["flax"]
+    assert records["weft"] == records["flax"]
 
 
 def test_elements_of_lists_are_in_their_order():

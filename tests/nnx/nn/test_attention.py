@@ -55,9 +55,9 @@ OPTIONS = {
 def test_a_layer_is_made_and_called_like_flaxs(name):
     theirs, ours = made(2, 4, **OPTIONS[name], decode=False)
     assert_same_state(theirs, ours)
-    expected, found = attributes(flax_nnx, theirs), attributes(nnx, ours)
-    assert list(expected) == list(found)
-    assert {k: v for k, v in expected.items() if v is not None} == {k: v for k, v in found.items() if v is not None}
+    expected, actual = attributes(flax_nnx, theirs), attributes(nnx, ours)
+    assert list(expected) == list(actual)
+    assert {k: v for k, v in expected.items() if v is not None} == {k: v for k, v in actual.items() if v is not None}
     tolerance = 2e-2 if "half" in name else 1e-5
     for batch in ((), (2,), (2, 3)):
         x = draw(1, *batch, 5, 4)

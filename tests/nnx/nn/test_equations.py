@@ -96,8 +96,8 @@ def program(library, make, call, x):
 def assert_alike(name, make, call, x):
     theirs, ours = (program(library, make, call, x) for library in LIBRARIES.values())
     if name in FEWER:
-        left = iter(theirs)
-        assert all(one in left for one in ours), "not in flax's order"
+        remaining = iter(theirs)
+        assert all(one in remaining for one in ours), "not in flax's order"
         assert Counter(theirs) - Counter(ours) == FEWER[name]
     elif name in ANOTHER_ORDER:
         assert sorted(ours) == sorted(theirs)

@@ -85,10 +85,10 @@ def test_an_error_of_another_cause_stays_as_it_is():
         nnx.Linear(2, 2, rngs=rngs(), dot_general=fail)(jnp.ones((1, 2)))
 
 
-@pytest.mark.parametrize(("given", "named"), [(0, "int"), (None, "NoneType"), (jax.random.key(0), "PRNGKeyArray")])
-def test_a_layer_wants_rngs(given, named):
+@pytest.mark.parametrize(("not_rngs", "named"), [(0, "int"), (None, "NoneType"), (jax.random.key(0), "PRNGKeyArray")])
+def test_a_layer_wants_rngs(not_rngs, named):
     with pytest.raises(AttributeError, match=rf"draws its parameters from nnx\.Rngs, not from {named}"):
-        nnx.Linear(2, 3, rngs=given)
+        nnx.Linear(2, 3, rngs=not_rngs)
 
 
 def test_rngs_without_the_stream_say_so_themselves():

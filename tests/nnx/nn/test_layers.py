@@ -241,13 +241,13 @@ def test_constructors_and_calls_have_flaxs_parameters_and_defaults(layer):
         if not hasattr(theirs, method):
             continue
         expected = inspect.signature(getattr(theirs, method)).parameters
-        found = inspect.signature(getattr(ours, method)).parameters
+        actual = inspect.signature(getattr(ours, method)).parameters
         # An older flax has fewer.
-        assert list(expected) == list(found) if IS_FOLLOWED else expected.keys() <= found.keys(), method
+        assert list(expected) == list(actual) if IS_FOLLOWED else expected.keys() <= actual.keys(), method
         for name, parameter in expected.items():
-            assert parameter.kind == found[name].kind, name
+            assert parameter.kind == actual[name].kind, name
             if isinstance(parameter.default, (bool, int, float, str, tuple, type(None))):
-                assert found[name].default == parameter.default, name
+                assert actual[name].default == parameter.default, name
 
 
 # ------------------------------------------------------------------------------------------------- single layers

@@ -97,8 +97,8 @@ def test_padded_sequences_of_two_batch_axes_end_with_their_own_carries():
     (memory, _), ys = ours(x, seq_lengths=lengths)
     for i in range(2):
         for j in range(3):
-            (one, _), y = ours(x[i, j, : int(lengths[i, j])])
-            assert_equal((one, y), (memory[i, j], ys[i, j, : int(lengths[i, j])]), 1e-5)
+            (final_memory, _), y = ours(x[i, j, : int(lengths[i, j])])
+            assert_equal((final_memory, y), (memory[i, j], ys[i, j, : int(lengths[i, j])]), 1e-5)
 
 
 def test_a_first_carry_may_be_given():
@@ -203,8 +203,8 @@ def test_variables_of_a_cell_may_ride_otherwise():
 
     theirs, ours = twins(make)
     assert_equal(theirs(x_of(3, 5, 3)), ours(x_of(3, 5, 3)), 1e-5)
-    _, given = twins(lambda n: n.RNN(n.GRUCell(3, 4, rngs=n.Rngs(0)), state_axes={...: n.Carry}))
-    assert_equal(given(x_of(3, 5, 3)), ours(x_of(3, 5, 3)), 1e-6)
+    _, all_carried = twins(lambda n: n.RNN(n.GRUCell(3, 4, rngs=n.Rngs(0)), state_axes={...: n.Carry}))
+    assert_equal(all_carried(x_of(3, 5, 3)), ours(x_of(3, 5, 3)), 1e-6)
 
 
 @pytest.mark.slow
@@ -320,12 +320,12 @@ def test_constructors_and_calls_have_flaxs_parameters_and_defaults(name):
         if theirs is None or (name == "RNNCellBase" and method == "__init__"):
             continue
         expected = inspect.signature(theirs).parameters
-        found = inspect.signature(getattr(getattr(nnx, name), method)).parameters
-        assert list(expected) == list(found), method
+        actual = inspect.signature(getattr(getattr(nnx, name), method)).parameters
+        assert list(expected) == list(actual), method
         for parameter in expected.values():
-            assert parameter.kind == found[parameter.name].kind, parameter
+            assert parameter.kind == actual[parameter.name].kind, parameter
             if isinstance(parameter.default, (bool, int, float, str, tuple, type(None))):
-                assert found[parameter.name].default == parameter.default, parameter
+                assert actual[parameter.name].default == parameter.default, parameter
 
 
 @pytest.mark.parametrize("name", CELLS)

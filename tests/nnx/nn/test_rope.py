@@ -57,9 +57,9 @@ def test_rope_is_flaxs(options):
 def test_positions_of_a_batch_are_those_of_its_places():
     rope = nnx.RoPE()
     positions = jnp.array([[0, 1, 2, 3, 4, 5], [7, 3, 1, 0, 2, 2]])
-    found = nnx.dot_product_attention_with_rope(HEADS, HEADS, HEADS, rope=rope, input_positions=positions)
+    actual = nnx.dot_product_attention_with_rope(HEADS, HEADS, HEADS, rope=rope, input_positions=positions)
     q = jnp.stack([jax.vmap(rope, (-2, None), -2)(x, places) for x, places in zip(HEADS, positions, strict=True)])
-    assert_equal(found, nnx.dot_product_attention(q, q, HEADS), 1e-5)
+    assert_equal(actual, nnx.dot_product_attention(q, q, HEADS), 1e-5)
     layer = attention(nnx, rope)
     assert_equal(layer(X, input_positions=positions + 10), layer(X, input_positions=positions), 1e-5)
 

@@ -288,12 +288,12 @@ def test_a_scale_may_be_drawn_by_an_initializer_of_jax():
 def test_constructors_and_calls_have_flaxs_parameters_and_defaults(name):
     for method in ("__init__", "__call__"):
         expected = inspect.signature(getattr(getattr(flax_nnx, name), method)).parameters
-        found = inspect.signature(getattr(getattr(nnx, name), method)).parameters
-        assert list(expected) == list(found), method
+        actual = inspect.signature(getattr(getattr(nnx, name), method)).parameters
+        assert list(expected) == list(actual), method
         for parameter in expected.values():
-            assert parameter.kind == found[parameter.name].kind, parameter
+            assert parameter.kind == actual[parameter.name].kind, parameter
             if isinstance(parameter.default, (bool, int, float, str, tuple, type(None))):
-                assert found[parameter.name].default == parameter.default, parameter
+                assert actual[parameter.name].default == parameter.default, parameter
 
 
 @pytest.mark.parametrize("name", ["base", "linear"])
@@ -345,10 +345,10 @@ def test_bad_input_is_refused(call, error, message):
         call()
 
 
-@pytest.mark.parametrize(("make", "what"), [(spectral_of_new, "no singular vector"), (weight_of_new, "no scale")])
-def test_a_weight_that_a_norm_does_not_know_is_refused_and_nothing_is_changed(make, what):
+@pytest.mark.parametrize(("make", "message"), [(spectral_of_new, "no singular vector"), (weight_of_new, "no scale")])
+def test_a_weight_that_a_norm_does_not_know_is_refused_and_nothing_is_changed(make, message):
     layer = make()
     before = nnx.to_pure_dict(nnx.state(layer))
-    with pytest.raises(RuntimeError, match=what):
+    with pytest.raises(RuntimeError, match=message):
         layer(x_of(2, 4))
     assert_equal(before, nnx.to_pure_dict(nnx.state(layer)))

@@ -61,12 +61,12 @@ def assert_same_state(their_node, our_node, tolerance=0.0, **options):
 
 def attributes(library, node):
     """The attributes of a node and of those in it: names, and values where they are plain."""
-    found = {}
+    values = {}
     for path, child in library.iter_graph(node):
         if isinstance(child, library.Pytree):
             for name, value in vars(child).items():
                 if not name.startswith("_"):
                     value = hashable(value)  # lists among options are kept as tuples here
                     is_plain = isinstance(value, (bool, int, float, str, tuple, type(None)))
-                    found[*map(str, path), name] = value if is_plain else None
-    return found
+                    values[*map(str, path), name] = value if is_plain else None
+    return values

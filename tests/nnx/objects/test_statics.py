@@ -117,7 +117,7 @@ class Log(collections.deque):
 
 
 @pytest.mark.parametrize(
-    ("static", "kept"),
+    ("static", "is_reused"),
     [
         ({"a": [1]}, True),
         (Config(), True),
@@ -130,9 +130,9 @@ class Log(collections.deque):
         ([bytearray(1)], False),
     ],
 )
-def test_plans_are_kept_with_statics_that_can_be_watched(static, kept):
+def test_plans_are_kept_with_statics_that_can_be_watched(static, is_reused):
     model = Model(static)
-    assert (plan_of((model,)) is plan_of((model,))) is kept
+    assert (plan_of((model,)) is plan_of((model,))) is is_reused
 
 
 def test_what_cannot_be_watched_is_seen_all_the_same():
@@ -195,7 +195,7 @@ class Slotted:
 
 @pytest.mark.parametrize("config", [Own, Remembers, Slotted])
 def test_a_static_value_is_what_its_own_equality_says(config):
-    one, other = Model(config()), Model(config())
+    first, second = Model(config()), Model(config())
     traces = []
 
     @nnx.jit
@@ -204,13 +204,13 @@ def test_a_static_value_is_what_its_own_equality_says(config):
         return m.w * m.config.width
 
     for i in range(3):
-        one.config.memo[i] = jnp.ones(2) if config is not Own else i
-        assert nnx.graphdef(one) == nnx.graphdef(other)
-        run(one), run(other)
+        first.config.memo[i] = jnp.ones(2) if config is not Own else i
+        assert nnx.graphdef(first) == nnx.graphdef(second)
+        run(first), run(second)
     assert traces == [3]
-    one.config.width = 5
-    assert nnx.graphdef(one) != nnx.graphdef(other)
-    assert run(one).tolist() == [5.0, 5.0]
+    first.config.width = 5
+    assert nnx.graphdef(first) != nnx.graphdef(second)
+    assert run(first).tolist() == [5.0, 5.0]
     assert traces == [3, 5]
 
 

@@ -226,11 +226,11 @@ def test_a_state_shows_what_flaxs_does_before_and_after_calls():
     def looks(lib):
         state, f, double = example(lib), jax.jit(step), jax.jit(total)
         called(double, state)
-        found = []
+        descriptions = []
         for each in (state, f(state), f(f(state))):
             paths = jax.tree_util.tree_leaves_with_path(each)
             boxes = jax.tree.leaves(each, is_leaf=lambda x: isinstance(x, lib.Variable))
-            found.append(
+            descriptions.append(
                 (
                     [(path, float(leaf)) for path, leaf in paths],
                     [type(box).__name__ for box in boxes],
@@ -239,7 +239,7 @@ def test_a_state_shows_what_flaxs_does_before_and_after_calls():
                 )
             )  # fmt: skip
             assert jax.tree.structure(each) == jax.tree.structure(state)
-        return found
+        return descriptions
 
     assert looks(nnx) == looks(flax.nnx)
 
@@ -275,8 +275,8 @@ def test_keys_and_states_beside_other_things_go_through():
     rngs = nnx.state(nnx.Rngs(0))
     f = jax.jit(lambda pair, scale: (pair[0], {"s": step(pair[1])}, scale))
     for _ in range(4):
-        kept, inner, scale = f((rngs, example(nnx)), 2.0)
-        rngs = kept
+        new_rngs, inner, scale = f((rngs, example(nnx)), 2.0)
+        rngs = new_rngs
     assert float(inner["s"].b.y[...]) == 2.0
     assert float(scale) == 2.0
     assert jnp.issubdtype(rngs.default.key[...].dtype, jax.dtypes.prng_key)

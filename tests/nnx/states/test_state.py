@@ -68,12 +68,12 @@ def pure_dicts(nnx):
     pure = nnx.to_pure_dict(state)
     strings = {"l": {"0": 7}, "b": {"y": 8}}
     nnx.replace_by_pure_dict(state, strings)
-    other = example(nnx)
-    nnx.replace_by_pure_dict(other, {"a": 1}, lambda old, new: old.replace(new + 100))
+    replaced = example(nnx)
+    nnx.replace_by_pure_dict(replaced, {"a": 1}, lambda old, new: old.replace(new + 100))
     return (
         pure,
         state,
-        other,
+        replaced,
         nnx.restore_int_paths({"a": {"0": 1, "x": {"12": 2}}}),
         nnx.to_pure_dict(state, lambda v: 1),
     )

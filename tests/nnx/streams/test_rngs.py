@@ -121,9 +121,9 @@ def reseeding(nnx):
     nnx.reseed(m, dropout=5)
     rngs = nnx.Rngs(a=1).split(3)
     nnx.reseed(rngs, policy="match_shape", a=2)
-    other = nnx.Rngs(a=1).split(2)
-    nnx.reseed(other, policy=lambda path, key, shape: jnp.broadcast_to(key, shape), a=3)
-    return m, rngs, other, nnx.rnglib.backup_keys(nnx.Rngs(0))
+    split_rngs = nnx.Rngs(a=1).split(2)
+    nnx.reseed(split_rngs, policy=lambda path, key, shape: jnp.broadcast_to(key, shape), a=3)
+    return m, rngs, split_rngs, nnx.rnglib.backup_keys(nnx.Rngs(0))
 
 
 PROGRAMS = [drawing, seeds, forks, methods, splitting, split_decorator, forking, with_rngs, reseeding]

@@ -84,8 +84,8 @@ def test_the_model_stays_as_it_is():
 
 
 def test_transforms_and_recursion_are_seen_and_the_same_call_once():
-    found = rows(nnx.tabulate(Scaled(), jax.ShapeDtypeStruct((1, 4), jnp.float32), console_kwargs=PLAIN))
-    assert [row[0] for row in found] == ["", "positive", "power", "power", "power", "alias"]
+    table = rows(nnx.tabulate(Scaled(), jax.ShapeDtypeStruct((1, 4), jnp.float32), console_kwargs=PLAIN))
+    assert [row[0] for row in table] == ["", "positive", "power", "power", "power", "alias"]
 
 
 def test_methods_run_once():

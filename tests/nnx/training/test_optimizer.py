@@ -66,10 +66,10 @@ def gradients(library, model, graph):
         return library.value_and_grad(loss)(model, X, Y)
     graphdef, params, rest = library.split(model, library.Param, ..., graph=False)
 
-    def apart(params, rest):
+    def loss_of_parts(params, rest):
         return loss(library.merge(graphdef, params, rest), X, Y)
 
-    result = library.value_and_grad(apart, graph=False)(params, rest)
+    result = library.value_and_grad(loss_of_parts, graph=False)(params, rest)
     library.update(model, rest)
     return result
 

@@ -47,12 +47,12 @@ def test_layouts_are_those_of_flax(metadata, function, mode):
     if function == "shared" and mode == {"graph": False}:
         pytest.skip("trees share nothing")
     with jax.set_mesh(AUTO):
-        found = layouts(nnx, FUNCTIONS[function], METADATA[metadata], **mode)
+        ours = layouts(nnx, FUNCTIONS[function], METADATA[metadata], **mode)
         theirs = layouts(flax_nnx, FUNCTIONS[function], METADATA[metadata], **mode)
         if mode and metadata in ("names", "rules"):  # flax drops them unless there are graph updates
             assert set(theirs) == {"None"}
             theirs = layouts(flax_nnx, FUNCTIONS[function], METADATA[metadata])
-        assert found == theirs
+        assert ours == theirs
 
 
 def test_without_a_mesh_there_is_no_layout():
@@ -60,16 +60,16 @@ def test_without_a_mesh_there_is_no_layout():
 
 
 def test_a_variable_may_bring_its_own_mesh():
-    given = nnx.eval_shape(lambda: nnx.Param(jnp.ones((2, 2)), out_sharding=NamedSharding(AUTO, PartitionSpec("i"))))
-    assert given.get_value().sharding.spec == PartitionSpec("i")
+    sharded = nnx.eval_shape(lambda: nnx.Param(jnp.ones((2, 2)), out_sharding=NamedSharding(AUTO, PartitionSpec("i"))))
+    assert sharded.get_value().sharding.spec == PartitionSpec("i")
     own = nnx.eval_shape(lambda: nnx.Param(jnp.ones((2, 2)), out_sharding=("i", None), mesh=AUTO))
     assert own.get_value().sharding == NamedSharding(AUTO, PartitionSpec("i", None))
 
 
 def test_on_an_explicit_mesh_the_layout_is_the_types():
     with jax.set_mesh(EXPLICIT):
-        found = nnx.eval_shape(lambda: nnx.Param(jnp.ones((2, 2)), out_sharding=("i", None)))
-    assert found.get_value().sharding.spec == PartitionSpec("i", None)
+        param = nnx.eval_shape(lambda: nnx.Param(jnp.ones((2, 2)), out_sharding=("i", None)))
+    assert param.get_value().sharding.spec == PartitionSpec("i", None)
 
 
 def test_what_is_there_without_arrays_is_left_as_it_is():
@@ -89,13 +89,13 @@ def test_what_is_passed_through_lies_where_it_lay(mode):
     shape = jax.ShapeDtypeStruct((2, 2), jnp.float32, sharding=OVER_AXIS_1)
     for context in (AUTO, None):
         with jax.set_mesh(context) if context else contextlib.nullcontext():
-            model, other, doubled = nnx.eval_shape(
-                lambda model, other: (nnx.Dict(w=nnx.Param(model.w.get_value())), other, other * 2),
+            model, array, doubled = nnx.eval_shape(
+                lambda model, array: (nnx.Dict(w=nnx.Param(model.w.get_value())), array, array * 2),
                 nnx.Dict(w=nnx.Param(value)),
                 shape,
                 **mode,
             )
-        assert (model.w.get_value().sharding, other.sharding) == (OVER_I, OVER_AXIS_1)
+        assert (model.w.get_value().sharding, array.sharding) == (OVER_I, OVER_AXIS_1)
         assert doubled.sharding is None  # the compiler will say
 
 
@@ -105,8 +105,8 @@ def test_constraints_say_where_a_value_lies_also_inside_of_jit():
         return jax.lax.with_sharding_constraint(x * 2, OVER_I)
 
     outer = jax.jit(lambda x: x * 3, out_shardings=OVER_AXIS_1)
-    found = nnx.eval_shape(lambda x: (inner(x), outer(x), inner(x) + 1), jnp.ones((2, 2)))
-    assert [one.sharding for one in found] == [OVER_I, OVER_AXIS_1, None]
+    outputs = nnx.eval_shape(lambda x: (inner(x), outer(x), inner(x) + 1), jnp.ones((2, 2)))
+    assert [one.sharding for one in outputs] == [OVER_I, OVER_AXIS_1, None]
 
 
 def test_a_restored_model_lies_where_its_constructor_puts_it():
@@ -125,8 +125,8 @@ def test_a_restored_model_lies_where_its_constructor_puts_it():
 
 def test_a_format_out_of_the_ordinary_is_kept():
     columns = Format(Layout((1, 0)), OVER_I)
-    found = nnx.eval_shape(lambda x: x, jax.ShapeDtypeStruct((2, 2), jnp.float32, sharding=columns))
-    assert found.format == columns
+    abstract = nnx.eval_shape(lambda x: x, jax.ShapeDtypeStruct((2, 2), jnp.float32, sharding=columns))
+    assert abstract.format == columns
 
 
 def test_arrays_on_one_device_have_no_layout():

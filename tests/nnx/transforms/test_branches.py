@@ -18,7 +18,7 @@ class M(nnx.Module):
         self.w = nnx.Param(jnp.array(0.0))
 
 
-def held(m: M) -> list[Any]:
+def values(m: M) -> list[Any]:
     return [float(m.a), m.b.tolist(), float(m.v[...]), float(m.w[...])]
 
 
@@ -49,14 +49,14 @@ def test_an_array_attribute_that_one_branch_replaces_stays_as_it_was_in_the_othe
     y = branches[index](wanted)
     assert nnx.switch(index, branches, chosen) == y
     assert nnx.jit(lambda m, i: nnx.switch(i, branches, m))(jitted, index) == y
-    assert held(chosen) == held(jitted) == held(wanted)
+    assert values(chosen) == values(jitted) == values(wanted)
 
 
 def test_an_array_attribute_in_one_of_two_arguments():
-    one, other = M(), M()
-    nnx.cond(jnp.array(True), lambda m, n: second(n), lambda m, n: first(m), one, other)
-    assert held(one) == held(M())
-    assert held(other) == [1, [3, 3], 3, 0]
+    m, n = M(), M()
+    nnx.cond(jnp.array(True), lambda m, n: second(n), lambda m, n: first(m), m, n)
+    assert values(m) == values(M())
+    assert values(n) == [1, [3, 3], 3, 0]
 
 
 def test_an_array_attribute_of_another_shape_is_an_error_that_names_it():
@@ -66,7 +66,7 @@ def test_an_array_attribute_of_another_shape_is_an_error_that_names_it():
     m = M()
     with pytest.raises(BranchError, match=r"m\.a: float32\[3\] -> float32\[\]"):
         nnx.cond(jnp.array(True), grow, lambda m: None, m)
-    assert held(m) == held(M())
+    assert values(m) == values(M())
 
 
 @pytest.mark.parametrize("argnums", [(0, 0), (nnx.DiffState(0, "a"), nnx.DiffState(0, "b"))])

@@ -89,11 +89,11 @@ def test_over_records_a_second_call_of_functions_that_are_written_in_it_compiles
 
 
 def test_updates_reach_the_objects_of_each_call():
-    one, other = Model(), Model()
-    for m in (one, other, one):
+    first, second = Model(), Model()
+    for m in (first, second, first):
         cond(m)
         fori_loop(m)
-    assert (int(one.calls[...]), int(other.calls[...])) == (8, 4)
+    assert (int(first.calls[...]), int(second.calls[...])) == (8, 4)
 
 
 def test_a_variable_that_is_closed_over_is_read_at_each_call():
@@ -107,20 +107,20 @@ def test_a_variable_that_is_closed_over_is_read_at_each_call():
 
 @pytest.mark.parametrize("make", [jnp.array, float, lambda n: [n], lambda n: nnx.Variable(jnp.array(n))])
 def test_what_is_closed_over_may_be_replaced_by_something_else(make: Callable[[float], Any]):
-    def value(held: Any) -> Any:
-        return held[0] if isinstance(held, list) else jnp.asarray(held)
+    def value(closed_over: Any) -> Any:
+        return closed_over[0] if isinstance(closed_over, list) else jnp.asarray(closed_over)
 
-    held = make(2.0)
+    closed_over = make(2.0)
 
     def scaled(m: Model) -> Any:
-        return m.w[0] * value(held)
+        return m.w[0] * value(closed_over)
 
     def added(i: Any, carry: Any) -> Any:
-        return carry + value(held)
+        return carry + value(closed_over)
 
     m, seen = Model(), []
     for n in (2.0, 3.0):
-        held = make(n)
+        closed_over = make(n)
         seen.append(float(nnx.cond(True, scaled, lambda m: m.w[0], m)))
         seen.append(float(nnx.fori_loop(0, 1, added, 0.0)))
     assert seen == [2.0, 2.0, 3.0, 3.0]
@@ -158,14 +158,14 @@ def test_functions_inside_go_by_the_switches_in_force():
 def test_what_a_function_closes_over_is_free_after_the_call():
     def run() -> list[weakref.ref[Any]]:
         table, m = jnp.ones(2), Model()
-        one, other = (lambda m: m.w[...] + table), (lambda m: m.w[...])
-        nnx.cond(True, one, other, m)
+        true_fun, false_fun = (lambda m: m.w[...] + table), (lambda m: m.w[...])
+        nnx.cond(True, true_fun, false_fun, m)
         nnx.while_loop(lambda c: c[1] < 1, lambda c: (c[0], c[1] + table[0]), (m, 0.0))
-        return [weakref.ref(thing) for thing in (table, m, one, other)]
+        return [weakref.ref(thing) for thing in (table, m, true_fun, false_fun)]
 
-    left = [ref for _ in range(3) for ref in run()]
+    references = [ref for _ in range(3) for ref in run()]
     gc.collect()
-    assert [ref() for ref in left] == [None] * len(left)
+    assert [ref() for ref in references] == [None] * len(references)
 
 
 def test_what_is_kept_of_functions_is_bounded():

@@ -32,14 +32,14 @@ def model_of(library, eager=False, names=(None, "model"), **metadata):
 
 def seen(library, tree):
     """The leaves of a state by path: types, metadata and values."""
-    found = {}
+    leaves = {}
     for path, leaf in library.to_flat_state(tree):
         metadata = leaf.get_metadata() if isinstance(leaf, library.Variable) else None
         value = leaf.get_value() if isinstance(leaf, library.Variable) else leaf
         if isinstance(value, jax.ShapeDtypeStruct):
             value = (value.shape, value.dtype, value.sharding)
-        found[path] = type(leaf).__name__, metadata, value
-    return found
+        leaves[path] = type(leaf).__name__, metadata, value
+    return leaves
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=["auto", "explicit"])

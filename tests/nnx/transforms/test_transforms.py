@@ -110,9 +110,9 @@ MUTATIONS = {
 
 
 def swap(a, first, b, second):
-    one, two = getattr(a, first), getattr(b, second)
-    setattr(a, first, two)
-    setattr(b, second, one)
+    from_a, from_b = getattr(a, first), getattr(b, second)
+    setattr(a, first, from_b)
+    setattr(b, second, from_a)
 
 
 WHOLE = {
@@ -163,11 +163,11 @@ def test_a_mutation_inside_a_transform(transform, mutation, mode):
         return outcome(nnx, call, m, n, X)
 
     theirs, ours = (agreement.run(theirs_or_ours, nnx) for nnx in (flax_nnx, weft_nnx))
-    found = agreement.difference(theirs, ours)
+    difference = agreement.difference(theirs, ours)
     if (transform, mutation, mode) in WHOLE_DIFFERENCES:
-        assert found is not None
+        assert difference is not None
     else:
-        assert found is None, found
+        assert difference is None, difference
 
 
 # ---------------------------------------------------------------------- programs of one transform each
@@ -867,9 +867,9 @@ def array_refs_as_arguments(nnx, make, kw):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program(name, mode):
-    found = agreement.difference(run(name, flax_nnx, mode), run(name, weft_nnx, mode))
+    difference = agreement.difference(run(name, flax_nnx, mode), run(name, weft_nnx, mode))
     expected = DIFFERENCES.get((name, mode))
-    assert (found or "").startswith(expected or "\0") if expected else found is None, found
+    assert (difference or "").startswith(expected or "\0") if expected else difference is None, difference
 
 
 @pytest.mark.one_in(3)

@@ -71,13 +71,13 @@ def set_and_get(nnx):
 
 def copies(nnx):
     variable = nnx.Param(ARRAY, a=1)
-    other = variable.replace(ARRAY + 1, b=2)
+    replaced = variable.replace(ARRAY + 1, b=2)
     third = variable.copy(a=5)
     same = nnx.Param(ARRAY * 7)
-    same.copy_from(other)
+    same.copy_from(replaced)
     last = nnx.Param(ARRAY)
     last.update_from_state(third)
-    return variable, other, third, same, last, variable.to_state() is variable
+    return variable, replaced, third, same, last, variable.to_state() is variable
 
 
 def containers(nnx):
@@ -221,9 +221,9 @@ BINARY = [
 @pytest.mark.parametrize("name", BINARY)
 def test_operators_are_those_of_the_value(name):
     act = getattr(operator, name)
-    left, right = jnp.array([5, 7]), jnp.array([2, 3])
-    expected = act(left, right)
-    for result in (act(nnx.Param(left), right), act(nnx.Param(left), nnx.Param(right)), act(left, nnx.Param(right))):
+    x, y = jnp.array([5, 7]), jnp.array([2, 3])
+    expected = act(x, y)
+    for result in (act(nnx.Param(x), y), act(nnx.Param(x), nnx.Param(y)), act(x, nnx.Param(y))):
         np.testing.assert_array_equal(result, expected)
 
 

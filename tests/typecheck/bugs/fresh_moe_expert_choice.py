@@ -15,8 +15,8 @@ def expert_choice(
 ) -> Float[Array, "tokens dim"]:
     probs = jax.nn.softmax(x @ router, axis=-1)
     gate, picked = jax.lax.top_k(probs.T, capacity)  # bug: gate, picked = jax.lax.top_k(probs, capacity)
-    taken = x[picked]
-    done = jnp.einsum("ecd,edf->ecf", taken, experts) * gate[..., None]
+    chosen_tokens = x[picked]
+    done = jnp.einsum("ecd,edf->ecf", chosen_tokens, experts) * gate[..., None]
     return jnp.zeros_like(x).at[picked].add(done)
 
 

@@ -8,8 +8,8 @@ from jaxtyping import Array, Float
 def ssm(
     x: Float[Array, "t d"], a: Float[Array, "t d n"], b: Float[Array, "t n"], c: Float[Array, "t n"]
 ) -> Float[Array, "t d"]:
-    def combine(left, right):
-        return left[0] * right[0], right[0] * left[1] + right[1]
+    def combine(earlier, later):
+        return earlier[0] * later[0], later[0] * earlier[1] + later[1]
 
     inputs = x[:, :, None] * b[:, None, :]
     _, states = jax.lax.associative_scan(combine, (a, inputs))

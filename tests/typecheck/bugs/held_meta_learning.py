@@ -12,11 +12,11 @@ def task_loss(w: Float[Array, "i o"], x: Float[Array, "b i"], y: Float[Array, "b
 def adapt(
     w: Float[Array, "i o"], xs: Float[Array, "tasks b i"], ys: Float[Array, "tasks b o"], lr: float = 0.1
 ) -> Float[Array, "tasks"]:
-    def one(x, y):
+    def adapted_loss(x, y):
         inner = w - lr * jax.grad(task_loss)(w, x, y)
         return task_loss(inner, x, y)
 
-    return jax.vmap(one)(xs, ys)  # bug: return jax.vmap(one, in_axes=1)(xs, ys)
+    return jax.vmap(adapted_loss)(xs, ys)  # bug: return jax.vmap(adapted_loss, in_axes=1)(xs, ys)
 
 
 entry = adapt

@@ -5,10 +5,10 @@ from jaxtyping import Array, Float
 
 
 def interpolate(grid: Float[Array, "k"], table: Float[Array, "k c"], x: Float[Array, "n"]) -> Float[Array, "n c"]:
-    right = jnp.clip(jnp.searchsorted(grid, x), 1, grid.shape[0] - 1)
-    left = right - 1
-    weight = (x - grid[left]) / (grid[right] - grid[left])
-    return table[left] * (1 - weight)[:, None] + table[right] * weight[:, None]  # bug: return table[left] * (1 - weight) + table[right] * weight
+    upper = jnp.clip(jnp.searchsorted(grid, x), 1, grid.shape[0] - 1)
+    lower = upper - 1
+    weight = (x - grid[lower]) / (grid[upper] - grid[lower])
+    return table[lower] * (1 - weight)[:, None] + table[upper] * weight[:, None]  # bug: return table[lower] * (1 - weight) + table[upper] * weight
 
 
 entry = interpolate

@@ -19,8 +19,8 @@ def similarities(images: Float[Array, "b k"], texts: Float[Array, "b k"]) -> Flo
     return images @ texts.T  # bug: return images.T @ texts
 
 
-def clip_loss(encoder: Encoder, one: Float[Array, "b d"], other: Float[Array, "b d"]) -> Float[Array, ""]:
-    logits = similarities(encoder(one), encoder(other))
+def clip_loss(encoder: Encoder, images: Float[Array, "b d"], texts: Float[Array, "b d"]) -> Float[Array, ""]:
+    logits = similarities(encoder(images), encoder(texts))
     labels = jnp.arange(logits.shape[0])
     picked = jax.nn.log_softmax(logits)[labels, labels]
     return -jnp.mean(picked)

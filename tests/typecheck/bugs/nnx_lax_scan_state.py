@@ -17,10 +17,10 @@ class World(nnx.Module):
 
 
 def rollout(model: World, start: Float[Array, "b s"], actions: Float[Array, "b t a"]) -> Float[Array, "b t"]:
-    def one(start, actions):
+    def roll(start, actions):
         return jax.lax.scan(model.step, start, actions)[1]
 
-    return jax.vmap(one)(start, actions)  # bug: return jax.vmap(one, in_axes=(0, 0), out_axes=1)(start, actions)
+    return jax.vmap(roll)(start, actions)  # bug: return jax.vmap(roll, in_axes=(0, 0), out_axes=1)(start, actions)
 
 
 entry = rollout

@@ -344,10 +344,10 @@ def test_torch_code_is_called_that(write, monkeypatch: pytest.MonkeyPatch):
 
 def test_a_loss_that_broadcasts_a_dim_against_itself_is_an_error_in_ones_own_code_only(write):
     name = write("own.py", WRONG)
-    assert [one.level for one in check([name], only="mse").lines] == ["error"]
+    assert [line.level for line in check([name], only="mse").lines] == ["error"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("weft.typecheck.command.linter.installed_roots", lambda: (str(Path.cwd()),))
-        assert [one.level for one in check([name], only="mse").lines] == ["warning"]
+        assert [line.level for line in check([name], only="mse").lines] == ["warning"]
 
 
 def test_no_address_is_in_any_text():

@@ -26,8 +26,8 @@ def test_a_sarif_log_has_the_structure_of_2_1_0(tmp_path: Path, monkeypatch):
     (run,) = document["runs"]
     driver = run["tool"]["driver"]
     assert driver["name"]
-    assert [one["id"] for one in driver["rules"]] == ["contract"]
-    assert all(one["shortDescription"]["text"] for one in driver["rules"])
+    assert [rule["id"] for rule in driver["rules"]] == ["contract"]
+    assert all(rule["shortDescription"]["text"] for rule in driver["rules"])
     assert run["invocations"] == [{"executionSuccessful": True, "exitCode": 1}]
     assert run["originalUriBaseIds"]["ROOT"]["uri"].startswith("file:///")
     assert run["originalUriBaseIds"]["ROOT"]["uri"].endswith("/")
@@ -40,8 +40,8 @@ def test_a_sarif_log_has_the_structure_of_2_1_0(tmp_path: Path, monkeypatch):
         assert place["artifactLocation"]["uri"].startswith("a%20folder/")
         assert place["artifactLocation"]["uriBaseId"] == "ROOT"
         assert place.get("region", {"startLine": 1})["startLine"] >= 1
-        for one in result.get("suppressions", ()):
-            assert one["kind"] in ("inSource", "external")
+        for suppression in result.get("suppressions", ()):
+            assert suppression["kind"] in ("inSource", "external")
 
 
 def test_what_is_accepted_is_suppressed(tmp_path: Path, monkeypatch):
@@ -62,8 +62,8 @@ def test_a_file_outside_of_the_folder_is_an_absolute_uri(tmp_path: Path):
 
 def test_json_has_every_level_and_the_rule(tmp_path: Path):
     document = json.loads(as_json(Checked(LINES), 2, tmp_path))
-    assert [one["level"] for one in document["findings"]] == list(LEVELS)
-    assert {one["rule"] for one in document["findings"]} == {"contract"}
+    assert [finding["level"] for finding in document["findings"]] == list(LEVELS)
+    assert {finding["rule"] for finding in document["findings"]} == {"contract"}
     assert document["exit_code"] == 2
 
 

@@ -112,9 +112,9 @@ def test_each_costs_one_verdict_with_its_reason(ran):
 
 def test_the_rest_is_judged_in_the_order_of_the_files(ran):
     _, report, code = ran
-    assert [one["name"] for one in report["findings"] if one["level"] == "error"] == ["after"]
+    assert [finding["name"] for finding in report["findings"] if finding["level"] == "error"] == ["after"]
     assert report["summary"] == ("10 contracts: 2 proved, 0 hold, 1 fail, 7 undecided, 3 unusable")
-    files = [one["file"] for one in report["findings"]]
+    files = [finding["file"] for finding in report["findings"]]
     assert files == sorted(files)
     assert code == report["exit_code"] == 2
 

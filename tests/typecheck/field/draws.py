@@ -38,9 +38,12 @@ def drawn(rows: Path) -> int:
                 if (module, target.name) not in wanted or (target.name, target.line) in seen:
                     continue
                 seen.add((target.name, target.line))
-                count, found = violations(target, COUNT, 60)
-                draws, contracts, bad = draws + count, contracts + bool(count), bad + len(found)
-                print(f"{module}: {target.name}: {count} draws, {len(found)} violations {found[:2]}", flush=True)
+                count, counterexamples = violations(target, COUNT, 60)
+                draws, contracts, bad = draws + count, contracts + bool(count), bad + len(counterexamples)
+                print(
+                    f"{module}: {target.name}: {count} draws, {len(counterexamples)} violations {counterexamples[:2]}",
+                    flush=True,
+                )
     print(f"{rows.stem}: {draws} draws of {contracts} conditions, {bad} violations", flush=True)
     return bad
 

@@ -77,16 +77,16 @@ def judged(package: str, python: Path, site: Path) -> list[dict[str, Any]]:
 
 def main(arguments: list[str]) -> int:
     """Judges packages, prints what fails, and compares the counts."""
-    update, chosen = "--update" in arguments, [one for one in arguments if not one.startswith("-")]
+    update, chosen = "--update" in arguments, [argument for argument in arguments if not argument.startswith("-")]
     known: dict[str, dict[str, int]] = json.loads(VERDICTS.read_text()) if VERDICTS.exists() else {}
     if "--small" in arguments:
-        found = small_ones()
-        if found is None:
+        packages = small_ones()
+        if packages is None:
             print(
                 "NOT JUDGED: the packages could not be fetched from PyPI, so nothing is known of them", file=sys.stderr
             )
             return 3
-        python, (site, chosen) = Path(sys.executable), found
+        python, (site, chosen) = Path(sys.executable), packages
     else:
         python = environment(CACHE, HERE / "packages.txt", "beartype", "optax")
         site = site_of(python)

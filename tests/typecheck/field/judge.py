@@ -61,17 +61,17 @@ def _contract(proof: Proof) -> dict[str, Any]:
         # Again each second after that: raised in a callback of the garbage collector, it would be ignored.
         signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS, 1)
         with listening():
-            one = proof.contract()
+            contract = proof.contract()
     except BaseException as error:
         known |= {"verdict": "over" if isinstance(error, Over) else _of_error(error), "reason": repr(error)}
     else:
         known |= {
-            "verdict": one.verdict.name.lower(),
-            "reason": one.reason,
-            "failures": [str(failure) for failure in one.failures],
-            "programs": [failure.program for failure in one.failures],
-            "assumptions": one.assumptions,
-            "warnings": [f"{warning.rule}: {warning}" for warning in one.warnings],
+            "verdict": contract.verdict.name.lower(),
+            "reason": contract.reason,
+            "failures": [str(failure) for failure in contract.failures],
+            "programs": [failure.program for failure in contract.failures],
+            "assumptions": contract.assumptions,
+            "warnings": [f"{warning.rule}: {warning}" for warning in contract.warnings],
         }
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)

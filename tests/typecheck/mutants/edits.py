@@ -45,20 +45,20 @@ def axis_numbers(node: ast.expr) -> Edits:
     for place, keyword in enumerate(node.keywords):
         number = _number(keyword.value)
         if keyword.arg in AXIS_NAMES and number is not None:
-            for other in {-1: (-2, 0), 0: (1,), 1: (0, 2), 2: (1,), -2: (-1,)}.get(number, (0,)):
-                new = ast.keyword(keyword.arg, ast.Constant(other))
+            for new_axis in {-1: (-2, 0), 0: (1,), 1: (0, 2), 2: (1,), -2: (-1,)}.get(number, (0,)):
+                new = ast.keyword(keyword.arg, ast.Constant(new_axis))
                 yield (
-                    f"{keyword.arg}={other} for {number}",
+                    f"{keyword.arg}={new_axis} for {number}",
                     _with(node, keywords=[*node.keywords[:place], new, *node.keywords[place + 1 :]]),
                 )
     places = SHAPED - {"reshape", "broadcast_to"} | OF_AXES
-    for place, one in enumerate(node.args) if _name(node.func) in places else ():
-        number = _number(one)
+    for place, argument in enumerate(node.args) if _name(node.func) in places else ():
+        number = _number(argument)
         if number is not None:
-            other = {-1: -2, 0: 1, 1: 0, 2: 1, -2: -1}.get(number, 0)
+            new_axis = {-1: -2, 0: 1, 1: 0, 2: 1, -2: -1}.get(number, 0)
             yield (
-                f"{other} for axis {number}",
-                _with(node, args=[*node.args[:place], ast.Constant(other), *node.args[place + 1 :]]),
+                f"{new_axis} for axis {number}",
+                _with(node, args=[*node.args[:place], ast.Constant(new_axis), *node.args[place + 1 :]]),
             )
 
 
@@ -67,15 +67,15 @@ def swapped_arguments(node: ast.expr) -> Edits:
     if isinstance(node, ast.Call):
         first = int("random" in ast.unparse(node.func))  # nobody mistakes a key for a shape
         for place in range(first, len(node.args) - 1):
-            one, other = node.args[place : place + 2]
-            if not isinstance(one, ast.Starred) and not isinstance(other, ast.Starred):
-                swapped = [*node.args[:place], other, one, *node.args[place + 2 :]]
+            earlier, later = node.args[place : place + 2]
+            if not isinstance(earlier, ast.Starred) and not isinstance(later, ast.Starred):
+                swapped = [*node.args[:place], later, earlier, *node.args[place + 2 :]]
                 yield f"arguments {place} and {place + 1} swapped", _with(node, args=swapped)
     if isinstance(node, ast.Tuple) and isinstance(node.ctx, ast.Load):
         for place in range(len(node.elts) - 1):
-            one, other = node.elts[place : place + 2]
-            if not isinstance(one, ast.Starred) and not isinstance(other, ast.Starred):
-                swapped = [*node.elts[:place], other, one, *node.elts[place + 2 :]]
+            earlier, later = node.elts[place : place + 2]
+            if not isinstance(earlier, ast.Starred) and not isinstance(later, ast.Starred):
+                swapped = [*node.elts[:place], later, earlier, *node.elts[place + 2 :]]
                 yield f"items {place} and {place + 1} swapped", _with(node, elts=swapped)
 
 
@@ -108,9 +108,9 @@ def _formulas(operands: list[str], result: str) -> Iterator[str]:
     if len(result) > 1 and "." not in result:
         yield f"{','.join(operands)}->{result[1]}{result[0]}{result[2:]}"
         yield f"{','.join(operands)}->{result[:-1]}"
-    for place, one in enumerate(operands):
-        if len(one) > 1 and "." not in one:
-            swapped = [*operands[:place], one[:-2] + one[-1] + one[-2], *operands[place + 1 :]]
+    for place, operand in enumerate(operands):
+        if len(operand) > 1 and "." not in operand:
+            swapped = [*operands[:place], operand[:-2] + operand[-1] + operand[-2], *operands[place + 1 :]]
             yield f"{','.join(swapped)}->{result}"
 
 
@@ -119,13 +119,13 @@ def new_axes(node: ast.expr) -> Edits:
     if not (isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load)):
         return
     items = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-    for place, one in enumerate(items):
-        if isinstance(one, ast.Constant) and one.value is None:
+    for place, item in enumerate(items):
+        if isinstance(item, ast.Constant) and item.value is None:
             rest = [*items[:place], *items[place + 1 :]]
             yield "without a new axis", _subscript(node, rest or [ast.Slice()])
-            other = place - 1 if place else 1
+            new_place = place - 1 if place else 1
             if rest:
-                moved = [*rest[:other], one, *rest[other:]]
+                moved = [*rest[:new_place], item, *rest[new_place:]]
                 yield "the new axis elsewhere", _subscript(node, moved)
 
 
@@ -139,20 +139,20 @@ def indices(node: ast.expr) -> Edits:
         return
     number = _number(node.slice)
     if number is not None and isinstance(node.value, ast.Attribute) and node.value.attr == "shape":
-        other = {0: 1, 1: 0, -1: -2, -2: -1}.get(number, 0)
-        yield f"shape[{other}] for [{number}]", _with(node, slice=ast.Constant(other))
+        new_axis = {0: 1, 1: 0, -1: -2, -2: -1}.get(number, 0)
+        yield f"shape[{new_axis}] for [{number}]", _with(node, slice=ast.Constant(new_axis))
         return
     items = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-    for place, one in enumerate(items):
-        if isinstance(one, ast.Slice):
+    for place, item in enumerate(items):
+        if isinstance(item, ast.Slice):
             for side in ("lower", "upper"):
-                bound = getattr(one, side)
+                bound = getattr(item, side)
                 if bound is not None:
                     further = ast.BinOp(bound, ast.Sub() if _number(bound) in (-1, -2) else ast.Add(), ast.Constant(1))
-                    new = ast.copy_location(ast.Slice(one.lower, one.upper, one.step), one)
+                    new = ast.copy_location(ast.Slice(item.lower, item.upper, item.step), item)
                     setattr(new, side, further)
                     yield f"{side} bound off by one", _subscript(node, [*items[:place], new, *items[place + 1 :]])
-        elif isinstance(node.slice, ast.Tuple) and _number(one) is not None:
+        elif isinstance(node.slice, ast.Tuple) and _number(item) is not None:
             whole = ast.Slice()
             yield "an index that takes all", _subscript(node, [*items[:place], whole, *items[place + 1 :]])
 
@@ -161,22 +161,25 @@ def kept_axes(node: ast.expr) -> Edits:
     """A reduction that keeps its axis, one that does not keep it, and none at all."""
     if not (isinstance(node, ast.Call) and _name(node.func) in REDUCTIONS[:-2]):
         return
-    named = {one.arg: one for one in node.keywords}
+    named = {argument.arg: argument for argument in node.keywords}
     if "keepdims" in named:
-        yield "without keepdims", _with(node, keywords=[one for one in node.keywords if one.arg != "keepdims"])
+        yield (
+            "without keepdims",
+            _with(node, keywords=[argument for argument in node.keywords if argument.arg != "keepdims"]),
+        )
     elif "axis" in named:
         keyword = ast.keyword("keepdims", ast.Constant(True))
         yield "with keepdims", _with(node, keywords=[*node.keywords, keyword])
-        yield "over all axes", _with(node, keywords=[one for one in node.keywords if one.arg != "axis"])
+        yield "over all axes", _with(node, keywords=[argument for argument in node.keywords if argument.arg != "axis"])
     if isinstance(node.func, ast.Attribute) and _name(node.func.value) not in ("jnp", "jax", "nn", "special"):
         yield "without the reduction", node.func.value
 
 
 def joined(node: ast.expr) -> Edits:
     """`stack` for `concatenate`, and the other way round."""
-    other = {"stack": "concatenate", "concatenate": "stack"}
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in other:
-        name = other[node.func.attr]
+    counterparts = {"stack": "concatenate", "concatenate": "stack"}
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in counterparts:
+        name = counterparts[node.func.attr]
         yield f"{name} for {node.func.attr}", _with(node, func=_with(node.func, attr=name))
 
 
@@ -229,13 +232,13 @@ def _expressions(
         if field in ("annotation", "returns", "decorator_list", "args") and not isinstance(tree, ast.Call):
             continue
         several = value if isinstance(value, list) else [value]
-        for place, one in enumerate(several):
-            if not isinstance(one, ast.AST):
+        for place, child in enumerate(several):
+            if not isinstance(child, ast.AST):
                 continue
-            if isinstance(one, ast.FunctionDef):
-                if one.name not in skipped:
-                    yield from _expressions(one, skipped, True)
+            if isinstance(child, ast.FunctionDef):
+                if child.name not in skipped:
+                    yield from _expressions(child, skipped, True)
                 continue
-            if inside and isinstance(one, ast.expr):
+            if inside and isinstance(child, ast.expr):
                 yield tree, field, place if isinstance(value, list) else None
-            yield from _expressions(one, skipped, inside)
+            yield from _expressions(child, skipped, inside)

@@ -88,25 +88,25 @@ def original_of(program: Path, folder: Path) -> Original | None:
     """What is known of a right program; None if it is not decided."""
     entry = corpus.load(corpus.write(program, "right", folder)).entry
     outcomes = [Search(proof.target, {}, USUAL).run() for proof in proofs_of(entry, {}, {}, USUAL)]
-    if any(one.failed or one.ended or not one.passed for one in outcomes):
+    if any(outcome.failed or outcome.ended or not outcome.passed for outcome in outcomes):
         return None
     source = corpus.source(program, "right")
-    kept = tuple(tuple(_different([trial.assignment for trial in one.passed])) for one in outcomes)
+    assignments = tuple(tuple(_different([trial.assignment for trial in outcome.passed])) for outcome in outcomes)
     # jaxtyping cannot evaluate every expression that weft can: the dims of a record in it, for one.
     try:
-        objects = objection(hooked(source, folder), kept)
+        objects = objection(hooked(source, folder), assignments)
     except BeartypeDecorHintException:  # nor can beartype take `Self` in a class that it does not decorate itself
         return None
-    return None if objects else Original(program.stem, source, kept)
+    return None if objects else Original(program.stem, source, assignments)
 
 
 def _different(assignments: list[Assignment]) -> list[Assignment]:
     """Some of each choice of options and ranks."""
     by_choice: dict[Any, list[Assignment]] = collections.defaultdict(list)
-    for one in assignments:
-        by_choice[(tuple(one.options.items()), tuple(one.ranks.items()))].append(one)
+    for assignment in assignments:
+        by_choice[(tuple(assignment.options.items()), tuple(assignment.ranks.items()))].append(assignment)
     rounds = itertools.zip_longest(*by_choice.values())
-    return [one for several in rounds for one in several if one is not None][:MOST_RUNS]
+    return [assignment for several in rounds for assignment in several if assignment is not None][:MOST_RUNS]
 
 
 def hooked(source: str, folder: Path) -> ModuleType:
@@ -161,12 +161,12 @@ def judged(original: Original, edit: str, source: str, folder: Path) -> Mutant |
 def _shown(module: ModuleType, checked: ModuleType, report: Report, original: Original) -> str:
     """What the failures of a report raise without weft: at their sizes, as the programs of it, or in the sample."""
     sizes = tuple(
-        tuple(Assignment(dict(one.sizes), base[0].ranks, base[0].options) for one in report.failures)
+        tuple(Assignment(dict(failure.sizes), base[0].ranks, base[0].options) for failure in report.failures)
         for base in original.assignments
     )
-    programs = [one.program for one in report.failures if one.program]
+    programs = [failure.program for failure in report.failures if failure.program]
     return objection(checked, sizes) or next(
-        filter(None, (_raised(one, module) for one in programs)), _sampled(checked)
+        filter(None, (_raised(program, module) for program in programs)), _sampled(checked)
     )
 
 
@@ -234,16 +234,19 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("names", nargs="*", help="programs of the corpus; all, if none is named")
     parser.add_argument("--every", type=int, default=10, help="of all mutants, each how many-th is judged")
     parser.add_argument("--from", type=int, default=0, dest="start", help="which of those")
-    given = parser.parse_args(arguments)
-    chosen = [one for one in corpus.PROGRAMS if not given.names or one.stem in given.names]
+    options = parser.parse_args(arguments)
+    chosen = [program for program in corpus.PROGRAMS if not options.names or program.stem in options.names]
     counts: collections.Counter[str] = collections.Counter()
     began = time.process_time()
     with tempfile.TemporaryDirectory() as folder:
-        for one in mutants(chosen, Path(folder), given.every, given.start):
-            verdict = verdict_of(one)
+        for mutant in mutants(chosen, Path(folder), options.every, options.start):
+            verdict = verdict_of(mutant)
             counts[verdict] += 1
             if verdict not in ("killed", "right"):
-                print(f"{verdict}: {one.program}, {one.edit}\n    {one.wrong[:300]}\n    {one.found[:600]}", flush=True)
+                print(
+                    f"{verdict}: {mutant.program}, {mutant.edit}\n    {mutant.wrong[:300]}\n    {mutant.found[:600]}",
+                    flush=True,
+                )
     wrong = counts["killed"] + counts["warned"] + counts["lives"]
     listed = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items()))
     print(f"{wrong} wrong of {sum(counts.values())} mutants: {listed} ({time.process_time() - began:.0f} s)")

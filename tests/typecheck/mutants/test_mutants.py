@@ -27,6 +27,6 @@ def harness() -> ModuleType:
 
 @pytest.mark.slow
 def test_what_jaxtyping_objects_to_when_it_runs_fails_and_what_runs_does_not(harness: ModuleType, tmp_path: Path):
-    found = collections.Counter(harness.verdict_of(one) for one in harness.mutants(PROGRAMS, tmp_path, 3))
-    assert found["killed"] >= 10
-    assert not found["lives"] + found["warned"] + found["false alarm"], found
+    verdicts = collections.Counter(harness.verdict_of(one) for one in harness.mutants(PROGRAMS, tmp_path, 3))
+    assert verdicts["killed"] >= 10
+    assert not verdicts["lives"] + verdicts["warned"] + verdicts["false alarm"], verdicts

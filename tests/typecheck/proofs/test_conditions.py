@@ -113,7 +113,7 @@ def in_heads(x: Float[Array, "n d"], heads: int) -> Float[Array, "n d"]:
 def test_a_condition_is_what_holds_at_its_edge_and_beyond(thing: Any, words: tuple[str, ...]):
     report = verify(thing)
     assert report.ok, str(report)
-    assert tuple(one.partition(" (guard at ")[0] for one in report.assumptions) == words
+    assert tuple(assumption.partition(" (guard at ")[0] for assumption in report.assumptions) == words
 
 
 def not_of_threes(x: Float[Array, "n"]) -> Float[Array, "n"]:

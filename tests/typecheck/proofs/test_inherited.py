@@ -79,9 +79,9 @@ class WronglyJoining(Bijector):
 
 
 def test_what_the_base_class_takes_any_tree_for_the_subclass_takes_as_it_says():
-    inverse = {one.name: one for one in verify(Joining).contracts}["Joining.inverse"]
+    inverse = {contract.name: contract for contract in verify(Joining).contracts}["Joining.inverse"]
     assert inverse.verdict in (Verdict.PROVED, Verdict.HOLDS), inverse
-    report = {one.name: one for one in verify(WronglyJoining).contracts}["WronglyJoining.inverse"]
+    report = {contract.name: contract for contract in verify(WronglyJoining).contracts}["WronglyJoining.inverse"]
     assert report.verdict is Verdict.FAILS, report
 
 
@@ -167,9 +167,9 @@ class Linear(System[Array]):
 
 
 def test_what_the_base_class_leaves_open_is_not_wrong_of_a_system_that_says_it():
-    (contract,) = (one for one in verify(System).contracts if one.name == "System.__call__")
+    (contract,) = (judged for judged in verify(System).contracts if judged.name == "System.__call__")
     assert contract.verdict is not Verdict.FAILS, contract
-    assert {one.verdict for one in verify(Linear).contracts} <= {Verdict.PROVED, Verdict.HOLDS}
+    assert {judged.verdict for judged in verify(Linear).contracts} <= {Verdict.PROVED, Verdict.HOLDS}
 
 
 class PlainState(eqx.Module):

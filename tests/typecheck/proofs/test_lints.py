@@ -59,7 +59,7 @@ def merged_in_the_other_order(x: Float[Array, "n p"], y: Float[Array, "n q"]) ->
 def test_what_looks_wrong_is_a_warning_at_its_line(function: Callable[..., Any], rule: str):
     report = verify(function)
     assert report.ok
-    assert [one.rule for one in report.warnings] == [rule]
+    assert [warning.rule for warning in report.warnings] == [rule]
     assert report.warnings[0].file == __file__
     first = function.__code__.co_firstlineno
     assert first <= report.warnings[0].line <= first + 1

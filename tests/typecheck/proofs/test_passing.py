@@ -58,7 +58,9 @@ def by_call(x: Vector) -> Vector:
 def test_what_passes_a_guard_on_its_numbers_is_proved(function: Callable[..., Any]):
     (contract,) = verify(function).contracts
     assert contract.verdict is Verdict.HOLDS, contract
-    assert all(one.startswith("the numbers pass the guard at test_passing.py:") for one in contract.assumptions)
+    assert all(
+        assumption.startswith("the numbers pass the guard at test_passing.py:") for assumption in contract.assumptions
+    )
 
 
 def test_the_guard_is_named():

@@ -130,7 +130,7 @@ class Same(eqx.Module):
 )
 def test_a_condition_says_all_that_guards_refuse_of_sizes(thing: Any, words: list[str]):
     (contract,) = verify(thing).contracts
-    assert [one.partition(" (guard at ")[0] for one in contract.assumptions] == words
+    assert [assumption.partition(" (guard at ")[0] for assumption in contract.assumptions] == words
 
 
 def test_what_asks_for_the_number_itself_is_said_of_the_sizes_tried_only():

@@ -213,10 +213,10 @@ class Ball(Mask):
 
 
 def test_a_subclass_need_not_take_every_member_of_a_union_that_its_base_writes():
-    contract = next(one for one in verify(Sphere).contracts if one.name.endswith("__call__"))
+    contract = next(judged for judged in verify(Sphere).contracts if judged.name.endswith("__call__"))
     assert contract.verdict in (Verdict.PROVED, Verdict.HOLDS)
-    assert any("image is a Float[Array" in one and "z y x" in one for one in contract.assumptions)
-    own = next(one for one in verify(Ball).contracts if one.name.endswith("__call__"))
+    assert any("image is a Float[Array" in assumption and "z y x" in assumption for assumption in contract.assumptions)
+    own = next(judged for judged in verify(Ball).contracts if judged.name.endswith("__call__"))
     assert own.verdict is Verdict.FAILS
 
 

@@ -418,13 +418,13 @@ def ratio_right(x: NM) -> NM:
 
 
 def three_quarters_wrong(x: N) -> N:
-    kept = int(0.75 * x.shape[0])
-    return x[:kept] if kept == 9 else x
+    count = int(0.75 * x.shape[0])
+    return x[:count] if count == 9 else x
 
 
 def three_quarters_right(x: N) -> N:
-    kept = int(0.75 * x.shape[0])
-    return x.at[:kept].set(0) if kept == 9 else x
+    count = int(0.75 * x.shape[0])
+    return x.at[:count].set(0) if count == 9 else x
 
 
 def logarithm_wrong(x: N) -> N:

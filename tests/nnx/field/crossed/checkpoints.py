@@ -133,17 +133,17 @@ def tell(name, tree):
 
 
 def manager(folder, **options):
-    kept = ocp.CheckpointManagerOptions(max_to_keep=2, best_fn=lambda metrics: -metrics["loss"], **options)
-    return ocp.CheckpointManager(folder, options=kept)
+    manager_options = ocp.CheckpointManagerOptions(max_to_keep=2, best_fn=lambda metrics: -metrics["loss"], **options)
+    return ocp.CheckpointManager(folder, options=manager_options)
 
 
 def save(folder):
     trainer = Trainer(0, MESH)
-    with manager(folder / "run", enable_async_checkpointing=True) as kept:
+    with manager(folder / "run", enable_async_checkpointing=True) as checkpoints:
         for step in range(3):
             loss = trainer.train(2)[-1]
             _, params, keys, rest = nnx.split(trainer.parts.model, nnx.Param, nnx.RngState, ...)
-            kept.save(
+            checkpoints.save(
                 step,
                 args=ocp.args.Composite(
                     params=ocp.args.StandardSave(params),
@@ -156,7 +156,7 @@ def save(folder):
                 metrics={"loss": loss},
             )
             print(f"saved {step} {loss:.4f}")
-        kept.wait_until_finished()
+        checkpoints.wait_until_finished()
     with ocp.StandardCheckpointer() as checkpointer:
         checkpointer.save(folder / "whole", trainer.state)
         checkpointer.save(folder / "pure", nnx.to_pure_dict(nnx.state(trainer.parts.model, nnx.Param)))
@@ -169,10 +169,10 @@ def go_on(folder):
     """The best step of the run, into live objects; then training goes on."""
     trainer = Trainer(5, MESH)
     _, params, keys, rest = nnx.split(trainer.parts.model, nnx.Param, nnx.RngState, ...)
-    with manager(folder / "run") as kept:
-        print("steps", kept.all_steps(), kept.latest_step(), kept.best_step())
-        restored = kept.restore(
-            kept.best_step(),
+    with manager(folder / "run") as checkpoints:
+        print("steps", checkpoints.all_steps(), checkpoints.latest_step(), checkpoints.best_step())
+        restored = checkpoints.restore(
+            checkpoints.best_step(),
             args=ocp.args.Composite(
                 params=ocp.args.StandardRestore(params),
                 keys=ocp.args.PyTreeRestore(keys, restore_args=ocp.checkpoint_utils.construct_restore_args(keys)),
@@ -182,7 +182,7 @@ def go_on(folder):
                 config=ocp.args.JsonRestore(),
             ),
         )
-        metadata = kept.item_metadata(kept.latest_step())
+        metadata = checkpoints.item_metadata(checkpoints.latest_step())
     print("config", restored["config"])
     print("metadata", sorted(metadata.keys()) if hasattr(metadata, "keys") else type(metadata).__name__)
     nnx.update(trainer.parts.model, restored["params"], restored["keys"], restored["rest"])
@@ -250,11 +250,11 @@ def in_the_new_way(folder):
 def wrong(folder):
     """A model of another size: the error, by its builtin class."""
     with jax.set_mesh(MESH):
-        other = nnx.state(nnx.Dict(model=Classifier(nnx.Rngs(0), outputs=7)))
+        wrong_state = nnx.state(nnx.Dict(model=Classifier(nnx.Rngs(0), outputs=7)))
     for name in ("whole", "missing"):
         try:
             with ocp.StandardCheckpointer() as checkpointer:
-                checkpointer.restore(folder / name, other)
+                checkpointer.restore(folder / name, wrong_state)
         except Exception as error:
             print("wrong", name, next(base.__name__ for base in type(error).__mro__ if base.__module__ == "builtins"))
 

@@ -69,10 +69,10 @@ def told(name, *results):
         print(f"{name}: {type(result).__name__} {numbers}")
 
 
-def trained(name, train, *given, **options):
+def trained(name, train, *arguments, **options):
     """Trains in silence, and tells of each object that comes back."""
     known = inspect.signature(train).parameters
-    result = train(*given, **{key: value for key, value in options.items() if key in known}, progress_bar=False)
+    result = train(*arguments, **{key: value for key, value in options.items() if key in known}, progress_bar=False)
     told(name, *(part for part in result if isinstance(part, nnx.Module | nnx.Optimizer)))
     return result
 
