@@ -59,7 +59,7 @@ def violations(target: Target, count: int, seconds: float = 600) -> tuple[int, l
         if time.process_time() - began > seconds:
             break
         try:
-            error = objection(target, Assignment(sizes, base.ranks, base.options, base.merged, base.apart))
+            error = objection(target, Assignment(sizes, base.ranks, base.options, base.merged, base.names_per_record))
         except Unbuildable:
             continue
         drawn += 1
