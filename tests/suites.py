@@ -128,11 +128,11 @@ class Suite:
     def _theirs(self, unpacked: Path, jobs: int, *, fresh: bool) -> dict[str, str]:
         """What became of each test under the library itself, in this environment."""
         versions = [importlib.metadata.version(name) for name in ("jax", *self.beside)]
-        cache = unpacked / f"under-{self.library}-{'-'.join([platform.python_version(), *versions])}.json"
-        if fresh or not cache.exists():
+        outcomes_path = unpacked / f"under-{self.library}-{'-'.join([platform.python_version(), *versions])}.json"
+        if fresh or not outcomes_path.exists():
             print(f"running them under {self.library}, once for this environment ...", flush=True)
-            cache.write_text(json.dumps(self.run(unpacked, [""], jobs, weft=False), indent=1))
-        return json.loads(cache.read_text())
+            outcomes_path.write_text(json.dumps(self.run(unpacked, [""], jobs, weft=False), indent=1))
+        return json.loads(outcomes_path.read_text())
 
     def _known(self) -> dict[str, str]:
         """The tests that are known to fail, with the reason."""
