@@ -94,8 +94,8 @@ trees = st.recursive(
 
 
 def extractor_of(tree: Any) -> Any:
-    structure, leaves = take_apart(tree)
-    return make_extractor(structure, [(0, i) for i in range(len(leaves))], 1)
+    structure, tree_leaves = take_apart(tree)
+    return make_extractor(structure, [(0, i) for i in range(len(tree_leaves))], 1)
 
 
 def same(a: Any, b: Any) -> bool:
@@ -120,25 +120,25 @@ def test_an_extractor_takes_just_the_trees_of_its_structure(tree: Any, argument:
 
 @given(trees)
 def test_a_builder_makes_what_the_registry_makes(tree: Any):
-    structure, leaves = take_apart(tree)
-    values = [leaf.value for leaf in leaves]
+    structure, tree_leaves = take_apart(tree)
+    values = [leaf.value for leaf in tree_leaves]
     built = make_builder(structure, [(0, i) for i in range(len(values))])((), (values,))
     assert same(built, tree)
 
 
 @given(trees, st.randoms())
 def test_lanes_and_forwarded_leaves_find_their_places(tree: Any, random: Any):
-    structure, leaves = take_apart(tree)
+    structure, tree_leaves = take_apart(tree)
     groups: list[list[Any]] = [[], [], []]
     arguments: list[Any] = []
     sources = []
-    for leaf in leaves:
+    for leaf in tree_leaves:
         lane = random.choice([FORWARDED, 0, 1, 2])
         row = arguments if lane == FORWARDED else groups[lane]
         sources.append((lane, len(row)))
         row.append(leaf.value)
     built = make_builder(structure, sources)(arguments, tuple(map(tuple, groups)))
-    for made, leaf, (lane, _) in zip(take_apart(built)[1], leaves, sources, strict=True):
+    for made, leaf, (lane, _) in zip(take_apart(built)[1], tree_leaves, sources, strict=True):
         if lane != FORWARDED or isinstance(leaf.value, jax.Array):
             assert made.value is leaf.value
         else:
