@@ -28,7 +28,7 @@ def main() -> None:
     from PyQt6.QtWidgets import QApplication
 
     waiting: list[dict[str, Any]] = json.load(sys.stdin)
-    found: list[Any] = []
+    values: list[Any] = []
     complaints: list[str] = []
 
     class Page(QWebEnginePage):
@@ -69,21 +69,21 @@ def main() -> None:
 
     def answered(value: str | None) -> None:
         late.stop()
-        one = waiting.pop(0)
+        request = waiting.pop(0)
         if complaints or not value:
-            leave(f"{one['url']}: {'errors of the page' if complaints else 'the script has no value'}")
+            leave(f"{request['url']}: {'errors of the page' if complaints else 'the script has no value'}")
             return
-        found.append(json.loads(value))
-        if one["picture"] is None:
+        values.append(json.loads(value))
+        if request["picture"] is None:
             QTimer.singleShot(0, next_one)
         else:
-            QTimer.singleShot(PAINTED, lambda: (view.grab().save(one["picture"]), next_one()))
+            QTimer.singleShot(PAINTED, lambda: (view.grab().save(request["picture"]), next_one()))
 
     view.loadFinished.connect(loaded)
     QTimer.singleShot(0, next_one)
     status = app.exec()
     # Qt complains of a page that outlives its profile; the process ends here.
-    print(json.dumps(found), flush=True)
+    print(json.dumps(values), flush=True)
     os._exit(status)
 
 

@@ -10,22 +10,22 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def environment(cache: Path, packages: Path, *beside: str, resolved: bool = True) -> Path:
+def environment(cache: Path, packages: Path, *extras: str, resolved: bool = True) -> Path:
     """The interpreter of an environment with pinned packages; made on first use, and when the pins change.
 
     Args:
         cache: the folder that it lies in, as `venv`.
         packages: a file of requirements.
-        beside: what else is installed, at the versions that weft's `constraints.txt` pins.
+        extras: what else is installed, at the versions that weft's `constraints.txt` pins.
         resolved: whether the packages may bring others; if not, the file names those, too.
     """
     folder, stamp = cache / "venv", cache / "stamp"
     python = folder / "bin" / "python"
-    pins = "\n".join([packages.read_text(), *beside, (ROOT / "constraints.txt").read_text(), sys.version])
+    pins = "\n".join([packages.read_text(), *extras, (ROOT / "constraints.txt").read_text(), sys.version])
     if not stamp.exists() or stamp.read_text() != pins:
         venv.create(folder, with_pip=True, clear=True)
         pip = [str(python), "-m", "pip", "install", "--quiet"]
-        constrained = [*pip, "--constraint", str(ROOT / "constraints.txt"), *beside]
+        constrained = [*pip, "--constraint", str(ROOT / "constraints.txt"), *extras]
         wanted = ["--requirement", str(packages)]
         if resolved:
             subprocess.run([*constrained, *wanted], check=True)

@@ -104,7 +104,7 @@ class Suite:
 
     def run(self, unpacked: Path, files: Sequence[str], jobs: int, *, weft: bool) -> dict[str, str]:
         """What became of each test: "passed", "skipped", or the first line of its error."""
-        python, found = self.runs if weft else self.under
+        python, variables = self.runs if weft else self.under
         unpacked = self.changed(unpacked) if weft else unpacked
         with tempfile.TemporaryDirectory() as scratch:
             report = Path(scratch) / "report.xml"
@@ -112,7 +112,7 @@ class Suite:
             command += ["-p", "no:cacheprovider", "--continue-on-collection-errors"]
             command += [*(["-n", str(jobs)] if jobs > 1 else []), *(f"{self.part}/{file}" for file in files)]
             with open(unpacked / f"under-{'weft' if weft else self.library}.log", "w") as log:
-                subprocess.run(command, cwd=unpacked, env=os.environ | found, stdout=log, stderr=log)
+                subprocess.run(command, cwd=unpacked, env=os.environ | variables, stdout=log, stderr=log)
             if not report.exists():
                 sys.exit(f"the tests did not run; see {log.name}")
             return {self._name_of(case): _outcome_of(case) for case in ElementTree.parse(report).iter("testcase")}
@@ -128,11 +128,11 @@ class Suite:
     def _theirs(self, unpacked: Path, jobs: int, *, fresh: bool) -> dict[str, str]:
         """What became of each test under the library itself, in this environment."""
         versions = [importlib.metadata.version(name) for name in ("jax", *self.beside)]
-        kept = unpacked / f"under-{self.library}-{'-'.join([platform.python_version(), *versions])}.json"
-        if fresh or not kept.exists():
+        outcomes_path = unpacked / f"under-{self.library}-{'-'.join([platform.python_version(), *versions])}.json"
+        if fresh or not outcomes_path.exists():
             print(f"running them under {self.library}, once for this environment ...", flush=True)
-            kept.write_text(json.dumps(self.run(unpacked, [""], jobs, weft=False), indent=1))
-        return json.loads(kept.read_text())
+            outcomes_path.write_text(json.dumps(self.run(unpacked, [""], jobs, weft=False), indent=1))
+        return json.loads(outcomes_path.read_text())
 
     def _known(self) -> dict[str, str]:
         """The tests that are known to fail, with the reason."""
@@ -185,7 +185,7 @@ def command_line(
     parser.add_argument("--archive", type=Path, help=f"{suite.library}'s source archive, if it is not to be downloaded")
     parser.add_argument("--jobs", type=int, default=jobs, help="processes")
     parser.add_argument("--fresh", action="store_true", help=f"run the tests under {suite.library} again")
-    given = parser.parse_args()
-    unpacked = fetched(given.archive)
-    status = suite.compared(unpacked, given.files, given.jobs, fresh=given.fresh)
-    return max([status, *(other.compared(unpacked, given.files, given.jobs, fresh=False) for other in others)])
+    arguments = parser.parse_args()
+    unpacked = fetched(arguments.archive)
+    status = suite.compared(unpacked, arguments.files, arguments.jobs, fresh=arguments.fresh)
+    return max([status, *(other.compared(unpacked, arguments.files, arguments.jobs, fresh=False) for other in others)])

@@ -205,12 +205,12 @@ def imported_modules(source: str, file: str, known: Collection[str]) -> set[str]
     strings = (node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant))
     named = {value.removeprefix("weft.") for value in strings if isinstance(value, str) and value.startswith("weft.")}
     # A package is named where names are told apart; one of its modules, to be loaded.
-    found = {name for name in named if "." in name and name in known}
+    modules = {name for name in named if "." in name and name in known}
     for name in imported_names(source, ".".join(("weft", *Path(file).parts[:-1]))):
         root, _, below = name.partition(".")
         # `from a.b import c` may name the module `a.b.c`, or something in `a.b`.
-        found |= {longest(below, known)} if root == "weft" else set()
-    return found - {module_of(ROOT / file), ""}
+        modules |= {longest(below, known)} if root == "weft" else set()
+    return modules - {module_of(ROOT / file), ""}
 
 
 def longest(name: str, known: Collection[str]) -> str:
@@ -231,14 +231,14 @@ def circles(graph: Mapping[str, set[str]]) -> list[set[str]]:
     """The largest sets of modules in which each leads to every other."""
 
     def reached(start: str) -> set[str]:
-        found: set[str] = set()
+        modules: set[str] = set()
         ahead = list(graph[start])
         while ahead:
             module = ahead.pop()
-            if module not in found:
-                found.add(module)
+            if module not in modules:
+                modules.add(module)
                 ahead.extend(graph[module])
-        return found
+        return modules
 
     below = {module: reached(module) for module in graph}
     tied = {frozenset({module, *(other for other in below[module] if module in below[other])}) for module in graph}
@@ -289,7 +289,7 @@ def test_rooms_import_downwards():
 
 
 @pytest.mark.parametrize(
-    ("source", "found"),
+    ("source", "expected"),
     [
         ("from weft.core import hooks", {"core.hooks"}),
         ("from weft.core.hooks import Deferred", {"core.hooks"}),
@@ -300,8 +300,8 @@ def test_rooms_import_downwards():
         ("import jax; 'weft.core.nothing'; from weft.core.errors import WeftError", set()),
     ],
 )
-def test_the_graph_sees_every_kind_of_import(source: str, found: set[str]):
-    assert imported_modules(source, "core/errors.py", ["core", "core.hooks", "core.paths", "core.errors"]) == found
+def test_the_graph_sees_every_kind_of_import(source: str, expected: set[str]):
+    assert imported_modules(source, "core/errors.py", ["core", "core.hooks", "core.paths", "core.errors"]) == expected
 
 
 def test_circles_are_found():
@@ -451,8 +451,8 @@ def test_a_short_namespace_lists_its_own_names_alone(name: str):
 def test_what_checkers_read_is_what_is_imported_on_first_use(package: str):
     module = import_module(f"weft.{package}")
     tree = ast.parse(Path(module.__file__).read_text())
-    blocks = [one.body for one in tree.body if isinstance(one, ast.If) and ast.unparse(one.test) == "TYPE_CHECKING"]
-    imports = [one for block in blocks for one in block if isinstance(one, ast.ImportFrom)]
-    read = {(one.module, name.name, name.asname or name.name) for one in imports for name in one.names}
-    entries = [(home, *one.partition("=")) for home, names in module._HOMES.items() for one in names.split()]
+    blocks = [node.body for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    imports = [node for block in blocks for node in block if isinstance(node, ast.ImportFrom)]
+    read = {(node.module, name.name, name.asname or name.name) for node in imports for name in node.names}
+    entries = [(home, *entry.partition("=")) for home, names in module._HOMES.items() for entry in names.split()]
     assert read == {(home, origin, name or origin) for home, origin, _, name in entries}

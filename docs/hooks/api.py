@@ -162,11 +162,11 @@ def place_of(namespace: str, thing: Any) -> tuple[str, str]:
 @functools.cache
 def names() -> tuple[Name, ...]:
     """All public names, with their pages."""
-    found: list[Name] = []
+    public_names: list[Name] = []
     for namespace in NAMESPACES:
         module = importlib.import_module(namespace) if (listed := public(namespace)) else None
-        found += [Name(namespace, name, *place_of(namespace, getattr(module, name))) for name in listed]
-    return tuple(found)
+        public_names += [Name(namespace, name, *place_of(namespace, getattr(module, name))) for name in listed]
+    return tuple(public_names)
 
 
 def source_of(thing: Any) -> str | None:

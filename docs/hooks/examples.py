@@ -33,13 +33,13 @@ NAMESPACES = (
 @functools.cache
 def namespaces() -> dict[str, ModuleType]:
     """The public modules of this version, by the names that users write."""
-    found: dict[str, ModuleType] = {}
+    modules: dict[str, ModuleType] = {}
     for name in NAMESPACES:
         try:
-            found[name] = importlib.import_module(name)
+            modules[name] = importlib.import_module(name)
         except ModuleNotFoundError:  # not all of them are in every version
             continue
-    return found
+    return modules
 
 
 def names_needed(sources: Iterable[str]) -> list[str]:

@@ -146,14 +146,14 @@ def test_what_a_user_lets_go_of_does_not_live_on(use: Callable[[Any], Any]):
 
 @pytest.mark.slow
 def test_models_that_come_and_go_leave_nothing_in_the_tables():
-    def one(i: int) -> None:
+    def make_and_call(i: int) -> None:
         net = weft.Sequential(weft.Linear(2, 2, key=KEY), lambda x: x * i)
         assert net(jnp.ones(2)).shape == (2,)
 
-    one(0)
+    make_and_call(0)
     before = sizes()
     for i in range(1000):
-        one(i)
+        make_and_call(i)
     gc.collect()
     after = sizes()
     assert {name: (before.get(name), size) for name, size in after.items() if size > before.get(name, 0) + 5} == {}

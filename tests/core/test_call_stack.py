@@ -18,8 +18,8 @@ def places(depth: int) -> list[int]:
     return [address, *(places(depth - 1) if depth else ())]
 
 
-def steps(found: list[int]) -> set[int]:
-    return {after - before for before, after in itertools.pairwise(found)}
+def steps(addresses: list[int]) -> set[int]:
+    return {after - before for before, after in itertools.pairwise(addresses)}
 
 
 @pytest.mark.skipif(platform.python_implementation() != "CPython", reason="about the memory of CPython's frames")
@@ -38,13 +38,13 @@ def test_it_nests_and_runs_in_threads():
     def nested(depth: int) -> int:
         return depth if depth == 0 else 1 + call_with_room(nested, depth - 1)
 
-    found: list[int] = []
-    threads = [threading.Thread(target=lambda: found.append(call_with_room(nested, 50))) for _ in range(4)]
+    depths: list[int] = []
+    threads = [threading.Thread(target=lambda: depths.append(call_with_room(nested, 50))) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == [50] * 4
+    assert depths == [50] * 4
 
 
 def test_endless_recursion_is_still_python_s_error():

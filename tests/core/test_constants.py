@@ -106,7 +106,7 @@ def test_two_functions_of_one_text_and_equal_constants_have_one_key(make: Callab
 
 @pytest.mark.parametrize("make", MAKERS)
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "second"),
     [
         (1, 2),
         (1, 1.0),
@@ -120,8 +120,8 @@ def test_two_functions_of_one_text_and_equal_constants_have_one_key(make: Callab
         (Scaled(1, "a"), Scaled(1, "b")),
     ],
 )
-def test_functions_of_other_constants_have_other_keys(make: Callable[[Any], Any], one: Any, other: Any):
-    assert constants_of(make(one)) != constants_of(make(other))
+def test_functions_of_other_constants_have_other_keys(make: Callable[[Any], Any], first: Any, second: Any):
+    assert constants_of(make(first)) != constants_of(make(second))
 
 
 @pytest.mark.parametrize(

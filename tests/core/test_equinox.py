@@ -93,12 +93,12 @@ def test_transforms_mix_both_ways(make: Any):
         eqx.filter_grad(weft.jit(loss))(model, X),
         weft.grad(eqx.filter_checkpoint(loss))(model, X),
     ):
-        for found, want in zip(
+        for actual, expected in zip(
             jax.tree.leaves(eqx.filter(weft.tree.select(gradient, Param), eqx.is_array)),
             jax.tree.leaves(eqx.filter(weft.tree.select(wanted, Param), eqx.is_array)),
             strict=True,
         ):
-            np.testing.assert_allclose(found, want, rtol=1e-5)
+            np.testing.assert_allclose(actual, expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("make", [make_net, make_around])
@@ -108,8 +108,8 @@ def test_successors_of_mixed_models_thread_through_transforms(make: Any):
     for transform in (weft.jit, eqx.filter_jit, weft.remat):
         step = transform(lambda model, x: model(x))
         for _ in range(3):
-            found, successor = step(model, X)
-            np.testing.assert_allclose(found, y, rtol=1e-6)
+            output, successor = step(model, X)
+            np.testing.assert_allclose(output, y, rtol=1e-6)
             assert jax.tree.structure(successor) == jax.tree.structure(after)
     carried, ys = weft.scan(lambda m, x: m(x)[::-1], in_axes=(Carry, 0))(model, jnp.stack([X, X]))
     np.testing.assert_allclose(ys, jnp.stack([y, y]), rtol=1e-6)
@@ -134,8 +134,8 @@ def test_equinox_layers_with_state_go_through():
     batch = jnp.stack([X, 2 * X])
     mapped = weft.vmap(apply, in_axes=(None, None, 0), out_axes=(0, None), axis_name="batch")
     wanted, _ = jax.vmap(norm, in_axes=(0, None), out_axes=(0, None), axis_name="batch")(batch, state)
-    found, after = weft.jit(mapped)(norm, state, batch)
-    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    actual, after = weft.jit(mapped)(norm, state, batch)
+    np.testing.assert_allclose(actual, wanted, rtol=1e-5)
     assert isinstance(after, eqx.nn.State)
 
 

@@ -45,8 +45,8 @@ def test_each_error_is_also_the_builtin_one_would_expect(name: str):
 
 
 def test_the_table_is_complete():
-    found = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, WeftError)}
-    assert found - {"WeftError"} == set(BUILTINS)
+    defined = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, WeftError)}
+    assert defined - {"WeftError"} == set(BUILTINS)
 
 
 def test_a_message_says_what_where_and_what_to_do():

@@ -22,8 +22,8 @@ class Pair(NamedTuple):
 class Private:
     __slots__ = "__held"  # one slot, given as a text
 
-    def __init__(self, held: Any):
-        self.__held = held
+    def __init__(self, value: Any):
+        self.__held = value
 
 
 @dataclasses.dataclass
@@ -32,9 +32,9 @@ class Options:
     memo: Any = dataclasses.field(default=None, compare=False)
 
 
-def function_of(held: Any) -> Any:
-    def function(x: Any, a: Any = held, *, b: Any = held) -> Any:
-        return x, a, b, held
+def function_of(value: Any) -> Any:
+    def function(x: Any, a: Any = value, *, b: Any = value) -> Any:
+        return x, a, b, value
 
     return function
 

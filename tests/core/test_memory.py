@@ -37,22 +37,22 @@ ADD = jax.jit(lambda x, y: x + y)
 
 # Each makes, calls and drops functions that close over a record, and gives weak references to them.
 def conds(m: Scale) -> list[Any]:
-    one, other = (lambda x: m(x)), (lambda x: x)
-    weft.cond(True, one, other, 1.0)
-    return [one, other]
+    true_fun, false_fun = (lambda x: m(x)), (lambda x: x)
+    weft.cond(True, true_fun, false_fun, 1.0)
+    return [true_fun, false_fun]
 
 
 def conds_without_closures(m: Scale) -> list[Any]:
-    one, other = (lambda m: m(1.0)), (lambda m: m(2.0))
-    weft.cond(True, one, other, m)
-    return [one, other]
+    true_fun, false_fun = (lambda m: m(1.0)), (lambda m: m(2.0))
+    weft.cond(True, true_fun, false_fun, m)
+    return [true_fun, false_fun]
 
 
 def conds_with_one_that_stays(m: Scale) -> list[Any]:
-    other = lambda x: x * 2  # noqa: E731
-    weft.cond(True, ADD_ONE, other, 1.0)
-    weft.cond(True, other, ADD_ONE, 1.0)
-    return [other]
+    double = lambda x: x * 2  # noqa: E731
+    weft.cond(True, ADD_ONE, double, 1.0)
+    weft.cond(True, double, ADD_ONE, 1.0)
+    return [double]
 
 
 def switches(m: Scale) -> list[Any]:
@@ -110,10 +110,10 @@ def test_a_fresh_function_in_each_call_leaves_nothing_behind(make: Callable[[Sca
 
     once()
     before = executables()
-    left = [ref for _ in range(2) for ref in once()]
+    references = [ref for _ in range(2) for ref in once()]
     # A program that was compiled for one of them is gone with it.
     assert executables() == before
-    assert [ref() for ref in left] == [None] * len(left)
+    assert [ref() for ref in references] == [None] * len(references)
 
 
 def test_a_jitted_function_lives_as_long_as_what_was_made_of_it():
@@ -146,13 +146,13 @@ def test_a_handle_is_one_for_each_function_and_holds_none():
 
 
 def test_what_was_used_last_is_kept():
-    kept = Recent[int, str](most=3)
+    recent = Recent[int, str](most=3)
     for i in range(3):
-        kept.add(i, str(i))
-    assert kept.get(0) == "0"
-    kept.add(3, "3")
-    assert [kept.get(i) for i in range(4)] == ["0", None, "2", "3"]
-    assert kept.add(3, "another") == "3"
+        recent.add(i, str(i))
+    assert recent.get(0) == "0"
+    recent.add(3, "3")
+    assert [recent.get(i) for i in range(4)] == ["0", None, "2", "3"]
+    assert recent.add(3, "another") == "3"
 
 
 def test_plans_of_one_function_are_bounded():
@@ -208,8 +208,8 @@ def test_what_a_transform_makes_anew_of_one_function_is_compiled_once(name: str)
 
 def test_other_options_and_other_functions_are_other_programs() -> None:
     pair = jnp.float32(2.0), jnp.float32(3.0)
-    found = [float(weft.jit(weft.grad(lambda x, y: x * y, argnums=i))(*pair)) for i in (0, 1, 0)]
-    assert found == [3.0, 2.0, 3.0]
+    gradients = [float(weft.jit(weft.grad(lambda x, y: x * y, argnums=i))(*pair)) for i in (0, 1, 0)]
+    assert gradients == [3.0, 2.0, 3.0]
     assert [float(weft.jit(functools.partial(jnp.add, one))(1.0)) for one in (1, 1.0, 2)] == [2.0, 2.0, 3.0]
     assert weft.jit(functools.partial(jnp.add, 1))(1).dtype != weft.jit(functools.partial(jnp.add, 1.0))(1).dtype
 
@@ -230,6 +230,6 @@ def test_what_is_remembered_of_a_transformed_function_ends_with_the_function() -
 
 
 def test_arrays_in_a_partial_are_told_apart() -> None:
-    one, two = (weft.jit(functools.partial(jnp.add, jnp.full(2, value)))(jnp.zeros(2)) for value in (1.0, 2.0))
-    assert one[0] == 1
-    assert two[0] == 2
+    first, second = (weft.jit(functools.partial(jnp.add, jnp.full(2, value)))(jnp.zeros(2)) for value in (1.0, 2.0))
+    assert first[0] == 1
+    assert second[0] == 2

@@ -28,17 +28,17 @@ SAME = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 def programs(text: str) -> list[tuple[int, str, str, str | None]]:
     """The blocks of Python: line, title, source, and what is expected of them."""
-    found: list[tuple[int, str, str, str | None]] = []
+    blocks: list[tuple[int, str, str, str | None]] = []
     for match in FENCE.finditer(text):
         kind, title, body = match.groups()
         if kind == "python":
             lines = body.splitlines()
             indent = min((len(line) - len(line.lstrip()) for line in lines if line.strip()), default=0)
             source = "\n".join(line[indent:] for line in lines) + "\n"
-            found.append((text.count("\n", 0, match.start(3)), title or "weft", source, None))
-        elif found and found[-1][3] is None:
-            found[-1] = (*found[-1][:3], body)
-    return found
+            blocks.append((text.count("\n", 0, match.start(3)), title or "weft", source, None))
+        elif blocks and blocks[-1][3] is None:
+            blocks[-1] = (*blocks[-1][:3], body)
+    return blocks
 
 
 def space(spaces: dict[str, dict[str, object]], page: str, title: str) -> dict[str, object]:

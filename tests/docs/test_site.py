@@ -85,7 +85,7 @@ class Page(HTMLParser):
 
 def broken(pages: dict[Path, Page]) -> list[str]:
     """Links and pictures of the site's own that lead nowhere."""
-    found: list[str] = []
+    broken_links: list[str] = []
     for path, page in pages.items():
         for link in page.links + page.loads:
             parts = urlsplit(link)
@@ -96,8 +96,8 @@ def broken(pages: dict[Path, Page]) -> list[str]:
             if not target.exists() or (
                 parts.fragment and target in pages and unquote(parts.fragment) not in pages[target].anchors
             ):
-                found.append(f"{path.name}: {link}")
-    return found
+                broken_links.append(f"{path.name}: {link}")
+    return broken_links
 
 
 @pytest.fixture(scope="module")
@@ -184,8 +184,8 @@ def served(site: Path) -> Iterator[str]:
 @pytest.mark.parametrize("size", SIZES)
 def test_every_page_is_readable_and_shows_its_pictures(size: str, site: Path, served: str, visit: Callable[..., Any]):
     names = sorted(str(file.relative_to(site)) for file in site.rglob("*.html") if file.name != "404.html")
-    found = visit(*(f"{served}/{name}" for name in names), script=LOOK, size=SIZES[size])
-    seen = dict(zip(names, found, strict=True))
+    measured = visit(*(f"{served}/{name}" for name in names), script=LOOK, size=SIZES[size])
+    seen = dict(zip(names, measured, strict=True))
     assert {name: page["wide"] for name, page in seen.items() if page["wide"] > 0} == {}
     assert {name: page["cut"] for name, page in seen.items() if page["cut"]} == {}
     assert {name: page["dark"] for name, page in seen.items() if page["dark"]} == {}

@@ -73,8 +73,8 @@ def test_killed_and_resumed_it_has_the_same_losses_and_the_same_text(text, tmp_p
 def test_a_poisoned_step_is_told_at_the_module_where_it_overflows(text, tmp_path):
     result = run(*TINY, "--steps", 20, "--poison", 8, "--text", text, "--out", tmp_path / "out")
     assert result.returncode == 1
-    what, at, inside, *rest = result.stderr.strip().splitlines()
-    assert re.match(r"char_lm: .* gives -?(inf|nan).*, first seen in the (forward|backward) pass", what)
+    message, at, inside, *rest = result.stderr.strip().splitlines()
+    assert re.match(r"char_lm: .* gives -?(inf|nan).*, first seen in the (forward|backward) pass", message)
     assert re.match(r"  at: GPT\.\w+.* \(\w+\.__call__\), .*\.py:\d+: .*called at .*char_lm\.py:\d+", at)
     assert inside.startswith("  inside: jit")
     assert any(re.match(r"  reaches: .*output\[1\]\.model\.", line) for line in rest)
@@ -110,10 +110,10 @@ def test_batches_go_on_with_the_very_next_one(example):
     text, chosen = example["encoded"]("abcdefghij" * 20), types.SimpleNamespace(context=8, batch=3, seed=0)
     data = example["batches"](text, chosen)
     before = [next(data) for _ in range(2)]
-    kept = data.get_state()
+    state = data.get_state()
     after = [next(data) for _ in range(70)]  # beyond the first epoch
     again = example["batches"](text, chosen)
-    again.set_state(kept)
+    again.set_state(state)
     np.testing.assert_array_equal([next(again) for _ in range(70)], after)
     assert before[0].shape == (3, 9)
     assert not np.array_equal(before[0], before[1])

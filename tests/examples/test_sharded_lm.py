@@ -77,32 +77,32 @@ def test_a_table_of_rules_changes_where_and_not_what(
         batches = [program.place(tokens, mesh) for tokens in program.batches(STEPS)]
         before = compiled()
         for batch in batches:
-            given = state
+            donated = state
             with jax.transfer_guard("disallow"):
                 loss, state = step(state, batch)
             losses.append(loss)
-            assert all(leaf.is_deleted() for leaf in jax.tree.leaves(given))
+            assert all(leaf.is_deleted() for leaf in jax.tree.leaves(donated))
         assert compiled() == before + 1
         text = step.lower(state, batches[0]).compile().as_text()
     assert [leaf.sharding for leaf in jax.tree.leaves(state)] == places
     assert np.allclose([float(loss) for loss in losses], on_one_device, atol=1e-5, rtol=0)
-    found = COLLECTIVE.findall(text)
-    assert {kind for _, kind in found} <= {"all-reduce", "all-gather", "reduce-scatter"}
-    gathered = [shape for shape, kind in found if kind == "all-gather"]
+    collectives = COLLECTIVE.findall(text)
+    assert {kind for _, kind in collectives} <= {"all-reduce", "all-gather", "reduce-scatter"}
+    gathered = [shape for shape, kind in collectives if kind == "all-gather"]
     assert len(gathered) == GATHERS[rules]
     # What is as long as a sequence is an activation: only tensor-parallel layers add those up, and nobody gathers them.
     length = re.compile(rf"[\[,]{program.LENGTH - 1}[,\]]")
     assert [shape for shape in gathered if length.search(shape)] == []
-    added = [shape for shape, kind in found if kind == "all-reduce" and length.search(shape)]
+    added = [shape for shape, kind in collectives if kind == "all-reduce" and length.search(shape)]
     assert bool(added) == (rules in ("tensor", "product"))
 
 
 def test_parameters_and_moments_are_divided_at_rest(program: Any):
     mesh = program.make_mesh("product")
     state = program.make_state("product", mesh, jax.random.key(0))
-    held = sum(leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(state))
+    shard_bytes = sum(leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(state))
     whole = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
-    assert held < whole / 6  # of eight devices; norms and some biases are everywhere
+    assert shard_bytes < whole / 6  # of eight devices; norms and some biases are everywhere
 
 
 def test_two_processes_train_as_one_does(on_one_device: list[float]):

@@ -23,22 +23,22 @@ WEIGHTS = ("kernel", "kernel", "embedding", "scale", "scale")
 
 def parameters(model: Any) -> list[tuple[int | None, list[jax.Array]]]:
     """For each layer of a weft model (None: a lone array), in order, its weight and bias."""
-    found: list[tuple[int | None, list[jax.Array]]] = []
+    layers: list[tuple[int | None, list[jax.Array]]] = []
     for node in jax.tree.leaves(model, is_leaf=lambda node: isinstance(node, WEFT)):
         sort = _sort(node, WEFT)
         if isinstance(node, weft.MultiHeadAttention):  # the others' programs write it themselves, of two linear maps
             maps = [(part.kernel, part.bias) for part in (node.query, node.key, node.value)]
-            found.append((0, [jnp.concatenate(weights, -1) for weights in zip(*maps, strict=True)]))
-            found.append((0, [node.out.kernel, node.out.bias]))
+            layers.append((0, [jnp.concatenate(weights, -1) for weights in zip(*maps, strict=True)]))
+            layers.append((0, [node.out.kernel, node.out.bias]))
         elif isinstance(node, weft.GRUCell):
-            found.append((sort, [node.dense_i.kernel, node.dense_h.kernel]))
+            layers.append((sort, [node.dense_i.kernel, node.dense_h.kernel]))
             assert node.dense_i.bias is None
         elif sort is not None:
             weights = [getattr(node, WEIGHTS[sort]), getattr(node, "bias", None)]
-            found.append((sort, [weight for weight in weights if weight is not None]))
+            layers.append((sort, [weight for weight in weights if weight is not None]))
         elif jnp.issubdtype(node.dtype, jnp.inexact):
-            found.append((None, [node]))
-    return found
+            layers.append((None, [node]))
+    return layers
 
 
 def _sort(node: Any, classes: Sequence[type]) -> int | None:
@@ -49,12 +49,12 @@ def to_equinox(model: Any, target: Any) -> Any:
     """The equinox model with a weft model's parameters."""
     nodes, structure = jax.tree.flatten(target, is_leaf=lambda node: isinstance(node, (*EQUINOX, eqx.nn.State)))
     new = iter(parameters(model))
-    taken = [_taken(node, new) for node in nodes]
+    filled = [_with_parameters(node, new) for node in nodes]
     assert next(new, None) is None
-    return structure.unflatten(taken)
+    return structure.unflatten(filled)
 
 
-def _taken(node: Any, new: Iterator[tuple[int | None, list[jax.Array]]]) -> Any:
+def _with_parameters(node: Any, new: Iterator[tuple[int | None, list[jax.Array]]]) -> Any:
     """A layer or array of equinox with the next of the parameters; whatever has none as it is."""
     sort = _sort(node, EQUINOX)
     if sort is None and not eqx.is_inexact_array(node):

@@ -21,16 +21,16 @@ def numbers(text: str) -> list[float]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", [one.name for one in sorted(PROGRAMS.iterdir()) if one.is_dir()])
+@pytest.mark.parametrize("program", [path.name for path in sorted(PROGRAMS.iterdir()) if path.is_dir()])
 def test_a_program_computes_the_same_before_and_after(program: str, tmp_path: Path):
     for source in (PROGRAMS / program).rglob("*.py"):
         copy = tmp_path / source.relative_to(PROGRAMS)
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes(source.read_bytes())
     assert main([str(tmp_path), "--write"]) == 0
-    after = {one: one.read_text() for one in tmp_path.rglob("*.py")}
+    after = {path: path.read_text() for path in tmp_path.rglob("*.py")}
     assert main([str(tmp_path), "--write"]) == 0
-    assert {one: one.read_text() for one in tmp_path.rglob("*.py")} == after
+    assert {path: path.read_text() for path in tmp_path.rglob("*.py")} == after
     assert ("held" in program) == (not any("weft" in text for text in after.values()))
     started = [
         subprocess.Popen(
@@ -41,7 +41,7 @@ def test_a_program_computes_the_same_before_and_after(program: str, tmp_path: Pa
         )
         for folder in (PROGRAMS, tmp_path)
     ]
-    (before, error1), (now, error2) = [one.communicate() for one in started]
-    assert [one.returncode for one in started] == [0, 0], error1 + error2
+    (before, error1), (now, error2) = [process.communicate() for process in started]
+    assert [process.returncode for process in started] == [0, 0], error1 + error2
     assert len(numbers(before)) > 1
     assert numbers(now) == pytest.approx(numbers(before), rel=1e-4, abs=1e-6)

@@ -87,8 +87,8 @@ def outcome(program: Program) -> tuple[str, str | None]:
             weft = _namespace(weft_text(program))
             return "done", _run_and_compare(program, weft, theirs)
         except Exception as error:
-            what = " ".join(str(error).split())
-            return "weft fails", f"weft raises {type(error).__name__}: {what}"
+            message = " ".join(str(error).split())
+            return "weft fails", f"weft raises {type(error).__name__}: {message}"
 
 
 def _run_and_compare(program: Program, weft: dict[str, Any], theirs: list[Any]) -> str | None:
@@ -99,12 +99,15 @@ def _run_and_compare(program: Program, weft: dict[str, Any], theirs: list[Any]) 
     donated = "donate" in program.levels[0].options and program.levels[0].transform in ("jit", "plain_jit")
     changed = written(program)
     x, m = weft["x"], weft["m"]
-    given = [np.asarray(_data(_at(m, leaf.path))) for leaf in leaves(program.record)]
+    initial = [np.asarray(_data(_at(m, leaf.path))) for leaf in leaves(program.record)]
     for call, (y, expected) in enumerate(theirs[1:], 1):
         before = {leaf.path: _at(m, leaf.path) for leaf in leaves(program.record)}
         old, (x, m) = m, weft["run"](m, x)
-        found = [("x", x, y), *((leaf.path, _at(m, leaf.path), expected[leaf.path]) for leaf in leaves(program.record))]
-        for path, ours, value in found:
+        comparisons = [
+            ("x", x, y),
+            *((leaf.path, _at(m, leaf.path), expected[leaf.path]) for leaf in leaves(program.record)),
+        ]
+        for path, ours, value in comparisons:
             wrong = _difference(ours, value)
             if wrong:
                 return f"after call {call}, {path}: {wrong}"
@@ -120,7 +123,7 @@ def _run_and_compare(program: Program, weft: dict[str, Any], theirs: list[Any]) 
             if compiled and path not in changed and _at(m, path) is not array:
                 return f"after call {call}, {path} is another array, though nothing writes it"
         if call == 1 and any(
-            _difference(_at(old, leaf.path), value) for leaf, value in zip(leaves(program.record), given, strict=True)
+            _difference(_at(old, leaf.path), value) for leaf, value in zip(leaves(program.record), initial, strict=True)
         ):
             return "the caller's record changed"
     return _run_unseen(program, weft, *theirs[-1])
@@ -130,8 +133,8 @@ def _run_unseen(program: Program, weft: dict[str, Any], expected_x: Any, expecte
     m, x = weft["made"]()
     x, m = weft["run"](m, x)
     x, m = weft["run"](weft["between"](m), x)
-    found = [("x", x, expected_x), *((path, _at(m, path), value) for path, value in expected.items())]
-    wrong = [f"{path}: {_difference(ours, value)}" for path, ours, value in found if _difference(ours, value)]
+    comparisons = [("x", x, expected_x), *((path, _at(m, path), value) for path, value in expected.items())]
+    wrong = [f"{path}: {_difference(ours, value)}" for path, ours, value in comparisons if _difference(ours, value)]
     return f"after {program.between!r} between two calls, {wrong[0]}" if wrong else None
 
 
@@ -156,14 +159,14 @@ def _difference(ours: Any, theirs: Any) -> str | None:
     return None if close else f"{ours.tolist()} instead of {theirs.tolist()}"
 
 
-def _same(one: Any, other: Any) -> bool:
-    if type(one) is not type(other):
+def _same(actual: Any, expected: Any) -> bool:
+    if type(actual) is not type(expected):
         return False
-    if isinstance(one, tuple):
-        return len(one) == len(other) and all(map(_same, one, other))
-    if hasattr(one, "func"):
-        return (one.func, one.args, one.keywords) == (other.func, other.args, other.keywords)
-    return one is other or one == other
+    if isinstance(actual, tuple):
+        return len(actual) == len(expected) and all(map(_same, actual, expected))
+    if hasattr(actual, "func"):
+        return (actual.func, actual.args, actual.keywords) == (expected.func, expected.args, expected.keywords)
+    return actual is expected or actual == expected
 
 
 def shrunk(program: Program, rounds: int = 60) -> Program:
@@ -183,11 +186,11 @@ def main(argv: list[str]) -> int:
     """Compares many programs, or shows one."""
     if "--show" in argv:
         program = random_program(int(argv[0]))
-        found = compare(program)
-        program = shrunk(program) if found else program
+        difference = compare(program)
+        program = shrunk(program) if difference else program
         print(source(program))
         print(compare(program))
-        return int(bool(found))
+        return int(bool(difference))
     start, count = (int(argv[1]), int(argv[0])) if len(argv) > 1 else (0, int(argv[0]))
     ends: collections.Counter[str] = collections.Counter()
     different: dict[int, str] = {}
@@ -195,13 +198,13 @@ def main(argv: list[str]) -> int:
         if done and done % 100 == 0:
             print(f"{done} programs, {len(different)} differ", file=sys.stderr, flush=True)
             jax.clear_caches()  # gigabytes after a thousand programs
-        end, found = outcome(random_program(seed))
+        end, difference = outcome(random_program(seed))
         ends[end] += 1
-        if found is not None:
-            different[seed] = found
-            print(f"seed {seed} ({end}): {found}"[:420], flush=True)
+        if difference is not None:
+            different[seed] = difference
+            print(f"seed {seed} ({end}): {difference}"[:420], flush=True)
     print(f"{count} programs: {dict(ends)}; {len(different)} differ")
-    kinds = collections.Counter(re.sub(r"[0-9]+", "#", found)[:60] for found in different.values())
+    kinds = collections.Counter(re.sub(r"[0-9]+", "#", difference)[:60] for difference in different.values())
     for kind, times in kinds.most_common():
         print(f"{times:4} {kind}")
     return int(bool(different))

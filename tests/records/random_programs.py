@@ -116,7 +116,7 @@ def _fitting(level: Level, around: list[Level]) -> Level:
     if level.transform == "while_loop" and any(outer.wrt[1] for outer in around):
         level = replace(level, transform="fori_loop")  # JAX cannot differentiate a while in reverse
     # What a scan gives each step as it is must come back as it is: loops, branches and JAX's jit give back copies.
-    held = [
+    unmapped = [
         path
         for outer in around
         if outer.transform == "scan" and outer.rides is not None
@@ -124,7 +124,7 @@ def _fitting(level: Level, around: list[Level]) -> Level:
         if ride is None
     ]
     rides = level.rides.by_path if level.rides is not None else {}
-    if all(rides.get(path, CARRY) is None for path in held):
+    if all(rides.get(path, CARRY) is None for path in unmapped):
         return level
     if level.transform == "plain_vmap":
         return replace(level, transform="vmap")
@@ -133,16 +133,16 @@ def _fitting(level: Level, around: list[Level]) -> Level:
 
 
 def _block(rng: random.Random, record: Record, count: int) -> list[Statement]:
-    found = _statements(rng, record, count, stateful=True)
+    statements = _statements(rng, record, count, stateful=True)
     if count and rng.random() < 0.35:
         whole = random_copy(rng) if rng.random() < 0.4 else _whole(rng, record)
-        found.insert(rng.randrange(count + 1), whole)
-    return found
+        statements.insert(rng.randrange(count + 1), whole)
+    return statements
 
 
 def _statements(rng: random.Random, record: Record, count: int, stateful: bool) -> list[Statement]:
-    found = random_statements(rng, record, count, stateful)
-    return [(rng.random() < 0.25 and random_value_statement(rng, record, stateful)) or one for one in found]
+    statements = random_statements(rng, record, count, stateful)
+    return [(rng.random() < 0.25 and random_value_statement(rng, record, stateful)) or one for one in statements]
 
 
 def _whole(rng: random.Random, record: Record) -> Statement:
@@ -162,12 +162,12 @@ def _whole(rng: random.Random, record: Record) -> Statement:
     return Whole(rng.choice(simple))
 
 
-def _filters(rng: random.Random, found: Sequence[Leaf], count: int) -> list[tuple[Filter, list[Leaf]]]:
+def _filters(rng: random.Random, record_leaves: Sequence[Leaf], count: int) -> list[tuple[Filter, list[Leaf]]]:
     """Filters that each match something that those before leave."""
     chosen: list[tuple[Filter, list[Leaf]]] = []
-    rest = list(found)
+    rest = list(record_leaves)
     while rest and len(chosen) < count:
-        filter = _filter(rng, found)
+        filter = _filter(rng, record_leaves)
         matched = [leaf for leaf in rest if filter.matches(leaf)]
         if matched:
             chosen.append((filter, matched))
@@ -175,13 +175,13 @@ def _filters(rng: random.Random, found: Sequence[Leaf], count: int) -> list[tupl
     return chosen
 
 
-def _filter(rng: random.Random, found: Sequence[Leaf], depth: int = 0) -> Filter:
+def _filter(rng: random.Random, record_leaves: Sequence[Leaf], depth: int = 0) -> Filter:
     sort = rng.choice(["kind", "kind", "kind", "path", "tag", *(["any", "all", "not", "call"] if depth < 2 else [])])
     if sort == "kind":
-        kind = rng.choice(sorted({base for leaf in found for base in KINDS[leaf.kind]}))
+        kind = rng.choice(sorted({base for leaf in record_leaves for base in KINDS[leaf.kind]}))
         return Filter(kind, lambda leaf: kind in KINDS[leaf.kind])
     if sort == "path":
-        name = rng.choice(sorted({name for leaf in found for name in leaf.names}, key=str))
+        name = rng.choice(sorted({name for leaf in record_leaves for name in leaf.names}, key=str))
         return Filter(f"weft.filters.PathContains({name!r})", lambda leaf: name in leaf.names)
     if sort == "tag":
         tag = rng.choice(TAGS)
@@ -189,13 +189,13 @@ def _filter(rng: random.Random, found: Sequence[Leaf], depth: int = 0) -> Filter
     if sort == "call":
         text = "lambda path, kind, leaf: len(path) % 2 == 1"
         return Filter(f"({text})", lambda leaf: len(leaf.names) % 2 == 1)
-    one, other = _filter(rng, found, depth + 1), _filter(rng, found, depth + 1)
+    first, second = _filter(rng, record_leaves, depth + 1), _filter(rng, record_leaves, depth + 1)
     if sort == "not":
-        return Filter(f"weft.filters.Not({one.text})", lambda leaf: not one.matches(leaf))
+        return Filter(f"weft.filters.Not({first.text})", lambda leaf: not first.matches(leaf))
     join = any if sort == "any" else all
     return Filter(
-        f"weft.filters.{sort.capitalize()}({one.text}, {other.text})",
-        lambda leaf: join([one.matches(leaf), other.matches(leaf)]),
+        f"weft.filters.{sort.capitalize()}({first.text}, {second.text})",
+        lambda leaf: join([first.matches(leaf), second.matches(leaf)]),
     )
 
 
@@ -210,7 +210,7 @@ def _wrt(rng: random.Random, record: Record) -> tuple[str, tuple[str, ...]]:
 
 
 def _rides(rng: random.Random, record: Record, transform: str, number: int) -> Rides:
-    found = leaves(record)
+    record_leaves = leaves(record)
     choices: list[int | str | None] = {
         "vmap": [0, 0, None, -1],
         "plain_vmap": [0],
@@ -219,14 +219,18 @@ def _rides(rng: random.Random, record: Record, transform: str, number: int) -> R
     x = rng.choice([0, 0, CARRY] if transform == "scan" else [0, 0, 0, None, -1])
     size = rng.choice([2, 3])
     if transform == "plain_vmap" or rng.random() < 0.25:
-        one = 0 if transform == "plain_vmap" else rng.choice(choices)
-        by_path = {leaf.path: one for leaf in found}
-        text = "jax.tree.map(lambda _: 0, m)" if one == 0 and transform == "vmap" and rng.random() < 0.6 else repr(one)
+        common_ride = 0 if transform == "plain_vmap" else rng.choice(choices)
+        by_path = {leaf.path: common_ride for leaf in record_leaves}
+        text = (
+            "jax.tree.map(lambda _: 0, m)"
+            if common_ride == 0 and transform == "vmap" and rng.random() < 0.6
+            else repr(common_ride)
+        )
         text = text.strip("'")
     else:
-        chosen = _filters(rng, found, rng.choice([1, 2]))
+        chosen = _filters(rng, record_leaves, rng.choice([1, 2]))
         drawn = [rng.choice(choices) for _ in range(len(chosen) + 1)]
-        by_path = {leaf.path: drawn[-1] for leaf in found}
+        by_path = {leaf.path: drawn[-1] for leaf in record_leaves}
         by_path |= {leaf.path: ride for ride, (_, matched) in zip(drawn, chosen, strict=False) for leaf in matched}
         rows = [f"{filter.text}: {ride}" for ride, (filter, _) in zip(drawn, chosen, strict=False)]
         text = f"weft.axes({{{', '.join([*rows, f'...: {drawn[-1]}'])}}})"
@@ -313,13 +317,13 @@ def _can_scan(program: Program, level: int, parts: tuple[str, ...]) -> bool:
 
 def written(program: Program) -> set[str]:
     """The paths of the leaves that may change in a call."""
-    found: set[str] = set()
+    paths: set[str] = set()
     for level in program.levels:
         for block in (level.before, level.after, *level.others):
             for statement in block:
-                found |= set(statement.writes(program.record))
-        found |= set(level.wrt[1])
-    return found
+                paths |= set(statement.writes(program.record))
+        paths |= set(level.wrt[1])
+    return paths
 
 
 def smaller(program: Program) -> Iterator[Program]:

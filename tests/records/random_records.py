@@ -177,8 +177,8 @@ def records(value: Any) -> list[tuple[tuple[str, ...], Record]]:
 
 def schemas(value: Any) -> list[Schema]:
     """The classes of the records in a value, what others hold before them."""
-    found = {record.schema.name: record.schema for _, record in reversed(records(value))}
-    return sorted(found.values(), key=lambda schema: schema.name)
+    by_name = {record.schema.name: record.schema for _, record in reversed(records(value))}
+    return sorted(by_name.values(), key=lambda schema: schema.name)
 
 
 def stacked(value: Any, size: int) -> Any:

@@ -298,20 +298,25 @@ def chain(text: str, record: Any, parts: tuple[str, ...], start: int, new: str) 
 
 def random_statements(rng: random.Random, record: Record, count: int, stateful: bool) -> list[Statement]:
     """Statements about what is in a record: its own fields, and calls of its parts."""
-    found, constant = leaves(record), constants(record)
-    floats = [leaf for leaf in found if leaf.array.dtype == "f"]
+    record_leaves, constant = leaves(record), constants(record)
+    floats = [leaf for leaf in record_leaves if leaf.array.dtype == "f"]
     parts = [
         parts
         for parts, part in records(record)
         if parts and not _in_stack(record, parts) and (stateful or not part.schema.stateful)
     ]
     makers: list[tuple[float, Callable[[], Statement]]] = [
-        (3, lambda: Use(rng.choice([leaf for leaf in found if leaf.array.dtype != "key"]), rng.choice(OPERATIONS)))
+        (
+            3,
+            lambda: Use(
+                rng.choice([leaf for leaf in record_leaves if leaf.array.dtype != "key"]), rng.choice(OPERATIONS)
+            ),
+        )
     ]
     if constant:
         makers.append((3, lambda: Configure(rng.choice(constant))))
     if stateful:
-        makers.append((4, lambda: Set(rng.choice(found), rng.choice(UPDATES), _style(rng))))
+        makers.append((4, lambda: Set(rng.choice(record_leaves), rng.choice(UPDATES), _style(rng))))
     if parts:
         makers.append((4, lambda: Call(rng.choice(parts), _style(rng))))
     makers.append((0.3, lambda: Custom(rng.choice(floats))))

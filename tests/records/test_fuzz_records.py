@@ -17,8 +17,8 @@ SEEDS = range(100)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_records_compute_what_plain_jax_computes(seed):
     program = fuzz.random_program(seed)
-    found = fuzz.compare(program)
-    assert found is None, f"{found}\n{fuzz.source(fuzz.shrunk(program))}"
+    difference = fuzz.compare(program)
+    assert difference is None, f"{difference}\n{fuzz.source(fuzz.shrunk(program))}"
 
 
 # What the programs must contain, and in how many of them.
@@ -41,8 +41,8 @@ CONTENTS = {
 
 def test_the_programs_hold_what_there_is():
     texts = [fuzz.source(fuzz.random_program(seed)).split("# --- over records")[1] for seed in SEEDS]
-    found = {part: sum(part in text for text in texts) for part in CONTENTS}
-    assert {part: times for part, times in found.items() if times < CONTENTS[part]} == {}
+    counts = {part: sum(part in text for text in texts) for part in CONTENTS}
+    assert {part: times for part, times in counts.items() if times < CONTENTS[part]} == {}
 
 
 # One function over records and over dicts, and what is wrong with the first.
@@ -58,17 +58,17 @@ WRONG = {
 
 @pytest.mark.parametrize("message", WRONG)
 def test_a_difference_is_found(message, monkeypatch):
-    found = _compared(*WRONG[message], "m", monkeypatch)
-    assert found is not None
-    assert re.search(message, found)
+    difference = _compared(*WRONG[message], "m", monkeypatch)
+    assert difference is not None
+    assert re.search(message, difference)
 
 
 def test_a_difference_after_what_happens_between_two_calls_is_found(monkeypatch):
     same = "x, m", "x, m"
     assert _compared(*same, "m", monkeypatch) is None
-    found = _compared(*same, "m.replace(w=m.w + 1)", monkeypatch)
-    assert found is not None
-    assert re.search("between two calls, \\.w: \\[", found)
+    difference = _compared(*same, "m.replace(w=m.w + 1)", monkeypatch)
+    assert difference is not None
+    assert re.search("between two calls, \\.w: \\[", difference)
 
 
 def _compared(ours, theirs, between, monkeypatch):
@@ -88,6 +88,6 @@ def test_a_program_that_differs_is_made_smaller(monkeypatch):
     program = next(p for p in map(fuzz.random_program, SEEDS) if "jnp.sin" in fuzz.weft_text(p))
     right = fuzz.weft_text
     monkeypatch.setattr(fuzz, "weft_text", lambda program: right(program).replace("run = ", "run = lambda m, x: "))
-    found = fuzz.shrunk(program)
-    assert len(found.levels) == 1
-    assert found.levels[0].before == []
+    smaller = fuzz.shrunk(program)
+    assert len(smaller.levels) == 1
+    assert smaller.levels[0].before == []

@@ -95,9 +95,9 @@ def test_a_primitive_has_the_name_that_the_lints_know(name: str):
 
 
 def escaped() -> Any:
-    kept: list[Any] = []
-    jax.jit(lambda x: kept.append(x) or x)(X)
-    return kept[0]
+    tracers: list[Any] = []
+    jax.jit(lambda x: tracers.append(x) or x)(X)
+    return tracers[0]
 
 
 def use_deleted() -> None:
@@ -179,9 +179,9 @@ WORDS: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
 }
 
 
-@pytest.mark.parametrize("what", WORDS)
-def test_an_error_is_said_in_the_words_that_weft_looks_for(what: str):
-    kind, words, provoke = WORDS[what]
+@pytest.mark.parametrize("case", WORDS)
+def test_an_error_is_said_in_the_words_that_weft_looks_for(case: str):
+    kind, words, provoke = WORDS[case]
     with pytest.raises(kind) as caught:
         provoke()
     assert words in (str(caught.value).lower() if words == names.A_TRACER else str(caught.value))

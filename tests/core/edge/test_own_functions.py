@@ -22,8 +22,8 @@ def programs_of(function: Callable[[Any], Any], number: int) -> list[Any]:
 
 def are_shared(function: Callable[[Any], Any]) -> bool:
     with _tracers.own_functions_traced(lambda: numbers(0)):
-        (one,), (other,) = programs_of(function, 1), programs_of(function, 2)
-    return one is other
+        (first,), (second,) = programs_of(function, 1), programs_of(function, 2)
+    return first is second
 
 
 def test_a_function_of_jax_is_traced_once():
@@ -84,5 +84,5 @@ def test_a_function_of_jax_that_is_given_one_of_the_users_is_traced_each_time():
 
 def test_nothing_is_shared_afterwards():
     are_shared(jnp.linalg.norm)
-    (one,), (other,) = programs_of(jnp.linalg.norm, 3), programs_of(jnp.linalg.norm, 4)
-    assert one is not other
+    (first,), (second,) = programs_of(jnp.linalg.norm, 3), programs_of(jnp.linalg.norm, 4)
+    assert first is not second

@@ -94,14 +94,14 @@ trees = st.recursive(
 
 
 def extractor_of(tree: Any) -> Any:
-    structure, found = take_apart(tree)
-    return make_extractor(structure, [(0, i) for i in range(len(found))], 1)
+    structure, tree_leaves = take_apart(tree)
+    return make_extractor(structure, [(0, i) for i in range(len(tree_leaves))], 1)
 
 
 def same(a: Any, b: Any) -> bool:
     """Equal trees, in whose place each the very same leaves are."""
-    one, other = take_apart(a), take_apart(b)
-    return one[0] == other[0] and [id(leaf.value) for leaf in one[1]] == [id(leaf.value) for leaf in other[1]]
+    first, second = take_apart(a), take_apart(b)
+    return first[0] == second[0] and [id(leaf.value) for leaf in first[1]] == [id(leaf.value) for leaf in second[1]]
 
 
 @given(trees)
@@ -113,32 +113,32 @@ def test_an_extractor_reads_the_leaves_in_order(tree: Any):
 
 
 @given(trees, trees)
-def test_an_extractor_takes_just_the_trees_of_its_structure(tree: Any, other: Any):
-    taken = extractor_of(tree)(other) is not None
-    assert taken == (take_apart(tree)[0] == take_apart(other)[0])
+def test_an_extractor_takes_just_the_trees_of_its_structure(tree: Any, argument: Any):
+    is_accepted = extractor_of(tree)(argument) is not None
+    assert is_accepted == (take_apart(tree)[0] == take_apart(argument)[0])
 
 
 @given(trees)
 def test_a_builder_makes_what_the_registry_makes(tree: Any):
-    structure, found = take_apart(tree)
-    values = [leaf.value for leaf in found]
+    structure, tree_leaves = take_apart(tree)
+    values = [leaf.value for leaf in tree_leaves]
     built = make_builder(structure, [(0, i) for i in range(len(values))])((), (values,))
     assert same(built, tree)
 
 
 @given(trees, st.randoms())
 def test_lanes_and_forwarded_leaves_find_their_places(tree: Any, random: Any):
-    structure, found = take_apart(tree)
+    structure, tree_leaves = take_apart(tree)
     groups: list[list[Any]] = [[], [], []]
     arguments: list[Any] = []
     sources = []
-    for leaf in found:
+    for leaf in tree_leaves:
         lane = random.choice([FORWARDED, 0, 1, 2])
         row = arguments if lane == FORWARDED else groups[lane]
         sources.append((lane, len(row)))
         row.append(leaf.value)
     built = make_builder(structure, sources)(arguments, tuple(map(tuple, groups)))
-    for made, leaf, (lane, _) in zip(take_apart(built)[1], found, sources, strict=True):
+    for made, leaf, (lane, _) in zip(take_apart(built)[1], tree_leaves, sources, strict=True):
         if lane != FORWARDED or isinstance(leaf.value, jax.Array):
             assert made.value is leaf.value
         else:
@@ -174,11 +174,11 @@ def test_what_was_changed_or_moved_is_built():
     assert renamed.value.value is box.value.value
 
 
-@pytest.mark.parametrize("other", [1.0, True])
-def test_configuration_of_another_type_is_not_taken_for_the_callers(other: Any):
-    ours = called_three_times(lambda box: Box(box.value, other), Box(jnp.ones(2), 1))
-    theirs = called_three_times(lambda record: Plain(record.value, other), Plain(jnp.ones(2), 1))
-    assert type(ours.more) is type(theirs.size) is type(other)
+@pytest.mark.parametrize("configuration", [1.0, True])
+def test_configuration_of_another_type_is_not_taken_for_the_callers(configuration: Any):
+    ours = called_three_times(lambda box: Box(box.value, configuration), Box(jnp.ones(2), 1))
+    theirs = called_three_times(lambda record: Plain(record.value, configuration), Plain(jnp.ones(2), 1))
+    assert type(ours.more) is type(theirs.size) is type(configuration)
 
 
 def test_a_record_with_a_list_is_no_one_elses():
@@ -200,9 +200,9 @@ def test_an_array_of_numpys_comes_back_as_one_of_jaxs():
 def test_a_compiled_identity_gives_the_same_each_way(tree: Any):
     identity = weft.jit(lambda tree: tree)
     first, second, third = identity(tree), identity(tree), identity(tree)
-    for other in (second, third):
-        assert jax.tree.structure(first) == jax.tree.structure(other)
-        for a, b in zip(take_apart(first)[1], take_apart(other)[1], strict=True):
+    for output in (second, third):
+        assert jax.tree.structure(first) == jax.tree.structure(output)
+        for a, b in zip(take_apart(first)[1], take_apart(output)[1], strict=True):
             assert (a.value.dtype, a.value.weak_type) == (b.value.dtype, b.value.weak_type)
             np.testing.assert_array_equal(a.value, b.value)
 
@@ -233,11 +233,11 @@ CHANGES: list[tuple[Any, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("tree", "other"), CHANGES, ids=lambda tree: repr(tree)[:30])
-def test_an_extractor_notices(tree: Any, other: Any):
+@pytest.mark.parametrize(("tree", "argument"), CHANGES, ids=lambda tree: repr(tree)[:30])
+def test_an_extractor_notices(tree: Any, argument: Any):
     assert extractor_of(tree)(tree) is not None
-    assert extractor_of(tree)(other) is None
-    assert extractor_of(other)(tree) is None
+    assert extractor_of(tree)(argument) is None
+    assert extractor_of(argument)(tree) is None
 
 
 def test_an_extractor_takes_other_arrays_of_any_sort():
@@ -265,8 +265,8 @@ def test_a_record_without_a_field_is_of_another_make():
 def test_nodes_of_other_libraries_go_through_jit(node: Any):
     step = weft.jit(lambda node: (node, jax.tree.map(lambda x: x, node)))
     for _ in range(4):
-        for found in step(node):
-            assert jax.tree.structure(found) == jax.tree.structure(node)
+        for output in step(node):
+            assert jax.tree.structure(output) == jax.tree.structure(node)
 
 
 def test_structures_too_large_to_pay_are_left_to_the_registry(monkeypatch: pytest.MonkeyPatch):

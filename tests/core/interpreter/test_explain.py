@@ -34,10 +34,10 @@ TRACES: dict[str, Callable[[Callable[[Any], Any]], Any]] = {
 @pytest.mark.parametrize("name", TRACES)
 def test_a_tracer_is_alive_in_its_trace_and_dead_after_it(name: str):
     # Whether a tracer is dead is read off JAX's private names: if this fails, see `core/edge/_tracers.py`.
-    kept: list[Any] = []
+    tracers: list[Any] = []
 
     def look(x: Any) -> Any:
-        kept.append(x)
+        tracers.append(x)
         assert isinstance(x, jax.core.Tracer)
         assert not is_dead_tracer(x)
 
@@ -50,9 +50,9 @@ def test_a_tracer_is_alive_in_its_trace_and_dead_after_it(name: str):
         return jax.vmap(inside)(jnp.ones(2)) + jax.jit(inside)(x) + jax.grad(lambda y: inside(y).sum())(1.0)
 
     TRACES[name](look)
-    assert kept
-    assert all(map(is_dead_tracer, kept))
-    jax.jit(lambda x: [x, *(pytest.fail("alive") for one in kept if not is_dead_tracer(one))])(X)
+    assert tracers
+    assert all(map(is_dead_tracer, tracers))
+    jax.jit(lambda x: [x, *(pytest.fail("alive") for one in tracers if not is_dead_tracer(one))])(X)
 
 
 def leaves_of(tree: Any) -> Callable[[], Any]:
@@ -83,9 +83,9 @@ def test_a_deleted_array_is_named():
 
 @pytest.mark.parametrize("name", TRACES)
 def test_escaped_tracers_are_named_by_any_transform(name: str):
-    kept: list[Any] = []
-    TRACES[name](lambda x: kept.append(x) or x)
-    net = {"w": X, "name": "net", "stolen": kept[0]}
+    tracers: list[Any] = []
+    TRACES[name](lambda x: tracers.append(x) or x)
+    net = {"w": X, "name": "net", "stolen": tracers[0]}
 
     def read(net: Any) -> Any:
         return net["w"].sum() + net["stolen"].sum()
@@ -98,10 +98,10 @@ def test_escaped_tracers_are_named_by_any_transform(name: str):
 
 
 def test_an_escaped_tracer_is_named_by_errors_that_are_not_about_escaping():
-    kept: list[Any] = []
-    jax.jit(lambda x: kept.append(x) or x)(X)
+    tracers: list[Any] = []
+    jax.jit(lambda x: tracers.append(x) or x)(X)
     with pytest.raises(TraceLevelError, match="at: stolen: float32"):
-        weft.jit(lambda x, stolen: x + hash(stolen))(X, kept[0])
+        weft.jit(lambda x, stolen: x + hash(stolen))(X, tracers[0])
 
 
 def test_an_array_that_is_donated_under_two_names_is_named():
@@ -124,14 +124,14 @@ def test_a_donated_array_is_told_in_which_call_it_went_and_few_of_many_are_liste
         return [array + x for array in model]
 
     @weft.jit(donate_argnums=0)
-    def other(model: Any) -> Any:
+    def double(model: Any) -> Any:
         return [array * 2 for array in model]
 
     for _ in range(4):  # by the way of a first call, and the quick one
         model = [jnp.ones(3) * X[0] for _ in range(30)]
         successor = step(model, 1.0)
-        other(successor)
-        for use, place in ((model, "step"), (successor, "other")):
+        double(successor)
+        for use, place in ((model, "step"), (successor, "double")):
             with pytest.raises(DonatedError) as caught:
                 weft.jit(lambda x: jax.tree.map(jnp.sin, x))({"model": use})
             lines = str(caught.value).splitlines()

@@ -24,15 +24,15 @@ class Box:
 class Slotted:
     __slots__ = ("held",)
 
-    def __init__(self, held: Any):
-        self.held = held
+    def __init__(self, value: Any):
+        self.held = value
 
 
 class Private:
     __slots__ = "__held"  # one slot, given as a text
 
-    def __init__(self, held: Any):
-        self.__held = held
+    def __init__(self, value: Any):
+        self.__held = value
 
 
 def with_keyword(x: Any) -> Callable[..., Any]:
@@ -101,7 +101,7 @@ def test_what_holds_no_array_of_this_trace_passes(lib: Any):
 
     def outer(x: jax.Array) -> jax.Array:
         # The inner function's own trace ends, and not the one that x is of.
-        y, held = lib.jit(lambda y: (y, Box(x)))(x)
-        return y + held.held
+        y, boxed = lib.jit(lambda y: (y, Box(x)))(x)
+        return y + boxed.held
 
     assert jax.jit(outer)(X).tolist() == [2.0, 2.0]

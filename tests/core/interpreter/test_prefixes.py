@@ -101,8 +101,8 @@ def test_lanes_are_the_distinct_rides_in_their_order():
 
 
 def test_what_a_transform_does_not_know_in_a_prefix_is_left_to_jax():
-    found = resolve(("x", 0), (1.0, 2.0), dynamic((1.0, 2.0)), read_axis, option="in_axes")
-    assert found == [Unknown("x"), Axis(0)]
+    resolved = resolve(("x", 0), (1.0, 2.0), dynamic((1.0, 2.0)), read_axis, option="in_axes")
+    assert resolved == [Unknown("x"), Axis(0)]
     with pytest.raises(weft.errors.AxisError, match="out_axes gives 'x' to an array, which out_axes does not accept"):
         weft.vmap(lambda x: x + 1, out_axes="x")(jnp.ones(2))
 
@@ -116,19 +116,19 @@ def test_nodes_ride_whole():
     assert list(map(axis_of, resolve_nodes({"a": 0, "b": (None, 1)}, tree, is_layer, read_axis))) == [0, None, 1]
 
 
-def sizes(tree: Any, prefix: Any, given: int | None = None) -> int | None:
-    return mapped_size(dynamic(tree), rides(prefix, tree), size=given, name="vmap")
+def sizes(tree: Any, prefix: Any, size: int | None = None) -> int | None:
+    return mapped_size(dynamic(tree), rides(prefix, tree), size=size, name="vmap")
 
 
 def test_the_size_of_the_mapped_axis():
     assert sizes(make_layer(), 0) == 3
     assert sizes(make_layer(), axes({BatchStat: -1, ...: None})) == 2
     assert sizes(make_layer(), None) is None
-    assert sizes(make_layer(), None, given=7) == 7
+    assert sizes(make_layer(), None, size=7) == 7
 
 
 @pytest.mark.parametrize(
-    ("prefix", "given", "fragment", "lines"),
+    ("prefix", "size", "fragment", "lines"),
     [
         (1, None, "vmap is given an axis that these arguments do not have", ["weight: axis 1 of shape (3,)"]),
         (
@@ -141,9 +141,9 @@ def test_the_size_of_the_mapped_axis():
         (-3, None, "an axis that these arguments do not have", ["weight: axis -3", "mean: axis -3 of shape (3, 2)"]),
     ],
 )
-def test_all_offenders_are_listed(prefix: Any, given: int | None, fragment: str, lines: list[str]):
+def test_all_offenders_are_listed(prefix: Any, size: int | None, fragment: str, lines: list[str]):
     with pytest.raises(AxisError) as caught:
-        sizes(make_layer(), prefix, given)
+        sizes(make_layer(), prefix, size)
     assert fragment in str(caught.value)
     for line in lines:
         assert f"at: {line}" in str(caught.value)
@@ -189,10 +189,10 @@ def test_a_parameter_s_name_is_no_part_of_the_paths_that_filters_see(name: str):
 def test_by_kind_in_an_output_is_about_the_part_of_the_output_that_it_is_given_for():
     stack = jax.tree.map(lambda x: jnp.stack([x, x]), make_layer())
     by_part = axes({weft.filters.PathContains(1): 1, ...: 0})
-    found = weft.vmap(lambda layer: (layer.weight, [layer, layer.mean]), out_axes=(0, by_part))(stack)
-    assert found[0].shape == (2, 3)
-    assert found[1][0].weight.shape == (2, 3)
-    assert found[1][1].shape == (3, 2, 2)
+    outputs = weft.vmap(lambda layer: (layer.weight, [layer, layer.mean]), out_axes=(0, by_part))(stack)
+    assert outputs[0].shape == (2, 3)
+    assert outputs[1][0].weight.shape == (2, 3)
+    assert outputs[1][1].shape == (3, 2, 2)
 
 
 @pytest.mark.parametrize(

@@ -35,8 +35,8 @@ def warned(run: Callable[[], Any]) -> list[str]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         run()
-    assert all(one.category is RetraceWarning and one.filename == __file__ for one in caught)
-    return [str(one.message) for one in caught]
+    assert all(warning.category is RetraceWarning and warning.filename == __file__ for warning in caught)
+    return [str(warning.message) for warning in caught]
 
 
 # ---- the warning ------------------------------------------------------------------------------------------------

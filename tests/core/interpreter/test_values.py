@@ -152,30 +152,30 @@ def test_forwarded_leaves_are_the_callers_own():
     record, x = net(), jnp.ones(2)
     for transform in (weft.jit, weft.remat, weft.checkify):
         out = transform(lambda record, x: (record, x, x + 1, record.weight))(record, x)
-        found = out[1] if transform is weft.checkify else out
-        assert found[0].weight is record.weight
-        assert found[1] is x
-        assert found[3] is record.weight
-        np.testing.assert_allclose(found[2], 2.0)
+        outputs = out[1] if transform is weft.checkify else out
+        assert outputs[0].weight is record.weight
+        assert outputs[1] is x
+        assert outputs[3] is record.weight
+        np.testing.assert_allclose(outputs[2], 2.0)
 
 
 def test_what_is_computed_anew_is_not_forwarded_though_equal():
     x = jnp.ones(2)
-    found = weft.jit(lambda x: x * 1)(x)
-    assert found is not x
+    output = weft.jit(lambda x: x * 1)(x)
+    assert output is not x
 
 
 def test_one_output_in_two_places_leaves_once_or_twice_but_is_right():
-    found = weft.jit(lambda x: (lambda y: {"a": y, "b": [y]})(x * 2))(jnp.ones(2))
-    np.testing.assert_allclose(found["a"], found["b"][0])
+    output = weft.jit(lambda x: (lambda y: {"a": y, "b": [y]})(x * 2))(jnp.ones(2))
+    np.testing.assert_allclose(output["a"], output["b"][0])
 
 
 def test_nothing_is_forwarded_where_it_would_ride_otherwise():
     x = jnp.ones(3)
     record = {"w": jnp.ones(())}
     # Given unmapped, asked for on axis 0: it is broadcast.
-    found = weft.vmap(lambda r, x: r, in_axes=(None, 0))(record, x)
-    assert found["w"].shape == (3,)
+    output = weft.vmap(lambda r, x: r, in_axes=(None, 0))(record, x)
+    assert output["w"].shape == (3,)
     # Differentiated leaves come out of grad's trace.
     _, aux = weft.grad(lambda r: (r["w"], r), has_aux=True)(record)
     assert not isinstance(aux["w"], jax.core.Tracer)

@@ -10,7 +10,7 @@ import pytest
 from weft.core.records.agree import Fixed, describe, differences
 
 
-def found(before: Any, after: Any, **options: Any) -> list[str]:
+def disagreements(before: Any, after: Any, **options: Any) -> list[str]:
     return differences(describe(before, "carry"), describe(after, "carry"), **options)
 
 
@@ -30,18 +30,21 @@ def found(before: Any, after: Any, **options: Any) -> list[str]:
     ],
 )
 def test_every_difference_is_listed_by_path(before: Any, after: Any, lines: list[str]):
-    assert found(before, after) == lines
+    assert disagreements(before, after) == lines
 
 
 def test_trees_with_the_same_leaves_may_differ_in_make():
-    assert found([1.0, 2.0], (1.0, 2.0)) == ["carry: list -> tuple"]
-    assert found({"a": [[], 1.0]}, {"a": [(), 1.0]}) == ["carry.a[0]: list -> tuple"]
-    assert found({"a": [], "b": 1.0}, {"c": [], "b": 1.0}) == ["carry.a: list -> nothing", "carry.c: nothing -> list"]
+    assert disagreements([1.0, 2.0], (1.0, 2.0)) == ["carry: list -> tuple"]
+    assert disagreements({"a": [[], 1.0]}, {"a": [(), 1.0]}) == ["carry.a[0]: list -> tuple"]
+    assert disagreements({"a": [], "b": 1.0}, {"c": [], "b": 1.0}) == [
+        "carry.a: list -> nothing",
+        "carry.c: nothing -> list",
+    ]
 
 
 def test_shapes_may_be_left_out():
-    assert found(jnp.ones(2), jnp.ones(3), shapes=False) == []
-    assert found(jnp.ones(2), jnp.ones(3, int), shapes=False) == ["carry: float32[2] -> int32[3]"]
+    assert disagreements(jnp.ones(2), jnp.ones(3), shapes=False) == []
+    assert disagreements(jnp.ones(2), jnp.ones(3, int), shapes=False) == ["carry: float32[2] -> int32[3]"]
 
 
 @pytest.mark.parametrize(
@@ -49,8 +52,8 @@ def test_shapes_may_be_left_out():
     [(1, 1.0, True), (1, jnp.int8(1), True), (1.0, 1, False), (1.0, jnp.bfloat16(1), True), (True, 1, False)],
 )
 def test_a_weak_type_may_be_promoted(before: Any, after: Any, promoted: bool):
-    assert found(before, after) != []
-    assert (found(before, after, promotes=True) == []) is promoted
+    assert disagreements(before, after) != []
+    assert (disagreements(before, after, promotes=True) == []) is promoted
 
 
 def test_fixed_leaves_are_compared_by_type_too():
@@ -64,6 +67,6 @@ def test_fixed_leaves_are_compared_by_type_too():
 
 def test_describing_keeps_no_tracer(checking_leaks: Any):
     with checking_leaks():
-        kept: list[Any] = []
-        jax.jit(lambda x: kept.append(describe({"x": x}, "carry")) or x)(1.0)
-    assert str(kept[0].leaves[0][1]).endswith("float32[]")
+        descriptions: list[Any] = []
+        jax.jit(lambda x: descriptions.append(describe({"x": x}, "carry")) or x)(1.0)
+    assert str(descriptions[0].leaves[0][1]).endswith("float32[]")

@@ -96,14 +96,14 @@ def test_reading_a_cached_property_changes_no_structure_and_traces_nothing_anew(
         traces.append(None)
         return record.a
 
-    record, other = Doubled(jnp.array(1.0)), Doubled(jnp.array(2.0))
+    record, addend = Doubled(jnp.array(1.0)), Doubled(jnp.array(2.0))
     before = jax.tree.structure(record)
     for _ in range(3):
         run(record)
         record.twice  # noqa: B018
     assert jax.tree.structure(record) == before
     assert len(traces) == 1
-    assert jax.tree.map(jnp.add, record, other).a == 3
+    assert jax.tree.map(jnp.add, record, addend).a == 3
     carried, _ = weft.scan(lambda d, _: ((d.twice, d.replace(a=d.a + 1))[1], None), length=3)(record, None)
     assert carried.a == 4
 

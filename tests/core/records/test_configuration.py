@@ -122,10 +122,10 @@ def test_replacing_keeps_one_truth():
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda tree: pickle.loads(pickle.dumps(tree))])
 def test_records_are_copied_and_pickled_whole(copied: Callable[[Any], Any]):
     net = Net((make_block(activation=math.sin), len), {"scale": 2.0, "w": jnp.ones(2)}, [1, jnp.ones(1)])
-    other = copied(net)
-    assert jax.tree.structure(other) == jax.tree.structure(net)
-    assert other.layers[1] is len
-    assert (other.table["scale"], other.steps[0]) == (2.0, 1)
+    duplicate = copied(net)
+    assert jax.tree.structure(duplicate) == jax.tree.structure(net)
+    assert duplicate.layers[1] is len
+    assert (duplicate.table["scale"], duplicate.steps[0]) == (2.0, 1)
 
 
 # --- the programs that lost it ------------------------------------------------------------------------------------
@@ -149,9 +149,9 @@ def test_copying_every_leaf_takes_models_with_functions():
 
 def test_a_stack_with_functions_can_be_indexed():
     stack = jax.tree.map(lambda *xs: jnp.stack(xs), make_net(), make_net())
-    one = jax.tree.map(lambda x: x[1], stack)
-    assert jax.tree.structure(one) == jax.tree.structure(make_net())
-    np.testing.assert_array_equal(one(jnp.ones(3)), make_net()(jnp.ones(3)))
+    element = jax.tree.map(lambda x: x[1], stack)
+    assert jax.tree.structure(element) == jax.tree.structure(make_net())
+    np.testing.assert_array_equal(element(jnp.ones(3)), make_net()(jnp.ones(3)))
 
 
 @pytest.mark.parametrize("transform", [jax.jit, weft.jit, jax.vmap, weft.vmap, jax.checkpoint, eqx.filter_jit])
@@ -203,11 +203,11 @@ def test_labels_and_masks_of_optax_are_records_too():
 DISTINCT = [0, 0.0, -0.0, False, 0j, None, "", (), (0,), (False,), (0.0,), ((0,),), frozenset({0}), frozenset({False})]
 
 
-@pytest.mark.parametrize("one", DISTINCT, ids=repr)
-def test_configuration_is_compared_by_type_and_value(one: Any):
-    for other in DISTINCT:
-        same = repr(one) == repr(other)
-        assert (jax.tree.structure(make_block(heads=one)) == jax.tree.structure(make_block(heads=other))) is same
+@pytest.mark.parametrize("first", DISTINCT, ids=repr)
+def test_configuration_is_compared_by_type_and_value(first: Any):
+    for second in DISTINCT:
+        same = repr(first) == repr(second)
+        assert (jax.tree.structure(make_block(heads=first)) == jax.tree.structure(make_block(heads=second))) is same
 
 
 @pytest.mark.parametrize("value", [float("nan"), (1, float("nan")), complex(0, float("nan"))])
@@ -220,8 +220,8 @@ def test_nan_equals_itself_and_compiles_once(value: Any):
         return block.weight
 
     call(make_block(eps=value))
-    other = (1, float("nan")) if isinstance(value, tuple) else type(value)(value)
-    call(make_block(eps=other))
+    equal_value = (1, float("nan")) if isinstance(value, tuple) else type(value)(value)
+    call(make_block(eps=equal_value))
     assert len(traces) == 1
 
 
@@ -264,16 +264,16 @@ values = st.recursive(
 @pytest.mark.slow
 @given(values)
 def test_any_value_reads_as_itself_and_has_the_leaves_that_are_arrays(value: Any):
-    kept = stored(value)
-    assert opened(kept) is value
+    node = stored(value)
+    assert opened(node) is value
     arrays = [leaf for leaf in jax.tree.leaves(value) if isinstance(leaf, jax.Array)]
-    leaves, definition = jax.tree.flatten(kept)
+    leaves, definition = jax.tree.flatten(node)
     assert [id(leaf) for leaf in leaves] == [id(leaf) for leaf in arrays]
     assert definition == jax.tree.structure(stored(value))
     again = opened(definition.unflatten(leaves))
     assert jax.tree.structure(stored(again)) == definition
     paths = [jax.tree_util.keystr(path) for path, leaf in jax.tree_util.tree_flatten_with_path(value)[0]]
-    assert {jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(kept)[0]} <= set(paths)
+    assert {jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(node)[0]} <= set(paths)
 
 
 @given(values)
@@ -326,21 +326,25 @@ def test_a_tree_of_axes_made_by_jax_or_by_replace_is_a_prefix():
     by_replace = stack.replace(layers=(0, None, 0), table={"scale": None, "w": 0}, steps=0)
     by_field = stack.replace(layers=0, table=0, steps=0)
     for axes in (by_map, by_replace, by_field):
-        found = weft.vmap(lambda net, x: net(x), in_axes=(axes, None))(stack, jnp.ones(3))
-        np.testing.assert_array_equal(found, wanted)
+        actual = weft.vmap(lambda net, x: net(x), in_axes=(axes, None))(stack, jnp.ones(3))
+        np.testing.assert_array_equal(actual, wanted)
         back = weft.vmap(lambda net: net, in_axes=(axes,), out_axes=axes)(stack)
         assert jax.tree.structure(back) == jax.tree.structure(stack)
         np.testing.assert_array_equal(back.layers[0].weight, stack.layers[0].weight)
 
 
 def test_configuration_is_listed_with_its_paths():
-    found = {
+    configuration = {
         ".".join(map(str, path)): value for path, value in iter_configuration({"net": make_net(), "n": 3, "s": "x"})
     }
-    assert found["net.layers.1"] is jax.nn.relu
-    assert (found["net.layers.0.heads"], found["net.layers.0.window"], found["net.table.scale"]) == (8, (3, 3), 2.0)
-    assert found["s"] == "x"
-    assert "n" not in found
+    assert configuration["net.layers.1"] is jax.nn.relu
+    assert (
+        configuration["net.layers.0.heads"],
+        configuration["net.layers.0.window"],
+        configuration["net.table.scale"],
+    ) == (8, (3, 3), 2.0)
+    assert configuration["s"] == "x"
+    assert "n" not in configuration
     linear = dict(iter_configuration(eqx.nn.Linear(2, 3, key=jax.random.key(0))))
     assert linear["in_features",] == 2
 
@@ -399,18 +403,18 @@ def test_a_record_that_is_set_says_how_to_make_its_successor():
 @pytest.mark.parametrize(
     ("compare", "text"),
     [
-        (lambda one, other: jax.tree.map(lambda a, b: a, one, other), "3"),
-        (lambda one, other: jax.jit(lambda m: m).lower(one).compile()(other), "metadata 3 but now given"),
-        (lambda one, other: jax.lax.cond(True, lambda: one, lambda: other), "metadata 3 but"),
+        (lambda first, second: jax.tree.map(lambda a, b: a, first, second), "3"),
+        (lambda first, second: jax.jit(lambda m: m).lower(first).compile()(second), "metadata 3 but now given"),
+        (lambda first, second: jax.lax.cond(True, lambda: first, lambda: second), "metadata 3 but"),
     ],
     ids=["tree.map", "compiled", "cond"],
 )
 def test_errors_of_jax_name_configuration_by_its_value_and_none_of_wefts_nodes(compare: Any, text: str):
-    one, other = (Net(heads, (jnp.ones(1), heads), 1) for heads in (3, 4))
+    first, second = (Net(heads, (jnp.ones(1), heads), 1) for heads in (3, 4))
     with pytest.raises((ValueError, TypeError)) as caught:
-        compare(one, other)
+        compare(first, second)
     assert text in str(caught.value)
     assert "configuration of a record" in str(caught.value)
     for internal in ("Static", "Mixed", "weft.core"):
         assert internal not in str(caught.value)
-    assert pickle.loads(pickle.dumps(one)).layers == 3
+    assert pickle.loads(pickle.dumps(first)).layers == 3

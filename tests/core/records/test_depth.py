@@ -115,6 +115,6 @@ def test_a_record_that_is_in_itself_is_refused_when_it_is_made(how: str, path: s
 
 
 def test_what_leads_to_one_thing_twice_is_no_cycle():
-    shared, other = [jnp.ones(2)], Holder()
-    other.it = other  # the program's own, of which no record is part
-    assert len(jax.tree.leaves(Wrap([shared, other, {"a": shared}]))) == 2
+    shared, holder = [jnp.ones(2)], Holder()
+    holder.it = holder  # the program's own, of which no record is part
+    assert len(jax.tree.leaves(Wrap([shared, holder, {"a": shared}]))) == 2

@@ -77,9 +77,16 @@ def test_calling_is_drawing():
 
 
 def test_seeds_may_be_integers_keys_streams_or_a_mapping():
-    one = Keys(1).streams["default"]
-    assert isinstance(one, KeyStream)
-    made = [Keys(1), Keys(np.int64(1)), Keys(jnp.uint32(1)), Keys(jax.random.key(1)), Keys(one), Keys({"default": 1})]
+    stream = Keys(1).streams["default"]
+    assert isinstance(stream, KeyStream)
+    made = [
+        Keys(1),
+        Keys(np.int64(1)),
+        Keys(jnp.uint32(1)),
+        Keys(jax.random.key(1)),
+        Keys(stream),
+        Keys({"default": 1}),
+    ]
     assert len({tuple(data(keys.next()[0])) for keys in made}) == 1
     assert "default" in made[0]
     assert "other" not in made[0]
@@ -108,8 +115,8 @@ def test_keys_draw_in_jit_scan_vmap_and_grad():
 
     forked, _ = Keys(0).fork(3)
     mapped = jax.vmap(lambda keys: keys.next()[0])(forked)
-    one = jax.tree.map(lambda leaf: leaf[1], forked)
-    assert data(mapped[1]) == data(one.next()[0])
+    second_fork = jax.tree.map(lambda leaf: leaf[1], forked)
+    assert data(mapped[1]) == data(second_fork.next()[0])
 
     gradient = jax.grad(lambda x: x * jax.random.uniform(Keys(0).next()[0]))(1.0)
     assert gradient == jax.random.uniform(Keys(0).next()[0])

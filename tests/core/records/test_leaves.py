@@ -146,10 +146,10 @@ trees = st.recursive(
 
 @given(trees)
 def test_the_leaves_are_those_of_jax_in_its_order_and_with_its_paths(tree: Any):
-    found = list(iter_leaves(tree))
+    leaves = list(iter_leaves(tree))
     wanted = jax.tree_util.tree_flatten_with_path(tree)[0]
-    assert [id(leaf.value) for leaf in found] == [id(value) for _, value in wanted]
-    assert [len(leaf.path) for leaf in found] == [len(path) for path, _ in wanted]
+    assert [id(leaf.value) for leaf in leaves] == [id(value) for _, value in wanted]
+    assert [len(leaf.path) for leaf in leaves] == [len(path) for path, _ in wanted]
 
 
 @pytest.mark.parametrize(

@@ -58,8 +58,8 @@ def test_a_module_is_a_frozen_pytree():
 
 def test_replace_keeps_the_rest():
     layer = Layer(jnp.ones(2))
-    other = layer.replace(weight=jnp.zeros(2), axis=3)
-    assert (other.axis, other.activation, layer.axis) == (3, jnp.tanh, -1)
+    replaced = layer.replace(weight=jnp.zeros(2), axis=3)
+    assert (replaced.axis, replaced.activation, layer.axis) == (3, jnp.tanh, -1)
     np.testing.assert_allclose(layer.weight, 1.0)
     np.testing.assert_allclose(layer.grown(2).weight, 3.0)
     with pytest.raises(
@@ -153,9 +153,9 @@ def test_subclasses_override_and_call_up():
 
 def test_records_are_copied_and_pickled():
     layer = Layer(jnp.ones(2), abs, axis=1)
-    for other in (copy.copy(layer), copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
-        assert jax.tree.structure(other) == jax.tree.structure(layer)
-        np.testing.assert_allclose(other.weight, layer.weight)
+    for duplicate in (copy.copy(layer), copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert jax.tree.structure(duplicate) == jax.tree.structure(layer)
+        np.testing.assert_allclose(duplicate.weight, layer.weight)
 
 
 def test_an_abstract_field_or_method_must_be_given():

@@ -114,7 +114,7 @@ class Taught(weft.Module):
 
 @pytest.mark.parametrize("around", ["stack", "ensemble", "residual", "wrapped"])
 def test_a_combinator_does_not_take_an_argument_for_the_successor(around: str):
-    other = Taught(TEACHER)
+    argument = Taught(TEACHER)
 
     def make(key: Any) -> Taught:
         return Taught(Net(key))
@@ -126,8 +126,8 @@ def test_a_combinator_does_not_take_an_argument_for_the_successor(around: str):
         "wrapped": lambda: weft.Frozen(Taught(STUDENT)),
     }[around]()
     with pytest.raises(SuccessorError, match="it has the parameters of argument"):
-        layer(X, other, wrong=True)
-    _, after = layer(X, other, wrong=False)
+        layer(X, argument, wrong=True)
+    _, after = layer(X, argument, wrong=False)
     assert type(after) is type(layer)
 
 

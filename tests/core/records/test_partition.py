@@ -60,20 +60,20 @@ filters = st.lists(st.sampled_from([Param, BatchStat, Buffer, Cache, None, Not(P
 
 
 def same(a: Any, b: Any) -> bool:
-    one, other = take_apart(a), take_apart(b)
-    return one[0] == other[0] and all(x.value is y.value for x, y in zip(one[1], other[1], strict=True))
+    first, second = take_apart(a), take_apart(b)
+    return first[0] == second[0] and all(x.value is y.value for x, y in zip(first[1], second[1], strict=True))
 
 
 def used(tree: Any, wanted: list[Any]) -> list[Any]:
     """The filters that match something, each and in this order; any other is an error."""
-    found: list[Any] = []
+    matching: list[Any] = []
     for filter in wanted:
         try:
-            split(tree, *found, filter, ...)
+            split(tree, *matching, filter, ...)
         except FilterError:
             continue
-        found.append(filter)
-    return found
+        matching.append(filter)
+    return matching
 
 
 @given(trees, filters, st.randoms())
@@ -86,8 +86,8 @@ def test_merge_is_the_inverse_of_split_in_any_order(tree: Any, wanted: list[Any]
 @given(trees, filters)
 def test_every_array_is_in_just_one_part_and_nothing_else_is(tree: Any, wanted: list[Any]):
     _, *parts = split(tree, *used(tree, wanted), ...)
-    kept = [id(leaf) for part in parts for leaf in jax.tree.leaves(part)]
-    assert sorted(kept) == sorted(id(leaf.value) for leaf in take_apart(tree)[1])
+    ids = [id(leaf) for part in parts for leaf in jax.tree.leaves(part)]
+    assert sorted(ids) == sorted(id(leaf.value) for leaf in take_apart(tree)[1])
 
 
 @given(trees, filters)
@@ -113,9 +113,9 @@ def test_changes_are_what_update_needs(tree: Any):
 @given(trees)
 def test_structures_are_equal_for_trees_of_equal_make(tree: Any):
     structure, *_ = split(tree)
-    other, *_ = split(jax.tree.map(lambda leaf: leaf * 2 if is_array(leaf) else leaf, tree))
-    assert structure == other
-    assert hash(structure) == hash(other)
+    doubled, *_ = split(jax.tree.map(lambda leaf: leaf * 2 if is_array(leaf) else leaf, tree))
+    assert structure == doubled
+    assert hash(structure) == hash(doubled)
 
 
 def test_parts_go_through_plain_jax_and_optax():
@@ -149,8 +149,8 @@ def test_select_gives_one_tree_or_several():
 
 
 def test_later_updates_win():
-    found = update({"a": 1, "b": 2}, {"a": 3, "b": None}, {"a": 4, "b": None})
-    assert found == {"a": 4, "b": 2}
+    updated = update({"a": 1, "b": 2}, {"a": 3, "b": None}, {"a": 4, "b": None})
+    assert updated == {"a": 4, "b": 2}
 
 
 def test_split_without_filters_is_one_part():
@@ -212,8 +212,8 @@ def test_static_leaves_must_be_hashable():
 
 
 def test_structures_with_other_statics_differ():
-    one, other = (take_apart(make_layer().replace(rate=rate))[0] for rate in (1.0, 2.0))
-    assert isinstance(one, Structure)
-    assert one != other
+    first, second = (take_apart(make_layer().replace(rate=rate))[0] for rate in (1.0, 2.0))
+    assert isinstance(first, Structure)
+    assert first != second
     # Equal numbers of different types are different statics.
     assert take_apart(Layer(*[jnp.ones(1)] * 2, rate=1.0))[0] != take_apart(make_layer().replace(table=None, rate=1))[0]

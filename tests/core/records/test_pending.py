@@ -134,8 +134,8 @@ def _refused(change: Callable[[], object]) -> str:
 def test_a_pending_record_looks_like_one_made_by_hand(name: str) -> None:
     looked, wanted = LOOKS[name](stepped()), LOOKS[name](by_hand(net(), 4))
     assert jax.tree.structure(looked) == jax.tree.structure(wanted)
-    for one, other in zip(jax.tree.leaves(looked), jax.tree.leaves(wanted), strict=True):
-        assert np.array_equal(one, other) if isinstance(one, jax.Array) else one == other
+    for actual, expected in zip(jax.tree.leaves(looked), jax.tree.leaves(wanted), strict=True):
+        assert np.array_equal(actual, expected) if isinstance(actual, jax.Array) else actual == expected
 
 
 def test_what_is_never_looked_at_is_never_made() -> None:
@@ -229,15 +229,15 @@ def test_a_pending_record_in_another_one_is_read() -> None:
 
 
 def test_a_kept_record_holds_no_more_memory_than_one_made_by_hand() -> None:
-    def held(make: Callable[[], Net]) -> int:
+    def bytes_held_by(make: Callable[[], Net]) -> int:
         make()
         gc.collect()
         tracemalloc.start()
-        kept = [make() for _ in range(20)]
+        records = [make() for _ in range(20)]
         size, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-        del kept
+        del records
         return size
 
     model = stepped()
-    assert held(lambda: step(model, jnp.float32(1.0))[1]) <= held(lambda: by_hand(model, 1)) * 1.05
+    assert bytes_held_by(lambda: step(model, jnp.float32(1.0))[1]) <= bytes_held_by(lambda: by_hand(model, 1)) * 1.05

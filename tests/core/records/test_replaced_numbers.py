@@ -81,8 +81,8 @@ class Sparse(weft.Module):
 
 
 def test_sparse_tangents_take_none_and_numbers_in_the_users_own_containers():
-    one = jnp.ones(2)
-    record = Sparse((one, 0.5), one, {"x": one, "n": 2})
+    ones = jnp.ones(2)
+    record = Sparse((ones, 0.5), ones, {"x": ones, "n": 2})
 
     def f(r: Sparse) -> Any:
         return r.w * r.a[1] + r.a[0] * r.d["n"] + r.d["x"]
@@ -92,13 +92,13 @@ def test_sparse_tangents_take_none_and_numbers_in_the_users_own_containers():
         "none of it": (record.replace(a=(None, None), d={"x": None, "n": None}), 0.5),
         "a and w": (record.replace(d={"x": None, "n": 2}), 2.5),
         "all": (record, 3.5),
-        "no configuration": (record.replace(a=(None, 0.25), d={"x": one, "n": None}), 1.5),
+        "no configuration": (record.replace(a=(None, 0.25), d={"x": ones, "n": None}), 1.5),
     }
     for name, (tangent, expected) in cases.items():
         _, out = weft.jvp(f, (record,), (tangent,))
-        np.testing.assert_allclose(out, expected * one, err_msg=name)
+        np.testing.assert_allclose(out, expected * ones, err_msg=name)
         _, push = weft.linearize(f, record)
-        np.testing.assert_allclose(push(tangent), expected * one, err_msg=name)
+        np.testing.assert_allclose(push(tangent), expected * ones, err_msg=name)
 
 
 @pytest.mark.parametrize("wrong", [(None,), [None, 0.5], {"a": None}, 3])

@@ -133,8 +133,8 @@ def test_an_item_of_an_array_is_set_in_the_array():
 def test_records_are_selected_by_class():
     for filter in (InstanceOf(Attention), Attention):
         after = at(model(), filter).replace(cache=C)
-        found = [*(block.attn for block in after.blocks), after.layers[0], after.layers[2], after.table["a"]]
-        assert all(one.cache is C for one in (*found, after.pair.left))
+        attentions = [*(block.attn for block in after.blocks), after.layers[0], after.layers[2], after.table["a"]]
+        assert all(one.cache is C for one in (*attentions, after.pair.left))
     after = at(model(), InstanceOf(Block)).attn.kernel.apply(jnp.zeros_like)
     assert [float(block.attn.kernel.sum()) for block in after.blocks] == [0] * 4
     assert after.layers[0].kernel.sum() == 6

@@ -511,10 +511,10 @@ def test_caches_let_go_of_what_they_have_seen():
         capture(lambda x: lax.map(lambda a: see(a + array.sum()), x))(X)
         return weakref.ref(array)
 
-    held = run()
+    reference = run()
     jax.clear_caches()
     gc.collect()
-    assert held() is None
+    assert reference() is None
 
 
 def test_captures_in_eight_threads_do_not_see_each_other():

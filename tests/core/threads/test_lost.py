@@ -242,8 +242,8 @@ def test_a_right_program_raises_no_alarm_and_computes_the_same(program: Callable
     with debug_successors(False):
         expected = program()
     with debug_successors():
-        found = program()
-    leaves = zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True)
+        actual = program()
+    leaves = zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True)
     for a, b in leaves:
         if isinstance(a, jax.Array) and not jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
             np.testing.assert_array_equal(a, b)
@@ -382,9 +382,9 @@ def test_a_lost_successor_is_named_with_its_path_file_and_line(
         program()
     with debug_successors(), pytest.raises(SuccessorError, match=r"lost: nothing that leaves \S+ uses") as error:
         program()
-    found = [re.fullmatch(r"(.*) at (/.*:\d+): ([\w., \[\]']+)", place) for place in error.value.at]
-    assert [match and match[1] for match in found] == [name for name, _ in places]
-    for match, (_, line) in zip(found, places, strict=True):
+    matches = [re.fullmatch(r"(.*) at (/.*:\d+): ([\w., \[\]']+)", place) for place in error.value.at]
+    assert [match and match[1] for match in matches] == [name for name, _ in places]
+    for match, (_, line) in zip(matches, places, strict=True):
         assert match is not None
         assert match[2] == line or not line
     assert "weft.drop_successor(successor)" in str(error.value)
@@ -499,7 +499,7 @@ def test_the_pytest_option_turns_it_on_for_a_run(tmp_path: Any, workers: Any):
         done = subprocess.run([*command, *options], capture_output=True, text=True, cwd=tmp_path, env=environment)
         return done.stdout
 
-    assert "1 failed, 1 passed" in (found := run("--weft-debug-successors")), found
-    assert "a successor is lost" in found
+    assert "1 failed, 1 passed" in (report := run("--weft-debug-successors")), report
+    assert "a successor is lost" in report
     if not workers:  # how workers learn of an option does not depend on there being none
-        assert "2 passed" in (found := run()), found
+        assert "2 passed" in (report := run()), report

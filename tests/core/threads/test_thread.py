@@ -444,14 +444,14 @@ def test_threads_do_not_see_each_others_blocks():
     record, errors = net(), []
     started, finish = threading.Event(), threading.Event()
 
-    def other():
+    def thread_in_a_worker():
         with thread(record) as t:
             t.counter(1)
             started.set()
             finish.wait(10)
             t.done(None)
 
-    worker = threading.Thread(target=other)
+    worker = threading.Thread(target=thread_in_a_worker)
     worker.start()
     started.wait(10)
     try:

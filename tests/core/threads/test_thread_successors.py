@@ -50,7 +50,7 @@ class Counter(Module):
     def wrapped(self, x: Any) -> Any:
         return x, Holder(self.replace(count=self.count + 1))
 
-    def other(self, x: Any) -> Any:
+    def with_keys(self, x: Any) -> Any:
         return x, 1, Keys(0)
 
 
@@ -109,9 +109,9 @@ VALUES = [
 @pytest.mark.parametrize(("method", "args", "value"), VALUES)
 def test_a_successor_that_is_returned_last_or_alone_is_remembered(method: str, args: Any, value: Any):
     with thread(net()) as t:
-        given = getattr(t.counter, method)(*args)
+        returned = getattr(t.counter, method)(*args)
         _, after = t.done(None)
-    assert given == value
+    assert returned == value
     assert after.counter.count == 1
 
 
@@ -141,9 +141,9 @@ def test_a_successor_that_is_anywhere_else_is_an_error_with_its_path_and_the_way
 def test_a_record_of_another_type_in_a_successors_place_is_an_error():
     with thread(net()) as t:
         with pytest.raises(
-            SuccessorError, match=r"the successor of a Counter is a Keys\n  at: Net.counter.other\(...\)"
+            SuccessorError, match=r"the successor of a Counter is a Keys\n  at: Net.counter.with_keys\(...\)"
         ):
-            t.counter.other(1)
+            t.counter.with_keys(1)
         t.done(None)
 
 
@@ -221,8 +221,8 @@ def test_a_part_that_returns_the_successor_of_another_part_is_an_error():
         right: Counter
 
     class Calls(Module):
-        def __call__(self, other: Any, x: Any) -> Any:
-            return other(x)
+        def __call__(self, part: Any, x: Any) -> Any:
+            return part(x)
 
     class Both(Module):
         calls: Calls
