@@ -233,10 +233,10 @@ class Explainer:
         """
         trial, needs, constants = step.trial, step.needs, self.target.constants
         yield from of_no_size(trial, needs, constants)
-        asked, is_known, pinned, compared = self.asked_last(trial)
+        asked, is_known, pinned, denied = self.asked_last(trial)
         step.asked_last = tuple(asked.items())
         for candidate in preconditions(asked, trial, needs, constants):
-            step.by_question = as_tried(candidate, needs, pinned | compared)
+            step.by_question = as_tried(candidate, needs, pinned, denied)
             yield step.by_question
         if not is_known and step.best is None:
             yield from candidates(trial, needs, constants, pinned, self._is_of_whole_sizes(trial, needs))
@@ -273,30 +273,26 @@ class Explainer:
         space.end()
         return copy.copy(space), traced  # the next trace begins with the space anew
 
-    def asked_last(self, trial: Trial) -> tuple[dict[Question, bool], bool, frozenset[str], frozenset[str]]:
-        """The questions of a failing trial, whether they explain it, and two sets of keys.
-
-        The first keys are those whose numbers the program read, the others those of which it asked whether they are
-        another number: where it went another way for `n = 1`, a failure that `n = 2` mends says nothing of `n = 1`.
+    def asked_last(self, trial: Trial) -> tuple[dict[Question, bool], bool, frozenset[str], list[Question]]:
+        """The questions of a failing trial, whether they explain it, the keys whose numbers the program read, and the
+        equations that the program itself asked and that did not hold.
 
         The last questions come last. They explain the failure if the trace over symbolic sizes fails in the same place,
         and the failure mentions no size whose number the program read: such a size asks no questions.
         """
         if isinstance(trial.error, RecursionError):
-            return {}, True, frozenset(), frozenset()  # of Python's own limit, too, which no size changes
+            return {}, True, frozenset(), []  # of Python's own limit, too, which no size changes
         sizes = trial.assignment.sizes
         written = written_under(Needs(), sizes, set(self.dims))
         space, traced = self.followed(trial, written, written.numbers)
         if isinstance(traced, Exception):
-            return {}, False, frozenset(), frozenset()
+            return {}, False, frozenset(), []
         asked = {written.of_keys(question): answer for question, answer in space.last.items()}
         pinned = frozenset(space.pinned)
-        own = (question for question, (answer, _, own) in space.asked.items() if own and not answer)
-        compared = {
-            name for question in own if not question.is_order and len(question.dims) == 1 for name in question.dims
-        }
+        own = ((question, answer) for question, (answer, _, own) in space.asked.items() if own)
+        denied = [question for question, answer in own if not answer and not question.is_order]
         is_known = traced.place[:2] == trial.place[:2] and not pinned & {*(trial.spoken_of or pinned)}
-        return asked, is_known, pinned, frozenset(compared)
+        return asked, is_known, pinned, denied
 
     def _is_of_whole_sizes(self, trial: Trial, needs: Needs) -> bool:
         """Whether an error shows two sizes of keys that disagree, at other sizes as well.

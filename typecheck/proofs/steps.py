@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from weft.typecheck.arguments.builder import Assignment
 from weft.typecheck.proofs.beyond import needs_numbers
 from weft.typecheck.proofs.needs import DEALS, Deal, Needs
 from weft.typecheck.proofs.trial import Trial
 from weft.typecheck.sizes.clauses import Answer
+from weft.typecheck.sizes.deciding import Question
 
 # Multiples of multiples: no program needs them, and a loop over such an axis would be written out.
 _LARGEST = 1 << 20
@@ -66,12 +67,23 @@ class Step:
         return self.best or self.joined or self.elsewhere or self.asked
 
 
-def as_tried(candidate: Needs, needs: Needs, pinned: frozenset[str]) -> Needs:
-    """The candidate with each new equation `n = 4` restated as "n was tried at 4", if the program read the number of n.
+def as_tried(candidate: Needs, needs: Needs, pinned: frozenset[str], denied: Sequence[Question]) -> Needs:
+    """The candidate with each new equation `n = 4` restated as "n was tried at 4", where other numbers may do as well.
 
     Example: `side = int(n**0.5)` makes `side * side = n` a comparison with a number, which says nothing of other sizes.
+
+    Args:
+        candidate: the needs with one more.
+        needs: the needs before.
+        pinned: keys whose numbers the program read.
+        denied: equations that the program itself asked, and that did not hold. Where it went another way for `n = 1`, a
+            failure that `n = 2` mends says nothing of `n = 1`.
     """
-    new = [entry for entry in candidate.equal if entry not in needs.equal and entry[0] in pinned]
+
+    def is_tried(key: str, number: int) -> bool:
+        return key in pinned or any(one.dims == {key} and not one.answer({key: number}) for one in denied)
+
+    new = [entry for entry in candidate.equal if entry not in needs.equal and is_tried(*entry)]
     if not new:
         return candidate
     tried = tuple((key, (number,)) for key, number in new)

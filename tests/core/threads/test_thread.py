@@ -395,7 +395,7 @@ def test_a_block_opens_once():
     block = thread(net())
     with block as t:
         t.done(None)
-    with pytest.raises(SuccessorError, match="opened before"):
+    with pytest.raises(SuccessorError, match="already opened"):
         block.__enter__()
 
 
