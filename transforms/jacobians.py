@@ -26,11 +26,13 @@ def _lift_jacobian(transform: Callable[..., Any]) -> Callable[[Lift[DiffOptions]
     def lift_jacobian(lift: Lift[DiffOptions]) -> Lifted:
         primal = primal_of(lift)
         keywords: dict[str, Any] = {"has_aux": True, "holomorphic": lift.options.holomorphic}
+        # `jax.jacfwd` has no `allow_int`: an integer has no tangent that forward mode could push.
         if transform is untyped_jax.jacrev:
             keywords["allow_int"] = lift.options.allow_int
         differentiate = transform(primal, **keywords)
 
         def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
+            # The value and the changed state leave as aux, so that the function runs once, and not once more for them.
             jacobian, everything = differentiate(*groups)
             return *everything, jacobian
 
@@ -140,6 +142,7 @@ def hessian(
 
     def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
         options: dict[str, Any] = {"wrt": wrt, "argnums": argnums, "has_aux": has_aux, "holomorphic": holomorphic}
+        # Reverse mode once, pushed forward for each input: reverse over reverse would keep the intermediates of both.
         return jacfwd(jacrev(function, **options), **options)
 
     return decorate(function, wrap, "hessian", wrt, argnums, has_aux, holomorphic)
