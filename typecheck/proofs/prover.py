@@ -222,8 +222,9 @@ def target_instead(target: Target, wrong: Sequence[Trial]) -> Target | None:
 def _missing_axis(failed: Iterable[Trial]) -> str | None:
     """The named axis that a program asks for: one with `jax.lax.psum(x, "i")` is meant to run inside of a transform."""
     errors = (str(trial.error) for trial in failed if isinstance(trial.error, NameError))
-    axes = (error.partition(names.UNBOUND_AXIS)[2].partition(".")[0] for error in errors)
-    return next(filter(str.isidentifier, axes), None)
+    # JAX goes on with a full stop, and a layer's error with the next line.
+    words = (error.partition(names.UNBOUND_AXIS)[2].split(maxsplit=1)[:1] for error in errors)
+    return next((word.rstrip(".") for first in words for word in first), None)
 
 
 _ITEM = re.compile(r"\[\d+\]$")

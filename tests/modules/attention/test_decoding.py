@@ -166,10 +166,10 @@ def test_adapted_layers_get_caches_too():
 @pytest.mark.slow
 def test_a_full_cache_is_an_error_where_it_can_be_known():
     _, full = attention().with_cache(6)(X[0])
-    with pytest.raises(CacheError, match="room for 6 steps, and 1 are given behind the 6 that it holds") as caught:
+    with pytest.raises(CacheError, match="room for 6 steps, and the call has 1 after the 6 in the cache") as caught:
         full(X[0, :1])
     assert "fix: with_cache of a larger max_length" in str(caught.value)
-    with pytest.raises(CacheError, match="this cache has room for 4 steps, and 6 are given"):
+    with pytest.raises(CacheError, match="this cache has room for 4 steps, and the call has 6"):
         weft.jit(lambda layer, x: layer(x))(attention().with_cache(4), X[0])
 
 

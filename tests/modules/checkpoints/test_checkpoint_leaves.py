@@ -238,7 +238,7 @@ def test_the_dtypes_of_like_can_be_asked_for(loaded):
 
 
 def test_casting_never_changes_what_is_no_rounding(loaded):
-    with pytest.raises(CheckpointError, match="int64s that int8 cannot hold\n  at: n"):
+    with pytest.raises(CheckpointError, match="int8 cannot hold these values of int64\n  at: n"):
         loaded({"n": np.array([300])}, {"n": jnp.zeros(1, jnp.int8)}, dtype="like")
     with pytest.raises(CheckpointError, match=r"n: float32\[1\], not int32\[1\]"):
         loaded({"n": jnp.ones(1)}, {"n": jnp.zeros(1, int)}, dtype="like")

@@ -79,7 +79,7 @@ NOT_CHECKED = {
         "read_arrays",
         "read_manifest",
     },
-    "modules/sharding": {"divided", "tell_whole"},
+    "modules/sharding": {"divided", "warn_of_replicated"},
     "modules": {"batched_alike"},
     "modules/learning": {"Layout.parameter_of", "Metric.all_reduce", "Metric.of_batch", "Metric.of_both"},
     "modules/summary": {"backward_cost", "estimate_program", "forward_cost", "place_of", "record_calls"},

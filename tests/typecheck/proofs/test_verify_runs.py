@@ -122,3 +122,17 @@ TABLE = jnp.eye(8)
 
 def around(x: Float[Array, "b n"]) -> Float[Array, "b n"]:
     return x @ TABLE
+
+
+class Normed(weft.Module):
+    norm: weft.BatchNorm
+
+    def __init__(self, features: int):
+        self.norm = weft.BatchNorm(features, axis_name="batch")
+
+    def __call__(self, x: Float[Array, " features"]) -> Float[Array, " features"]:
+        return self.norm(x)[0]
+
+
+def test_a_layer_that_averages_over_a_named_axis_runs_under_it():
+    assert verify(Normed).contracts[0].assumptions == ("it runs under an axis named 'batch'",)
