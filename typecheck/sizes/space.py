@@ -85,12 +85,13 @@ class Space:
     def ask(self, is_order: bool, terms: Terms, at: Place, *, own: bool) -> bool:
         """Whether `terms = 0`, or `terms < 0`. Recorded unless all sizes have the same answer."""
         question = question_of(is_order, terms)
-        if question not in self.asked:
+        asked = self.asked.get(question)
+        if asked is None:
             answer = decided(question, self.least)
             if answer is not None:
                 return answer
-            self.asked[question] = bool(question.answer(self.numbers)), at, own
-        return self._note(question, *self.asked[question])
+            asked = bool(question.answer(self.numbers)), at, own
+        return self._note(question, *asked)
 
     def _note(self, question: Question, answer: bool, at: Place, own: bool) -> bool:
         self.asked.setdefault(question, (answer, at, own))
