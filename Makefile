@@ -16,7 +16,7 @@ JOBS ?= logical
 PINS := constraints.txt pyproject.toml
 
 .PHONY: help demo demo-lm test test-slow quick quick-floor test-debug fuzz fuzz-records flax-suite flax-guides jaxtyping-suite check-field \
-    field-nnx lint format typecheck bench docs docs-serve wheel sdist freeze clean
+    check-field-floor field-nnx lint format typecheck bench docs docs-serve wheel sdist freeze clean
 .DEFAULT_GOAL := help
 
 help:
@@ -33,6 +33,7 @@ help:
 	@echo 'make flax-guides run the code cells of flax'\''s published guides over weft.nnx'
 	@echo 'make jaxtyping-suite run jaxtyping'\''s own tests over weft'\''s checker'
 	@echo 'make check-field judge released packages that annotate with jaxtyping, by what is known of them'
+	@echo 'make check-field-floor the same with the oldest Python, for packages that ask for an old JAX'
 	@echo 'make field-nnx  use packages built on flax.nnx under flax and weft, and compare'
 	@echo 'make lint       ruff check and ruff format --check'
 	@echo 'make format     let ruff mend what it can'
@@ -88,6 +89,9 @@ jaxtyping-suite: $(VENV)/stamp-test
 
 check-field: $(VENV)/stamp-test
 	$(BIN)/python tests/typecheck/field/field.py $(ARGS)
+
+check-field-floor: $(FLOOR)/stamp-test
+	$(FLOOR)/bin/python tests/typecheck/field/field.py $(or $(ARGS),gpjax)
 
 field-nnx: $(VENV)/stamp-test
 	$(BIN)/python tests/nnx/field/field.py $(ARGS)

@@ -1,10 +1,11 @@
 """`weft check` on released packages: `python tests/typecheck/field/field.py [PACKAGE...]` (`make check-field`).
 
 The pinned packages are installed into an environment of their own in a cache folder (`WEFT_FIELD`, by default
-`~/.cache/weft-field`), every module of theirs that imports jaxtyping is judged (`judge.py`), and the counts of verdicts
-are compared with `verdicts.json`. `--update` writes that file, and the table in `docs/field.md`, anew. Exit code 1 if
-more contracts fail, or fewer are decided, than it says. A package that asks for another Python than this one is left
-out, and that is said.
+`~/.cache/weft-field`), one for each Python; every module of theirs that imports jaxtyping is judged (`judge.py`), and
+the counts of verdicts are compared with `verdicts.json`. `--update` writes that file, and the table in `docs/field.md`,
+anew. Exit code 1 if more contracts fail, or fewer are decided, than it says. A package that asks for another Python
+than this one, or for another JAX than is pinned for it, is left out, and that is said: `make check-field-floor` judges
+what asks for an old JAX.
 
 `--small` judges the packages of `small.txt` in the environment that runs this, with nothing but them beside it: in a
 minute, for each landing. Exit code 3 if they could not be fetched, which is said: then nothing was judged.
@@ -26,7 +27,8 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1]))
 from environments import environment, with_this_checkout  # noqa: E402
 
-CACHE = Path(os.environ.get("WEFT_FIELD", Path.home() / ".cache" / "weft-field"))
+PYTHON = ".".join(map(str, sys.version_info[:2]))
+CACHE = Path(os.environ.get("WEFT_FIELD", Path.home() / ".cache" / "weft-field")) / PYTHON
 VERDICTS = HERE / "verdicts.json"
 DECIDED = ("proved", "holds", "fails")
 
@@ -93,7 +95,7 @@ def main(arguments: list[str]) -> int:
     worse = False
     for package in chosen or list(known):
         if not (site / package).exists():
-            print(f"{package}: left out, it asks for another Python than {'.'.join(map(str, sys.version_info[:2]))}")
+            print(f"{package}: left out, it asks for another Python than {PYTHON}, or for another JAX")
             continue
         rows = judged(package, python, site)
         counts = dict(sorted(collections.Counter(row["verdict"] for row in rows).items()))
