@@ -72,8 +72,10 @@ NO_FUNCTION = Refusal(
     (TypeError,),
     ("unhashable type", r"(Tracer|Module)' object is not callable", "Expected a callable value", "must be callable"),
 )
-# The program calls a random key, since it means a generator of keys.
+# The program calls a random key, since it means a generator of keys; or it takes one for numbers, or for an index, such
+# as the `key` of a `__getitem__`.
 NO_GENERATOR = Refusal((TypeError,), (r"Tracer' object is not callable",))
+NO_RANDOM_KEY = Refusal((TypeError, ValueError), ("key<",))
 
 # A function takes another dtype: integers, or the dtype of its other arguments.
 OTHER_NUMBERS = Refusal(
@@ -205,7 +207,9 @@ ROWS = {
     "kinds of numbers": Row(_kinds, (OTHER_NUMBERS,), "{places}: no annotation says whether they are of integers"),
     "keywords": Row(_keywords, (NO_ARGUMENT, OF_NONE, NO_KEY), "{places}: no annotation says which keywords it takes"),
     "a key by its name": Row(
-        lambda trial: trial.unsaid.keys_by_name, (NO_GENERATOR,), "{places}: no annotation says that it is a random key"
+        lambda trial: trial.unsaid.keys_by_name,
+        (NO_GENERATOR, NO_RANDOM_KEY),
+        "{places}: no annotation says that it is a random key",
     ),
     "contents": Row(
         _contents, (NOTHING_THERE, NO_FUNCTION, of_any_shape), "{places}: the annotation leaves its contents open"

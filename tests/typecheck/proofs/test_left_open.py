@@ -74,6 +74,7 @@ SAID: tuple[Callable[[], Any], ...] = (
     lambda: jax.eval_shape(lambda x: x(1), X),
     lambda: jax.grad(X),
     lambda: jax.tree_util.Partial(X),
+    lambda: X[jax.random.key(0)],
 )
 # What only newer versions of Python say: there `max` has other words.
 OF_LATER = {"argument is empty"} if sys.version_info < (3, 12) else set[str]()
@@ -252,6 +253,13 @@ class Noise(eqx.Module):
         return x + jax.random.normal(self.rng(), x.shape)
 
 
+class Rows(eqx.Module):
+    rows: Float[Array, "n d"]
+
+    def __getitem__(self, key) -> Array:  # pyright: ignore[reportMissingParameterType, reportUnknownParameterType]
+        return self.rows[key]
+
+
 BY_ROW: dict[str, tuple[Any, ...]] = {
     "a value": (looked_up,),
     "the items of a default": (Parts,),
@@ -263,7 +271,7 @@ BY_ROW: dict[str, tuple[Any, ...]] = {
     "contents of some structure": (combined,),
     "kinds of numbers": (volume_below, loss),
     "keywords": (scaled, bound),
-    "a key by its name": (Noise,),
+    "a key by its name": (Noise, Rows),
     "a method": (looked_up_by_its_axes,),
     "contents": (read, called, of_two_sizes),
 }
