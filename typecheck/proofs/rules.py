@@ -168,20 +168,21 @@ def _round_sizes(trial: Trial, needs: Needs, suspects: Suspects, pinned: frozens
     Such a key asks no questions, so no condition can be read off. If the program holds at some round sizes, the report
     lists these sizes as tried, and no condition is guessed from them.
     """
-    known = {*dict(needs.equal), *dict(needs.among)}
-    about = [key for key in suspects.keys if key not in known]
+    # A number that was tried before may be replaced: with it, the program may only have got a little further.
+    about = [key for key in suspects.keys if key not in dict(needs.equal)]
     keys = [key for key in about if key in pinned] or about
     # The numbers in a guard's text may be the sizes that it asks for: `if image.shape[-1] not in (1, 3)`.
     for number in dict.fromkeys(numbers_in(trial.guard.partition(": ")[2])):
         if 0 < number < 10_000:
-            yield from (needs.plus(among=(key, (number,))) for key in keys if suspects.sizes[key] != number)
+            wanted = (key for key in keys if suspects.sizes[key] != number and key not in dict(needs.among))
+            yield from (needs.plus(among=(key, (number,))) for key in wanted)
     pairs = [pair for pair in itertools.permutations(about, 2) if {*pair} & {*keys}]
     # Grouped attention has three: key heads divide heads, and these the features.
     triples = itertools.permutations(about) if len(about) == 3 else ()
     for order, chain in itertools.product((*((key,) for key in keys), *pairs[:_MOST_PAIRS], *triples), _CHAINS):
         sizes = tuple((key, (size,)) for key, size in zip(order, chain, strict=False))
         if len(sizes) == len(order):
-            yield dataclasses.replace(needs, among=(*needs.among, *sizes))
+            yield dataclasses.replace(needs, among=tuple({**dict(needs.among), **dict(sizes)}.items()))
 
 
 # Each number divides the next one, and the quotient is no number of the chain: with 4 heads of 16
