@@ -18,10 +18,11 @@ from weft.typecheck.proofs.changing import Change, attempted, change_of, holds
 from weft.typecheck.proofs.explaining import Explainer
 from weft.typecheck.proofs.needs import Needs, array_of, ascending, axes, closed
 from weft.typecheck.proofs.options import argument_of, items_of
-from weft.typecheck.proofs.preconditions import equation_of, without_common
+from weft.typecheck.proofs.preconditions import equation_of
 from weft.typecheck.proofs.trial import Trial
 from weft.typecheck.sizes.clauses import Clause
 from weft.typecheck.sizes.deciding import Question, question_of
+from weft.typecheck.sizes.polynomials import without_common
 
 # The most links that are added one after the other, and the most pairs of batches that are tried.
 _MOST_JOINED, _MOST_TRIED = 4, 160

@@ -21,7 +21,17 @@ from weft.typecheck.proofs.trial import Trial
 from weft.typecheck.proofs.whose import is_of_jax
 from weft.typecheck.sizes.clauses import Clause
 from weft.typecheck.sizes.deciding import Question, question_of
-from weft.typecheck.sizes.polynomials import Atom, Monomial, Terms, atoms_of, constant, divided, frozen, plus, product
+from weft.typecheck.sizes.polynomials import (
+    Atom,
+    Monomial,
+    Terms,
+    atoms_of,
+    constant,
+    frozen,
+    plus,
+    product,
+    without_common,
+)
 
 # The number of last questions that are read. Several, since comparing two shapes asks a question for each axis.
 _LAST = 12
@@ -220,15 +230,6 @@ def at_least(question: Question, answer: bool, needs: Needs) -> Needs:
             order = needs.plus(order=(*pair, small[0][1]))
             return dataclasses.replace(order, strict=order.strict | {pair}) if number else order
     return dataclasses.replace(needs, asked=(*needs.asked, Clause(((question, answer),))))
-
-
-def without_common(terms: Terms) -> Terms:
-    """A polynomial without the dims that all its terms share, none of which is 0: `n*k - 4*n = 0` is `k = 4`."""
-    common = [name for name in next(iter(terms), ()) if isinstance(name, str)]
-    for name in dict.fromkeys(common):
-        while all(name in monomial for monomial in terms):
-            terms = divided(terms, {(name,): 1})[0]
-    return terms
 
 
 def _is_bound(terms: Terms, is_less: bool) -> bool:

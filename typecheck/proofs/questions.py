@@ -24,10 +24,10 @@ from weft.typecheck.proofs.preconditions import at_least
 from weft.typecheck.proofs.trial import Trial
 from weft.typecheck.proofs.under_needs import Written, written_under
 from weft.typecheck.proofs.variations import Results
-from weft.typecheck.proofs.whose import is_users
+from weft.typecheck.proofs.whose import is_of_jax, is_users
 from weft.typecheck.proofs.wording import in_short
 from weft.typecheck.sizes.clauses import Answer, Clause, with_clause
-from weft.typecheck.sizes.deciding import Question, otherwise, question_of
+from weft.typecheck.sizes.deciding import Question, is_impossible, otherwise, question_of
 from weft.typecheck.sizes.polynomials import constant, dims_of, plus
 from weft.typecheck.sizes.space import Space
 
@@ -85,19 +85,20 @@ class _Variant:
     answers: Answers
     seen: set[Any]
     written: Written = field(init=False)
+    queue: list[_Asked] = field(default_factory=list["_Asked"])
 
     def answer(self) -> None:
         known = set(self.answers.sampled)
         space = self._first()
         self._sample([key for key in self.answers.sampled if key not in known])
-        queue = list(self._new(space)) if space is not None else []
-        while queue and not self.results.failed:
-            asked = queue.pop(0)
+        self.queue = list(self._new(space)) if space is not None else []
+        while self.queue and not self.results.failed:
+            asked = self.queue.pop(0)
             if len(self.seen) > _MOST or self.answers.traces >= _MOST_TRACES:
                 self.answers.open.setdefault(asked.words(self.written))
                 continue
             further = self._try_other_answer(asked)
-            queue += self._new(further) if further is not None else ()
+            self.queue += self._new(further) if further is not None else ()
 
     def _first(self) -> Space | None:
         """The space of a trace in which all sizes are symbolic, but for keys whose numbers the program reads."""
@@ -139,7 +140,9 @@ class _Variant:
                 is_it = question_of(False, plus({(key,): 1}, constant(-number)))
                 self._tried_at(sizes, [(is_it, False)], key)
 
-    def _tried_at(self, sizes: Mapping[str, int], way: list[Answer], sampled: str = "", *, own: bool = True) -> bool:
+    def _tried_at(
+        self, sizes: Mapping[str, int], way: list[Answer], sampled: str = "", *, own: bool = True, is_few: bool = False
+    ) -> bool:
         """Whether the trial at some sizes holds; if it fails, adds the failure, or the condition that refuses them."""
         with contextlib.suppress(Unbuildable):
             plain = self.explainer.attempt(changed(self.trial, sizes=sizes))
@@ -150,7 +153,7 @@ class _Variant:
                 # A guard refuses this size. Which others it refuses is not known, as this key asks no questions.
                 self.results.needs = self.results.needs.plus(asked=Clause(tuple(way), at_guard(plain)))
             else:
-                self._refused(way, plain, own=own)
+                self._refused(way, plain, own=own, is_few=is_few)
         return False
 
     def _traced(self, numbers: Mapping[str, int]) -> tuple[Space, Trial | None, str]:
@@ -172,68 +175,84 @@ class _Variant:
         `n == 1 and m == 1` the program goes three ways.
         """
         variant = tuple(self.trial.assignment.options.items())
-        before, way = list[Answer](), list[Answer]()
+        before, way, answers_of_own = list[Answer](), list[Answer](), _answers_of_own(space)
         every = [(question, answered) for question, (answered, *_) in space.asked.items()]
         for question, (answered, at, own) in space.asked.items():
-            identity = (question, at, variant, tuple(way) if own else ())
+            identity = (question, at, variant, tuple(way))
             if identity not in self.seen:
                 self.seen.add(identity)
                 after = tuple(every[len(before) + 1 :])
-                yield _Asked(space.numbers, (question, answered), tuple(before), after, tuple(way) if own else (), own)
+                answer = question, answered
+                yield _Asked(space.numbers, answer, tuple(before), after, tuple(way), answers_of_own, own)
             before.append((question, answered))
-            way += [(question, answered)] if own else ()
+            way += [(question, answered)] if own or question.is_order else ()
 
     def _try_other_answer(self, asked: _Asked) -> Space | None:
         """Traces the program at sizes at which a question has the other answer; returns the space if that trace holds.
 
-        If the program refuses all sizes with the other answer, or none of them leaves earlier questions their answers,
-        the question has one answer only. If no sizes with the other answer are found at all, it stays open.
+        If the program refuses all sizes with the other answer, or there are none that leave earlier questions their
+        answers, the question has one answer only. If none are found, though there may be some, it stays open.
         """
         # Sizes that also leave later questions their answers come first. If several answers change, a failure is blamed
         # on this question, whichever of them is the reason: three contracts of traceax were undecided for that.
         alone = otherwise((*asked.before, *asked.after, asked.answer), asked.numbers, self.written.least)
         further = otherwise((*asked.before, asked.answer), asked.numbers, self.written.least)
-        for numbers in itertools.chain(alone, further):
+        # A library's equations, such as whether an axis is 1, may change together with an answer that decides the way.
+        decides = asked.own or asked.answer[0].is_order
+        loosely = otherwise((*asked.way, asked.answer), asked.numbers, self.written.least) if decides else ()
+        for numbers in itertools.chain(alone, further, loosely):
             sizes = self.written.at(numbers)
             if not self.results.needs.allows({**self.trial.assignment.sizes, **sizes}):
                 continue
-            space, traced, _ = self._traced(numbers)
+            is_known = asked.failed is not None and asked.failed[0].numbers == numbers
+            space, traced = asked.failed if asked.failed is not None and is_known else self._traced(numbers)[:2]
             if traced is not None and traced.ok:
                 if space.pinned:  # further questions of this trace are known for these sizes alone
                     self.answers.open.setdefault(asked.words(self.written))
                 return space
-            # Where later orders came out otherwise as well, one of them may be the reason for the failure.
+            # Where later questions came out otherwise as well, one of them may be the reason for the failure. They are
+            # tried first, and these sizes again if they are still allowed then.
             turned = [
                 (question, answer)
                 for question, answer in asked.after
-                if question.is_order and question in space.asked and space.asked[question][0] is not answer
+                if (question.is_order or question.remainder is not None)
+                and space.asked.get(question, (answer,))[0] is not answer
             ]
-            way = [asked.answer, *((question, not answer) for question, answer in (*asked.way, *asked.behind)), *turned]
-            if self._tried_at(sizes, way, own=asked.own):
+            if turned and asked.failed is None:
+                self.queue.append(dataclasses.replace(asked, failed=(space, traced)))
+                return None
+            behind = asked.way if asked.own else asked.behind
+            way = [asked.answer, *((question, not answer) for question, answer in behind), *turned]
+            is_few = not asked.own and asked.answers_of_own == _answers_of_own(space)
+            if self._tried_at(sizes, way, own=asked.own, is_few=is_few):
                 self.answers.open.setdefault(asked.words(self.written))
             return None
-        if next(otherwise((asked.answer,), asked.numbers, self.written.least), None) is None:
+        question, answer = asked.answer
+        if not is_impossible((*(asked.way if decides else asked.before), (question, not answer)), self.written.least):
             self.answers.open.setdefault(asked.words(self.written))
         return None
 
-    def _refused(self, way: list[Answer], plain: Trial, *, own: bool) -> None:
+    def _refused(self, way: list[Answer], plain: Trial, *, own: bool, is_few: bool) -> None:
         """Notes a trial that fails with the other answer: as a failure, or as a condition that keeps the first answer.
 
         A program that raises refuses these sizes, by a guard, or because JAX makes no sense of sizes that are too small
-        or too large. That two sizes happen to be equal, or one is a multiple of a number, is a reason to refuse them
-        only for a guard.
+        or too large, or of a size that nothing divides. That two sizes happen to be equal, or one is a multiple of a
+        number, is a reason to refuse them only for a guard.
 
         Args:
             way: answers of which at least one, or the first if it is alone, would have kept the program from failing.
             plain: the failing trial.
-            own: whether the program itself asked, rather than a library on its behalf. A library may return another
-                shape for fewer elements than it needs, as for a window of three.
+            own: whether the program itself asked, rather than a library on its behalf.
+            is_few: whether a library asked, and the program itself goes the same way after either answer. A library may
+                return another shape for fewer elements than it needs, as for a window of three.
         """
         results, written = self.results, [(self.written.of_keys(question), answer) for question, answer in way]
-        key = _is_one(written[0][0])
-        few = not own and (_is_least(*written[0]) or (key is not None and not self._holds_at_two(key, plain)))
+        key = None if written[0][1] else _is_one(written[0][0])
+        few = is_few and (_is_least(*written[0]) or (key is not None and not self._holds_at_two(key, plain)))
         is_behind = not own and len(written) > 1
-        if (plain.breaks_promise and not few) or not (plain.guard or key or written[0][0].is_order or is_behind):
+        divides = written[0][1] and written[0][0].remainder is not None and is_of_jax(plain.error)
+        refused = plain.guard or key or written[0][0].is_order or is_behind or divides
+        if (plain.breaks_promise and not few) or not refused:
             results.failed.append(plain)
         elif key is None:
             needed = {answer for clause in results.needs.asked if len(clause.answers) == 1 for answer in clause.answers}
@@ -259,8 +278,10 @@ class _Asked:
         numbers: the numbers of the free dims in that trace.
         answer: the question and its answer.
         before, after: all questions of the trace before this one, and after it, with their answers.
-        way: the earlier questions that the program itself asked; empty if a library asked this one.
+        way: the earlier questions that may decide which way the program goes: its own, and a library's orders.
+        answers_of_own: all questions that the program itself asked in that trace.
         own: whether the program itself asked this question.
+        failed: the failing trace with the other answer, after which it was put off until later questions were tried.
     """
 
     numbers: Mapping[str, int]
@@ -268,7 +289,9 @@ class _Asked:
     before: tuple[Answer, ...]
     after: tuple[Answer, ...]
     way: tuple[Answer, ...]
+    answers_of_own: frozenset[Answer]
     own: bool
+    failed: tuple[Space, Trial | None] | None = None
 
     @property
     def behind(self) -> tuple[Answer, ...]:
@@ -287,6 +310,10 @@ class _Asked:
         """The other answer to the question, in words."""
         question, answer = self.answer
         return written.of_keys(question).said(not answer)
+
+
+def _answers_of_own(space: Space) -> frozenset[Answer]:
+    return frozenset((question, answered) for question, (answered, _, own) in space.asked.items() if own)
 
 
 def _is_one(question: Question) -> str | None:

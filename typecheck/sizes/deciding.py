@@ -15,17 +15,20 @@ from dataclasses import dataclass
 import numpy as np
 from weft.typecheck.sizes.polynomials import (
     Atom,
-    Monomial,
+    Frozen,
     Terms,
     atoms_of,
     constant,
     dims_of,
     frozen,
+    is_negative,
     period,
     plus,
     product,
+    remainder,
     replaced,
     value,
+    without_common,
     written,
 )
 
@@ -55,12 +58,21 @@ class Question:
     """
 
     is_order: bool
-    terms: tuple[tuple[Monomial, int], ...]
+    terms: Frozen
 
     @property
     def dims(self) -> set[str]:
         """The dims that the question is about."""
         return dims_of(dict(self.terms))
+
+    @property
+    def remainder(self) -> Atom | None:
+        """The remainder of the question whether one size divides another; None for any other question."""
+        if self.is_order or len(self.terms) != 1:
+            return None
+        ((monomial, number),) = self.terms
+        atom = monomial[0] if len(monomial) == 1 == number else None
+        return atom if isinstance(atom, Atom) and atom.op == "%" else None
 
     def answer(self, sizes: Mapping[str, int]) -> bool | None:
         """The answer at these sizes; None where the question divides by 0."""
@@ -82,9 +94,7 @@ class Question:
         lhs = {factors: number for factors, number in terms.items() if number > 0}
         rhs = {factors: -number for factors, number in terms.items() if number < 0}
         op = ("<" if answer else ">=") if self.is_order else ("=" if answer else "!=")
-        (monomial, number), *rest = terms.items()
-        atom = monomial[0] if len(monomial) == 1 and number == 1 and not rest else None
-        if not self.is_order and isinstance(atom, Atom) and atom.op == "%":
+        if (atom := self.remainder) is not None:
             does = "divides" if answer else "does not divide"
             return f"{written(dict(atom.divisor))} {does} {written(dict(atom.dividend))}"
         if not lhs or (lhs.keys() == {()} and rhs):
@@ -103,27 +113,36 @@ class Question:
 def question_of(is_order: bool, terms: Terms) -> Question:
     """The question in a normal form, by which equal questions are recognised.
 
-    An equation is the same whichever of its sides came first. An order has no quotient: `x // c < y` is `x < c * y`,
-    since no size is negative.
+    An equation is the same whichever of its sides came first, and `-n % m = 0` is `n % m = 0`. An order has no
+    quotient: `x // c < y` is `x < c * y`, since no size is negative.
     """
     if is_order:
         terms = _without_quotient(terms)
     ordered = frozen(terms)
     if not is_order and ordered[-1][1] < 0:
         ordered = tuple((monomial, -coefficient) for monomial, coefficient in ordered)
-    return Question(is_order, ordered)
+    question = Question(is_order, ordered)
+    atom = question.remainder
+    if atom is not None and is_negative(dict(atom.dividend)):
+        return question_of(False, remainder(plus({}, dict(atom.dividend), -1), dict(atom.divisor)))
+    return question
 
 
 def _without_quotient(terms: Terms) -> Terms:
     """The polynomial of `terms < 0` without its quotient, if a term is a quotient: `x // c < y` is `x < c * y`."""
     for monomial, coefficient in terms.items():
         atom = monomial[0] if len(monomial) == 1 and abs(coefficient) == 1 else None
-        if isinstance(atom, Atom) and atom.op == "//" and all(number > 0 for _, number in atom.divisor):
+        if isinstance(atom, Atom) and atom.op == "//" and _is_positive(atom.divisor):
             divisor, rest = dict(atom.divisor), {key: number for key, number in terms.items() if key != monomial}
             if coefficient == 1:
                 return plus(dict(atom.dividend), product(divisor, rest))
             return plus(plus(product(divisor, plus(rest, constant(1))), dict(atom.dividend), -1), constant(-1))
     return terms
+
+
+def _is_positive(terms: Frozen) -> bool:
+    """Whether a divisor is positive at all sizes: a sum of products of dims. A quotient in it might be negative."""
+    return all(number > 0 and all(isinstance(factor, str) for factor in monomial) for monomial, number in terms)
 
 
 def decided(question: Question, least: Mapping[str, int]) -> bool | None:
@@ -146,7 +165,7 @@ def decided(question: Question, least: Mapping[str, int]) -> bool | None:
     if step is None:
         # A divisor is no number. The *ends* are the polynomial at the least and greatest values of its remainders. A
         # sign that it has at all ends it has between them, too; if the ends differ in sign, it may be 0 between them.
-        ends = [_beyond(end, least) for end in _without_atoms(terms)]
+        ends = [_beyond(end, least) for end in _without_atoms(terms, least)]
         below, above = (
             {_sign_of(Question(True, frozen(plus({}, end, times))), plus({}, end, times)) for end in ends}
             for times in (1, -1)
@@ -159,15 +178,20 @@ def decided(question: Question, least: Mapping[str, int]) -> bool | None:
             answers = {True if ends and not any(ends) else None}
     elif step ** len(names) <= _MOST_RESTS:
         answers = set[bool | None]()
-        for rests in itertools.product(range(step), repeat=len(names)):
-            starts = (least.get(name, 1) + rest for name, rest in zip(names, rests, strict=True))
-            steps = {name: plus(constant(start), {(name,): step}) for name, start in zip(names, starts, strict=True)}
-            answers.add(_sign_of(question, replaced(terms, steps.get)))
+        for dims in _by_rests(names, step, least):
+            answers.add(_sign_of(question, replaced(terms, dims.get)))
             if len(answers) > 1:
                 break
     else:
         return None
     return answers.pop() if len(answers) == 1 else None
+
+
+def _by_rests(names: Sequence[str], step: int, least: Mapping[str, int]) -> Iterator[dict[str, Terms]]:
+    """The dims as `step` times a number of 0 or more, plus each combination of rests."""
+    for rests in itertools.product(range(step), repeat=len(names)):
+        starts = (least.get(name, 1) + rest for name, rest in zip(names, rests, strict=True))
+        yield {name: plus(constant(start), {(name,): step}) for name, start in zip(names, starts, strict=True)}
 
 
 def _beyond(terms: Terms, least: Mapping[str, int]) -> Terms:
@@ -176,22 +200,52 @@ def _beyond(terms: Terms, least: Mapping[str, int]) -> Terms:
     return replaced(terms, lambda name: plus(constant(smallest[name]), {(name,): 1}))
 
 
-def _without_atoms(terms: Terms) -> Iterator[Terms]:
+def _without_atoms(terms: Terms, least: Mapping[str, int]) -> list[Terms]:
     """The polynomial at the least and the greatest value of each remainder, with a new variable for each quotient.
 
-    The polynomial is linear in each remainder, so a sign that it has at both ends it also has between them. Nothing is
-    yielded if a quotient may be negative, since the new variables are 0 or more.
+    The polynomial is linear in each remainder, so a sign that it has at both ends it also has between them. There are
+    no ends where it is not linear, where a divisor may be 0 or less, or where a quotient is bounded on neither side.
     """
     atom = next((factor for monomial in terms for factor in monomial if isinstance(factor, Atom)), None)
     if atom is None:
-        yield terms
-        return
-    divisor, positive = dict(atom.divisor), all(number > 0 for _, number in atom.dividend)
-    if atom.op == "//" and not positive:
-        return
-    ends: list[Terms] = [{}, plus(divisor, constant(-1))] if atom.op == "%" else [{(_QUOTIENT + atom.key,): 1}]
-    for end in ends:
-        yield from _without_atoms(_with(terms, atom, end))
+        return [terms]
+    low, high = _bounds_of(atom, least)
+    ends: list[Terms] = []
+    if atom.op == "%" and low == 0 and all(monomial.count(atom) < 2 for monomial in terms):
+        ends = [{}, plus(dict(atom.divisor), constant(-1))]
+    elif atom.op == "//" and (low > -math.inf or high < math.inf):
+        bound, sign = (low, 1) if low > -math.inf else (high, -1)
+        ends = [plus(constant(int(bound)), {(_QUOTIENT + atom.key,): sign})]
+    of_each = [_without_atoms(_with(terms, atom, end), least) for end in ends]
+    return list(itertools.chain(*of_each)) if all(of_each) else []
+
+
+def _bounds_of(factor: str | Atom, least: Mapping[str, int]) -> tuple[float, float]:
+    """The least and the greatest number that a factor may be, as far as they are known; else infinities."""
+    if isinstance(factor, str):
+        return (0 if factor.startswith(_QUOTIENT) else least.get(factor, 1)), math.inf
+    (low, high), (below, above) = (_bounds(side, least) for side in (factor.dividend, factor.divisor))
+    if below < 1:
+        return -math.inf, math.inf
+    if factor.op == "%":
+        return 0, above - 1
+    return (
+        low if math.isinf(low) else low // (below if low < 0 else above),
+        high if math.isinf(high) else high // (above if high < 0 else below),
+    )
+
+
+def _bounds(terms: Frozen, least: Mapping[str, int]) -> tuple[float, float]:
+    """The same of a polynomial."""
+    low, high = 0.0, 0.0
+    for monomial, coefficient in terms:
+        part = float(coefficient), float(coefficient)
+        for factor in monomial:
+            # 0 times any number is 0, however large that number may be.
+            ends = [a * b if a and b else 0.0 for a in part for b in _bounds_of(factor, least)]
+            part = min(ends), max(ends)
+        low, high = low + part[0], high + part[1]
+    return low, high
 
 
 def _with(terms: Terms, atom: Atom, end: Terms) -> Terms:
@@ -270,6 +324,70 @@ def otherwise(
     if len(several) > 2:
         small = ((name, range(least.get(name, 1), least.get(name, 1) + _LARGEST_OF_MANY)) for name in several)
         yield from ({**sizes, **changed} for changed in itertools.islice(with_other_answer(*small), 1))
+
+
+def is_impossible(answers: Sequence[tuple[Question, bool]], least: Mapping[str, int]) -> bool:
+    """Whether no sizes give all these answers; False where that is not known.
+
+    All remainders by numbers are gone through. Then each equation among the answers is solved for a dim, which is put
+    into the others, until two of them disagree.
+
+    >>> product, n = Question(False, frozen({("n", "m"): 1, (): -1})), Question(False, frozen({("n",): 1, (): -1}))
+    >>> is_impossible([(product, True), (n, False)], {})
+    True
+    """
+    periods = [
+        (step, dims_of(dict(question.terms))) for question, _ in answers if (step := period(dict(question.terms)))
+    ]
+    step = math.lcm(*(one for one, _ in periods))
+    names = sorted(set[str]().union(*(dims for one, dims in periods if one > 1)))
+    if step ** len(names) > _MOST_RESTS:
+        names = []
+    from_zero = {**least, **dict.fromkeys(names, 0)}
+    return all(_disagree(answers, dims, from_zero) for dims in _by_rests(names, step, least))
+
+
+def _disagree(answers: Sequence[tuple[Question, bool]], dims: Mapping[str, Terms], least: Mapping[str, int]) -> bool:
+    # Each answer as a polynomial that is 0, that is not 0, or that is not negative.
+    zero, other, positive = list[Terms](), list[Terms](), list[Terms]()
+    for question, answer in answers:
+        terms = replaced(dict(question.terms), dims.get)
+        if question.is_order:
+            positive.append(plus(constant(-1), terms, -1) if answer else terms)
+        else:
+            (zero if answer else other).append(terms)
+
+    def is_below_zero(terms: Terms) -> bool:
+        return decided(Question(True, frozen(terms)), least) is True
+
+    while True:
+        sums = [*positive, *(plus(*pair) for pair in itertools.combinations(positive, 2))]
+        if any(map(is_below_zero, sums)) or any(not terms for terms in other):
+            return True
+        if any(decided(Question(False, frozen(terms)), least) is False for terms in zero):
+            return True
+        # What is not negative and never positive is 0: of sizes of 1 or more, `n <= 1` is `n = 1`.
+        zero += (terms for terms in positive if is_below_zero(plus(constant(-1), terms)))
+        solved = next(filter(None, (_solved(terms, least) for terms in zero if terms)), None)
+        if solved is None:
+            return False
+        # The dim that it is solved for is no smaller than before.
+        positive += (plus({(name,): 1}, constant(-least.get(name, 1))) for name in solved)
+        zero, other, positive = ([replaced(terms, solved.get) for terms in kind] for kind in (zero, other, positive))
+
+
+def _solved(terms: Terms, least: Mapping[str, int]) -> dict[str, Terms]:
+    """Dims as polynomials over the others, where `terms` is 0; empty if it can be solved for none."""
+    terms = without_common(terms, least)
+    product, *more = [monomial for monomial in terms if monomial] or [()]
+    if not more and all(isinstance(factor, str) for factor in product) and terms[product] == -terms.get((), 0):
+        return dict.fromkeys(product, constant(1))  # a product of sizes that is 1
+    for monomial, coefficient in terms.items():
+        rest = {other: number for other, number in terms.items() if other != monomial}
+        is_dim = len(monomial) == 1 and isinstance(monomial[0], str) and monomial[0] not in dims_of(rest)
+        if is_dim and all(number % coefficient == 0 for number in rest.values()):
+            return {monomial[0]: {other: -number // coefficient for other, number in rest.items()}}
+    return {}
 
 
 def _candidates(question: Question, name: str, sizes: Mapping[str, int]) -> Iterator[int]:

@@ -6,14 +6,18 @@ A polynomial is a mapping from monomials to coefficients; a monomial is a sorted
 
 from __future__ import annotations
 
+import collections
+import functools
 import itertools
 import math
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 Monomial = tuple[Any, ...]
 Terms = Mapping[Monomial, int]
+Frozen = tuple[tuple[Monomial, int], ...]
 
 ONE: Terms = {(): 1}
 
@@ -29,8 +33,8 @@ class Atom:
     """
 
     op: str
-    dividend: tuple[tuple[Monomial, int], ...]
-    divisor: tuple[tuple[Monomial, int], ...]
+    dividend: Frozen
+    divisor: Frozen
     key: str = field(init=False, compare=False)
 
     def __post_init__(self):
@@ -41,7 +45,7 @@ class Atom:
         return self.key
 
 
-def _side(terms: tuple[tuple[Monomial, int], ...]) -> str:
+def _side(terms: Frozen) -> str:
     text = written(dict(terms))
     return f"({text})" if len(terms) > 1 else text
 
@@ -51,7 +55,7 @@ def constant(number: int) -> Terms:
     return {(): number} if number else {}
 
 
-def frozen(terms: Terms) -> tuple[tuple[Monomial, int], ...]:
+def frozen(terms: Terms) -> Frozen:
     """A polynomial as a tuple of terms in a fixed order, which can be compared and hashed."""
     return tuple(sorted(terms.items(), key=lambda term: (len(term[0]), *map(str, term[0]))))
 
@@ -114,6 +118,9 @@ def _without(monomial: Monomial, factors: Monomial) -> Monomial | None:
 
 def quotient(dividend: Terms, divisor: Terms) -> Terms:
     """`dividend // divisor`, rounded down as Python does."""
+    if is_negative(divisor):  # `n // -m` is `-n // m`
+        dividend, divisor = plus({}, dividend, -1), plus({}, divisor, -1)
+    (dividend, divisor), _ = _without_factor(dividend, divisor)
     whole, rest = divided(dividend, divisor)
     # `(2*n + 1) // 2` is `n`: a rest below the divisor adds nothing.
     if not rest or _is_small(rest, divisor):
@@ -123,13 +130,66 @@ def quotient(dividend: Terms, divisor: Terms) -> Terms:
 
 def remainder(dividend: Terms, divisor: Terms) -> Terms:
     """`dividend % divisor`."""
+    if is_negative(divisor):  # `n % -m` is `-(-n % m)`
+        return plus({}, remainder(plus({}, dividend, -1), plus({}, divisor, -1)), -1)
+    (dividend, divisor), factor = _without_factor(dividend, divisor)
     rest = divided(dividend, divisor)[1]
-    return rest if not rest or _is_small(rest, divisor) else {(Atom("%", frozen(rest), frozen(divisor)),): 1}
+    if rest and not _is_small(rest, divisor):
+        rest = {(Atom("%", frozen(rest), frozen(divisor)),): 1}
+    return product(rest, factor)
+
+
+def _without_factor(*sides: Terms) -> tuple[list[Terms], Terms]:
+    """A dividend and a divisor without the dims that all their terms share, and those: `t*d % (t*h)` is `t * (d % h)`.
+
+    If such a dim were 0, the division would raise.
+    """
+    counts = (collections.Counter(filter(_is_dim, monomial)) for side in sides for monomial in side)
+    factor: Terms = {tuple(functools.reduce(operator.and_, counts).elements()): 1}
+    return [divided(side, factor)[0] for side in sides], factor
+
+
+def _is_dim(factor: str | Atom) -> bool:
+    return isinstance(factor, str)
 
 
 def _is_small(rest: Terms, divisor: Terms) -> bool:
     """Whether the rest and the divisor are numbers and the rest is smaller, so that the rest is the remainder."""
     return rest.keys() == {()} and divisor.keys() == {()} and 0 <= rest[()] < divisor[()]
+
+
+def is_negative(terms: Terms) -> bool:
+    """Whether all coefficients are negative, as in the divisor of a ceiling, `-(n // -m)`."""
+    return bool(terms) and all(coefficient < 0 for coefficient in terms.values())
+
+
+def without_common(terms: Terms, least: Mapping[str, int] | None = None) -> Terms:
+    """A polynomial without the dims that all its terms share, none of which may be 0: `n*k - 4*n = 0` is `k = 4`."""
+    common = [name for name in next(iter(terms), ()) if isinstance(name, str) and (least or {}).get(name, 1)]
+    for name in dict.fromkeys(common):
+        while all(name in monomial for monomial in terms):
+            terms = divided(terms, {(name,): 1})[0]
+    return terms
+
+
+def with_remainders(terms: Terms) -> Terms:
+    """A polynomial with a remainder in place of a quotient times its divisor where that is shorter.
+
+    JAX asks of a reshape whether `(d // h)*h - d` is 0; this is `-(d % h)`.
+    """
+    for monomial, coefficient in terms.items():
+        for atom in monomial:
+            if isinstance(atom, str) or atom.op != "//" or len(atom.divisor) != 1:
+                continue
+            ((dims, number),) = atom.divisor
+            rest = _without(monomial, (atom, *dims))
+            if rest is not None and coefficient % number == 0:
+                dividend, divisor = dict(atom.dividend), dict(atom.divisor)
+                whole = product({rest: coefficient // number}, plus(dividend, remainder(dividend, divisor), -1))
+                others = plus({other: times for other, times in terms.items() if other != monomial}, whole)
+                if len(others) < len(terms):
+                    return with_remainders(others)
+    return terms
 
 
 def dims_of(terms: Terms) -> set[str]:
@@ -151,7 +211,7 @@ def atoms_of(terms: Terms) -> Iterator[Atom]:
                 yield from atoms_of(dict(factor.divisor))
 
 
-def value(terms: Terms | tuple[tuple[Monomial, int], ...], sizes: Mapping[str, int]) -> int:
+def value(terms: Terms | Frozen, sizes: Mapping[str, int]) -> int:
     """The number that a polynomial, frozen or not, has at the given sizes.
 
     Raises:

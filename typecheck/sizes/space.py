@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from weft.typecheck.sizes.deciding import Question, decided, question_of
-from weft.typecheck.sizes.polynomials import Terms, dims_of
+from weft.typecheck.sizes.polynomials import Terms, dims_of, with_remainders, without_common
 
 # A file and a line.
 Place = tuple[str, int]
@@ -46,7 +46,7 @@ class Space:
         numbers: the number that each dim has: its *witness*, by which questions are answered.
         least: the smallest size that each dim has.
         asked: the questions in the order in which they were first asked, each with its answer, the file and line that
-            asked first, and whether the program itself asked rather than a library on its behalf.
+            asked first, and whether the program itself ever asked rather than a library on its behalf.
         pinned: the dims whose number the program read, for a loop or a name, with the file and line that read it. The
             trace is then valid for that number alone.
         last: the questions with their answers, in the order in which they were asked last, up to the first violation.
@@ -84,6 +84,9 @@ class Space:
 
     def ask(self, is_order: bool, terms: Terms, at: Place, *, own: bool) -> bool:
         """Whether `terms = 0`, or `terms < 0`. Recorded unless all sizes have the same answer."""
+        terms = with_remainders(without_common(terms, self.least))
+        if not terms:
+            return not is_order
         question = question_of(is_order, terms)
         asked = self.asked.get(question)
         if asked is None:
@@ -91,10 +94,12 @@ class Space:
             if answer is not None:
                 return answer
             asked = bool(question.answer(self.numbers)), at, own
+        elif own and not asked[2]:
+            asked = asked[0], at, own
         return self._note(question, *asked)
 
     def _note(self, question: Question, answer: bool, at: Place, own: bool) -> bool:
-        self.asked.setdefault(question, (answer, at, own))
+        self.asked[question] = answer, at, own  # a question keeps its place in the order
         # Taken out first, so that it moves to the end: a failure is explained by the questions that came last before
         # it.
         for part in self._making:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import operator
@@ -12,10 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, reject
 from hypothesis import strategies as st
 from weft.typecheck.sizes.clauses import Clause, with_clause
-from weft.typecheck.sizes.deciding import Question, decided, otherwise, question_of
+from weft.typecheck.sizes.deciding import Question, decided, is_impossible, otherwise, question_of
 from weft.typecheck.sizes.dim import Dim, Real, is_same, known_to_python
 from weft.typecheck.sizes.polynomials import constant, frozen, plus, quotient, remainder, value
 from weft.typecheck.sizes.space import Space
@@ -35,11 +36,20 @@ EXPRESSIONS = st.recursive(
     lambda inner: st.one_of(
         st.tuples(inner, st.sampled_from("+-*"), inner).map(lambda e: f"({e[0]} {e[1]} {e[2]})"),
         st.tuples(inner, st.sampled_from(["//", "%"]), st.integers(1, 6)).map(lambda e: f"({e[0]} {e[1]} {e[2]})"),
-        st.tuples(inner, st.sampled_from(["//", "%"]), st.sampled_from(NAMES)).map(lambda e: f"({e[0]} {e[1]} {e[2]})"),
+        st.tuples(inner, st.sampled_from(["//", "%"]), inner).map(lambda e: f"({e[0]} {e[1]} {e[2]})"),
+        inner.map(lambda e: f"(-{e})"),
     ),
-    max_leaves=5,
+    max_leaves=6,
 )
 SIZES = st.fixed_dictionaries(dict.fromkeys(NAMES, st.integers(1, 40)))
+
+
+def evaluated(text: str, sizes: dict[str, Any]) -> Any:
+    """The value of an expression; an example that divides by 0 is none."""
+    try:
+        return eval(text, {}, sizes)
+    except ZeroDivisionError:
+        reject()
 
 
 def number(size: Any) -> int:
@@ -48,31 +58,31 @@ def number(size: Any) -> int:
 
 @given(EXPRESSIONS, SIZES)
 def test_arithmetic_is_that_of_integers(text: str, sizes: dict[str, int]):
-    _, known = dims(**sizes)
-    assert number(eval(text, {}, known)) == eval(text, {}, sizes)
+    expected, (_, known) = evaluated(text, sizes), dims(**sizes)
+    assert number(eval(text, {}, known)) == expected
 
 
 @given(EXPRESSIONS, EXPRESSIONS, SIZES)
 def test_a_comparison_is_answered_by_the_numbers(lhs: str, rhs: str, sizes: dict[str, int]):
+    left, right = evaluated(lhs, sizes), evaluated(rhs, sizes)
     for compare in (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge):
         _, known = dims(**sizes)
-        assert compare(eval(lhs, {}, known), eval(rhs, {}, known)) is compare(
-            eval(lhs, {}, sizes), eval(rhs, {}, sizes)
-        )
+        assert compare(eval(lhs, {}, known), eval(rhs, {}, known)) is compare(left, right)
 
 
 def asked(lhs: str, rhs: str, compare: Callable[[Any, Any], bool]) -> Question | None:
     space, known = dims(a=5, b=7, c=11)
-    compare(eval(lhs, {}, known), eval(rhs, {}, known))
+    compare(evaluated(lhs, known), evaluated(rhs, known))
     return next(iter(space.asked), None)
 
 
 @given(EXPRESSIONS, EXPRESSIONS, st.sampled_from([operator.eq, operator.lt]), st.lists(SIZES, min_size=8, max_size=8))
 def test_what_is_not_noted_has_one_answer(lhs: str, rhs: str, compare: Any, several: list[dict[str, int]]):
     if asked(lhs, rhs, compare) is None:
-        answers = {
-            compare(eval(lhs, {}, sizes), eval(rhs, {}, sizes)) for sizes in [{"a": 5, "b": 7, "c": 11}, *several]
-        }
+        answers = set[bool]()
+        for sizes in [{"a": 5, "b": 7, "c": 11}, *several]:
+            with contextlib.suppress(ZeroDivisionError):
+                answers.add(compare(eval(lhs, {}, sizes), eval(rhs, {}, sizes)))
         assert len(answers) == 1
 
 
@@ -80,11 +90,38 @@ def test_what_is_not_noted_has_one_answer(lhs: str, rhs: str, compare: Any, seve
 def test_sizes_with_another_answer_have_another_answer(lhs: str, rhs: str, compare: Any):
     question = asked(lhs, rhs, compare)
     if question is not None:
-        now = question.answer({"a": 5, "b": 7, "c": 11})
-        for sizes in otherwise([(question, bool(now))], {"a": 5, "b": 7, "c": 11}, {}):
-            assert compare(eval(lhs, {}, sizes), eval(rhs, {}, sizes)) is not compare(
-                eval(lhs, {}, {"a": 5, "b": 7, "c": 11}), eval(rhs, {}, {"a": 5, "b": 7, "c": 11})
-            )
+        sizes = {"a": 5, "b": 7, "c": 11}
+        now = compare(evaluated(lhs, sizes), evaluated(rhs, sizes))
+        for other in otherwise([(question, bool(question.answer(sizes)))], sizes, {}):
+            with contextlib.suppress(ZeroDivisionError):
+                assert compare(eval(lhs, {}, other), eval(rhs, {}, other)) is not now
+
+
+COMPARISONS = st.tuples(EXPRESSIONS, EXPRESSIONS, st.sampled_from([operator.eq, operator.lt]))
+
+
+@given(st.lists(st.tuples(COMPARISONS, st.booleans()), min_size=2, max_size=4))
+def test_answers_that_exclude_each_other_are_given_by_no_sizes(comparisons: list[Any]):
+    questions = [(asked(*compared), answer) for compared, answer in comparisons]
+    answers = [(question, answer) for question, answer in questions if question is not None]
+    if is_impossible(answers, {}):
+        for sizes in ({"a": a, "b": b, "c": c} for a, b, c in itertools.product(range(1, 7), repeat=3)):
+            assert not all(question.answer(sizes) is answer for question, answer in answers)
+
+
+def test_what_excludes_an_answer_is_seen():
+    n, m, one = {("n",): 1}, {("m",): 1}, constant(1)
+    less, equal = Question(True, frozen(plus(n, m, -1))), Question(False, frozen(plus(n, m, -1)))
+    is_one, below_two = Question(False, frozen(plus(n, one, -1))), Question(True, frozen(plus(n, one, -2)))
+    product_is_one = Question(False, frozen({("m", "n"): 1, (): -1}))
+    for answers in (
+        [(less, True), (equal, True)],
+        [(below_two, True), (is_one, False)],
+        [(product_is_one, True), (is_one, False)],
+        [(equal, True), (is_one, True), (Question(False, frozen(plus(m, one, -1))), False)],
+    ):
+        assert is_impossible(answers, {})
+        assert not is_impossible(answers[:1], {})
 
 
 @pytest.mark.parametrize(

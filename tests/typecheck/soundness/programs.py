@@ -215,6 +215,16 @@ def odd_right(x: N) -> N:
     return jnp.concatenate([x[:half], x[half:]])
 
 
+def blocks_wrong(x: N, y: M) -> N:
+    blocks = -(x.shape[0] // -y.shape[0])  # rounded up
+    return x[:1] if blocks > 3 else x
+
+
+def blocks_right(x: N, y: M) -> N:
+    blocks = -(x.shape[0] // -y.shape[0])
+    return x - 1 if blocks > 3 else x
+
+
 def even_wrong(x: N) -> N:
     return x if x.shape[0] & 1 else x[:1]
 
