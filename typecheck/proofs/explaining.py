@@ -50,6 +50,8 @@ _MOST_ALIKE = 8
 _MOST_MAKERS = 12
 # The most concrete classes that are tried for an abstract class.
 MOST_CLASSES = 4
+# A failure is told at sizes up to this one, if it remains there.
+_SMALL = 4
 
 
 def _key(assignment: Assignment) -> tuple[object, ...]:
@@ -390,18 +392,19 @@ class Explainer:
 
     def shrink(self, trial: Trial, needs: Needs) -> Trial:
         """The trial at the smallest sizes at which the same failure remains."""
-        # Keys are gone through twice, since a multiple of another key can only shrink after that key.
-        for key in (*trial.assignment.sizes, *trial.assignment.sizes):
-            for size in (1, 2, 3, 4):
-                sizes = {**trial.assignment.sizes, key: size}
-                if key in self.dims or size >= trial.assignment.sizes[key] or not needs.allows(sizes):
-                    continue
-                try:
-                    smaller = self.attempt(dataclasses.replace(trial.assignment, sizes=sizes))
-                except Unbuildable:
-                    continue
-                # At small sizes a guard may refuse, often on the same line: that is another failure than this one.
-                if not smaller.ok and smaller.place == trial.place and smaller.guard == trial.guard:
-                    trial = smaller
-                    break
+        # A multiple of another key can only shrink after that key, so what has not shrunk is tried once more.
+        for _ in range(2):
+            for key in [key for key, size in trial.assignment.sizes.items() if size > _SMALL and key not in self.dims]:
+                for size in range(1, _SMALL + 1):
+                    sizes = {**trial.assignment.sizes, key: size}
+                    if not needs.allows(sizes):
+                        continue
+                    try:
+                        smaller = self.attempt(dataclasses.replace(trial.assignment, sizes=sizes))
+                    except Unbuildable:
+                        continue
+                    # At small sizes a guard may refuse, often on the same line: that is another failure than this one.
+                    if not smaller.ok and smaller.place == trial.place and smaller.guard == trial.guard:
+                        trial = smaller
+                        break
         return trial
