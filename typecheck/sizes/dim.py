@@ -85,8 +85,8 @@ class Dim:
         terms: the polynomial.
 
     >>> n = Dim(Space({"n": 6}), {("n",): 1})
-    >>> 2 * n + 1, n * n // n, (n + 1) // 2
-    (2*n + 1, n, ((n + 1) // 2))
+    >>> [polynomials.written(size.terms) for size in (2 * n + 1, n * n // n, (n + 1) // 2)]
+    ['2*n + 1', 'n', '((n + 1) // 2)']
     >>> n % 4 == 2, [question.said(True) for question in n.space.asked]
     (True, ['(n % 4) = 2'])
     """
@@ -323,7 +323,8 @@ class Dim:
         return repr(self) if _is_silent(sys._getframe(1)) else format(self._pinned(), how)
 
     def __repr__(self) -> str:
-        return polynomials.written(self.terms)
+        # As `str` of a shape calls it for each size, it reads the number, too: `f"{x.shape}"` may be the key of a table.
+        return polynomials.written(self.terms) if _is_silent(sys._getframe(1)) else repr(self._pinned())
 
     @property
     def __class__(self) -> type:  # `isinstance(n, int)` in a program is true, as it is at a concrete size
@@ -351,29 +352,25 @@ class Dim:
         return _of_ufunc(ufunc, method, inputs, options)
 
 
-class Real(float):
+class Real:
     """A float that was computed from sizes and remembers them.
 
     Attributes:
+        number: the value as a plain float.
         space: the dims of the trace, where questions are recorded.
         terms: the polynomial that the float was computed from.
         over: the divisor, where the float is `terms / over` exactly; 0 where it is another function of `terms`.
 
     >>> n = Dim(Space({"n": 6}), {("n",): 1})
-    >>> float.__repr__(n**-0.5), math.floor(0.75 * n)
-    ('0.408248290463863', (3*n // 4))
+    >>> (n**-0.5).number, polynomials.written(math.floor(0.75 * n).terms)
+    (0.408248290463863, '(3*n // 4)')
     """
 
-    space: Space
-    part: Part
-    terms: Terms
-    over: int
+    # No subclass of `float`, for the reason for which a `Dim` is none of `int`.
+    __slots__ = ("number", "over", "part", "space", "terms")
 
-    def __new__(cls, number: float, space: Space, terms: Terms, over: int = 0) -> Real:
-        """A float with the polynomial that it was computed from."""
-        real = super().__new__(cls, number)
-        real.space, real.part, real.terms, real.over = space, space.part, terms, over
-        return real
+    def __init__(self, number: float, space: Space, terms: Terms, over: int = 0):
+        self.number, self.space, self.part, self.terms, self.over = number, space, space.part, terms, over
 
     def _computed(self, number: Any, *others: Any) -> Any:
         """A number computed from this float and others without an exact formula: comparing it pins all their dims."""
@@ -401,12 +398,12 @@ class Real(float):
 
     def _pinned(self) -> float:
         self.space.pin(self.terms, _at(3))
-        return _plain(self)
+        return self.number
 
     def _whole(self, rounded: Callable[[float], int]) -> Any:
         # `int` and `math.trunc` round toward 0, a quotient rounds down: below 0 they differ, and the number has to be
         # read.
-        if self.over and float.__ge__(self, 0.0):
+        if self.over and self.number >= 0:
             terms = polynomials.quotient(self.terms, constant(self.over))
             return Dim(self.space, terms) if terms.keys() - {()} else terms.get((), 0)
         return rounded(self._pinned())
@@ -430,7 +427,7 @@ class Real(float):
         return round(self._pinned()) if digits is None else round(self._pinned(), digits)
 
     def __float__(self) -> float:
-        return _plain(self) if _is_silent(sys._getframe(1)) else self._pinned()
+        return self.number if _is_silent(sys._getframe(1)) else self._pinned()
 
     def is_integer(self) -> bool:
         """Whether the float is a whole number."""
@@ -442,11 +439,25 @@ class Real(float):
     def __hash__(self) -> int:
         return hash(self._pinned())
 
-    def __str__(self) -> str:
-        return str(self._pinned())
+    def __repr__(self) -> str:
+        return repr(self.number if _is_silent(sys._getframe(1)) else self._pinned())
+
+    __str__ = __repr__
+
+    def __format__(self, how: str) -> str:
+        return format(self.number if _is_silent(sys._getframe(1)) else self._pinned(), how)
+
+    @property
+    def __class__(self) -> type:  # as of a `Dim`
+        file = edge.caller(sys._getframe(1)).f_code.co_filename
+        return Real if edge.is_library(file) or file.startswith(_CHECKER) else float
+
+    @__class__.setter
+    def __class__(self, value: type) -> None:  # pragma: no cover: Python wants a setter, too
+        raise TypeError("the class of a size cannot be changed")
 
     def __jax_array__(self) -> Any:
-        return edge.value_of(_plain(self))
+        return edge.value_of(self.number)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         return _of_ufunc(ufunc, method, inputs, options)
@@ -460,7 +471,7 @@ def _fraction(value: Any) -> tuple[Terms, int] | None:
     """A number as a polynomial over an integer, or None. Of plain floats, only those that people write: 0.5, 2.0."""
     if type(value) is Dim:
         return value.terms, 1
-    if isinstance(value, Real):
+    if type(value) is Real:
         return (value.terms, value.over) if value.over else None
     if isinstance(value, np.integer):
         return constant(int(value)), 1
@@ -476,9 +487,7 @@ _LARGEST_WRITTEN = 64
 
 def _plain(value: Any) -> Any:
     """The plain number of a size or a `Real`, without pinning it."""
-    if type(value) is Dim:
-        return value.number
-    return float.__add__(value, 0.0) if isinstance(value, Real) else value
+    return value.number if type(value) in (Dim, Real) else value
 
 
 def _arithmetic(name: str, exactly: Callable[[Any, Any], tuple[Terms, int] | None]) -> Callable[[Real, Any], Any]:
@@ -486,8 +495,8 @@ def _arithmetic(name: str, exactly: Callable[[Any, Any], tuple[Terms, int] | Non
     plain = getattr(float, name)
 
     def method(self: Real, *operands: Any) -> Any:
-        numbers = (float(_plain(x)) if isinstance(x, int | float | Dim) else x for x in operands)
-        number = plain(_plain(self), *numbers)
+        plainly = map(_plain, operands)
+        number = plain(self.number, *(float(x) if isinstance(x, int) else x for x in plainly))
         fractions = [_fraction(x) for x in (self, *operands)]
         exact = None if None in fractions or not isinstance(number, float) else exactly(*fractions)
         return self._computed(number, *operands) if exact is None else self._is(number, *exact)
@@ -532,7 +541,7 @@ def _by_numbers(name: str) -> Callable[[Real, Any], Any]:
     plain = getattr(float, name)
 
     def method(self: Real, operand: Any) -> Any:
-        return plain(self._pinned(), operand._pinned() if isinstance(operand, Real | Dim) else operand)
+        return plain(self._pinned(), operand._pinned() if type(operand) in (Dim, Real) else operand)
 
     return method
 
@@ -543,7 +552,7 @@ def _comparison(name: str, is_order: bool, closed: bool, wanted: bool) -> Callab
 
     def method(self: Real, operand: Any) -> Any:
         if not self.part.is_running:  # as for a `Dim`: JAX's caches ask
-            return plain(self, operand)
+            return plain(self.number, _plain(operand))
         answer = self._asks(is_order, operand, closed)
         return by_numbers(self, operand) if answer is None else answer is wanted
 
@@ -569,7 +578,7 @@ _OPERATORS = {
 
 def _of_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], options: Any) -> Any:
     """The result of a ufunc of NumPy's on sizes: another size, or a `Real` that remembers them."""
-    of_sizes = [x for x in inputs if isinstance(x, Real) or type(x) is Dim]
+    of_sizes = [x for x in inputs if type(x) in (Dim, Real)]
     if method != "__call__" or options or any(isinstance(x, np.ndarray) and x.ndim for x in inputs):
         return getattr(ufunc, method)(*map(_plain, inputs), **options)
     if ufunc.__name__ in _OPERATORS:
@@ -588,7 +597,7 @@ def known_to_python() -> Iterator[None]:
     # These are C functions: `math.sqrt(n)` would read the number of `n` and return a plain float, and Python makes an
     # `int` of whatever `__len__` returns.
     changed = [(math, name, _of_floats(getattr(math, name))) for name in _FUNCTIONS if hasattr(math, name)]
-    changed.append((builtins, "len", _length))
+    changed += [(builtins, "len", _length), (np, "arange", _of_numbers(np.arange))]
     plain = [(module, name, getattr(module, name)) for module, name, _ in changed]
     try:
         for module, name, function in changed:
@@ -604,6 +613,16 @@ def _length(of: Any, /, plain: Callable[[Any], int] = len) -> Any:
     if isinstance(of, edge.Tracer) and of.shape and type(of.shape[0]) is Dim:
         return of.shape[0]
     return plain(of)
+
+
+def _of_numbers(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that computes in C what depends on the numbers of sizes: it pins them."""
+
+    @functools.wraps(plain)
+    def function(*inputs: Any, **options: Any) -> Any:
+        return plain(*(x._pinned() if type(x) in (Dim, Real) else x for x in inputs), **options)
+
+    return function
 
 
 def _of_floats(plain: Callable[..., float]) -> Callable[..., Any]:

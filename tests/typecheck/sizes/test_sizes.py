@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from weft.typecheck.sizes.clauses import Clause, with_clause
 from weft.typecheck.sizes.deciding import Question, decided, is_impossible, otherwise, question_of
 from weft.typecheck.sizes.dim import Dim, Real, is_same, known_to_python
-from weft.typecheck.sizes.polynomials import constant, frozen, plus, quotient, remainder, value
+from weft.typecheck.sizes.polynomials import constant, frozen, plus, quotient, remainder, value, written
 from weft.typecheck.sizes.space import Space
 
 NAMES = ("a", "b", "c")
@@ -176,6 +176,10 @@ def test_an_order_is_said_as_one_would_say_it():
         lambda n: n in {7, 17},
         lambda n: math.gcd(n, 4),
         lambda n: n**0.5 > 2,
+        lambda n: f"{(n,)}",
+        lambda n: f"{n / 2:.1f}",
+        lambda n: math.isclose(n / 2, 3.5),
+        lambda n: np.float64(n / 2),
         lambda n: np.zeros(n),
         lambda n: 2**n,
         int,
@@ -224,7 +228,11 @@ def traced(function: Callable[..., Any], *shapes: str, **numbers: int) -> tuple[
         for shape in shapes
     ]
     out = jax.make_jaxpr(function)(*arrays)
-    return space, [",".join(map(repr, aval.shape)) for aval in out.out_avals]
+    return space, [",".join(map(text_of, aval.shape)) for aval in out.out_avals]
+
+
+def text_of(size: Any) -> str:
+    return written(size.terms) if type(size) is Dim else str(size)
 
 
 @pytest.mark.parametrize(

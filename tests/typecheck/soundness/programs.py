@@ -513,6 +513,30 @@ def named_right(x: N) -> N:
     return x + 1 if f"{x.shape[0]}" == "33" else x
 
 
+def printed_wrong(x: N) -> N:
+    return x[:1] if f"{x.shape}" == "(18,)" else x
+
+
+def printed_right(x: N) -> N:
+    return x + 1 if f"{x.shape}" == "(18,)" else x
+
+
+def ranged_wrong(x: N) -> N:
+    return x[:1] if np.arange(x.shape[0]).sum() == 153 else x
+
+
+def ranged_right(x: N) -> N:
+    return x + 1 if np.arange(x.shape[0]).sum() == 153 else x
+
+
+def near_wrong(x: N) -> N:
+    return x[:1] if math.isclose(x.shape[0] / 4, 4.5) else x
+
+
+def near_right(x: N) -> N:
+    return x + 1 if math.isclose(x.shape[0] / 4, 4.5) else x
+
+
 def matched_wrong(x: NM) -> NM:
     match x.shape:
         case (8, _):

@@ -12,7 +12,7 @@ from . import programs
 
 PAIRS = sorted(name.removesuffix("_wrong") for name in vars(programs) if name.endswith("_wrong"))
 # Those whose question nobody hears: it is asked of a hash, of a text, or of a float. Their sizes are only sampled.
-UNHEARD = {"set_of_shapes", "root", "logarithm", "set_of_sizes", "cached", "named"}
+UNHEARD = {"set_of_shapes", "root", "logarithm", "set_of_sizes", "cached", "named", "printed", "ranged", "near"}
 
 
 def pairs() -> list[Any]:
