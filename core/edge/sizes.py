@@ -14,12 +14,13 @@ import importlib.util
 import os
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from weft.core.callers import is_generated
 from weft.core.edge.moved import Names
 
 __all__ = ["Tracer", "caller", "is_library", "looks_for_symbols", "register", "takes_for_integer", "value_of"]
@@ -54,13 +55,14 @@ _TAKES_INTEGERS = ("_is_integer_index", "to_gather", "_compute_newshape")
 
 def caller(frame: FrameType) -> FrameType:
     """The nearest frame, from `frame` outwards, that runs neither Python's own library nor generated methods."""
-    while frame.f_back is not None and _is_pythons(frame.f_code.co_filename):
+    while frame.f_back is not None and _is_pythons(frame.f_code):
         frame = frame.f_back
     return frame
 
 
-def _is_pythons(file: str) -> bool:
-    return file == "<string>" or (file.startswith(_PYTHON) and _PACKAGES not in file)
+def _is_pythons(code: CodeType) -> bool:
+    file = code.co_filename
+    return (file.startswith(_PYTHON) and _PACKAGES not in file) or is_generated(code)
 
 
 def is_library(file: str) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 from weft.core.caches import cached_by
+from weft.core.callers import is_generated
 from weft.core.records.leaves import is_array
 from weft.typecheck.arguments.abstract import abstractly
 from weft.typecheck.arguments.builder import Assignment, Builder, Scope, key_dtype
@@ -27,8 +28,8 @@ from weft.typecheck.language.signatures import Parameter, Signature, fields_of, 
 @cached_by("class")
 def signature_of_class(cls: type) -> Signature:
     """The parameters for constructing a record or object: those of `__init__`, or the fields of a dataclass."""
-    # A generated `__init__` has the file name "<string>"; the annotations of the fields stand for its parameters.
-    if not getattr(cls.__init__, "__code__", None) or cls.__init__.__code__.co_filename != "<string>":
+    # The annotations of the fields stand for the parameters of a generated `__init__`.
+    if not getattr(cls.__init__, "__code__", None) or not is_generated(cls.__init__.__code__):
         written = signature_of(cls.__init__, cls)
         parameters = with_keys(written.parameters[1:])
         if form_of(cls) is OBJECT:

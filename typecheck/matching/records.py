@@ -12,6 +12,7 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any
 
+from weft.core.callers import is_generated
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import RecordOf, Shell
 from weft.typecheck.language.batched import Dims
@@ -179,7 +180,7 @@ def _check_link(spec: RecordOf, child: str, dim: Any, value: Any, inner: Binding
 def has_generated_init(cls: Any) -> bool:
     """Whether a class has a generated `__init__` that takes the fields, as a dataclass has."""
     code = getattr(cls.__init__, "__code__", None)
-    return code is not None and code.co_filename == "<string>"
+    return code is not None and is_generated(code)
 
 
 def check_instance(

@@ -39,7 +39,7 @@ from weft.typecheck.proofs.shown import findings_of, shown
 from weft.typecheck.proofs.targets import names_taken, targets_of
 from weft.typecheck.proofs.trial import Target, Trial, one_at_a_time
 from weft.typecheck.proofs.watched import forget_closures
-from weft.typecheck.proofs.whose import is_of_jax, is_users
+from weft.typecheck.proofs.whose import is_of_jax
 from weft.typecheck.proofs.wording import first_line
 
 
@@ -245,7 +245,7 @@ def _failed(target: Target, search: Search, outcome: Outcome) -> Contract:
     if all(each.doubt for each in told):
         return _undecided(target, Cause.DOUBT, f"{told[0].findings[0]}: {told[0].doubt}", _tried(outcome))
     findings = [finding for each in told if not each.doubt for finding in each.findings]
-    unsaid = None if is_users(target.file) else what_is_unsaid(search, outcome.failed, none_passed=none_passed)
+    unsaid = None if target.is_users else what_is_unsaid(search, outcome.failed, none_passed=none_passed)
     if unsaid is not None:
         return _undecided(target, Cause.DOUBT, f"{findings[0]}: {unsaid}")
     return _contract(

@@ -16,7 +16,6 @@ from weft.typecheck.proofs.report import Edit, Finding
 from weft.typecheck.proofs.trial import Target, Trial, run_trial
 from weft.typecheck.proofs.violations import OF_INSTANCES, Violation
 from weft.typecheck.proofs.watch import AsJaxtyping
-from weft.typecheck.proofs.whose import is_users
 from weft.typecheck.proofs.wording import with_components
 
 
@@ -39,7 +38,7 @@ def shown(target: Target, trial: Trial, dims: Mapping[str, Any]) -> Shown:
     weft binds dims by instances and by integers, which jaxtyping does not. A user of weft has asked for that. The
     author of an installed package has not, so a failure there that only weft sees is in doubt.
     """
-    strangers = not is_users(target.file)
+    strangers = not target.is_users
     by_weft = False
     if trial.violations:
         # One more trial in this process answers whether jaxtyping would see the violation. Running the program instead

@@ -100,6 +100,11 @@ class Target:
     space: Space = field(default_factory=Space, compare=False, repr=False)
     passed_when_made: dict[str, None] = field(default_factory=dict, compare=False, repr=False)
 
+    @property
+    def is_users(self) -> bool:
+        """Whether the user wrote it, in a file or for `python -c`."""
+        return self.file == "<string>" or is_users(self.file)
+
 
 @dataclass(frozen=True)
 class Trial:
@@ -219,7 +224,7 @@ def run_trial(
     """
     # An annotation that nothing satisfies is its author's error, but nobody can mend one in an installed package: there
     # it is read as what it was meant to be.
-    builder = Builder(assignment, dims, target.made, lenient=not is_users(target.file))
+    builder = Builder(assignment, dims, target.made, lenient=not target.is_users)
     passing = Passing(target.own)
     with (
         one_at_a_time,

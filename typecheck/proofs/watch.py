@@ -89,7 +89,7 @@ class Watch:
 
     def ignores(self, code: CodeType) -> bool:
         # Libraries define base classes of the user's records, so their constructors are followed.
-        whose = self._whose[code.co_filename]
+        whose = self._whose.of(code)
         return whose == "plain" or (whose == "library" and code.co_name != "__init__")
 
     def wants(self, frame: FrameType) -> bool:
@@ -104,7 +104,7 @@ class Watch:
         return None if opened is None else opened[1]
 
     def called(self, frame: FrameType, *, thrown: bool) -> None:
-        if self._whose[frame.f_code.co_filename] == "user":
+        if self._whose.of(frame.f_code) == "user":
             self._called(frame, thrown)
 
     def reads(self, code: CodeType) -> bool:
@@ -326,7 +326,7 @@ _VALUES = (bool, int, float, complex, str, tuple, list, dict, type(None))
 
 def _site(frame: FrameType | None, whose: Whose) -> tuple[int, int]:
     """The place in the user's code that a call comes from, found through the frames of libraries."""
-    while frame is not None and whose[frame.f_code.co_filename] != "user":
+    while frame is not None and whose.of(frame.f_code) != "user":
         frame = frame.f_back
     return (0, 0) if frame is None else (id(frame.f_code), frame.f_lasti)
 

@@ -14,7 +14,7 @@ from types import CodeType, FrameType
 from typing import Any, Literal
 
 from weft.core.caches import cached_by
-from weft.core.callers import Owner, owner_of
+from weft.core.callers import Owner, is_generated, owner_of
 
 
 @cached_by("nothing", most=1)
@@ -31,15 +31,16 @@ def is_installed(filename: str) -> bool:
 
 # These files run ops, so they are machinery. weft's other modules are programs to judge, unless weft is installed.
 _MACHINERY = tuple(str(Path(__file__).parents[2] / "modules" / name) for name in ("op.py", "untouched.py"))
+# Lines at a prompt of Python's or IPython's. A target's own `<string>` is the user's, too (`python -c`); any other is
+# what `dataclasses` generated.
+_TYPED = ("<stdin>", "<python-input", "<ipython-input")
 _IS_INSTALLED = any(name in __file__ for name in ("site-packages", "dist-packages"))
 
 
 @cached_by("file")
 def is_users(filename: str, own: frozenset[str] = frozenset()) -> bool:
     """Whether a file holds the user's code."""
-    if filename == "<string>":  # a method that `dataclasses` has generated
-        return False
-    if filename in own:
+    if filename in own or filename.startswith(_TYPED):
         return True
     owner = owner_of(filename)
     if owner == "modules":
@@ -73,6 +74,10 @@ class Whose(dict[str, Literal["user", "library", "plain"]]):
     def __init__(self, own: frozenset[str]):
         self.own = own
 
+    def of(self, code: CodeType) -> Literal["user", "library", "plain"]:
+        """Whose code this is; what `dataclasses` generates has no file, as the code of `python -c` has none."""
+        return "library" if is_generated(code) else self[code.co_filename]
+
     def __missing__(self, filename: str) -> Literal["user", "library", "plain"]:
         plain = owner_of(filename) in ("standard", "jax")
         self[filename] = "user" if is_users(filename, self.own) else "plain" if plain else "library"
@@ -82,7 +87,7 @@ class Whose(dict[str, Literal["user", "library", "plain"]]):
 def file_of_init(frame: FrameType) -> str:
     """The file of a constructor; if `dataclasses` generated it, the file of its class."""
     filename = frame.f_code.co_filename
-    return frame.f_globals.get("__file__", filename) if filename == "<string>" else filename
+    return frame.f_globals.get("__file__", filename) if is_generated(frame.f_code) else filename
 
 
 def place_of(owner: Any) -> tuple[str, int]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from weft.core.callers import is_generated
 from weft.core.records.leaves import is_array
 from weft.typecheck.arguments.builder import Builder, key_dtype
 from weft.typecheck.arguments.enumerations import name_of_item
@@ -183,7 +184,7 @@ def _arguments_of_class(value: Any) -> list[str]:
     """
     cls: Any = type(value)
     code = getattr(inspect.unwrap(cls.__init__), "__code__", None)
-    if code is None or code.co_filename == "<string>":
+    if code is None or is_generated(code):
         return [field.name for field in dataclasses.fields(value) if field.init]
     names: list[str] = []
     for parameter in [*inspect.signature(cls.__init__).parameters.values()][1:]:

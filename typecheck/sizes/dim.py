@@ -29,7 +29,7 @@ from weft.core.edge import sizes as edge
 from weft.core.records import leaves
 from weft.typecheck.sizes import polynomials
 from weft.typecheck.sizes.polynomials import Terms, constant, divided, frozen, plus
-from weft.typecheck.sizes.space import Part, Place, Space
+from weft.typecheck.sizes.space import Place, Space
 
 _ROOT = Path(__file__).parents[2]
 _CHECKER = f"{_ROOT / 'typecheck'}{os.sep}"
@@ -323,7 +323,7 @@ class Dim:
         return repr(self) if _is_silent(sys._getframe(1)) else format(self._pinned(), how)
 
     def __repr__(self) -> str:
-        # As `str` of a shape calls it for each size, it reads the number, too: `f"{x.shape}"` may be the key of a table.
+        # `str` of a shape calls it for each size, and `f"{x.shape}"` may be the key of a table.
         return polynomials.written(self.terms) if _is_silent(sys._getframe(1)) else repr(self._pinned())
 
     @property

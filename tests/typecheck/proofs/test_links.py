@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jaxtyping import Array, Float
-from weft.typecheck.proofs import prover
+from weft.typecheck.proofs import trial
 from weft.typecheck.proofs.prover import verify
 from weft.typecheck.proofs.report import Verdict
 
@@ -43,7 +43,7 @@ def contract_of(name: str):
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prover, "is_users", lambda file, own=frozenset(): file in own)
+    monkeypatch.setattr(trial, "is_users", lambda file, own=frozenset(): file in own)
 
 
 @pytest.mark.usefixtures("installed")

@@ -14,8 +14,7 @@ import jax.numpy as jnp
 import jaxtyping
 import pytest
 from jaxtyping import Array, Float
-from weft.typecheck.proofs import prover
-from weft.typecheck.proofs import shown as telling
+from weft.typecheck.proofs import trial
 from weft.typecheck.proofs.prover import verify
 from weft.typecheck.proofs.report import Finding
 
@@ -23,8 +22,7 @@ from weft.typecheck.proofs.report import Finding
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has this file count as one of an installed package."""
-    for module in (prover, telling):
-        monkeypatch.setattr(module, "is_users", lambda file, own=frozenset(): file in own)
+    monkeypatch.setattr(trial, "is_users", lambda file, own=frozenset(): file in own)
 
 
 def swapped(x: Float[Array, "b i"], w: Float[Array, "o i"]) -> Float[Array, "b o"]:
