@@ -123,7 +123,7 @@ def vary_options(explainer: Explainer, results: Results) -> None:
                     or is_loose
                     or _is_open(trial)
                     or _is_for_others(explainer, trial, place)
-                    or _helped(explainer, current, place, option, results.needs)
+                    or (not _breaks_promise(explainer, trial) and _helped(explainer, current, place, option, results.needs))
                 ):
                     results.notes.append(excluded + at_guard(trial))
                 else:
@@ -164,12 +164,17 @@ def _is_for_others(explainer: Explainer, trial: Trial, place: str) -> bool:
     each member. If a function that the target calls takes another member only, that is the member the target takes.
     """
     target = explainer.target
-    own = any(one.place[:2] == (target.file, target.line) for one in trial.violations)
-    if not place.endswith((" type", " given", " present")) or own:
+    if not place.endswith((" type", " given", " present")) or _breaks_promise(explainer, trial):
         return False
     if not place.endswith(" type"):  # a record may lack a field that only other functions read
         return "." in place and not place.startswith("self.")
     return "." in place.removeprefix("self.") or target.inherited
+
+
+def _breaks_promise(explainer: Explainer, trial: Trial) -> bool:
+    """Whether the target itself returns another shape than it says: no other option makes that right."""
+    target = explainer.target
+    return any(one.place[:2] == (target.file, target.line) for one in trial.violations)
 
 
 def _suits(explainer: Explainer, results: Results, needs: Needs) -> bool:

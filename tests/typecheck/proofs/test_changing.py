@@ -12,6 +12,11 @@ from weft.typecheck.proofs.report import Contract, Verdict
 
 def flipped(x: Float[Array, "a b"], there: bool = False, back: bool = False) -> Float[Array, "a b"]:
     y = x.T if there else x
+    return (y.T if back else y) + x
+
+
+def transposed(x: Float[Array, "a b"], there: bool = False, back: bool = False) -> Float[Array, "a b"]:
+    y = x.T if there else x
     return y.T if back else y
 
 
@@ -42,6 +47,10 @@ def test_an_option_may_go_with_another_one():
     contract = contract_of(flipped)
     assert contract.verdict is Verdict.HOLDS, contract
     assert set(contract.assumptions) == {"there is not True", "back is not True"}
+
+
+def test_another_option_excuses_no_result_of_another_shape():
+    assert contract_of(transposed).verdict is Verdict.FAILS
 
 
 def once(x: Float[Array, "a b"], there: bool = False, negated: bool = False) -> Float[Array, "a b"]:
