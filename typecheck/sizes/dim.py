@@ -223,8 +223,8 @@ class Dim:
 
     __trunc__ = __floor__ = __ceil__ = __round__
 
-    def real(self) -> Real:
-        """The size as a float that remembers it."""
+    def real(self) -> Any:
+        """The size as a `Real`, a float that remembers it."""
         return Real(float(self.number), self.space, self.terms, 1)
 
     # ---- questions -----------------------------------------------------------------------------------------------
