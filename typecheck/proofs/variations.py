@@ -123,7 +123,11 @@ def vary_options(explainer: Explainer, results: Results) -> None:
                     or is_loose
                     or _is_open(trial)
                     or _is_for_others(explainer, trial, place)
-                    or (not _breaks_promise(explainer, trial) and _helped(explainer, current, place, option, results.needs))
+                    # Which members of two unions go together no annotation can say, so these may be helped in any case.
+                    or (
+                        (place.endswith(" type") or not _breaks_promise(explainer, trial))
+                        and _helped(explainer, current, place, option, results.needs)
+                    )
                 ):
                     results.notes.append(excluded + at_guard(trial))
                 else:

@@ -53,6 +53,17 @@ def test_another_option_excuses_no_result_of_another_shape():
     assert contract_of(transposed).verdict is Verdict.FAILS
 
 
+def differences(
+    x: Float[Array, "n d"] | Float[Array, ""], y: Float[Array, "m d"] | Float[Array, ""]
+) -> Float[Array, "n m d"]:
+    x, y = jnp.atleast_2d(x), jnp.atleast_2d(y)
+    return jnp.zeros((x.shape[0], y.shape[0], x.shape[1]))
+
+
+def test_which_members_of_two_unions_go_together_is_a_condition():
+    assert contract_of(differences).verdict is Verdict.HOLDS
+
+
 def once(x: Float[Array, "a b"], there: bool = False, negated: bool = False) -> Float[Array, "a b"]:
     y = x.T if there else x
     return -y if negated else y
