@@ -123,9 +123,8 @@ def vary_options(explainer: Explainer, results: Results) -> None:
                     or is_loose
                     or _is_open(trial)
                     or _is_for_others(explainer, trial, place)
-                    # Which members of two unions go together no annotation can say, so these may be helped in any case.
                     or (
-                        (place.endswith(" type") or not _breaks_promise(explainer, trial))
+                        not _is_own_fault(explainer, trial, place)
                         and _helped(explainer, current, place, option, results.needs)
                     )
                 ):
@@ -176,9 +175,18 @@ def _is_for_others(explainer: Explainer, trial: Trial, place: str) -> bool:
 
 
 def _breaks_promise(explainer: Explainer, trial: Trial) -> bool:
-    """Whether the target itself returns another shape than it says: no other option makes that right."""
+    """Whether the target itself returns another shape than it says."""
     target = explainer.target
     return any(one.place[:2] == (target.file, target.line) for one in trial.violations)
+
+
+def _is_own_fault(explainer: Explainer, trial: Trial, place: str) -> bool:
+    """Whether an option makes the user's own function return another shape than it says: no other option excuses that.
+
+    Which members of two unions go together no annotation can say, so another member may excuse it; and in an installed
+    package nobody can ask which options its author meant to be given together.
+    """
+    return explainer.target.is_users and not place.endswith(" type") and _breaks_promise(explainer, trial)
 
 
 def _suits(explainer: Explainer, results: Results, needs: Needs) -> bool:
