@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
-from types import CodeType, FrameType, FunctionType
+from types import FrameType, FunctionType
 from typing import Literal
 
 import equinox
@@ -95,8 +95,3 @@ def calling_line() -> str:
     while frame.f_back is not None and not is_users(frame):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
-
-
-def is_generated(code: CodeType) -> bool:
-    """Whether `dataclasses` generated a function. It gives such code no file; neither has the code of `python -c`."""
-    return code.co_filename == "<string>" and code.co_qualname.startswith("__create_fn__")

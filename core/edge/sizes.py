@@ -20,7 +20,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from weft.core.callers import is_generated
+from weft.core.edge.generated import is_generated
 from weft.core.edge.moved import Names
 
 __all__ = ["Tracer", "caller", "is_library", "looks_for_symbols", "register", "takes_for_integer", "value_of"]

@@ -14,7 +14,8 @@ from types import CodeType, FrameType
 from typing import Any, Literal
 
 from weft.core.caches import cached_by
-from weft.core.callers import Owner, is_generated, owner_of
+from weft.core.callers import Owner, owner_of
+from weft.core.edge.generated import is_generated
 
 
 @cached_by("nothing", most=1)

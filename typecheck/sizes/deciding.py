@@ -339,8 +339,8 @@ def is_impossible(answers: Sequence[tuple[Question, bool]], least: Mapping[str, 
     periods = [
         (step, dims_of(dict(question.terms))) for question, _ in answers if (step := period(dict(question.terms)))
     ]
-    step = math.lcm(*(one for one, _ in periods))
-    names = sorted(set[str]().union(*(dims for one, dims in periods if one > 1)))
+    step = math.lcm(*(length for length, _ in periods))
+    names = sorted(set[str]().union(*(dims for length, dims in periods if length > 1)))
     if step ** len(names) > _MOST_RESTS:
         names = []
     from_zero = {**least, **dict.fromkeys(names, 0)}
@@ -349,20 +349,20 @@ def is_impossible(answers: Sequence[tuple[Question, bool]], least: Mapping[str, 
 
 def _disagree(answers: Sequence[tuple[Question, bool]], dims: Mapping[str, Terms], least: Mapping[str, int]) -> bool:
     # Each answer as a polynomial that is 0, that is not 0, or that is not negative.
-    zero, other, positive = list[Terms](), list[Terms](), list[Terms]()
+    zero, nonzero, positive = list[Terms](), list[Terms](), list[Terms]()
     for question, answer in answers:
         terms = replaced(dict(question.terms), dims.get)
         if question.is_order:
             positive.append(plus(constant(-1), terms, -1) if answer else terms)
         else:
-            (zero if answer else other).append(terms)
+            (zero if answer else nonzero).append(terms)
 
     def is_below_zero(terms: Terms) -> bool:
         return decided(Question(True, frozen(terms)), least) is True
 
     while True:
         sums = [*positive, *(plus(*pair) for pair in itertools.combinations(positive, 2))]
-        if any(map(is_below_zero, sums)) or any(not terms for terms in other):
+        if any(map(is_below_zero, sums)) or any(not terms for terms in nonzero):
             return True
         if any(decided(Question(False, frozen(terms)), least) is False for terms in zero):
             return True
@@ -373,7 +373,9 @@ def _disagree(answers: Sequence[tuple[Question, bool]], dims: Mapping[str, Terms
             return False
         # The dim that it is solved for is no smaller than before.
         positive += (plus({(name,): 1}, constant(-least.get(name, 1))) for name in solved)
-        zero, other, positive = ([replaced(terms, solved.get) for terms in kind] for kind in (zero, other, positive))
+        zero, nonzero, positive = (
+            [replaced(terms, solved.get) for terms in kind] for kind in (zero, nonzero, positive)
+        )
 
 
 def _solved(terms: Terms, least: Mapping[str, int]) -> dict[str, Terms]:
@@ -383,10 +385,10 @@ def _solved(terms: Terms, least: Mapping[str, int]) -> dict[str, Terms]:
     if not more and all(isinstance(factor, str) for factor in product) and terms[product] == -terms.get((), 0):
         return dict.fromkeys(product, constant(1))  # a product of sizes that is 1
     for monomial, coefficient in terms.items():
-        rest = {other: number for other, number in terms.items() if other != monomial}
+        rest = {factors: number for factors, number in terms.items() if factors != monomial}
         is_dim = len(monomial) == 1 and isinstance(monomial[0], str) and monomial[0] not in dims_of(rest)
         if is_dim and all(number % coefficient == 0 for number in rest.values()):
-            return {monomial[0]: {other: -number // coefficient for other, number in rest.items()}}
+            return {monomial[0]: {factors: -number // coefficient for factors, number in rest.items()}}
     return {}
 
 

@@ -95,6 +95,8 @@ class Space:
                 return answer
             asked = bool(question.answer(self.numbers)), at, own
         elif own and not asked[2]:
+            # What the program does with the answer may depend on what it asked since the library did.
+            del self.asked[question]
             asked = asked[0], at, own
         return self._note(question, *asked)
 

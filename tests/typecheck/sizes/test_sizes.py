@@ -64,10 +64,10 @@ def test_arithmetic_is_that_of_integers(text: str, sizes: dict[str, int]):
 
 @given(EXPRESSIONS, EXPRESSIONS, SIZES)
 def test_a_comparison_is_answered_by_the_numbers(lhs: str, rhs: str, sizes: dict[str, int]):
-    left, right = evaluated(lhs, sizes), evaluated(rhs, sizes)
+    on_lhs, on_rhs = evaluated(lhs, sizes), evaluated(rhs, sizes)
     for compare in (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge):
         _, known = dims(**sizes)
-        assert compare(eval(lhs, {}, known), eval(rhs, {}, known)) is compare(left, right)
+        assert compare(eval(lhs, {}, known), eval(rhs, {}, known)) is compare(on_lhs, on_rhs)
 
 
 def asked(lhs: str, rhs: str, compare: Callable[[Any, Any], bool]) -> Question | None:
@@ -92,9 +92,9 @@ def test_sizes_with_another_answer_have_another_answer(lhs: str, rhs: str, compa
     if question is not None:
         sizes = {"a": 5, "b": 7, "c": 11}
         now = compare(evaluated(lhs, sizes), evaluated(rhs, sizes))
-        for other in otherwise([(question, bool(question.answer(sizes)))], sizes, {}):
+        for changed in otherwise([(question, bool(question.answer(sizes)))], sizes, {}):
             with contextlib.suppress(ZeroDivisionError):
-                assert compare(eval(lhs, {}, other), eval(rhs, {}, other)) is not now
+                assert compare(eval(lhs, {}, changed), eval(rhs, {}, changed)) is not now
 
 
 COMPARISONS = st.tuples(EXPRESSIONS, EXPRESSIONS, st.sampled_from([operator.eq, operator.lt]))
@@ -110,15 +110,15 @@ def test_answers_that_exclude_each_other_are_given_by_no_sizes(comparisons: list
 
 
 def test_what_excludes_an_answer_is_seen():
-    n, m, one = {("n",): 1}, {("m",): 1}, constant(1)
+    n, m, unit = {("n",): 1}, {("m",): 1}, constant(1)
     less, equal = Question(True, frozen(plus(n, m, -1))), Question(False, frozen(plus(n, m, -1)))
-    is_one, below_two = Question(False, frozen(plus(n, one, -1))), Question(True, frozen(plus(n, one, -2)))
+    is_one, below_two = Question(False, frozen(plus(n, unit, -1))), Question(True, frozen(plus(n, unit, -2)))
     product_is_one = Question(False, frozen({("m", "n"): 1, (): -1}))
     for answers in (
         [(less, True), (equal, True)],
         [(below_two, True), (is_one, False)],
         [(product_is_one, True), (is_one, False)],
-        [(equal, True), (is_one, True), (Question(False, frozen(plus(m, one, -1))), False)],
+        [(equal, True), (is_one, True), (Question(False, frozen(plus(m, unit, -1))), False)],
     ):
         assert is_impossible(answers, {})
         assert not is_impossible(answers[:1], {})

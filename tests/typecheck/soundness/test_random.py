@@ -95,15 +95,16 @@ def sizes_that_break(function: Callable[..., Any], largest: int) -> Iterator[tup
 @example("n != sorted((n, 6, len(x[:m])))[1]")
 @example("(y[:, None] + jnp.ravel(z)).shape[-1] < 3")
 @example("len(x[:0]) < n // m < math.ceil(n / 4) // len(x[:5])")
+@example("jnp.diff(x).size == m and jnp.diff(x).size == 1")
 @example("jnp.fft.rfft(jnp.ravel(jnp.outer(x, jnp.diff(y)))).shape[-1] < 2")
-@settings(max_examples=60)
+@settings(max_examples=60, derandomize=True)
 def test_what_is_wrong_somewhere_is_not_proved(condition: str):
     _is_not_proved(condition, 8)
 
 
 @pytest.mark.slow
 @given(CONDITIONS)
-@settings(max_examples=1500)
+@settings(max_examples=1500, derandomize=True)
 def test_what_is_wrong_somewhere_is_not_proved_of_many(condition: str):
     _is_not_proved(condition, 12)
 
@@ -125,7 +126,7 @@ def is_met(words: str, n: int, m: int) -> bool:
 
 def in_python(words: str) -> str:
     for verb, operator in ((" divides ", "=="), (" does not divide ", "!=")):
-        divisor, found, dividend = words.partition(verb)
-        if found:
+        divisor, verb_there, dividend = words.partition(verb)
+        if verb_there:
             return f"({dividend}) % ({divisor}) {operator} 0"
     return words.replace(" = ", " == ")
