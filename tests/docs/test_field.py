@@ -18,5 +18,5 @@ def test_the_table_of_verdicts_is_that_of_the_data(monkeypatch: pytest.MonkeyPat
     shown = tables.PAGE.read_text().partition(tables.START)[2].partition(tables.END)[0]
     assert shown == tables.table(), "run python tests/typecheck/field/tables.py"
     counts = dict(tables.verdicts())
-    assert counts["coreax"].total() == 220
+    assert counts["coreax"].total() == 352
     assert counts["185 others"].total() == 15_099

@@ -13,7 +13,7 @@ PAGE = HERE.parents[2] / "docs" / "field.md"
 START, END = "<!-- verdicts: written by tests/typecheck/field/tables.py -->\n", "<!-- end of verdicts -->"
 COLUMNS = ("proved", "holds", "fails", "undecided", "skipped", "none")
 # Files call the verdict of a contract that took too long, or whose module cannot be imported, by other words.
-WORDS = {"unusable": "none", "timeout": "none"}
+WORDS = {"unusable": "none", "timeout": "none", "over": "none"}
 
 
 def verdicts() -> Iterator[tuple[str, Counter[str]]]:
