@@ -119,7 +119,7 @@ def question_of(is_order: bool, terms: Terms) -> Question:
     if is_order:
         terms = _without_quotient(terms)
     ordered = frozen(terms)
-    if not is_order and ordered[-1][1] < 0:
+    if ordered and not is_order and ordered[-1][1] < 0:
         ordered = tuple((monomial, -coefficient) for monomial, coefficient in ordered)
     question = Question(is_order, ordered)
     atom = question.remainder
