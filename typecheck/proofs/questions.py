@@ -228,9 +228,9 @@ class _Variant:
                 self.answers.open.setdefault(asked.words(self.written))
             return None
         question, answer = asked.answer
-        others = (*(asked.way if decides else asked.before), (question, not answer))
+        wanted = (*(asked.way if decides else asked.before), (question, not answer))
         # About keys a question may come to nothing: `2 * n' - n` where `n'` is half of `n`.
-        if self.written.of_keys(question).terms and not is_impossible(others, self.written.least):
+        if self.written.of_keys(question).terms and not is_impossible(wanted, self.written.least):
             self.answers.open.setdefault(asked.words(self.written))
         return None
 

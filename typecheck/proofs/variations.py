@@ -167,14 +167,14 @@ def _is_for_others(explainer: Explainer, trial: Trial, place: str) -> bool:
     each member. If a function that the target calls takes another member only, that is the member the target takes.
     """
     target = explainer.target
-    if not place.endswith((" type", " given", " present")) or _breaks_promise(explainer, trial):
+    if not place.endswith((" type", " given", " present")) or _breaks_own_promise(explainer, trial):
         return False
     if not place.endswith(" type"):  # a record may lack a field that only other functions read
         return "." in place and not place.startswith("self.")
     return "." in place.removeprefix("self.") or target.inherited
 
 
-def _breaks_promise(explainer: Explainer, trial: Trial) -> bool:
+def _breaks_own_promise(explainer: Explainer, trial: Trial) -> bool:
     """Whether the target itself returns another shape than it says."""
     target = explainer.target
     return any(one.place[:2] == (target.file, target.line) for one in trial.violations)
@@ -186,7 +186,7 @@ def _is_own_fault(explainer: Explainer, trial: Trial, place: str) -> bool:
     Which members of two unions go together no annotation can say, so another member may excuse it; and in an installed
     package nobody can ask which options its author meant to be given together.
     """
-    return explainer.target.is_users and not place.endswith(" type") and _breaks_promise(explainer, trial)
+    return explainer.target.is_users and not place.endswith(" type") and _breaks_own_promise(explainer, trial)
 
 
 def _suits(explainer: Explainer, results: Results, needs: Needs) -> bool:

@@ -225,7 +225,7 @@ def _bounds_of(factor: str | Atom, least: Mapping[str, int]) -> tuple[float, flo
     if isinstance(factor, str):
         return (0 if factor.startswith(_QUOTIENT) else least.get(factor, 1)), math.inf
     (low, high), (below, above) = (_bounds(side, least) for side in (factor.dividend, factor.divisor))
-    if below < 1:
+    if below < 1:  # below 0 a quotient has the other sign, and so has a remainder
         return -math.inf, math.inf
     if factor.op == "%":
         return 0, above - 1
@@ -237,12 +237,13 @@ def _bounds_of(factor: str | Atom, least: Mapping[str, int]) -> tuple[float, flo
 
 def _bounds(terms: Frozen, least: Mapping[str, int]) -> tuple[float, float]:
     """The same of a polynomial."""
-    low, high = 0.0, 0.0
+    # Integers stay integers, as a float would round a bound beyond 2**53 to either side.
+    low, high = 0, 0
     for monomial, coefficient in terms:
-        part = float(coefficient), float(coefficient)
+        part: tuple[float, float] = coefficient, coefficient
         for factor in monomial:
-            # 0 times any number is 0, however large that number may be.
-            ends = [a * b if a and b else 0.0 for a in part for b in _bounds_of(factor, least)]
+            # 0 times any number is 0, however large that number may be; of an infinity it would be no number.
+            ends = [a * b if a and b else 0 for a in part for b in _bounds_of(factor, least)]
             part = min(ends), max(ends)
         low, high = low + part[0], high + part[1]
     return low, high
@@ -341,7 +342,7 @@ def is_impossible(answers: Sequence[tuple[Question, bool]], least: Mapping[str, 
     ]
     step = math.lcm(*(length for length, _ in periods))
     names = sorted(set[str]().union(*(dims for length, dims in periods if length > 1)))
-    if step ** len(names) > _MOST_RESTS:
+    if step ** len(names) > _MOST_RESTS:  # quotients and remainders then stay as they are, and less is known
         names = []
     from_zero = {**least, **dict.fromkeys(names, 0)}
     return all(_disagree(answers, dims, from_zero) for dims in _by_rests(names, step, least))
@@ -371,7 +372,7 @@ def _disagree(answers: Sequence[tuple[Question, bool]], dims: Mapping[str, Terms
         solved = next(filter(None, (_solved(terms, least) for terms in zero if terms)), None)
         if solved is None:
             return False
-        # The dim that it is solved for is no smaller than before.
+        # The dim that it is solved for is no smaller than before: without this, `n = m + 1` would allow `n = 1`.
         positive += (plus({(name,): 1}, constant(-least.get(name, 1))) for name in solved)
         zero, nonzero, positive = (
             [replaced(terms, solved.get) for terms in kind] for kind in (zero, nonzero, positive)

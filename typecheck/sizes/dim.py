@@ -618,6 +618,7 @@ def _length(of: Any, /, plain: Callable[[Any], int] = len) -> Any:
 def _of_numbers(plain: Callable[..., Any]) -> Callable[..., Any]:
     """A function that computes in C what depends on the numbers of sizes: it pins them."""
 
+    # NumPy computes with such objects as they are: `np.arange(n)` held as many items as the number says, unpinned.
     @functools.wraps(plain)
     def function(*inputs: Any, **options: Any) -> Any:
         return plain(*(x._pinned() if type(x) in (Dim, Real) else x for x in inputs), **options)
