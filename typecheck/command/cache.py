@@ -112,6 +112,8 @@ class Cache:
 
 
 def _digest_of_file(path: str) -> str:
+    if not os.path.isfile(path):  # a named pipe has no end
+        return ""
     try:
         return hashlib.sha256(Path(path).read_bytes()).hexdigest()
     except OSError:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -44,7 +45,8 @@ class Conversation:
         # The worker is started at the first question, so that a run without questions starts none.
         self.settings, self.memory = settings, memory
         self._worker: Process | None = None
-        self._closed = self._changed = False
+        self._closed = self._changed = self._abandoned = False
+        self._heard = time.monotonic()
 
     def start(self) -> None:
         """Starts a worker if none is running.
@@ -67,6 +69,8 @@ class Conversation:
         Raises:
             ConfigError: if a worker cannot be started.
         """
+        if self._abandoned:  # after its last answer, so that nobody has taken the dead worker away
+            self._worker, self._abandoned = None, False
         after, has_judged = 0, self._worker is not None
         while not self._closed:
             # A worker that is close to its limit is replaced before a step, so
@@ -80,16 +84,18 @@ class Conversation:
             if worker is None:  # another thread has closed the conversation
                 return
             worker.tell({**asked, "unit": dataclasses.asdict(unit), "after": after})
-            step = {"at": 1, "name": "import", "file": unit.file, "line": 0}
+            step, self._heard = {"at": 1, "name": "import", "file": unit.file, "line": 0}, time.monotonic()
             # The processor time limits a step that computes; this clock limits a step that waits.
             while (message := worker.answer(self.settings.seconds * 4 + _WAITING)) is not None:
                 yield message
+                self._heard = time.monotonic()
                 if "end" in message:
                     self._changed = bool(message["changed"])
                     return
                 step = message if "at" in message else step
             self._worker = None
-            if self._closed:
+            if self._closed or self._abandoned:
+                self._abandoned = False
                 return
             if has_judged and worker.has_outgrown:
                 # Earlier units may have left the memory behind: a fresh worker takes the same step once more.
@@ -100,6 +106,13 @@ class Conversation:
             if step["at"] <= max(1, after):  # the import, at which every worker would die
                 return
             after = step["at"]
+
+    def abandon(self, seconds: float) -> None:
+        """Ends the worker, and the answer that another thread waits for, if it has sent nothing for some seconds."""
+        worker = self._worker
+        if worker is not None and time.monotonic() - self._heard > seconds:
+            self._abandoned = True
+            worker.end("the file was saved again")
 
     def restart(self) -> None:
         """Ends the worker; the next question starts a new one."""

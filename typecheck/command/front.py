@@ -9,6 +9,7 @@ import argparse
 import dataclasses
 import functools
 import importlib
+import itertools
 import os
 import re
 import sys
@@ -32,6 +33,7 @@ Judge = Callable[[Sequence[Unit], Settings], Iterator[list[Checked]]]
 
 # The exit code with which shells report a command that SIGPIPE ended.
 BROKEN_PIPE = 141
+INTERRUPTED = 130
 # The same as `modes.MODES`, which cannot be imported here because that would import JAX.
 _MODES = ("off", "on", "strict")
 _DEFAULTS = Config()
@@ -59,7 +61,8 @@ def parser() -> argparse.ArgumentParser:
         "check",
         help="verify the shape contracts of files and modules, for all sizes",
         description="[tool.weft.check] in the nearest pyproject.toml has the values of options that are left out.",
-        epilog="Exit code: 0 if nothing fails, 1 if something fails, 2 if something cannot be used or weft fails.",
+        epilog="Exit code: 0 if nothing fails, 1 if something fails, 2 if something cannot be used or weft fails, "
+        "130 if the run was interrupted.",
     )
     add = command.add_argument
     add("names", nargs="*", metavar="PATH|MODULE", help="files, folders, or modules by dotted name")
@@ -205,9 +208,16 @@ class Run:
             raise ConfigError(f"weft check: nothing to check: {', '.join(config.exclude)} leaves out every file")
         self._say(troubles)
         results = self._results(units) if judge is None else judge(units, self.config.settings)
-        for parts in results:
-            for part in parts:
-                self._say(baseline.apply(part) if baseline and not self.options.write_baseline else part)
+        judged = itertools.count()
+        try:
+            for parts in results:
+                next(judged)
+                for part in parts:
+                    self._say(baseline.apply(part) if baseline and not self.options.write_baseline else part)
+        except KeyboardInterrupt:
+            # No baseline is written, and nothing is called unused: the rest of the files was not looked at.
+            print(f"weft check: interrupted, {next(judged)} of {len(units)} files were judged", file=sys.stderr)
+            return self._print_end(INTERRUPTED)
         # With `--only`, markers and targets outside of it were not looked at, and all of them would be reported.
         if self.options.only is None:
             self._say(Checked(tuple(self._without_effect(units, baseline))))
@@ -270,6 +280,10 @@ class Run:
         if self.options.only is not None and not outcome.targets and code == 0:
             print(f"weft check: --only {self.options.only!r} matches the name of no function or class", file=sys.stderr)
             code = 2
+        return self._print_end(code)
+
+    def _print_end(self, code: int) -> int:
+        outcome = joined(self.parts)
         if self.options.format == "text":
             print("\n".join(self.text.end(outcome, code)))
         elif self.options.format == "github":

@@ -9,12 +9,12 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
 
-def channels() -> tuple[TextIO, TextIO]:
-    """The two ends of the pipes, under file descriptors other than standard input and output.
+def channels() -> tuple[TextIO, Callable[[Mapping[str, Any]], None]]:
+    """The pipe with the requests, and a function that sends an answer; both under file descriptors of their own.
 
     Otherwise a `print` in a checked file, or output of native code, would appear among the answers.
     """
@@ -25,7 +25,25 @@ def channels() -> tuple[TextIO, TextIO]:
     os.dup2(nothing, 0)
     os.dup2(2, 1)
     os.close(nothing)
-    return asked, answers
+    word = json.loads(asked.readline())["word"]
+
+    def close() -> None:
+        for pipe in (asked, answers):
+            with contextlib.suppress(OSError):  # its parent was such a process, too
+                os.close(pipe.fileno())
+
+    if hasattr(os, "register_at_fork"):
+        # A process that a checked file forks goes on in the worker's loop: it would take requests, and answer them.
+        os.register_at_fork(after_in_child=close)
+
+    def say(message: Mapping[str, Any]) -> None:
+        try:
+            answers.write(f"{word} {json.dumps(message)}\n")
+            answers.flush()
+        except OSError:  # the command has ended, by ^C for example, or checked code has closed the pipe
+            _end_at_once()
+
+    return asked, say
 
 
 def end_with_the_command() -> None:
@@ -69,15 +87,6 @@ def note_reads() -> set[str]:
 
     sys.addaudithook(hook)
     return reads
-
-
-def say(answers: TextIO, message: Mapping[str, Any]) -> None:
-    """Sends a message to the command, as one line."""
-    try:
-        answers.write(json.dumps(message) + "\n")
-        answers.flush()
-    except BrokenPipeError:  # the command has ended, by ^C for example
-        _end_at_once()
 
 
 def limit_processor_time(seconds: float) -> None:

@@ -12,6 +12,7 @@ import dataclasses
 import importlib.util
 import inspect
 import linecache
+import os
 import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -147,8 +148,10 @@ def _not_imported(unit: Unit, error: BaseException) -> Checked:
     file, line = _raised_at(error, unit.file)
     missing = _missing(error)
     if missing:
-        # A missing optional library is no fault of the file.
-        return one_line("unbuilt", file, line, "import", f"not checked: it needs {missing}", "missing")
+        # An installed package may have modules for optional libraries. One's own file needs what it imports.
+        is_installed = os.path.realpath(unit.file).startswith(installed_roots())
+        level, prefix = ("unbuilt", "not checked: ") if is_installed else ("unusable", "")
+        return one_line(level, file, line, "import", f"{prefix}it needs {missing}", "missing")
     return one_line("unusable", file, line, "import", f"{type(error).__name__}: {first_line(error)}", "import")
 
 

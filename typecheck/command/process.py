@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import queue
+import secrets
 import signal
 import subprocess
 import sys
@@ -53,6 +54,9 @@ class Process:
         )
         self.ended: str | None = None
         self.has_outgrown = False
+        # Checked code may write to any open descriptor: a line without this word is no answer of weft's.
+        self._word = secrets.token_hex(8)
+        self.tell({"word": self._word})
         self._answers: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         # A thread reads, because not every system can wait for a pipe and a clock at once.
         self.listening = threading.Thread(target=self._listen, daemon=True)
@@ -67,9 +71,14 @@ class Process:
 
     def _listen(self) -> None:
         assert self.process.stdout is not None
-        with contextlib.suppress(ValueError):  # native code in a checked program may write to the pipe
+        with contextlib.suppress(ValueError):  # what checked code writes need not be UTF-8
             for line in self.process.stdout:
-                self._answers.put(json.loads(line))
+                word, _, answer = line.partition(" ")
+                if word != self._word:
+                    self.ended = "it wrote into the pipe that weft's answers go through"
+                    break
+                self._answers.put(json.loads(answer))
+        with contextlib.suppress(OSError):
             self.process.stdout.close()
         self._answers.put(None)
 

@@ -3,7 +3,7 @@
 It reads requests as lines of JSON from standard input and answers on its former standard output; output of checked code
 goes to standard error, that of native code included.
 
-    asked:      {"settings": ...}, then {"unit": ..., "after": number} each;
+    asked:      {"word": ...}, with which each answer begins; {"settings": ...}; {"unit": ..., "after": number} each;
                 a request with "shapes": [[first, last], ...], or null for all lines, asks for shapes, not verdicts
     answered:   {"ready": true}, then for a unit {"at": number, "name", "file", "line"} and {"part": ...} as they come,
                 and {"end": true, "reads": [...], "changed": [...]} at its end, with what it has changed of the process
@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from weft.typecheck.command.config import Settings
 from weft.typecheck.command.contamination import begin, changed_since
@@ -27,7 +27,6 @@ from weft.typecheck.command.inside import (
     limit_processor_time,
     no_core_dumps,
     note_reads,
-    say,
 )
 from weft.typecheck.command.lines import to_json as lines_to_json
 from weft.typecheck.command.linter import Steps, judged
@@ -37,10 +36,12 @@ from weft.typecheck.command.shaping import shaped
 from weft.typecheck.command.units import WEFT, Unit, installed_roots
 from weft.typecheck.shapes.notes import to_json
 
+Say = Callable[[Mapping[str, Any]], None]
+
 
 def main() -> None:
     """Answers requests until the command closes the pipe."""
-    asked, answers = channels()
+    asked, say = channels()
     first = json.loads(asked.readline())
     settings = Settings(**first["settings"])
     if settings.calls[0]:
@@ -49,20 +50,20 @@ def main() -> None:
     no_core_dumps()
     end_with_the_command()
     reads = note_reads()
-    say(answers, {"ready": True})
+    say({"ready": True})
     for line in iter(asked.readline, ""):
         request = json.loads(line)
         before = begin()
-        _answer(request, settings, answers)
-        say(answers, {"end": True, "reads": _outside(reads), "changed": changed_since(before)})
+        _answer(request, settings, say)
+        say({"end": True, "reads": _outside(reads), "changed": changed_since(before)})
 
 
-def _answer(request: Mapping[str, Any], settings: Settings, answers: TextIO) -> None:
+def _answer(request: Mapping[str, Any], settings: Settings, say: Say) -> None:
     unit, after = Unit(**request["unit"]), request["after"]
 
     def announce(number: int, name: str, file: str, line: int) -> None:
         limit_processor_time(settings.seconds)
-        say(answers, {"at": number, "name": name, "file": file, "line": line})
+        say({"at": number, "name": name, "file": file, "line": line})
 
     steps = Steps(after, announce, walled=True)
     with up_to_date():
@@ -70,11 +71,11 @@ def _answer(request: Mapping[str, Any], settings: Settings, answers: TextIO) -> 
             lines = request["shapes"] and [range(first, last + 1) for first, last in request["shapes"]]
             text = Path(unit.file).read_text(encoding="utf-8")
             for shapes in shaped(unit, settings, text, lines, steps):
-                say(answers, {"shapes": to_json(shapes)})
+                say({"shapes": to_json(shapes)})
             return
         for part in judged(unit, settings, steps):
             if steps.number > after or part.targets:
-                say(answers, {"part": lines_to_json(part)})
+                say({"part": lines_to_json(part)})
 
 
 def _outside(reads: set[str]) -> list[str]:

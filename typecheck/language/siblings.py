@@ -61,7 +61,9 @@ def sources_below(folder: str) -> Iterator[str]:
         folders[:] = sorted(
             name for name in folders if not name.startswith(".") and not _is_made(os.path.join(place, name))
         )
-        yield from (os.path.join(place, name) for name in sorted(files) if name.endswith(".py"))
+        paths = (os.path.join(place, name) for name in sorted(files) if name.endswith(".py"))
+        # Reading a named pipe would wait for a writer for ever.
+        yield from filter(os.path.isfile, paths)
 
 
 def modules_of(folder: str, package: str) -> Iterator[tuple[str, str]]:

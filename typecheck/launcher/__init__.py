@@ -19,10 +19,12 @@ _NAME = "weft_check"
 
 def main() -> int:
     """Runs the command and returns its exit code."""
-    # ^C ends the command at once and silently, whatever it imports or waits for; its workers end with it. `migrate`
-    # writes a user's files and gets a KeyboardInterrupt instead, so that it can finish the file that it is writing.
-    is_interrupted = sys.argv[1:2] in (["migrate"], ["lsp"])
-    signal.signal(signal.SIGINT, signal.default_int_handler if is_interrupted else signal.SIG_DFL)
+    # `check` prints the verdicts so far and `migrate` finishes the file that it is writing; the others write nothing
+    # that could be lost, so ^C ends them at once, whatever they import. A CI's time limit sends SIGTERM.
+    ends = signal.default_int_handler if sys.argv[1:2] in (["check"], ["migrate"], ["lsp"]) else signal.SIG_DFL
+    signal.signal(signal.SIGINT, ends)
+    if sys.argv[1:2] == ["check"]:
+        signal.signal(signal.SIGTERM, ends)
     try:
         return _main()
     except KeyboardInterrupt:

@@ -26,6 +26,8 @@ from ..shapes.notes import from_json as shapes_from_json
 
 # The limits of each proof, below those of `weft check`: a person who waits for an editor waits less long than a CI.
 _SECONDS, _TRIALS = 10.0, 300
+# Seconds of silence after which a save ends the worker: it may be in an endless loop that the save has just mended.
+_SILENT = 2.0
 
 
 @dataclass
@@ -92,6 +94,8 @@ class Judge(threading.Thread):
         self._due: dict[str, None] = {}
         self._changed = threading.Condition()
         self._conversations: dict[Path, tuple[Config, Conversation]] = {}
+        # The path that is being judged, and the worker that does it.
+        self._judging: tuple[str, Conversation] | None = None
         self._stopped = False
 
     def edit(self, path: str, text: str, version: int | None, uri: str = "") -> None:
@@ -110,6 +114,8 @@ class Judge(threading.Thread):
             importers = [document.path for document in self.documents.values() if name.search(document.text)]
             self._due |= dict.fromkeys([path, *importers])
             self._changed.notify()
+            if self._judging is not None and self._judging[0] in self._due:
+                self._judging[1].abandon(_SILENT)
 
     def close_document(self, path: str) -> None:
         """Removes a document."""
@@ -154,6 +160,7 @@ class Judge(threading.Thread):
 
     def _next(self) -> str | None:
         with self._changed:
+            self._judging = None
             self._changed.wait_for(lambda: self._stopped or self._due)
             if self._stopped:
                 return None
@@ -179,11 +186,15 @@ class Judge(threading.Thread):
         # Copied now: the text may be edited while the worker judges the saved one.
         with self._changed:
             document.judged, document.judged_version = document.text, document.version
+            self._judging = document.path, conversation
         if is_of_weft(
             Path(os.path.realpath(document.path))
         ):  # the running worker has imported the old text as part of the checker
             conversation.restart()
         parts, _ = judged(conversation, unit_of(Path(document.path)))
+        with self._changed:
+            if document.path in self._due:  # saved again meanwhile: the new text's verdicts replace these in a moment
+                return
         document.parts = tuple(parts)
         document.trouble = ()
         self.told(document, False)  # findings are shown at once, since the shapes take as long again

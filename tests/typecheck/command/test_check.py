@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import textwrap
 from pathlib import Path
@@ -329,17 +330,24 @@ def test_where_nothing_fails_the_counts_are_all_that_is_printed(write, capsys: p
         ),
     ],
 )
-def test_a_file_whose_optional_library_is_not_installed_is_not_checked(write, text: str, reason: str):
-    checked = check([write("optional.py", text)])
+def test_a_library_that_ones_own_file_needs_is_an_error_and_one_that_a_package_may_use_is_not(
+    write, text: str, reason: str, monkeypatch: pytest.MonkeyPatch
+):
+    path = write("optional.py", text)
+    checked = check([path])
+    assert checked.exit_code == 2
+    assert [(line.level, line.message) for line in checked.lines] == [("unusable", reason)]
+    monkeypatch.setattr("weft.typecheck.command.linter.installed_roots", lambda: (os.path.dirname(path),))
+    checked = check([path])
     assert checked.exit_code == 0
-    assert [(one.level, one.message) for one in checked.lines] == [("unbuilt", f"not checked: {reason}")]
+    assert [(line.level, line.message) for line in checked.lines] == [("unbuilt", f"not checked: {reason}")]
 
 
 def test_torch_code_is_called_that(write, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     (line,) = check([write("of_torch.py", "import torch\n")]).lines
     why = "it needs torch, which is not installed (it is torch code: weft checks JAX code)"
-    assert line.message == f"not checked: {why}"
+    assert line.message == why
 
 
 def test_a_loss_that_broadcasts_a_dim_against_itself_is_an_error_in_ones_own_code_only(write):

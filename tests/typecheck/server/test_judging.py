@@ -51,6 +51,9 @@ class Worker:
                 said = Line("error", unit.file, number + 1, name, f"says {name}")
                 yield {"part": to_json(Checked((said,), ("fails",), (f"net.py:1: {name}: given n > 1",), name=name))}
 
+    def abandon(self, seconds):
+        pass
+
     def close(self):
         pass
 
@@ -117,6 +120,32 @@ def test_what_imports_a_file_that_was_saved_is_judged_again(judge, tmp_path: Pat
     judge.saved(str(tmp_path / "unrelated.py"))
     judge(TEXT)
     assert CONVERSATIONS[0].asked == ["net.py"] * 3
+
+
+def test_a_save_of_the_file_that_is_being_judged_ends_a_silent_worker_and_its_verdicts_are_not_shown(
+    judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    asked, abandoned = threading.Event(), threading.Event()
+
+    class Stuck(Worker):
+        def ask(self, unit, asked_for):
+            if "endless" in Path(unit.file).read_text():
+                asked.set()
+                assert abandoned.wait(timeout=60)
+                return iter(())
+            return super().ask(unit, asked_for)
+
+        def abandon(self, seconds):
+            assert seconds > 0
+            abandoned.set()
+
+    monkeypatch.setattr(judging, "Conversation", Stuck)
+    path = tmp_path / "net.py"
+    path.write_text("endless")
+    judge.edit(str(path), "endless", None)
+    judge.saved(str(path))
+    assert asked.wait(timeout=60)
+    assert judge(TEXT)[0] == (4, "says first")
 
 
 def test_a_configuration_that_cannot_be_read_is_said(judge, tmp_path: Path):
