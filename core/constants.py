@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from weft.core.callers import owner_of
 from weft.core.edge.untyped import jax as untyped_jax
-from weft.core.makeup import closure_and_defaults, globals_read, is_all_attributes, makeup_of, named, names_read
+from weft.core.makeup import closure_and_defaults, globals_read, is_all_attributes, makeup_of, names_read
 
 Key = tuple[Hashable, ...]
 
@@ -193,7 +193,15 @@ def is_in_its_module(value: Any) -> bool:
     module."""
     if isinstance(value, np.ufunc):
         return getattr(np, value.__name__, None) is value
-    return named(str(getattr(value, "__module__", None)), getattr(value, "__qualname__", "<locals>")) is value
+    qualname = getattr(value, "__qualname__", None) or getattr(value, "__name__", "")
+    first, *rest = str(qualname).split(".")
+    try:
+        # Not by `getattr` of the module, whose `__getattr__` may import.
+        return (
+            functools.reduce(getattr, rest, vars(sys.modules[str(getattr(value, "__module__", None))])[first]) is value
+        )
+    except (AttributeError, KeyError):
+        return False
 
 
 def _is_frozen(kind: type) -> bool:

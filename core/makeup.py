@@ -21,7 +21,6 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import sys
 import types
 from collections.abc import Callable, Collection, Iterator, Mapping
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
@@ -34,7 +33,6 @@ from weft.core.caches import cached_by
 
 R = TypeVar("R")
 
-NOTHING = object()
 # CPython's flag of types that a class statement creates.
 _HEAP_TYPE = 1 << 9
 # The size of an object with a `__dict__` and weak references but nothing else, and the size that each slot adds.
@@ -242,23 +240,7 @@ def names_read(code: CodeType) -> Iterator[str]:
             yield from names_read(inner)
 
 
-# --- names and arrays -------------------------------------------------------------------------------------------------
-
-
-def named(module: str, qualname: str) -> Any:
-    """The object that a module has under a qualified name, without importing anything; `NOTHING` if there is none.
-
-    >>> named("builtins", "str.join") is str.join, named("builtins", "unknown") is NOTHING
-    (True, True)
-    """
-    if "<" in qualname:  # a lambda, or a local of a function
-        return NOTHING
-    first, *rest = qualname.split(".")
-    try:
-        # Not by `getattr` of the module, whose `__getattr__` may import.
-        return functools.reduce(getattr, rest, vars(sys.modules[module])[first])
-    except (AttributeError, KeyError):
-        return NOTHING
+# --- arrays -----------------------------------------------------------------------------------------------------------
 
 
 def digest_of(array: Any) -> str:

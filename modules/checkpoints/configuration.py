@@ -1,17 +1,19 @@
 """Describes the configuration of a tree, all of it but its arrays, as text that can be saved and compared.
 
 Each record, container and configuration value has an entry under its path: `heads` is `8`, `act` is
-`jax.nn:relu`, `layers` is a `list`, `layers[0]` is of class `weft:Linear`. A value is never built from such
-a *description*; it comes from the tree that one loads into, and two descriptions tell whether it is the same.
+`jax._src.nn.functions:relu`, `layers` is a `list`, `layers[0]` is of class `weft.modules.dense.linear:Linear`. A value
+is never built from such a *description*; it comes from the tree that one loads into, and two descriptions tell whether
+it is the same.
 
 The description depends on the value:
 
 - numbers, strings, None, dtypes: their value as text, which shows the type, too (`1`, `1.0`, `True`);
-- classes and functions: `module:qualname`, where the module is the outermost package that exports the name. Two names
-  agree if they refer to the same object, so an alias for an old name keeps old files loading. A module that is run as
-  a script is called `__main__`, and has its own name when it is imported, so `__main__` agrees with every module. If a
-  private module (`jax._src...`) no longer exists, a newer version of its package has moved it, and only the package and
-  the qualname are compared;
+- classes and functions: `module:qualname`, where they are defined. Files of weft 0.3.0 have the outermost package that
+  offered the name, if the process had used it. So two names agree if they refer to one object: by such a package, or by
+  an alias that was left in an old module. A module that is run as a script is called `__main__`, and has its own name
+  when it is imported, so `__main__` agrees with every module. A newer version of a package may define an object in
+  another module: if the old module no longer defines it, the name agrees if one of the modules is private
+  (`jax._src...`), or if a package around both offers the object;
 - functions that cannot be imported by a name (lambdas, functions made inside functions): the name, and a hash of their
   code, their defaults and the values that they close over, each described. The bytecode differs between versions of
   Python and of the function's package, so hashes are compared only if the versions are the same;
@@ -25,13 +27,16 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import hashlib
 import json
 import re
+import symtable
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from importlib.machinery import PathFinder
 from types import CodeType, ModuleType
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -39,7 +44,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from weft.core.edge import trees
-from weft.core.makeup import NOTHING, Makeup, digest_of, fold, makeup_of, named
+from weft.core.makeup import Makeup, digest_of, fold, makeup_of
 from weft.core.paths import Path, format_path, key_part, parse_path
 from weft.core.records.configuration import Mixed, iter_configuration
 from weft.core.records.leaves import is_array, record_children
@@ -51,6 +56,7 @@ Description = str | dict[str, Any]
 _ATOMS = (type(None), bool, int, float, complex, str, bytes, type(...))
 # Objects may refer to each other in circles; deeper parts are described as `...`.
 _DEEPEST = 40
+_NOTHING = object()
 
 
 def configuration(tree: Any) -> dict[str, Description]:
@@ -172,16 +178,21 @@ def _name(value: Any) -> str:
     module, qualname = getattr(value, "__module__", None), str(_qualname(value))
     if not isinstance(module, str):
         return f":{qualname}"
-    # The outermost package that exports the value: a file that says `weft:Linear` still loads after the module
-    # `weft.modules.dense.linear` has been split.
-    packages = [module[:i] for i, letter in enumerate(module) if letter == "."]
-    offering = (package for package in packages if named(package, qualname) is value)
-    return f"{next(offering, module)}:{qualname}"
+    # A process that `multiprocessing` spawned calls the program's module by another name.
+    return f"{'__main__' if module == '__mp_main__' else module}:{qualname}"
 
 
 def _value_named(name: str) -> Any:
+    """The object that a module which is imported has under a name; `_NOTHING` if there is none.
+
+    By `getattr` of the module, whose `__getattr__` may import the object: its `__dict__` has only the names that the
+    process has used, and a second run of the same script would come to another answer.
+    """
     module, _, qualname = name.partition(":")
-    return named(module, qualname)
+    try:
+        return functools.reduce(getattr, qualname.split("."), cast("Any", sys.modules[module]))
+    except Exception:  # whatever a module's `__getattr__` raises
+        return _NOTHING
 
 
 def _look_at_function(value: Any) -> Description | Makeup:
@@ -193,7 +204,7 @@ def _look_at_function(value: Any) -> Description | Makeup:
     # In a notebook a cell that runs twice defines its function anew. The name then leads to another object with the
     # same code, which counts as the same function.
     is_same = named is value or (
-        named is not NOTHING and underlying is not None and _code_of(named) == underlying.__code__
+        named is not _NOTHING and underlying is not None and _code_of(named) == underlying.__code__
     )
     return {"name": name} if is_same or underlying is None else makeup_of(underlying)
 
@@ -213,7 +224,7 @@ def _code_of(value: Any) -> CodeType | None:
 
 def _code(function: Any) -> dict[str, Any]:
     package = sys.modules.get(str(function.__module__).partition(".")[0])
-    versions = f"{sys.implementation.cache_tag} {vars(package).get('__version__', '') if package else ''}"
+    versions = f"{sys.implementation.cache_tag} {getattr(package, '__version__', '')}"
     return {"code": f"{versions} {_hash_code(function.__code__).hexdigest()[:16]}"}
 
 
@@ -289,15 +300,46 @@ def _number(text: object) -> float | None:
 def _names_agree(saved: str, here: str) -> bool:
     if saved == here:
         return True
-    saved_value = _value_named(saved)
-    if saved_value is not NOTHING and saved_value is _value_named(here):
+    saved_value, value = _value_named(saved), _value_named(here)
+    if value is not _NOTHING and value is saved_value:
         return True
     (module, _, qualname), (own, _, own_qualname) = saved.partition(":"), here.partition(":")
-    if qualname != own_qualname:
-        return False
-    one_package = module.partition(".")[0] == own.partition(".")[0]
     # A script's module is `__main__` when it runs and has its own name when it is imported.
-    return "__main__" in (module, own) or (saved_value is NOTHING and one_package and "._" in module + own)
+    if qualname != own_qualname or "__main__" in (module, own):
+        return qualname == own_qualname
+    around = [package for package in _packages(module) if package in _packages(own)]
+    is_offered = value is not _NOTHING and any(_value_named(f"{package}:{qualname}") is value for package in around)
+    if not around or saved_value is not _NOTHING or not (is_offered or "._" in module + own):
+        return False
+    return module in sys.modules or not _defines(module, qualname.partition(".")[0])
+
+
+def _packages(module: str) -> list[str]:
+    """Returns the packages around a module, and the module itself, from the outermost one on."""
+    parts = module.split(".")
+    return [".".join(parts[: i + 1]) for i in range(len(parts))]
+
+
+def _defines(module: str, name: str) -> bool:
+    """Whether the source of a module that is not imported binds a name.
+
+    A process that has imported the module comes to the same answer. It is not imported for this: it is a file that
+    chooses the module.
+    """
+    top, *inner = _packages(module)
+    path, loader = getattr(sys.modules.get(top), "__path__", ()), None
+    for package in inner:
+        spec = PathFinder.find_spec(package, path)
+        if spec is None:
+            return False
+        path, loader = spec.submodule_search_locations or (), spec.loader
+    try:
+        symbol = symtable.symtable(cast("Any", loader).get_source(module), module, "exec").lookup(name)
+    except KeyError:
+        return False
+    except Exception:  # a module without a source, or one that is not of this version of Python
+        return True
+    return symbol.is_assigned() or symbol.is_imported()
 
 
 def _codes_agree(saved: str | None, here: str | None) -> bool:
@@ -318,4 +360,8 @@ def show(description: Description) -> str:
     code = [f"code {description['code'].split(' ')[-1]}"] if "code" in description else []
     parts = [f"{name}={show(part)}" for name, part in description.get("parts", {}).items()]
     inside = ", ".join(code + parts)
-    return description["name"].removeprefix("builtins:") + (f"({inside})" if inside else "")
+    # By the outermost package that offers the object: users know `weft.Linear`, and not where it is defined.
+    name, (module, _, qualname) = description["name"], description["name"].partition(":")
+    named = [f"{package}:{qualname}" for package in _packages(module)]
+    name = next((each for each in named if _value_named(each) is _value_named(name) is not _NOTHING), name)
+    return name.removeprefix("builtins:") + (f"({inside})" if inside else "")

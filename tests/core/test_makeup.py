@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import pytest
-from weft.core.makeup import NOTHING, Makeup, digest_of, fold, is_all_attributes, makeup_of, named
+from weft.core.makeup import Makeup, digest_of, fold, is_all_attributes, makeup_of
 
 
 class Pair(NamedTuple):
@@ -102,12 +102,6 @@ class Log(collections.deque[Any]):
 )
 def test_what_is_more_than_its_attributes_is_told(kind: type, is_all: bool):
     assert is_all_attributes(kind) is is_all
-
-
-def test_a_name_leads_to_what_it_names_and_imports_nothing():
-    assert named("jax.numpy", "ndarray.at") is jnp.ndarray.at
-    unloaded = "wave"
-    assert named(unloaded, "open") is named(__name__, "function_of.<locals>.function") is NOTHING
 
 
 def test_arrays_are_told_apart_by_their_numbers_and_keys_by_their_data():

@@ -16,7 +16,7 @@ import weft
 from jaxtyping import Array, Float
 from weft.modules import CheckpointError, Linear, Sequential, load_checkpoint, save_checkpoint
 from weft.modules.checkpoints import checkpoint
-from weft.modules.checkpoints.configuration import agree, configuration, describe
+from weft.modules.checkpoints.configuration import agree, configuration, describe, show
 
 
 class Layer(weft.Module):
@@ -262,9 +262,10 @@ def test_a_class_in_a_private_module_that_is_gone_has_moved(file, module):
     assert type(load_checkpoint(file, new(jnp.zeros(2)))) is new
 
 
-def test_what_a_package_offers_is_named_by_the_package():
-    assert describe(Linear) == {"name": "weft:Linear"}
-    assert describe(eqx.nn.Linear) == {"name": "equinox.nn:Linear"}
+def test_an_object_is_named_by_its_place_and_shown_by_the_package_that_offers_it():
+    assert describe(Linear) == {"name": "weft.modules.dense.linear:Linear"}
+    assert show(describe(Linear)) == "weft:Linear"
+    assert show(describe(eqx.nn.Linear)) == "equinox.nn:Linear"
 
 
 def test_the_code_of_a_lambda_is_compared_within_one_version_of_python():
