@@ -9,6 +9,7 @@ live as long anyway.
 
 from __future__ import annotations
 
+import copyreg
 import dataclasses
 import enum
 import functools
@@ -193,15 +194,35 @@ def is_in_its_module(value: Any) -> bool:
     module."""
     if isinstance(value, np.ufunc):
         return getattr(np, value.__name__, None) is value
-    qualname = getattr(value, "__qualname__", None) or getattr(value, "__name__", "")
-    first, *rest = str(qualname).split(".")
+    first, *rest = _qualname(value).split(".")
     try:
         # Not by `getattr` of the module, whose `__getattr__` may import.
-        return (
-            functools.reduce(getattr, rest, vars(sys.modules[str(getattr(value, "__module__", None))])[first]) is value
-        )
+        names = vars(sys.modules[str(getattr(value, "__module__", None))])
+        return functools.reduce(getattr, rest, names[first]) is value
     except (AttributeError, KeyError):
         return False
+
+
+def _qualname(value: Any) -> str:
+    return str(getattr(value, "__qualname__", None) or getattr(value, "__name__", ""))
+
+
+def name_for_pickle(value: Any) -> str | None:
+    """The name by which pickle finds a function in its module; None if there is none.
+
+    Not in `__main__`, which is another program in another process.
+    """
+    return _qualname(value) if is_in_its_module(value) and value.__module__ != "__main__" else None
+
+
+def _reduced(value: Any) -> Any:
+    return name_for_pickle(value) or object.__reduce_ex__(value, 4)
+
+
+# JAX's functions are pickled and copied by their parts. Pickle then refuses `jax.nn.relu`, because its name leads to the
+# object around the function inside; and a deep copy is another function, and a cache miss.
+for _kind in (_JITTED, jnp.ufunc, jax.custom_jvp, jax.custom_vjp):
+    copyreg.pickle(cast("type[Any]", _kind), _reduced)
 
 
 def _is_frozen(kind: type) -> bool:

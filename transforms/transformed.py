@@ -12,7 +12,7 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Generic, ParamSpec, Self, TypeVar, cast
 
-from weft.core.constants import is_in_its_module
+from weft.core.constants import name_for_pickle
 from weft.core.edge.trees import PyTree
 from weft.core.tracebacks import cut, cutting
 
@@ -75,9 +75,8 @@ class Transformed(Generic[P, R]):
 
     def __reduce__(self) -> Any:
         # A decorated function has its name in its module, by which pickle finds it, while the function inside has none.
-        # Not in `__main__`, which is another program in another process.
-        if self.__module__ != "__main__" and is_in_its_module(self):
-            return cast(Any, self).__qualname__
+        if (name := name_for_pickle(self)) is not None:
+            return name
         if self.recipe is None:
             return cast(Any, copyreg).__newobj__, (type(self),), vars(self)
         return _made_again, (*self.recipe, self.definitions)

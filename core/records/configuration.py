@@ -96,7 +96,8 @@ class Mixed(metaclass=NamedInErrors):
         return repr(self.value)
 
     def __reduce__(self) -> tuple[Callable[[Any], Any], tuple[Any]]:
-        return stored, (self.value,)
+        # The stored elements, because each `Static` says how it is pickled.
+        return _mixed, (self.definition.unflatten(self.children),)
 
 
 Mixed.__name__ = "container of a record that holds configuration"
@@ -106,6 +107,10 @@ trees.register_node_with_keys(
     lambda definition, children: Mixed(_UNKNOWN, tuple(children), definition),
     lambda node: (node.children, node.definition),
 )
+
+
+def _mixed(container: PyTree) -> Mixed:
+    return Mixed(_UNKNOWN, tuple(_level(container)[0]), _one_level(container))
 
 
 def stored(value: PyTree, where: str = "") -> PyTree:

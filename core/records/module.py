@@ -14,6 +14,7 @@ on it, and equinox layers nest inside it and around it. It adds:
 from __future__ import annotations
 
 import contextlib
+import copyreg
 import dataclasses
 import functools
 import inspect
@@ -251,6 +252,15 @@ class Module(_Base):
                 f"its fields are {', '.join(fields) or 'none'}"
             )
         return replaced(self, changes)
+
+
+def _missing() -> Any:
+    return next(iter(cast(Any, trees.children_of(Module()))[1]), None)
+
+
+# Equinox writes a sentinel into treedefs, in the place of an attribute that a record does not have. It is compared by
+# identity, so that a treedef that was pickled did not equal itself.
+copyreg.pickle(type(_missing()), lambda _: (_missing, ()))
 
 
 def replaced(record: E, changes: Mapping[str, Any], *, lenient: bool = False) -> E:

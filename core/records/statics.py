@@ -8,11 +8,16 @@ that every call was a cache miss.
 from __future__ import annotations
 
 import dataclasses
+import enum
 import math
+import secrets
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import MethodType
 from typing import Any, cast
 
+from weft.core.constants import name_for_pickle
 from weft.core.edge import trees
 from weft.core.edge.trees import TreeDef
 
@@ -37,7 +42,7 @@ class Static(metaclass=NamedInErrors):
     (False, True)
     """
 
-    __slots__ = ("value",)
+    __slots__ = ("__weakref__", "value")
 
     def __init__(self, value: Any):
         self.value = value
@@ -58,10 +63,38 @@ class Static(metaclass=NamedInErrors):
     def __deepcopy__(self, memo: Any) -> Static:
         return self
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        if _equals_its_copy(self.value):
+            return Static, (self.value,)
+        token = _tokens.setdefault(self, secrets.token_hex(8))
+        _known.setdefault(token, self)
+        return _loaded, (self.value, token)
+
 
 Static.__name__ = "configuration of a record"
 # The node is its own auxiliary data, so that flattening and unflattening create no object.
 trees.register_node(Static, lambda node: ((), node), lambda node, _: node)
+
+
+# A closure that was pickled by value equals no other, so that an optimizer came back from another process with another
+# treedef. Each such value is pickled with a token, and a process that has the token's value takes that.
+_tokens: weakref.WeakKeyDictionary[Static, str] = weakref.WeakKeyDictionary()
+_known: weakref.WeakValueDictionary[str, Static] = weakref.WeakValueDictionary()
+
+
+def _loaded(value: Any, token: str) -> Static:
+    node = _known.setdefault(token, Static(value))
+    _tokens.setdefault(node, token)
+    return node
+
+
+def _equals_its_copy(value: Any) -> bool:
+    """Whether a value that is pickled and loaded equals itself."""
+    if isinstance(value, (type(None), type(...), type, enum.Enum)) or name_for_pickle(value) is not None:
+        return True
+    parts: Sequence[Any] = cast("tuple[Any, ...]", value) if isinstance(value, tuple) else _parts(value)
+    by_identity = type(value).__eq__ is object.__eq__ or isinstance(value, MethodType)
+    return not by_identity and all(map(_equals_its_copy, parts))
 
 
 def make_of_static(value: Any) -> Any:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
+import gc
 import pickle
 import subprocess
 import sys
+import textwrap
+import weakref
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
 import jax
 import jax.numpy as jnp
+import optax
 import pytest
 import weft
 from jax.sharding import PartitionSpec
@@ -191,3 +196,122 @@ def test_what_a_transform_made_is_shared_by_copies_as_a_function_is():
     function = weft.grad(total)
     assert copy.copy(function) is function
     assert copy.deepcopy([function])[0] is function
+
+
+# ---- configuration that is compared by identity ----------------------------------------------------------------------
+
+JAX_FUNCTIONS = {
+    f"{module.__name__}.{name}": value
+    for module in (jax.nn, jnp, jnp.linalg, jax.lax, jax.scipy.special)
+    for name, value in vars(module).items()
+    if name[0] != "_"
+    and callable(value)
+    and not isinstance(value, type)
+    # Aliases, and functions that JAX made for other names, are in no module by their own.
+    and getattr(module, getattr(value, "__name__", name), None) is value
+}
+
+
+@jax.jit
+def jitted_here(x: Any) -> Any:
+    return x
+
+
+@jax.custom_jvp
+def custom_here(x: Any) -> Any:
+    return x
+
+
+@pytest.mark.parametrize("how", [pickle, cloudpickle], ids=["pickle", "cloudpickle"])
+def test_functions_of_jax_are_pickled_and_copied_by_their_names(how: Any):
+    functions = [*JAX_FUNCTIONS.values(), jitted_here, custom_here]
+    assert {jax.nn.relu, jax.nn.silu, jnp.sin, jnp.add, jnp.linalg.norm, jax.scipy.special.erf} <= set(functions)
+    for function in functions:
+        assert how.loads(how.dumps(function)) is function is copy.deepcopy(function), function
+
+
+def test_a_function_that_has_no_name_is_still_sent_by_value():
+    for made in (jax.jit(lambda x: x + 1), jnp.frompyfunc(lambda x, y: x + y, nin=2, nout=1)):
+        with pytest.raises((pickle.PicklingError, AttributeError)):
+            pickle.dumps(made)
+    assert cloudpickle.loads(cloudpickle.dumps(jax.jit(lambda x: x + 1)))(1) == 2
+
+
+class Setting:
+    """Compared by identity."""
+
+    def scale(self, x: Any) -> Any:
+        return x
+
+
+class Configured(weft.Module):
+    w: jax.Array
+    setting: Any
+    declared: Any = weft.static(default=None)
+
+
+def closure(by: float) -> Any:
+    return lambda x: x * by
+
+
+RECORDS: dict[str, Any] = {
+    "activations": weft.MLP(2, 2, 2, key=jax.random.key(0)),
+    "an optimizer": weft.Optimizer({"w": XS}, optax.chain(optax.clip(1.0), optax.adam(optax.linear_schedule(1, 0, 9)))),
+    "an optimizer of a model": weft.Optimizer(weft.MLP(2, 2, 2, key=jax.random.key(0)), optax.adam(0.1)),
+    "an optimizer with groups": weft.Optimizer({"w": XS}, {...: optax.sgd(0.1)}),
+    "accumulated steps": weft.Optimizer({"w": XS}, optax.MultiSteps(optax.adam(0.1), 2)),
+    "a closure": Configured(XS, closure(2.0), closure(3.0)),
+    "closures in containers": Configured(XS, [closure(2.0), {"a": (closure(3.0), XS)}], (closure(4.0), 1)),
+    "a partial application": Configured(XS, functools.partial(total, power=3)),
+    "an object": Configured(XS, Setting(), Setting()),
+    "a bound method": Configured(XS, Setting().scale),
+    "an initializer": Configured(XS, jax.nn.initializers.he_normal()),
+    "a jitted lambda": Configured(XS, jax.jit(lambda x: x)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_a_record_that_is_pickled_by_value_has_the_treedef_that_it_had(name: str):
+    record = RECORDS[name]
+    treedef, sent = jax.tree.structure(record), cloudpickle.dumps(record)
+    again = pickle.loads(sent)
+    assert jax.tree.structure(again) == treedef == jax.tree.structure(copy.deepcopy(record))
+    assert hash(jax.tree.structure(again)) == hash(treedef)
+    assert pickle.loads(cloudpickle.dumps(treedef)) == treedef
+    assert jax.tree.structure(pickle.loads(cloudpickle.dumps(again))) == treedef
+    with contextlib.suppress(pickle.PicklingError, AttributeError):  # by reference, where that is possible
+        assert jax.tree.structure(pickle.loads(pickle.dumps(record))) == treedef
+
+
+@pytest.mark.slow
+def test_two_messages_of_one_process_have_one_treedef_in_another(tmp_path: Path):
+    for part in range(2):
+        Path(tmp_path, f"{part}").write_bytes(cloudpickle.dumps(RECORDS["an optimizer"]))
+    program = """
+        import pickle, sys, jax
+        first, second = [pickle.load(open(f"{sys.argv[1]}/{part}", "rb")) for part in range(2)]
+        print(jax.tree.structure(first) == jax.tree.structure(second))
+        import cloudpickle
+        open(f"{sys.argv[1]}/back", "wb").write(cloudpickle.dumps(second))
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program), str(tmp_path)]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "True\n"
+    back = pickle.loads(Path(tmp_path, "back").read_bytes())
+    assert jax.tree.structure(back) == jax.tree.structure(RECORDS["an optimizer"])
+
+
+def test_what_is_equal_to_its_copy_is_pickled_without_a_token():
+    settings = (1, 0.5, "text", None, (1, (2, "a")), jnp.float32, jax.nn.relu, jax.lax.Precision.HIGH, weft.Linear)
+    for setting in settings:
+        assert pickle.dumps(Configured(XS, setting)) == pickle.dumps(Configured(XS, setting))
+        assert b"_loaded" not in pickle.dumps(Configured(XS, setting))
+    assert b"_loaded" in pickle.dumps(Configured(XS, Setting()))
+
+
+def test_a_token_keeps_no_value_alive():
+    record = Configured(XS, Setting())
+    alive, sent = weakref.ref(record.setting), pickle.dumps(record)
+    del record
+    gc.collect()
+    assert alive() is None
+    assert jax.tree.structure(pickle.loads(sent)) != jax.tree.structure(Configured(XS, Setting()))
