@@ -219,8 +219,8 @@ def _reduced(value: Any) -> Any:
     return name_for_pickle(value) or object.__reduce_ex__(value, 4)
 
 
-# JAX's functions are pickled and copied by their parts. Pickle then refuses `jax.nn.relu`, because its name leads to the
-# object around the function inside; and a deep copy is another function, and a cache miss.
+# By themselves JAX's functions are pickled and copied by their parts. Pickle then refuses `jax.nn.relu`, because its
+# name leads to the object around the function inside; and a deep copy is another function, and a cache miss.
 for _kind in (_JITTED, jnp.ufunc, jax.custom_jvp, jax.custom_vjp):
     copyreg.pickle(cast("type[Any]", _kind), _reduced)
 

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from weft.modules.checkpoints.folders import Checkpoints, load_orbax
     from weft.modules.checkpoints.format import CheckpointError
     from weft.modules.checkpoints.importing import import_weights
+    from weft.modules.checkpoints.inspecting import inspect_checkpoint
     from weft.modules.combinators.ensemble import Ensemble
     from weft.modules.combinators.mixture import MoE
     from weft.modules.combinators.parallel import Parallel, StatefulParallel
@@ -101,6 +102,7 @@ _HOMES = {
     "weft.modules.checkpoints.folders": "Checkpoints load_orbax",
     "weft.modules.checkpoints.format": "CheckpointError",
     "weft.modules.checkpoints.importing": "import_weights",
+    "weft.modules.checkpoints.inspecting": "inspect_checkpoint",
     "weft.modules.combinators.ensemble": "Ensemble",
     "weft.modules.combinators.mixture": "MoE",
     "weft.modules.combinators.parallel": "Parallel StatefulParallel",
@@ -223,6 +225,7 @@ __all__ = [
     "import_weights",
     "inference_mode",
     "init",
+    "inspect_checkpoint",
     "leaky_relu",
     "load_checkpoint",
     "load_exported",

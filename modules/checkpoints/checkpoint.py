@@ -139,12 +139,20 @@ def load_checkpoint(  # weft: skip(it reads a file)
     """
     options = Options(rename, cast_of(dtype), partial, strict)
     with form.opened(Path(path)) as source:
-        saved = source.metadata_value("configuration", {})
-        if not all(map(is_description, saved.values())):
-            raise source.damaged()
-        offer = Offer(source.path, source.entries, saved, described=bool(source.version))
         # An array that does not fit may be the result of damage. So the digest is checked before a misfit is reported.
-        return loaded(offer, like, options, functools.partial(_read, source), source.check)
+        return loaded(offer_of(source), like, options, functools.partial(_read, source), source.check)
+
+
+def offer_of(source: form.Source) -> Offer:
+    """Returns the contents of a file.
+
+    Raises:
+        CheckpointError: if its configuration is damaged.
+    """
+    saved = source.metadata_value("configuration", {})
+    if not all(map(is_description, saved.values())):
+        raise source.damaged()
+    return Offer(source.path, source.entries, saved, described=bool(source.version))
 
 
 def _read(source: form.Source, targets: Mapping[str, Target], wanted: Mapping[str, Any]) -> dict[str, Any]:

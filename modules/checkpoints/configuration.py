@@ -29,6 +29,7 @@ import dataclasses
 import enum
 import functools
 import hashlib
+import itertools
 import json
 import re
 import symtable
@@ -307,17 +308,16 @@ def _names_agree(saved: str, here: str) -> bool:
     # A script's module is `__main__` when it runs and has its own name when it is imported.
     if qualname != own_qualname or "__main__" in (module, own):
         return qualname == own_qualname
-    around = [package for package in _packages(module) if package in _packages(own)]
+    around = [package for package in _packages(own) if f"{module}.".startswith(f"{package}.")]
     is_offered = value is not _NOTHING and any(_value_named(f"{package}:{qualname}") is value for package in around)
     if not around or saved_value is not _NOTHING or not (is_offered or "._" in module + own):
         return False
     return module in sys.modules or not _defines(module, qualname.partition(".")[0])
 
 
-def _packages(module: str) -> list[str]:
-    """Returns the packages around a module, and the module itself, from the outermost one on."""
-    parts = module.split(".")
-    return [".".join(parts[: i + 1]) for i in range(len(parts))]
+def _packages(module: str) -> Iterator[str]:
+    """Yields the packages around a module, and the module itself, from the outermost one on."""
+    return itertools.accumulate(module.split("."), "{}.{}".format)
 
 
 def _defines(module: str, name: str) -> bool:
@@ -360,8 +360,10 @@ def show(description: Description) -> str:
     code = [f"code {description['code'].split(' ')[-1]}"] if "code" in description else []
     parts = [f"{name}={show(part)}" for name, part in description.get("parts", {}).items()]
     inside = ", ".join(code + parts)
-    # By the outermost package that offers the object: users know `weft.Linear`, and not where it is defined.
-    name, (module, _, qualname) = description["name"], description["name"].partition(":")
-    named = [f"{package}:{qualname}" for package in _packages(module)]
-    name = next((each for each in named if _value_named(each) is _value_named(name) is not _NOTHING), name)
+    name = description["name"]
+    if (value := _value_named(name)) is not _NOTHING:
+        # By the outermost package that offers the object: users know `weft.Linear`, and not where it is defined.
+        module, _, qualname = name.partition(":")
+        named = (f"{package}:{qualname}" for package in _packages(module))
+        name = next(each for each in named if _value_named(each) is value)
     return name.removeprefix("builtins:") + (f"({inside})" if inside else "")

@@ -16,8 +16,10 @@ import functools
 import importlib
 import operator
 import os
+import sys
 import threading
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
@@ -26,11 +28,11 @@ import jax
 from jax.typing import DTypeLike
 from weft.core.tracebacks import cutting
 from weft.modules.checkpoints.fitting import LoadOptions, LoadReport, Offer, Options, loaded
-from weft.modules.checkpoints.format import CheckpointError
+from weft.modules.checkpoints.format import CheckpointError, absent
 from weft.modules.checkpoints.leaves import cast_of
 from weft.modules.checkpoints.manifests import ARRAYS, MANIFEST, content, entries_in, orbax, read_arrays, read_manifest
 from weft.modules.checkpoints.names import Rename
-from weft.modules.checkpoints.writing import Writer
+from weft.modules.checkpoints.writing import FailingAtExit, Writer
 
 T = TypeVar("T")
 
@@ -38,14 +40,25 @@ T = TypeVar("T")
 _open: weakref.WeakSet[Checkpoints] = weakref.WeakSet()
 
 
+# The errors of last saves that no call was there to raise.
+_lost: list[str] = []
+
+
 def _finish() -> None:
     for checkpoints in list(_open):
-        # Closing waits for the other processes, one of which may have failed.
         # Each process would wait for the others in `close`, and one that failed never comes.
-        if jax.process_count() == 1:
-            checkpoints.close()
-        else:
-            checkpoints.wait()
+        _last_save(checkpoints.close if jax.process_count() == 1 else checkpoints.wait)
+    if _lost:
+        sys.stderr = FailingAtExit(sys.stderr)
+
+
+def _last_save(end: Callable[[], None]) -> None:
+    """Ends a last save; its failure is a line on standard error now, and the exit code of the program later."""
+    try:
+        end()
+    except Exception as error:
+        _lost.append("; ".join(line.strip() for line in f"weft.CheckpointError: {error}".splitlines()))
+        print(_lost[-1], file=sys.stderr)
 
 
 @functools.cache
@@ -68,7 +81,7 @@ class Checkpoints:
     read at the same time: they see the complete steps, and change nothing.
 
     Args:
-        folder: the folder of this run; it is made if it does not exist. Each step is a folder in it.
+        folder: the folder of this run; the first `save` makes it. Each step is a folder in it.
         keep: how many of the newest steps are kept; None for all.
 
     Raises:
@@ -97,7 +110,6 @@ class Checkpoints:
             raise CheckpointError(
                 "this path is a file, not a folder", at=str(self.folder), fix="give each run a folder"
             )
-        self.folder.mkdir(parents=True, exist_ok=True)
         self._keep = keep
         self._writer: Writer | None = None
         self._end: Any = None
@@ -105,13 +117,13 @@ class Checkpoints:
 
     @property
     def steps(self) -> list[int]:
-        """The steps in the folder, after waiting for a step that is being written."""
+        """The steps in the folder, after waiting for a step that is being written; none if there is no folder yet."""
         self.wait()
-        return sorted(int(place.name) for place in self.folder.iterdir() if _is_whole(place))
+        return steps_in(self.folder)
 
     @property
     def latest(self) -> int | None:
-        """The newest step, if there is one."""
+        """The newest step; None if there is none, as in a run that begins."""
         return max(self.steps, default=None)
 
     @cutting
@@ -124,8 +136,7 @@ class Checkpoints:
 
         Raises:
             CheckpointError: if a leaf cannot be stored, naming its path; if the step exists already; if another process
-                writes to the folder.
-            Exception: the error of the last save, raised in its thread.
+                writes to the folder; if it cannot be written to; if the last save failed in its thread.
         """
         number = _number_of(step)
         if self._closed:
@@ -149,7 +160,7 @@ class Checkpoints:
         if self._writer is None:
             self._writer = Writer(self.folder, self._keep)
             # If the object is garbage-collected without `close`, its last save is written all the same.
-            self._end = weakref.finalize(self, self._writer.close)
+            self._end = weakref.finalize(self, _last_save, self._writer.close)
             # `_finish` does this at exit, in the right order: `atexit` comes too late for Orbax's threads.
             self._end.atexit = False
             _open.add(self)
@@ -189,34 +200,29 @@ class Checkpoints:
         Raises:
             CheckpointError: if there is no such step, or it does not fit, naming paths.
         """
-        chosen, steps = None if step is None else _number_of(step), self.steps
-        if chosen is None and steps:
-            chosen = steps[-1]
-        if chosen is None or chosen not in steps:
-            raise CheckpointError(
-                "there is no checkpoint" if step is None else f"there is no checkpoint of step {step}",
-                at=f"{self.folder} holds steps {steps}",
-                fix="save one first, or pass the folder and the step of one that is there",
-            )
-        place = self.folder / str(chosen)
-        return load_orbax(place, like, rename=rename, dtype=dtype, partial=partial, strict=strict)
+        self.wait()
+        return load_orbax(place_of(self.folder, step), like, rename=rename, dtype=dtype, partial=partial, strict=strict)
 
     def wait(self) -> None:
         """Waits until the last save is written.
 
         Raises:
-            Exception: the error of that save.
+            CheckpointError: if that save failed, as on a full disk; the steps before it are complete.
         """
         if self._writer is not None and not self._closed:
-            self._writer.manager.wait_until_finished()
-            self._writer.sweep()
+            self._writer.wait()
 
     def close(self) -> None:
-        """Waits, and lets others write to the folder. A program that ends without it waits, too."""
+        """Waits, and lets others write to the folder. A program that ends without it waits, too, and if the last save
+        failed, prints a line on standard error and ends with an exit code other than 0.
+
+        Raises:
+            CheckpointError: as `wait`.
+        """
         self._closed = True
         _open.discard(self)
-        if self._end is not None:
-            self._end()
+        if self._end is not None and self._end.detach() and self._writer is not None:
+            self._writer.close()
 
     def __enter__(self) -> Self:
         return self
@@ -225,6 +231,30 @@ class Checkpoints:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def steps_in(folder: Path) -> list[int]:
+    """Returns the complete steps in a folder of a run."""
+    return sorted(int(place.name) for place in folder.iterdir() if _is_whole(place)) if folder.is_dir() else []
+
+
+def place_of(folder: Path, step: int | None) -> Path:
+    """Returns the folder of a step, by default of the newest.
+
+    Raises:
+        CheckpointError: if there is no such step.
+    """
+    chosen, steps = None if step is None else _number_of(step), steps_in(folder)
+    if not folder.exists():
+        raise absent(folder)
+    chosen = max(steps, default=None) if chosen is None else chosen
+    if chosen in steps:
+        return folder / str(chosen)
+    raise CheckpointError(
+        "there is no checkpoint" if step is None else f"there is no checkpoint of step {step}",
+        at=f"{folder} holds steps {steps}",
+        fix="save one first, or pass the folder and the step of one that is there",
+    )
 
 
 def _number_of(step: Any) -> int:
@@ -301,10 +331,18 @@ def load_orbax(  # weft: skip(it reads a folder)
     >>> folder.cleanup()
     """
     options = Options(rename, cast_of(dtype), partial, strict)
-    folder = Path(path).absolute()
+    offer, source = offer_in(Path(path).absolute())
+    return loaded(offer, like, options, functools.partial(read_arrays, source))
+
+
+def offer_in(folder: Path) -> tuple[Offer, Path]:
+    """Returns the contents of one checkpoint of Orbax's, and the folder of its arrays.
+
+    Raises:
+        CheckpointError: if it is not a checkpoint, or damaged.
+    """
     manifest = read_manifest(folder)
     # Other programs have their arrays in the folder itself.
     source = folder / ARRAYS if (folder / ARRAYS).is_dir() else folder
     entries, told = (entries_in(source), {}) if manifest is None else manifest
-    offer = Offer(str(folder), entries, told, described=manifest is not None)
-    return loaded(offer, like, options, functools.partial(read_arrays, source))
+    return Offer(str(folder), entries, told, described=manifest is not None), source

@@ -14,6 +14,7 @@ program wrote it.
 from __future__ import annotations
 
 import contextlib
+import difflib
 import hashlib
 import json
 import math
@@ -53,6 +54,25 @@ _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 
 class CheckpointError(WeftError, ValueError):
     """Raised for a file that is not a checkpoint, is damaged, or holds another tree."""
+
+
+class _AbsentError(CheckpointError, FileNotFoundError):
+    """Raised for a path where nothing is."""
+
+
+class _FolderError(CheckpointError, IsADirectoryError):
+    """Raised for a folder where a file is needed."""
+
+
+def absent(path: Path) -> CheckpointError:
+    """Makes the error for a path where nothing is; it names what is near."""
+    folder = next(folder for folder in path.absolute().parents if folder.is_dir())
+    near = difflib.get_close_matches(path.absolute().relative_to(folder).parts[0], os.listdir(folder), 3)
+    return _AbsentError(
+        "there is no checkpoint at this path",
+        at=str(path),
+        fix=f"did you mean {' or '.join(str(folder / name) for name in near)}?" if near else "pass the path of a save",
+    )
 
 
 def brief(text: str, letters: int = 300) -> str:
@@ -385,10 +405,18 @@ def opened(path: Path) -> Iterator[Source]:
     """Opens a file for reading.
 
     Raises:
-        OSError: if it cannot be read.
+        OSError: if it cannot be read; a missing file and a folder are a CheckpointError, too.
         CheckpointError: if its header is not that of a safetensors file of this length.
     """
-    if path.exists() and not (path.is_file() or path.is_dir()):
+    if not path.exists():
+        raise absent(path)
+    if path.is_dir():
+        files = sorted(file.name for file in path.glob("*.safetensors"))
+        ways = (
+            f"pass its files: {', '.join(files[:5])}" if files else "weft.Checkpoints(folder).restore(like) reads a run"
+        )
+        raise _FolderError("this is a folder, not a file", at=str(path), fix=ways)
+    if not path.is_file():
         # Opening a pipe would wait until another process writes to it, perhaps for ever.
         raise CheckpointError(f"{path} is not a regular file", fix="write its content to a file, and load that file")
     with contextlib.ExitStack() as stack:
@@ -417,6 +445,7 @@ def _judge(path: Path, file: BinaryIO) -> None:
 def _refusal(path: str, prefix: bytes, why: str) -> CheckpointError:
     if b'"sha256"' in prefix:
         return CheckpointError(f"{path} is damaged: {why}", fix="use another checkpoint")
-    return CheckpointError(
-        f"{path} is not a checkpoint: {why}", fix="pass a file that save_checkpoint wrote, or another safetensors file"
-    )
+    fix = "pass a file that save_checkpoint wrote, or another safetensors file"
+    if prefix.startswith(b"PK"):
+        fix = "numpy.load or torch.load reads this archive, and import_weights takes its arrays by name"
+    return CheckpointError(f"{path} is not a checkpoint: {why}", fix=fix)

@@ -121,6 +121,8 @@ def import_weights(  # weft: skip(of any leaf)
     [10.0]
     """
     arrays = dict(weights) if isinstance(weights, Mapping) else _read_files(weights)
+    _refuse_names(arrays, "weights")
+    _refuse_names(rename if isinstance(rename, Mapping) else (), "rename")
     structure, leaves = take_apart(model)
     like = {leaf.path: leaf.value for leaf in leaves}
     goals = _Goals(model, like, {**TORCH, **(layout or {})})
@@ -143,6 +145,16 @@ def import_weights(  # weft: skip(of any leaf)
         return made
     left_over = tuple(name for name in arrays if paths[name] is None or name in filling.left_over)
     return made, LoadReport(tuple(map(format_path, filling.missing())), left_over)
+
+
+def _refuse_names(names: Iterable[Any], argument: str) -> None:
+    wrong = [f"{argument}: {name!r:.80}" for name in names if not isinstance(name, str)]
+    if wrong:
+        raise CheckpointError(
+            "a name of an array must be a string",
+            at=wrong,
+            fix="name arrays as torch does: {'layers.0.weight': array}",
+        )
 
 
 def _refuse_misfits(wrong: list[str], rest: list[str]) -> None:
@@ -299,7 +311,13 @@ def _on_host(value: Any) -> np.ndarray[Any, Any]:
 
 def _read_files(files: Any) -> dict[str, Any]:
     arrays: dict[str, Any] = {}
-    for file in [files] if isinstance(files, str | os.PathLike) else files:
+    paths = [files] if isinstance(files, str | os.PathLike) or not isinstance(files, Iterable) else [*files]
+    if not all(isinstance(file, str | os.PathLike) for file in paths):
+        raise CheckpointError(
+            f"weights are arrays by name, or paths of safetensors files, not {files!r:.80}",
+            fix="pass model.state_dict(), or the path of a file",
+        )
+    for file in paths:
         with form.opened(Path(file)) as source:
             for target, array in source.read([_weight(entry) for entry in source.entries]):
                 if target.entry.name in arrays:
@@ -351,7 +369,13 @@ def _pattern(start: str) -> re.Pattern[str]:
 
 
 def _several(to: Renamed) -> Sequence[str] | None:
-    return (to,) if isinstance(to, str) else to
+    paths = (to,) if isinstance(to, str) else to
+    if not (paths is None or (isinstance(paths, Sequence) and all(isinstance(path, str) for path in paths))):
+        raise CheckpointError(
+            f"rename maps a name to a path, several paths, or None, and not to {to!r:.80}",
+            fix='write the path as an error prints it: "layers[0].kernel"',
+        )
+    return paths
 
 
 def _filled(path: str, match: re.Match[str]) -> str:

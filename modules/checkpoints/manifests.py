@@ -21,7 +21,7 @@ from weft.core.paths import format_path, key_part
 from weft.core.records.leaves import NUMBERS, iter_leaves
 from weft.modules.checkpoints.configuration import Description, configuration, is_description
 from weft.modules.checkpoints.fitting import by_name
-from weft.modules.checkpoints.format import CheckpointError, Entry, Target, cast, empty
+from weft.modules.checkpoints.format import CheckpointError, Entry, Target, absent, cast, empty
 from weft.modules.checkpoints.kinds import PYTHON
 from weft.modules.checkpoints.leaves import content_of, in_host_memory, is_key, placement, restored
 
@@ -151,8 +151,12 @@ def _written(value: Any, name: str, raw: bool) -> Any:
 
 def read_manifest(folder: Path) -> tuple[list[OrbaxEntry], dict[str, Description]] | None:
     """Reads the entries and the configuration of a checkpoint of weft; None if another program wrote it."""
+    if not folder.exists():
+        raise absent(folder)
     if not folder.is_dir():
-        raise CheckpointError("there is no checkpoint of Orbax here", at=str(folder), fix="pass the folder of a step")
+        raise CheckpointError(
+            "this is a file, and no folder of Orbax", at=str(folder), fix="load_checkpoint reads files"
+        )
     if not (folder / MANIFEST).is_dir():
         return None
     ocp = orbax()

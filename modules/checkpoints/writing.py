@@ -9,9 +9,12 @@ files are deleted already.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
 import socket
+import sys
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,24 +23,33 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 from weft.modules.checkpoints.atomic import is_still, lock
-from weft.modules.checkpoints.format import CheckpointError
+from weft.modules.checkpoints.format import CheckpointError, brief
 from weft.modules.checkpoints.manifests import ARRAYS, MANIFEST, orbax
 
 LOCK, DELETED = ".writer", ".deleted"
+# Orbax's threads log a failure, with tracebacks, that `wait` or `close` then raises.
+_LOGGED = ("_SignalingThread.run() raised", "] Failed to run ", "Save Finalize thread")
 
 
 class Writer:
     """The writer of a folder: Orbax's manager, and the lock.
 
     Args:
-        folder: an existing folder.
+        folder: the folder; it is made if it does not exist.
         keep: as for `Checkpoints`.
 
     Raises:
-        CheckpointError: if another process writes to the folder; the error names that process.
+        CheckpointError: if another process writes to the folder, naming that process; if it cannot be written to.
     """
 
     def __init__(self, folder: Path, keep: int | None):
+        self._place = folder
+        logging.getLogger("absl").addFilter(_is_news)
+        with self._writing():
+            self._begin(folder, keep)
+
+    def _begin(self, folder: Path, keep: int | None) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
         self._path = folder / LOCK
         self._deleted = folder / DELETED
         # One process holds the lock for all: the others share the folder, and would lock each other out.
@@ -58,7 +70,7 @@ class Writer:
 
     def save(self, step: int, arrays: dict[str, Any], manifest: dict[str, Any]) -> None:
         """Begins to write a step."""
-        ocp = orbax()
+        ocp, self._place = orbax(), self._path.parent / str(step)
         args = {MANIFEST: ocp.args.JsonSave(manifest)}
         if arrays:  # Orbax writes no tree without arrays
             args[ARRAYS] = ocp.args.PyTreeSave(arrays)
@@ -66,7 +78,14 @@ class Writer:
         # hand, and the manager's cached list is old.
         if step in self.manager.all_steps():
             self.manager.reload()
-        self.manager.save(step, args=ocp.args.Composite(**args), force=True)
+        with self._writing():
+            self.manager.save(step, args=ocp.args.Composite(**args), force=True)
+
+    def wait(self) -> None:
+        """Waits for the step that is being written."""
+        with self._writing():
+            self.manager.wait_until_finished()
+        self.sweep()
 
     def sweep(self) -> None:
         """Begins to delete the steps in `.deleted`."""
@@ -77,11 +96,27 @@ class Writer:
     def close(self) -> None:
         """Waits for writing and deleting to end, and releases the folder for other writers."""
         try:
-            self.manager.close()
+            with self._writing():
+                self.manager.close()
         finally:
             self.sweep()
             self._sweeper.shutdown()
             self._unlock()
+
+    @contextlib.contextmanager
+    def _writing(self) -> Generator[None]:
+        try:
+            yield
+        except CheckpointError:
+            raise
+        except Exception as error:  # of Orbax, TensorStore or the file system
+            # TensorStore's text goes from the names of files to why they could not be written.
+            reason = str(error).strip().partition(" [tensorstore_spec")[0].rpartition('": ')[2]
+            raise CheckpointError(
+                "this checkpoint was not written",
+                at=f"{self._place}: {brief(reason)}",
+                fix="make room, or a folder that can be written to, and save again; the steps before it are complete",
+            ) from error
 
     def _unlock(self) -> None:
         if self._lock is None:
@@ -90,6 +125,29 @@ class Writer:
             with contextlib.suppress(OSError):
                 remove()
         os.close(self._lock)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    return not (record.exc_info and any(text in record.getMessage() for text in _LOGGED))
+
+
+class FailingAtExit:
+    """A standard error that cannot be flushed when the interpreter ends, whose exit code is then 120.
+
+    Python has no other way to end with an error once it has begun to end: it prints exceptions of functions that it
+    calls at exit, and goes on, and `os._exit` would leave out such functions of others.
+    """
+
+    def __init__(self, stream: Any):
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def flush(self) -> None:
+        self._stream.flush()
+        if sys.is_finalizing():
+            raise OSError("a checkpoint was not written")
 
 
 def _manager(folder: Path, keep: int | None) -> Any:

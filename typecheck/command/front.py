@@ -41,6 +41,7 @@ _DEFAULTS = Config()
 _OTHERS = {
     "migrate": ("weft.migrate.front", "move a code base from flax.nnx, and list what it uses of equinox"),
     "plan": ("weft.insight.plan.command", "what a training step will cost on a mesh that need not exist"),
+    "inspect": ("weft.modules.checkpoints.inspecting", "what a checkpoint holds, without a tree to load it into"),
     "info": ("weft.typecheck.command.info", "versions, devices, modes and caches, for a bug report"),
 }
 

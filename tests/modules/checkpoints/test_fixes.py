@@ -217,6 +217,7 @@ def test_checkpoints_of_a_run_are_mended_as_their_errors_say(tmp_path: Path):
     (tmp_path / "file").touch()
     with pytest.raises(CheckpointError, match="fix: give each run a folder"):
         Checkpoints(tmp_path / "file")
+    (tmp_path / "run").mkdir()
     checkpoints = Checkpoints(tmp_path / "run", keep=1)
     with pytest.raises(CheckpointError, match="fix: save one first, or pass the folder and the step of one"):
         checkpoints.restore(tree)

@@ -114,7 +114,7 @@ def test_what_does_not_fit_is_named_and_so_is_other_configuration(saved: Checkpo
 def test_what_cannot_be_stored_leaves_no_step(saved: Checkpoints):
     with pytest.raises(CheckpointError, match="at: w"):
         saved.save(2, {"w": jax.ShapeDtypeStruct((2,), jnp.float32)})
-    with pytest.raises(CheckpointError, match="no checkpoint of Orbax"):
+    with pytest.raises(CheckpointError, match="no checkpoint at this path"):
         load_orbax(saved.folder / "2", {})
     assert saved.steps == [1]
 
@@ -231,7 +231,7 @@ def test_a_writer_that_could_not_begin_holds_no_lock(tmp_path: Path, monkeypatch
     with Checkpoints(tmp_path) as checkpoints:
         with monkeypatch.context() as patch:
             patch.setattr(ocp, "CheckpointManager", fail)
-            with pytest.raises(OSError, match="no space"):
+            with pytest.raises(CheckpointError, match=r"was not written\n  at: .*: no space"):
                 checkpoints.save(0, {})
         checkpoints.save(0, {})
         assert checkpoints.steps == [0]
