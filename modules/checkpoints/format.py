@@ -67,11 +67,11 @@ class _FolderError(CheckpointError, IsADirectoryError):
 def absent(path: Path) -> CheckpointError:
     """Makes the error for a path where nothing is; it names what is near."""
     folder = next(folder for folder in path.absolute().parents if folder.is_dir())
-    near = difflib.get_close_matches(path.absolute().relative_to(folder).parts[0], os.listdir(folder), 3)
+    similar = difflib.get_close_matches(path.absolute().relative_to(folder).parts[0], os.listdir(folder), 3)
     return _AbsentError(
         "there is no checkpoint at this path",
         at=str(path),
-        fix=f"did you mean {' or '.join(str(folder / name) for name in near)}?" if near else "pass the path of a save",
+        fix=f"did you mean {' or '.join(str(folder / name) for name in similar)}?" if similar else "pass the path of a save",
     )
 
 
