@@ -71,7 +71,9 @@ def absent(path: Path) -> CheckpointError:
     return _AbsentError(
         "there is no checkpoint at this path",
         at=str(path),
-        fix=f"did you mean {' or '.join(str(folder / name) for name in similar)}?" if similar else "pass the path of a save",
+        fix=f"did you mean {' or '.join(str(folder / name) for name in similar)}?"
+        if similar
+        else "pass the path of a save",
     )
 
 
