@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, ParamSpec, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Literal, ParamSpec, TypeVar
 
 import jax
 from jax.core import Tracer
-from jax.custom_derivatives import SymbolicZero
+from jax.custom_derivatives import SymbolicZero, custom_vjp_primal_tree_values
 from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.edge.untyped import jnp
 from weft.core.errors import DifferentiationError, MissingRuleError
-from weft.core.interpreter.boundary import Arrival, Call, Groups
+from weft.core.interpreter.boundary import Arrival, Call, Groups, Outcome
 from weft.core.interpreter.prefixes import RidesByKind
-from weft.core.interpreter.rides import Role, read_role
+from weft.core.interpreter.rides import read_role
 from weft.core.interpreter.rules import Body, Lift, Lifted, Rule
 from weft.core.paths import format_path
 from weft.core.records.filters import All, OfValue
@@ -29,19 +29,11 @@ from weft.core.records.statics import Static, unwrapped
 from weft.core.threads.proxies import threaded_function
 from weft.core.tracebacks import cutting
 from weft.transforms._wrap import by_position
-from weft.transforms.differentiation import CLOSED, PRIMAL
+from weft.transforms.differentiation import CLOSED, DIFFERENTIATED, PRIMAL
 from weft.transforms.transformed import Transformed
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-# Updates leave as further outputs, whose cotangents are ignored. The derivative by an updated argument would be wrong,
-# so that this is refused, unless the backward function takes the cotangents of updates (`with_updates`).
-_UPDATES = Role(
-    "'updates of differentiated leaves'",
-    instead="a differentiated argument cannot be mutated: pass changing state as an argument in nondiff_argnums",
-)
-DIFFERENTIATED = Role("differentiated", updates_as=_UPDATES)
 
 
 class Residuals(threading.local):
@@ -61,8 +53,10 @@ class CustomOptions:
         symbolic_zeros: whether the user's rule gets symbolic zeros.
         residuals: holds the forward function's residuals until they are flattened.
         filters: for arguments of which only some leaves are differentiated, a filter for these.
-        with_updates: whether the backward function takes the cotangents of updates too.
-        updates_as: the name of the parameter for these cotangents, if it takes them by name.
+        with_updates: whether all leaves count as updated, so that each has an output, and with it a cotangent, whether
+            it changes or not.
+        updates: what becomes of the cotangents of updates: the backward function takes them in a pair with that of the
+            output, they are dropped, or they must be zero.
     """
 
     name: str
@@ -72,7 +66,7 @@ class CustomOptions:
     residuals: Residuals = field(default_factory=lambda: Residuals(), compare=False)
     filters: tuple[tuple[int, Any], ...] = ()
     with_updates: bool = False
-    updates_as: str | None = None
+    updates: Literal["taken", "dropped", "zero"] = "zero"
 
 
 class _Inexact(RidesByKind):
@@ -112,18 +106,6 @@ def custom_rule(name: str, lift: Callable[[Lift[CustomOptions]], Lifted]) -> Rul
         options=("nondiff_argnums", "output"),
         shares="never",
     )
-
-
-def with_updates(rule: Rule[CustomOptions]) -> Rule[CustomOptions]:
-    """The rule for backward functions that take cotangents of updates: differentiated arguments may be mutated."""
-    # Equal to DIFFERENTIATED, because `updates_as` is not compared; its updates leave on the ride itself, and so with a
-    # cotangent.
-    updated = replace(DIFFERENTIATED, updates_as=None)
-
-    def read(node: Any) -> Role | None:
-        return updated if node == DIFFERENTIATED else read_role(node)
-
-    return replace(rule, read=read, lanes=(updated, CLOSED))
 
 
 def arguments(body: Body, groups: Groups) -> tuple[Any, ...]:
@@ -184,6 +166,36 @@ def _not_differentiated(name: str, path: str) -> Callable[[Any], Any]:
 
     identity: Any = untyped_jax.custom_jvp(unchanged)
     identity.defjvp(refuse, symbolic_zeros=True)
+    return identity
+
+
+def unread(body: Body, outcome: Outcome, updates: Groups) -> Groups:
+    """The lanes of updates, changed so that a cotangent of one is an error: no backward function takes it, and the
+    derivative through the update would silently be zero."""
+    paths = {(lane - len(body.departure.lanes), place): i for i, lane, place in outcome.updates}
+    return tuple(
+        tuple(_unread(format_path(body.crossing.structure.path_of(paths[j, k])))(value) for k, value in enumerate(lane))
+        for j, lane in enumerate(updates)
+    )
+
+
+def _unread(path: str) -> Callable[[Any], Any]:
+    """The identity, whose cotangent must be zero. JAX tells zeros apart in all transforms but in a carry of `scan`."""
+
+    def refuse(saved: Any, cotangents: Any) -> Any:
+        leaves = jax.tree.leaves(cotangents)
+        if not all(isinstance(leaf, SymbolicZero) or leaf.dtype == jax.dtypes.float0 for leaf in leaves):
+            raise DifferentiationError(
+                "a derivative is needed through the new value of an argument, whose cotangent the backward function of "
+                "this custom_vjp does not take",
+                at=path,
+                fix="return the value from the function, and use the returned one; in NNX the backward function may "
+                "take the cotangents in a parameter `updates_g`",
+            )
+        return (None,)
+
+    identity: Any = untyped_jax.custom_vjp(lambda value: value)
+    identity.defvjp(lambda value: (custom_vjp_primal_tree_values(value), None), refuse, symbolic_zeros=True)
     return identity
 
 

@@ -12,7 +12,7 @@ from weft.core.edge.untyped import is_tuple
 from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.errors import DifferentiationError, StructureError, SuccessorError
 from weft.core.frames import open_frame
-from weft.core.interpreter.boundary import Groups, Outcome
+from weft.core.interpreter.boundary import Groups
 from weft.core.interpreter.interpret import interpret
 from weft.core.interpreter.rules import Body, Lift, Lifted, OutcomeNode
 from weft.core.interpreter.values import VALUES
@@ -30,7 +30,7 @@ from weft.transforms.custom import (
     guarded,
     interleave,
     part,
-    with_updates,
+    unread,
 )
 from weft.transforms.differentiation import read_arguments
 from weft.transforms.transformed import named_like, transform
@@ -50,12 +50,8 @@ def _lift_vjp(lift: Lift[CustomOptions]) -> Lifted:
         # The outcomes of the function and of its forward function. JAX runs one or the other, or both, depending on
         # whether the call is differentiated; they must agree, because the result is built from whichever came last.
         seen: list[_Made] = []
-        if options.with_updates:
-            # All leaves count as updated, so that each has an output, and with it a cotangent, whether it changes or
-            # not.
-            updated = frozenset(range(len(primal_body.crossing.rides)))
-        else:
-            updated = primal_body.learn_updates(groups)
+        everything = frozenset(range(len(primal_body.crossing.rides)))
+        updated = everything if options.with_updates else primal_body.learn_updates(groups)
         primal_run, forward_run = (body.departing(updated=updated) for body in (primal_body, forward_body))
         boundary = primal_body.boundary
 
@@ -84,29 +80,25 @@ def _lift_vjp(lift: Lift[CustomOptions]) -> Lifted:
             structure, leaves, groups, outcome = saved
             nondiff, _ = part(options.nondiff_argnums, arguments(forward_body, groups))
             cotangent = outcome.value.sparse(primals)
-            if options.with_updates:
-                cotangent = (_update_cotangents(options, forward_body, outcome.value, updates), cotangent)
-            keywords: dict[str, Any] = {}
-            if options.updates_as is not None:
-                keywords[options.updates_as] = _update_cotangents(options, forward_body, outcome.value, updates)
+            if options.updates == "taken":
+                # The cotangents of the updates, as trees like the differentiated arguments.
+                outputs = len(forward_body.departure.lanes)
+                values = {i: updates[lane - outputs][place] for i, lane, place in outcome.value.updates}
+                sparse = forward_body.crossing.structure.sparse(values)[1]
+                cotangent = (part(options.nondiff_argnums, sparse)[1], cotangent)
             with open_frame("custom_vjp backward"):
-                gradients = options.rule(*nondiff, structure.value.build(leaves), cotangent, **keywords)
+                gradients = options.rule(*nondiff, structure.value.build(leaves), cotangent)
             return _gradients(options, forward_body, groups, gradients), None
 
         function = untyped_jax.custom_vjp(titled(primal_body.name, primal))
         function.defvjp(forward, backward, symbolic_zeros=options.symbolic_zeros)
         out, updates = function(*guarded(primal_body, groups, options.name))
-        return out, updates, seen[-1][0]
+        outcome = seen[-1][0]
+        if options.updates == "zero":
+            updates = unread(primal_run, outcome.value, updates)
+        return out, updates, outcome
 
     return lifted
-
-
-def _update_cotangents(options: CustomOptions, body: Body, outcome: Outcome, cotangents: Groups) -> tuple[Any, ...]:
-    """The cotangents of the updates, as trees like the differentiated arguments."""
-    outputs = len(body.departure.lanes)
-    values = {i: cotangents[lane - outputs][place] for i, lane, place in outcome.updates}
-    sparse = body.crossing.structure.sparse(values)[1]
-    return part(options.nondiff_argnums, sparse)[1]
 
 
 def _learn(learned: dict[Any, _Made | None], body: Body, groups: Groups) -> _Made | None:
@@ -164,7 +156,6 @@ def _gradients(options: CustomOptions, body: Body, groups: Groups, returned: Any
 
 
 CUSTOM_VJP = custom_rule("custom_vjp", _lift_vjp)
-CUSTOM_VJP_WITH_UPDATES = with_updates(CUSTOM_VJP)
 
 
 class CustomVjp(CustomFunction[P, R]):

@@ -20,7 +20,7 @@ ones are created once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeGuard, cast
 
 import jax
@@ -270,18 +270,13 @@ class Role(Ride):
     Attributes:
         name: the name in errors.
         keeps: whether an output that is an argument of this role stays outside of the trace.
-        returns: whether updates come back, on `updates_as` if that is another role.
-        updates_as: see `returns`. It is not compared, so that all transforms that differentiate share their roles,
-            whatever they do with updates.
-        instead: if no leaf may leave in this role, the advice of the error; None: leaves may leave.
+        returns: whether updates come back.
         is_abstract: whether no leaf leaves, since the transform computes nothing.
     """
 
     name: str
     keeps: bool = False
     returns: bool = True
-    updates_as: Role | None = field(default=None, compare=False)
-    instead: str | None = field(default=None, compare=False)
     is_abstract: bool = False
 
     is_place: ClassVar[bool] = False
@@ -297,11 +292,7 @@ class Role(Ride):
 
     @property
     def update(self) -> Ride | None:
-        return (self.updates_as or self) if self.returns else None
-
-    @property
-    def refused(self) -> str | None:
-        return self.instead
+        return self if self.returns else None
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ for each object, None for each array) and the cotangent of the output. It return
 
 Without graph updates, its last argument is the output's cotangent, and it returns objects like the arguments. If it has
 a parameter `updates_g`, that gets the cotangents of the updates, as objects like the arguments with None for Variables
-that were not updated. If it has none, the function may not mutate a differentiated Variable, because the cotangent of
+that were not updated. If it has none, a derivative through the new value of a Variable is an error: the cotangent of
 that update would be lost.
 """
 
@@ -18,6 +18,7 @@ from typing import Any, ParamSpec, TypeVar, Unpack, cast, overload
 
 import jax
 from weft.core.interpreter.interpret import interpret
+from weft.nnx.config import config
 from weft.nnx.crossing.references import References
 from weft.nnx.crossing.rides import DiffState
 from weft.nnx.missing import MISSING
@@ -25,7 +26,7 @@ from weft.nnx.transforms._wrap import boundary_of, checked_prefix, decorate, ref
 from weft.nnx.transforms.keywords import CustomVjpKeywords
 from weft.nnx.variable.variable import Variable
 from weft.transforms.custom import CustomOptions
-from weft.transforms.custom_vjps import CUSTOM_VJP, CUSTOM_VJP_WITH_UPDATES
+from weft.transforms.custom_vjps import CUSTOM_VJP
 from weft.transforms.custom_vjps import CustomVjp as CustomVjpOverValues
 from weft.transforms.transformed import named_like, transform
 
@@ -49,25 +50,25 @@ class CustomVjp(CustomVjpOverValues[P, R]):
         self._filters = tuple((n.argnum, n.filter) for n in nondiff_argnums if isinstance(n, DiffState))
 
     def _interpret(self, functions: tuple[Callable[..., Any], ...], options: CustomOptions) -> Callable[..., Any]:
-        options = dataclasses.replace(options, filters=self._filters, with_updates=self._boundary.updates)
+        # As flax's fault, the cotangents that the backward function does not take are dropped.
+        rule, updates = options.rule, "dropped" if config.nnx_flax_faults else "zero"
+        if self._boundary.updates:
+            updates = "taken"
         # Whether the backward function gets cotangents of updates is read from its signature, as in flax.
-        named = not self._boundary.updates and _takes_updates(options.rule)
-        if named:
-            options = dataclasses.replace(options, rule=_with_updates_alone(options.rule), updates_as=_UPDATES)
-        rule = CUSTOM_VJP_WITH_UPDATES if named or self._boundary.updates else CUSTOM_VJP
-        return interpret(rule, self._boundary)(functions, options)
-
-
-_UPDATES = "updates_g"
+        elif _takes_updates(rule):
+            rule, updates = _by_name(rule), "taken"
+        more: Any = {"rule": rule, "updates": updates, "filters": self._filters}
+        options = dataclasses.replace(options, with_updates=self._boundary.updates, **more)
+        return interpret(CUSTOM_VJP, self._boundary)(functions, options)
 
 
 def _takes_updates(backward: Callable[..., Any]) -> bool:
     parameters = inspect.signature(backward).parameters
     # A function with `**kwargs` takes `updates_g` without naming it.
-    return _UPDATES in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    return "updates_g" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
-def _with_updates_alone(backward: Callable[..., Any]) -> Callable[..., Any]:
+def _by_name(backward: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps a backward function, so that `updates_g` has None in place of Variables without an update."""
 
     def updated(node: Any) -> Any:
@@ -76,9 +77,10 @@ def _with_updates_alone(backward: Callable[..., Any]) -> Callable[..., Any]:
         absent = isinstance(node, Variable) and cast("Variable[Any]", node).get_raw_value() is None
         return None if absent else cast(Any, node)
 
-    def run(*args: Any, updates_g: Any) -> Any:
-        updated_alone = jax.tree.map(updated, updates_g, is_leaf=lambda node: isinstance(node, Variable))
-        return backward(*args, updates_g=updated_alone)
+    def run(*args: Any) -> Any:
+        *saved, (updates, cotangent) = args
+        updates = jax.tree.map(updated, updates, is_leaf=lambda node: isinstance(node, Variable))
+        return backward(*saved, cotangent, updates_g=updates)
 
     return named_like(backward, run)
 

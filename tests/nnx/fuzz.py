@@ -6,6 +6,7 @@ nest a few times (see `fuzz_writer.py`). Text, so that a difference can be paste
     python tests/nnx/fuzz.py 300            # seeds 0..299: counts, and each difference
     python tests/nnx/fuzz.py 300 1000       # seeds 1000..1299
     python tests/nnx/fuzz.py 300 --jobs 1   # in one process, by default as many as there are processors
+    python tests/nnx/fuzz.py 300 --holding custom_  # of seeds 0..299, those whose programs hold this text
     python tests/nnx/fuzz.py 17 --show      # one program, and both runs
 """
 
@@ -35,10 +36,10 @@ sys.path.append(str(Path(__file__).parent))
 import agreement
 from fuzz_operations import LAYERS
 from fuzz_programs import PartialWriteError, program_of
-from fuzz_transforms import MODES
+from fuzz_transforms import MODES, OUTERMOST, WRAPS
 from fuzz_writer import Writer
 
-__all__ = ["LAYERS", "MODES", "Writer", "compare", "source"]
+__all__ = ["LAYERS", "MODES", "OUTERMOST", "WRAPS", "Writer", "compare", "source"]
 
 
 def source(seed: int) -> str:
@@ -146,7 +147,7 @@ def _is_among(outcome: object, known: list[tuple[type[Exception], str]]) -> bool
     return any(isinstance(outcome, kind) and re.search(pattern, text) for kind, pattern in known)
 
 
-def _compare_all(seeds: range) -> tuple[collections.Counter[str], dict[int, str]]:
+def _compare_all(seeds: list[int]) -> tuple[collections.Counter[str], dict[int, str]]:
     """How the programs of some seeds ended, and how they differ, by seed; each difference is printed at once."""
     ends: collections.Counter[str] = collections.Counter()
     different: dict[int, str] = {}
@@ -165,6 +166,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("count", type=int, help="how many programs; with --show, the seed of one")
     parser.add_argument("start", type=int, nargs="?", default=0, help="the first seed")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    parser.add_argument("--holding", default="", help="only programs with this text")
     parser.add_argument("--show", action="store_true", help="show one program and both runs")
     options = parser.parse_args(argv)
     if options.show:
@@ -172,12 +174,13 @@ def main(argv: list[str]) -> int:
         print(text)
         print(compare(text))
         return 0
-    seeds = range(options.start, options.start + options.count)
+    every = range(options.start, options.start + options.count)
+    seeds = [seed for seed in every if options.holding in source(seed)]
     ends: collections.Counter[str] = collections.Counter()
     different: dict[int, str] = {}
     # A process for a hundred programs at most: what they leave in JAX's caches is gigabytes after a thousand.
     size = min(100, -(-len(seeds) // options.jobs))
-    chunks = [seeds[i : i + size] for i in range(0, len(seeds), size)] if seeds else []
+    chunks = [seeds[i : i + size] for i in range(0, len(seeds), size or 1)]
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(options.jobs, mp_context=spawn, max_tasks_per_child=1) as processes:
         for done in as_completed([processes.submit(_compare_all, chunk) for chunk in chunks]):

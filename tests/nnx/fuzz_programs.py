@@ -15,23 +15,61 @@ class PartialWriteError(BaseException):
     """An exception left the caller's objects changed."""
 
 
-def _custom_vjp(nnx: Any, function: Any, keywords: dict[str, Any], backward: Any) -> Any:
-    def call(m: Any, n: Any, x: Any) -> Any:
-        custom = nnx.custom_vjp(function, **keywords)
-        custom.defvjp(lambda *args: (function(*args), args), backward)
-        return nnx.grad(custom, **keywords)(m, n, x)
+def _custom_vjp(nnx: Any) -> Callable[..., Any]:
+    """Gives a function a rule of its own, made anew at each call: threefold for `x`, so that one sees whose it was."""
 
-    return call
+    def custom_vjp(
+        function: Any,
+        *,
+        differentiate: bool = False,
+        takes_updates: bool = False,
+        nondiff_argnums: Any = (),
+        **mode: Any,
+    ) -> Any:
+        def backward(args: Any, g: Any) -> Any:
+            if not mode:  # with graph updates: cotangents of all that the arguments became, and the output's
+                states = (nnx.filter_state(state, filters.get(i, ...)) for i, state in enumerate(g[0][:2]))
+                return *states, args[2] * 3 * g[1]
+            return nnx.clone(args[0], **tree), nnx.clone(args[1], **tree), args[2] * 3 * g
+
+        def with_updates(args: Any, g: Any, *, updates_g: Any) -> Any:
+            return backward(args, g + sum(leaf.sum() for leaf in jax.tree.leaves(updates_g)))
+
+        def call(m: Any, n: Any, x: Any) -> Any:
+            custom = nnx.custom_vjp(function, nondiff_argnums=nondiff_argnums, **mode)
+            custom.defvjp(lambda *args: (function(*args), args), with_updates if takes_updates else backward)
+            return (nnx.grad(custom, **mode) if differentiate else custom)(m, n, x)
+
+        filters = {diff.argnum: diff.filter for diff in nondiff_argnums}
+        tree = {name: value for name, value in mode.items() if name == "graph"}
+        return call
+
+    return custom_vjp
 
 
-def custom_vjp_updates(nnx: Any, function: Any, keywords: dict[str, Any]) -> Any:
-    """A custom rule in its form with graph updates, differentiated."""
-    return _custom_vjp(nnx, function, keywords, lambda args, g: (*g[0][:2], args[2] * g[1]))
+def _custom_jvp(nnx: Any) -> Callable[..., Any]:
+    """JAX's own, over the State of models: twice the tangent."""
 
+    def custom_jvp(function: Any, graph: bool) -> Any:
+        def call(m: Any, n: Any, x: Any) -> Any:
+            def pure(state: Any, x: Any) -> Any:
+                models = nnx.merge(graphdef, state)
+                return function(*models, x), nnx.state(models, graph=graph)
 
-def custom_vjp_plain(nnx: Any, function: Any, keywords: dict[str, Any]) -> Any:
-    """A custom rule in its form without them."""
-    return _custom_vjp(nnx, function, keywords, lambda args, g: (nnx.clone(args[0]), nnx.clone(args[1]), args[2] * g))
+            def rule(primals: Any, tangents: Any) -> Any:
+                out, tangent = jax.jvp(pure, primals, tangents)
+                return out, jax.tree.map(lambda t: t if t.dtype == jax.dtypes.float0 else t * 2, tangent)
+
+            graphdef, state = nnx.split((m, n), graph=graph)
+            custom = jax.custom_jvp(pure)
+            custom.defjvp(rule)
+            out, after = custom(state, x)
+            nnx.update((m, n), after)
+            return out
+
+        return call
+
+    return custom_jvp
 
 
 def pulled_back(results: Any) -> Any:
@@ -93,7 +131,7 @@ def program_of(text: str) -> Callable[[Any], Any]:
         names |= {"mesh": jax.sharding.Mesh(devices, ("i",)), "like": like, "pulled_back": pulled_back}
         names |= {"fed": fed, "stacked": _stacked(nnx)}
         names |= {"members": lambda *roots: agreement.members(nnx, *roots)}
-        names |= {"custom_vjp_updates": custom_vjp_updates, "custom_vjp_plain": custom_vjp_plain}
+        names |= {"custom_vjp": _custom_vjp(nnx), "custom_jvp": _custom_jvp(nnx)}
         names |= {"attempt": _attempt(nnx), "attempt_loosely": lambda function, *args: function(*args)}
         exec(code, names)  # the text is written by `fuzz_writer`
         return names["result"]

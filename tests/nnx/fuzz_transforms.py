@@ -50,6 +50,8 @@ _MAPPED = [
 ]
 _SPECS = "mesh=mesh, in_specs=({}, {}, P('i')), out_specs=P('i')"
 
+_OF_KINDS = "nondiff_argnums=(nnx.DiffState(0, nnx.Param), nnx.DiffState(1, nnx.BatchStat))"
+
 # For each transform that maps, its choices; the first one fits every mode.
 AXES: dict[str, list[Axes]] = {
     "vmap": [
@@ -86,6 +88,14 @@ AXES: dict[str, list[Axes]] = {
         Axes("has_aux=True, argnums=nnx.DiffState(0, nnx.Any(nnx.Param, nnx.BatchStat))", (), kinds=True),
     ],
     "jit": [Axes("", ()), Axes("", ()), Axes("donate_argnums=0", ())],
+    "custom_vjp": [
+        Axes("", ()),
+        Axes("differentiate=True", ()),
+        Axes(_OF_KINDS, (), kinds=True),
+        Axes(f"differentiate=True, {_OF_KINDS}", (), kinds=True),
+        Axes("takes_updates=True", (), prefix=True),
+        Axes("differentiate=True, takes_updates=True", (), prefix=True),
+    ],
 }
 
 
@@ -104,11 +114,6 @@ def _named(f: str, keywords: str, mode: str) -> str:
     return f"nnx.vmap(nnx.transform_metadata({f}{inner}, partition='layers'){keywords})"
 
 
-def _custom(f: str, keywords: str, mode: str) -> str:
-    maker = "custom_vjp_updates" if mode == "updates" else "custom_vjp_plain"
-    return f"{maker}(nnx, {f}, dict({keywords[2:]}))"
-
-
 # For each transform, the text of a function of m, n and x, from that of the function (or the two) it transforms.
 WRAPS: dict[str, Callable[[str, str, str], str]] = {
     **{name: _direct(name) for name in ("jit", "remat", "vmap", "scan", "grad", "value_and_grad", "pmap", "shard_map")},
@@ -123,7 +128,8 @@ WRAPS: dict[str, Callable[[str, str, str], str]] = {
     "fori": lambda f, keywords, mode: (
         f"lambda m, n, x: nnx.fori_loop(0, 2, lambda i, c: ({f}(*c), c)[1], (m, n, x){keywords})[2]"
     ),
-    "custom_vjp": _custom,
+    "custom_vjp": lambda f, keywords, mode: f"custom_vjp({f}{keywords})",
+    "custom_jvp": lambda f, keywords, mode: f"custom_jvp({f}, graph={mode != 'tree'})",
     "jit_partial": lambda f, keywords, mode: f"lambda m, n, x: nnx.jit_partial({f}, m, n{keywords})(x)",
     "cached_partial": lambda f, keywords, mode: f"lambda m, n, x: nnx.cached_partial(nnx.jit({f}), m, n)(x)",
     "eval_shape": lambda f, keywords, mode: f"lambda m, n, x: nnx.eval_shape({f}, m, n, x{keywords})",
@@ -132,7 +138,7 @@ WRAPS: dict[str, Callable[[str, str, str], str]] = {
 }
 # Chosen less often than the others.
 RARE = {
-    "named_vmap": 0.5,
+    "named_vmap": 0.7,
     "pmap": 0.7,
     "cached_partial": 0.5,
     "jit_partial": 0.9,

@@ -55,7 +55,6 @@ class Level:
         mapped: for m, n and x, the levels at which any of it is mapped.
         surely: for m, n and x, the levels at which all of it is.
         fixed: whether m's structure should stay as it is (in loops and branches).
-        frozen: whether nothing may be mutated (in custom_vjp without graph updates).
         rigid: whether structure and metadata may not change (in custom_vjp, and where a scan broadcasts).
         quiet: whether metadata may not change (in jit with graph updates, and what is made of it).
         axes: the options that say what is mapped.
@@ -68,7 +67,6 @@ class Level:
     mapped: tuple[frozenset[int], frozenset[int], frozenset[int]] = (_EMPTY, _EMPTY, _EMPTY)
     surely: tuple[frozenset[int], frozenset[int], frozenset[int]] = (_EMPTY, _EMPTY, _EMPTY)
     fixed: bool = False
-    frozen: bool = False
     rigid: bool = False
     quiet: bool = False
     axes: str = ""
@@ -237,13 +235,10 @@ class Writer:
     def nest(self) -> Iterator[Level]:
         mapped, surely = [_EMPTY] * 3, [_EMPTY] * 3
         fixed, rigid, quiet, peeled = False, False, False, 0
-        frozen: str | None = None  # the mode of what freezes
         for depth, name in enumerate(self.names()):
             mode = self.random.choice(list(MODES)) if self.chance(0.1) and not self.features.refs else self.mode
             if name == "named_vmap":  # of which flax loses, and refuses, much with graph updates
                 mode = self.mode
-            if frozen is not None and name == "shard_map":  # with updates it lays every Variable out anew
-                mode = frozen
             axes = self.choose_axes(name, mode) if name in AXES else Axes("", ())
             if "donate" in axes.text and depth:  # what JAX runs step by step around it would still want the arrays
                 axes = Axes("", ())
@@ -257,20 +252,18 @@ class Writer:
                 peeled += 1
                 if axes.partly or name == "shard_map" or not axes.text.startswith(PEELS):
                     self.peels = None
-            fixed = fixed or name in ("cond", "switch", "while", "fori", "cached_partial")
+            fixed = fixed or name in ("cond", "switch", "while", "fori", "cached_partial", "custom_jvp")
             fixed = fixed or (name == "scan" and ("Carry, None" in axes.text or "None, nnx.Carry" in axes.text))
-            if name == "custom_vjp" and mode != "updates":
-                frozen = mode
             broadcasts = name == "scan" and mode == "updates" and not set(axes.mapped) >= {0, 1}
-            if broadcasts or name == "custom_vjp":
+            broadcasts = broadcasts or name == "custom_vjp"
+            if broadcasts:
                 self.avoided["structure under a scan's None or custom_vjp"] += 1
-            rigid = rigid or broadcasts or name == "custom_vjp"
+            rigid = rigid or broadcasts
             quiet = quiet or name == "jit_partial" or (name in LOSE_METADATA and mode == "updates")
             if quiet:
                 self.avoided["metadata in jit and what is made of it"] += 1
             split = self.features.streams and axes.streams == "split" and name not in ("grad", "value_and_grad")
-            still = frozen is not None
-            yield Level(name, mode, tuple(mapped), tuple(surely), fixed, still, rigid, quiet, axes.text, split, peeled)
+            yield Level(name, mode, tuple(mapped), tuple(surely), fixed, rigid, quiet, axes.text, split, peeled)
 
     def transformed(self, depth: int, level: Level) -> str:
         """The line that transforms a function: once for all calls, or anew for each."""
@@ -315,9 +308,6 @@ class Writer:
 
     def operation(self, level: Level) -> list[str]:
         """One thing that a function does, or the program between two calls."""
-        if level.frozen:
-            self.avoided["mutation in custom_vjp without graph updates"] += 1
-            return []
         owner = self.pick({"m": 2, "n": 1})
         structural = 0.0 if level.rigid else 0.06 if level.fixed else 1.0 if level.mode == "updates" else 0.15
         self.fresh += 1

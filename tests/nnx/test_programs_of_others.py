@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import weft
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from weft import nnx
 from weft.errors import AxisError, StructureError
@@ -187,6 +188,39 @@ def test_a_backward_function_that_declares_it_is_given_cotangents_of_updates(gra
     assert sorted(float(leaf) for leaf in jax.tree.leaves(grads)) == [2.0, 3.0]
     assert cotangents == [(None, None, "BatchStat", 1)]
     assert m.z[...] == z * 2
+
+
+IN: dict[str, Any] = {
+    "nothing": lambda f, **mode: f,
+    "jit": nnx.jit,
+    "remat": nnx.remat,
+    "cond": lambda f, **mode: lambda m: nnx.cond(m.x[...] > 0, f, f, m, **mode),
+}
+
+
+@pytest.mark.parametrize("under", IN)
+@pytest.mark.parametrize("mode", [{"graph_updates": False}, {"graph": False}])
+def test_a_function_with_a_custom_vjp_may_mutate_what_it_differentiates(mode: Any, under: str):
+    @nnx.custom_vjp(**mode)
+    def f(m):
+        m.z[...] += m.x[...]
+        return m.x[...] * m.y[...]
+
+    f.defvjp(lambda m: (f(m), nnx.clone(m)), lambda m, g: (jax.tree.map(lambda leaf: g * 10 * leaf, m),))
+
+    def loss(m, through_z):
+        return IN[under](f, **mode)(m) + (m.z[...] if through_z else 0.0)
+
+    m = Pair(1.0)
+    assert float(f(m)) == 6.0
+    assert float(m.z[...]) == 3.0
+    assert float(nnx.grad(lambda m: loss(m, False), **mode)(m).x[...]) == 20.0
+    assert float(m.z[...]) == 5.0
+    with pytest.raises(
+        weft.errors.DifferentiationError, match=r"the new value of an argument(.|\n)*m\.z(.|\n)*updates_g"
+    ):
+        nnx.grad(lambda m: loss(m, True), **mode)(m)
+    assert float(m.z[...]) == 5.0
 
 
 def test_numbers_that_are_not_differentiated_stay_numbers():

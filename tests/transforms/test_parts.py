@@ -587,6 +587,25 @@ def test_custom_vjp_of_a_part_has_no_derivative_in_its_record_and_says_so():
         weft.grad(OfClipped.loss, has_aux=True)(record, 2.0)
 
 
+class Counted(Clipped):
+    def __call__(self, x: Any) -> Any:
+        return x * self.weight, self.replace(calls=self.calls + x)
+
+
+def test_a_derivative_through_the_new_state_of_a_custom_vjp_is_not_lost():
+    record = OfClipped(Counted(jnp.array(3.0), jnp.array(0.0)))
+
+    def loss(x: Any, wanted: str) -> Any:
+        y, after = record.loss(x)
+        return y if wanted == "y" else after.part.calls
+
+    assert float(weft.grad(loss)(2.0, "y")) == 10.0
+    with pytest.raises(
+        weft.errors.DifferentiationError, match=r"the new value of an argument(.|\n)*OfClipped.part.calls"
+    ):
+        weft.grad(loss)(2.0, "calls")
+
+
 def test_a_forward_function_that_is_no_method_of_the_part_is_refused():
     with weft.thread(OfClipped(Clipped(jnp.array(3.0), jnp.array(0)))) as t:
         with pytest.raises(SuccessorError, match=r"would lose its successor(.|\n)*OfClipped.part"):
