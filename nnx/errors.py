@@ -44,6 +44,11 @@ class AttributeKindError(WeftError, ValueError):
     """Raised for data in a static attribute, or for `nnx.data` and `nnx.static` inside containers."""
 
 
+class ArgumentKindError(WeftError, TypeError, AttributeError, IndexError, RuntimeError, AssertionError):
+    """Raised for an argument of the wrong kind. It is each of the exceptions that flax raises, by whatever it does
+    first with the argument, so that code which catches these catches it."""
+
+
 class DuplicateError(AliasError):
     """Raised for a node with two paths in tree mode."""
 

@@ -53,10 +53,9 @@ class CustomOptions:
         symbolic_zeros: whether the user's rule gets symbolic zeros.
         residuals: holds the forward function's residuals until they are flattened.
         filters: for arguments of which only some leaves are differentiated, a filter for these.
-        with_updates: whether all leaves count as updated, so that each has an output, and with it a cotangent, whether
-            it changes or not.
         updates: what becomes of the cotangents of updates: the backward function takes them in a pair with that of the
-            output, they are dropped, or they must be zero.
+            output ("all" if every leaf counts as updated, so that each has an output, and with it a cotangent, whether
+            it changes or not), they are dropped, or they must be zero.
     """
 
     name: str
@@ -65,8 +64,7 @@ class CustomOptions:
     symbolic_zeros: bool
     residuals: Residuals = field(default_factory=lambda: Residuals(), compare=False)
     filters: tuple[tuple[int, Any], ...] = ()
-    with_updates: bool = False
-    updates: Literal["taken", "dropped", "zero"] = "zero"
+    updates: Literal["all", "taken", "dropped", "zero"] = "zero"
 
 
 class _Inexact(RidesByKind):

@@ -51,7 +51,7 @@ def _lift_vjp(lift: Lift[CustomOptions]) -> Lifted:
         # whether the call is differentiated; they must agree, because the result is built from whichever came last.
         seen: list[_Made] = []
         everything = frozenset(range(len(primal_body.crossing.rides)))
-        updated = everything if options.with_updates else primal_body.learn_updates(groups)
+        updated = everything if options.updates == "all" else primal_body.learn_updates(groups)
         primal_run, forward_run = (body.departing(updated=updated) for body in (primal_body, forward_body))
         boundary = primal_body.boundary
 
@@ -80,7 +80,7 @@ def _lift_vjp(lift: Lift[CustomOptions]) -> Lifted:
             structure, leaves, groups, outcome = saved
             nondiff, _ = part(options.nondiff_argnums, arguments(forward_body, groups))
             cotangent = outcome.value.sparse(primals)
-            if options.updates == "taken":
+            if options.updates in ("all", "taken"):
                 # The cotangents of the updates, as trees like the differentiated arguments.
                 outputs = len(forward_body.departure.lanes)
                 values = {i: updates[lane - outputs][place] for i, lane, place in outcome.value.updates}

@@ -7,7 +7,7 @@ that matches a Variable decides. They are what `weft.axes` is for records, with 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 from weft.core.interpreter.prefixes import RidesByKind
@@ -49,8 +49,8 @@ class ByFilter(RidesByKind):
     def filters(self) -> tuple[Filter, ...]:
         return tuple(cast(Any, filter) for filter, _ in self.rides)
 
-    def items(self) -> tuple[tuple[Filter, Any], ...]:
-        return cast(Any, self.rides)
+    def items(self) -> Any:
+        return self.rides
 
     def finder(self, read: Callable[[Any], Any] | None = None) -> Callable[[Path, Any], Any]:
         """Makes a function from (path, Variable) to a ride: through `read` if it is passed, else as the user wrote it.
@@ -109,7 +109,7 @@ class AtPath:
         return path == self.path
 
 
-class StateAxes(ByFilter):
+class StateAxes(ByFilter, Mapping[Any, Any]):
     """Axes (ints, `Carry` or None) by filter, for `vmap`, `pmap` and `scan`.
 
     Args:
@@ -123,12 +123,18 @@ class StateAxes(ByFilter):
     (None, 0)
     """
 
-    def __init__(self, filter_axes: Any, /):
-        super().__init__(filter_axes)
-
     @property
     def axes(self) -> tuple[Any, ...]:
         return tuple(ride for _, ride in self.rides)
+
+    def __iter__(self) -> Iterator[Filter]:
+        return iter(self.filters)
+
+    def __len__(self) -> int:
+        return len(self.rides)
+
+    def __getitem__(self, filter: Any) -> Any:
+        return dict(self.rides)[filter]
 
 
 class StateSharding(ByFilter):
@@ -145,9 +151,6 @@ class StateSharding(ByFilter):
     >>> len(StateSharding({Param: PartitionSpec("model"), ...: PartitionSpec()}).shardings)
     2
     """
-
-    def __init__(self, filter_sharding: Any, /):
-        super().__init__(filter_sharding)
 
     @property
     def shardings(self) -> tuple[Any, ...]:

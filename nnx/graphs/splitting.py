@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import jax
 from weft.core.paths import Path
-from weft.nnx.errors import StructureError
+from weft.nnx.errors import ArgumentKindError, StructureError
 from weft.nnx.foreign import refuse_foreign
 from weft.nnx.graphs.definitions import GraphDef
 from weft.nnx.graphs.graph import flatten, sorted_leaves, unflatten
@@ -129,6 +129,7 @@ def state(node: Any, *filters: Filter, graph: bool | None = None) -> Any:
 
     Raises:
         TypeError: for a value that is no filter.
+        ArgumentKindError: for a node that is neither an object, a container nor a Variable.
         ValueError: if `...` stands before another filter; in tree mode, for a shared node.
 
     >>> from weft import nnx
@@ -138,6 +139,9 @@ def state(node: Any, *filters: Filter, graph: bool | None = None) -> Any:
     """
     _, flat = flatten(node, graph=graph)
     whole = flat.to_nested_state() if flat.paths != ((),) else flat.leaves[0]
+    # A Variable is its own State.
+    if flat.paths == ((),) and not isinstance(whole, Variable):
+        raise ArgumentKindError(f"nnx.state takes an object, a container or a Variable, not {node!r:.80}")
     return filter_state(whole, *filters) if filters else whole
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 from weft.core.paths import Path, format_path
 from weft.nnx.config import graph_mode
-from weft.nnx.errors import FilterError, StructureError
+from weft.nnx.errors import ArgumentKindError, FilterError, StructureError
 from weft.nnx.foreign import refuse_foreign
 from weft.nnx.graphs.graph import flatten
 from weft.nnx.graphs.nodes import child_items, get_node_impl, is_node, is_node_leaf
@@ -65,7 +65,7 @@ def _update_variable(variable: Any, value: Any, now: TraceState) -> None:
 def _update_node(node: Any, state: Any, path: Path, now: TraceState) -> None:
     impl = get_node_impl(node)
     if impl is None:
-        raise TypeError(f"cannot update a {type(node).__name__}: expected an object, a container or a Variable")
+        raise ArgumentKindError(f"cannot update a {type(node).__name__}: expected an object, a container or a Variable")
     is_plain = impl is OBJECT and not node._pytree__has_int_keys
     # The real attribute dict is read without a copy: `update` visits every object of a model at each training step.
     children = attributes_of(node) if is_plain else dict(child_items(node))
@@ -125,7 +125,7 @@ def _pop(node: Any, path: Path, seen: set[int], tests: list[Any], popped: list[d
     seen.add(id(node))
     impl = get_node_impl(node)
     if impl is None:
-        raise TypeError(f"cannot pop from a {type(node).__name__}: expected an object or a container")
+        raise ArgumentKindError(f"cannot pop from a {type(node).__name__}: expected an object or a container")
     for key, value in child_items(node):
         where = (*path, key)
         if is_node(value):

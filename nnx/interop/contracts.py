@@ -29,10 +29,6 @@ from weft.typecheck.language import objects
 _PLAIN = (bool, int, float, str)
 
 
-def _is_record_class(cls: type) -> bool:
-    return issubclass(cls, Pytree) and not issubclass(cls, (Rngs, RngStream, Optimizer))
-
-
 def _children(node: Any) -> Mapping[Any, Any]:
     return dict(child_items(node)) if get_node_impl(node) is not None else {}
 
@@ -79,7 +75,7 @@ SHAPES = {
 # so that proofs of records do not load NNX.
 LAYER = objects.loaded(
     objects.Layer(
-        is_record_class=_is_record_class,
+        is_record_class=lambda cls: issubclass(cls, Pytree) and not issubclass(cls, (Rngs, RngStream, Optimizer)),
         box=Variable,
         lasting=(Param, BatchStat, OptState),
         package="weft.nnx.",

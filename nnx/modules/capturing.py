@@ -55,7 +55,8 @@ def capture(
         # Listed before the call for `_open`, and again after it for `_close`: the call may add or replace Modules.
         modules = _recording_modules(root)
         _open(modules, var_types, _values_by_module(init))
-        undo = _record_methods(modules, method_outputs) if method_outputs else []
+        classes = {type(module) for _, module in modules} if method_outputs else ()
+        undo = [entry for cls in classes for entry in _record_methods_of(cls, method_outputs)]
         try:
             result = fn(*args, **kwargs)
         finally:
@@ -111,12 +112,8 @@ def _close(modules: list[tuple[Path, Module]], kinds: Any) -> list[tuple[Path, A
     return recorded
 
 
-def _record_methods(modules: list[tuple[Path, Module]], kind: VariableType) -> list[tuple[type, str, Any]]:
-    """Makes the methods of the Modules' classes record their results. Returns (class, name, method) to restore."""
-    return [entry for cls in {type(module) for _, module in modules} for entry in _record_methods_of(cls, kind)]
-
-
 def _record_methods_of(cls: type, kind: VariableType) -> Iterator[tuple[type, str, Any]]:
+    """Makes the methods of a class record their results. Yields (class, name, method) to restore."""
     # `vars(cls)` alone: an inherited method belongs to a class that may have instances elsewhere.
     for name, method in list(vars(cls).items()):
         if callable(method) and (name == "__call__" or not name.startswith("_")):

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, MutableSequence
 from typing import Any, TypeVar
 
+import numpy as np
 from weft.nnx.errors import StructureError
 from weft.nnx.modules.module import Module
 from weft.nnx.objects.attributes import data, static
@@ -14,6 +15,8 @@ from weft.nnx.printing.reprlib import MappingReprMixin, SequenceReprMixin
 from weft.nnx.variable.variable import Variable
 
 A = TypeVar("A")
+
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 class Dict(MappingReprMixin, Module, MutableMapping[str, A]):
@@ -87,11 +90,24 @@ class List(SequenceReprMixin, Module, MutableSequence[A]):
         mark = data if self._pytree__nodes.get(str(source), False) else static
         self._set_elem(target, mark(self._get_elem(source)))
 
-    def _place(self, index: int) -> int:
+    def _places(self, index: Any) -> list[int]:
+        """The positions of an index or a slice."""
+        if isinstance(index, slice):
+            return list(range(self._length)[index])
+        if not isinstance(index, int):
+            raise TypeError(f"Invalid index type: an index is an int or a slice, not {index!r}")
         place = index + self._length if index < 0 else index
         if not 0 <= place < self._length:
             raise IndexError(f"index {index} is out of bounds for a List of {self._length}")
-        return place
+        return [place]
+
+    # By elements, as lists are, so that objects with Lists in fields are equal if their fields are.
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, List) or type(self) is not type(other):
+            return NotImplemented
+        return len(self) == len(other) and all(map(_is_equal, self, other))
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]  # as of every mutable sequence
 
     def __len__(self) -> int:
         return self._length
@@ -117,41 +133,26 @@ class List(SequenceReprMixin, Module, MutableSequence[A]):
         return (self._get_elem(place) for place in range(self._length))
 
     def __getitem__(self, index: Any) -> Any:
-        match index:
-            case int():
-                return self._get_elem(self._place(index))
-            case slice():
-                return [self._get_elem(place) for place in range(self._length)[index]]
-        raise TypeError(f"Invalid index type: an index is an int or a slice, not {index!r}")
+        elements = [self._get_elem(place) for place in self._places(index)]
+        return elements if isinstance(index, slice) else elements[0]
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        match index:
-            case int():
-                self._set_elem(self._place(index), value)
-            case slice():
-                if not isinstance(value, Iterable):
-                    raise TypeError(f"cannot assign {value!r} to a slice of a List: expected an iterable")
-                places, values = range(self._length)[index], list(value)
-                if len(places) != len(values):
-                    raise StructureError(f"cannot assign {len(values)} values to a slice of {len(places)} elements")
-                for place, element in zip(places, values, strict=True):
-                    self._set_elem(place, element)
-            case _:
-                raise TypeError(f"Invalid index type: an index is an int or a slice, not {index!r}")
+        places, is_slice = self._places(index), isinstance(index, slice)
+        if is_slice and not isinstance(value, Iterable):
+            raise TypeError(f"cannot assign {value!r} to a slice of a List: expected an iterable")
+        values = list(value) if is_slice else [value]
+        if len(places) != len(values):
+            raise StructureError(f"cannot assign {len(values)} values to a slice of {len(places)} elements")
+        for place, element in zip(places, values, strict=True):
+            self._set_elem(place, element)
 
     def __delitem__(self, index: Any) -> None:
-        match index:
-            case int():
-                for place in range(self._place(index) + 1, self._length):
-                    self._move(place, place - 1)
-                self._del_elem(self._length - 1)
-                self._length -= 1
-            case slice():
-                # From the end, because each deletion moves the elements after it.
-                for place in sorted(range(self._length)[index], reverse=True):
-                    del self[place]
-            case _:
-                raise TypeError(f"Invalid index type: an index is an int or a slice, not {index!r}")
+        # From the end, because each deletion moves the elements after it.
+        for place in sorted(self._places(index), reverse=True):
+            for source in range(place + 1, self._length):
+                self._move(source, source - 1)
+            self._del_elem(self._length - 1)
+            self._length -= 1
 
     def _graph_node_set_key(self, key: Any, value: Any) -> None:
         if not isinstance(key, int):
@@ -163,6 +164,11 @@ class List(SequenceReprMixin, Module, MutableSequence[A]):
             current.update_from_state(value)
         else:
             self[key] = value
+
+
+def _is_equal(a: Any, b: Any) -> bool:
+    # Arrays and Variables compare elementwise, and broadcast.
+    return a is b or (getattr(a, "shape", None) == getattr(b, "shape", None) and bool(np.all(a == b)))
 
 
 class Sequential(Module, Iterable[Callable[..., Any]]):
@@ -219,29 +225,18 @@ def accepted_keywords(func: Callable[..., Any], positional: int, kwargs: Mapping
     {'rate': 2}
     """
     try:
-        parameters = list(inspect.signature(func).parameters.values())
+        kinds = {parameter.name: parameter.kind for parameter in inspect.signature(func).parameters.values()}
     # Builtins and some callables of extensions have no signature that Python can read; they are passed no keywords.
     except (TypeError, ValueError):
         return {}
-    by_position = [
-        parameter
-        for parameter in parameters
-        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-    ]
-    filled = {
-        parameter.name for parameter in by_position[:positional] if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
-    }
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        return {name: value for name, value in kwargs.items() if name not in filled}
-    named = {
-        parameter.name
-        for parameter in parameters
-        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-    } - filled
-    return {name: value for name, value in kwargs.items() if name in named}
+    by_position = [name for name, kind in kinds.items() if kind <= inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    by_name = {name for name, kind in kinds.items() if kind in _BY_NAME}
+    filled = by_name.intersection(by_position[:positional])
+    accepts_all = inspect.Parameter.VAR_KEYWORD in kinds.values()
+    return {name: value for name, value in kwargs.items() if (accepts_all or name in by_name) and name not in filled}
 
 
 def has_keyword_arg(func: Callable[..., Any], name: str) -> bool:
     """Whether a function has a parameter `name` that can be passed by keyword."""
     parameter = inspect.signature(func).parameters.get(name)
-    return parameter is not None and parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    return parameter is not None and parameter.kind in _BY_NAME

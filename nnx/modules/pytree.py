@@ -219,7 +219,12 @@ class Pytree(Slots, Representable, metaclass=PytreeMeta):
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         make: Any = super().__new__  # may be that of a later base, such as a framework's layer
-        return new_object(cls) if make is object.__new__ else _with_bookkeeping(make(cls, *args, **kwargs))
+        if make is not object.__new__:
+            return _with_bookkeeping(make(cls, *args, **kwargs))
+        # Python itself refuses arguments that no `__init__` takes only where there is no `__new__` either.
+        if (args or kwargs) and cls.__init__ is object.__init__:
+            raise TypeError(f"{cls.__name__}() takes no arguments")
+        return new_object(cls)
 
     def __init_subclass__(cls, *, pytree: bool | None = None, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -241,10 +241,6 @@ def _leaves(value: Any) -> list[Any]:
     return jax.tree.leaves(value, is_leaf=is_leaf)
 
 
-def _leaves_of_foreign(value: Any) -> list[Any]:
-    return jax.tree.leaves(value, is_leaf=lambda node: is_foreign_type(type(node)))
-
-
 class Status(Enum):
     """The declaration of an attribute by an assignment: by the type of its value, or by `nnx.data` or `nnx.static`."""
 
@@ -297,7 +293,7 @@ def check_attribute(owner: type, name: str, value: Any, status: Status | None, k
             finding, where_to = "data in", "annotated with nnx.static(...)"
         else:
             finding, where_to = "unexpected data on" if status is None else "data on", "in static attribute"
-        for leaf in _leaves_of_foreign(value):
+        for leaf in jax.tree.leaves(value, is_leaf=lambda node: is_foreign_type(type(node))):
             refuse_foreign(leaf)
         kinds = ", ".join(sorted({type(leaf).__name__ for leaf in data_leaves}))
         raise AttributeKindError(

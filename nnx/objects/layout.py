@@ -28,7 +28,7 @@ class Layout:
     __slots__ = ("_hash", "data_keys", "data_names", "items", "static_names")
 
     def __init__(self, nodes: HashableMapping, names: tuple[str, ...], int_keys: bool):
-        pairs = [(_int_or_name(name) if int_keys else name, name) for name in names]
+        pairs = [(int(name) if int_keys and name.isdecimal() else name, name) for name in names]
         # Ints before names, which Python cannot compare.
         pairs.sort(key=lambda pair: (not isinstance(pair[0], int), pair[0]))
         self.items = tuple((name, key, bool(nodes.get(name, False))) for key, name in pairs)
@@ -63,7 +63,3 @@ def layout_of(nodes: HashableMapping, values: Mapping[str, Any], int_keys: bool)
                 nodes.layouts.clear()
             nodes.layouts[names] = layout
     return layout
-
-
-def _int_or_name(name: str) -> int | str:
-    return int(name) if name.isdecimal() else name

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax.tree_util as jtu
+from weft.nnx.errors import ArgumentKindError
 
 IsLeaf = Callable[[tuple[Any, ...], Any], bool]
 
@@ -75,7 +76,7 @@ def unflatten_mapping(xs: Any, /, *, sep: str | None = None) -> dict[Any, Any]:
     {'foo': 1, 'bar': {'a': 2}}
     """
     if not isinstance(xs, Iterable):
-        raise TypeError(f"expected a mapping or (path, value) pairs, got {type(xs).__qualname__}")
+        raise ArgumentKindError(f"expected a mapping or (path, value) pairs, got {type(xs).__qualname__}")
     nested: dict[Any, Any] = {}
     # Sorted paths mostly share their parent with the path before, so parents are looked up by path and not walked to.
     inner_at: dict[Any, dict[Any, Any]] = {(): nested}
@@ -94,4 +95,4 @@ def unflatten_mapping(xs: Any, /, *, sep: str | None = None) -> dict[Any, Any]:
 
 def _check_mapping(xs: Any) -> None:
     if not isinstance(xs, Mapping):
-        raise TypeError(f"expected a mapping, got {type(xs).__qualname__}")
+        raise ArgumentKindError(f"expected a mapping, got {type(xs).__qualname__}")

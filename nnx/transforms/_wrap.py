@@ -14,7 +14,7 @@ from weft.nnx.crossing.extract import TreeState
 from weft.nnx.crossing.prefixes import read_prefix
 from weft.nnx.crossing.references import References
 from weft.nnx.crossing.rides import DiffState
-from weft.nnx.errors import OptionError, StructureError
+from weft.nnx.errors import ArgumentKindError, OptionError, StructureError
 from weft.nnx.graphs.nodes import is_graph_node
 from weft.nnx.missing import Missing
 from weft.nnx.variable.sharding import get_logical_axis_rules
@@ -52,7 +52,7 @@ def decorate(function: Any, wrap: Callable[[Callable[..., Any]], Any]) -> Any:
     if isinstance(function, Missing) or function is Missing:
         return wrap
     if not callable(function):
-        raise TypeError(f"expected a function, got {type(function).__name__}: {function!r}")
+        raise ArgumentKindError(f"expected a function, got {type(function).__name__}: {function!r}")
     return wrap(function)
 
 

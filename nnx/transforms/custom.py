@@ -53,12 +53,11 @@ class CustomVjp(CustomVjpOverValues[P, R]):
         # As flax's fault, the cotangents that the backward function does not take are dropped.
         rule, updates = options.rule, "dropped" if config.nnx_flax_faults else "zero"
         if self._boundary.updates:
-            updates = "taken"
+            updates = "all"
         # Whether the backward function gets cotangents of updates is read from its signature, as in flax.
         elif _takes_updates(rule):
             rule, updates = _by_name(rule), "taken"
-        more: Any = {"rule": rule, "updates": updates, "filters": self._filters}
-        options = dataclasses.replace(options, with_updates=self._boundary.updates, **more)
+        options = dataclasses.replace(options, rule=rule, updates=updates, filters=self._filters)
         return interpret(CUSTOM_VJP, self._boundary)(functions, options)
 
 

@@ -163,7 +163,7 @@ def variable_name_from_type(typ: VariableType, /, *, allow_register: bool = Fals
             return name
     if not allow_register:
         raise StructureError(
-            f"the type {typ.__name__} is registered under no name",
+            f"the type {getattr(typ, '__name__', typ)!s:.80} is registered under no name",
             fix="register it with register_variable_name, or pass allow_register=True",
         )
     register_variable_name(typ.__name__, typ)

@@ -75,6 +75,8 @@ WEFT_REFUSES: list[tuple[type[Exception], str]] = [
         r"^the carry of (scan|fori_loop) changes from one iteration to the next(: Carry references [^:]*)? "
         r"at: carry[^:]*: \w+ -> (another|the) ",
     ),
+    # An array that is an attribute, in an argument that a filter carries.
+    (TypeError, r"^the carry of scan changes from one iteration to the next at: a new \w*Tracer in an argument"),
 ]
 FLAX_REFUSES: list[tuple[type[Exception], str]] = [
     (ValueError, "`graph_updates` not supported by `jit_partial`"),
