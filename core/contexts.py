@@ -90,6 +90,8 @@ insight_context: UserContext[str | None] = make_user_context(None)
 # A number for each call that `tabulate` records, so that the call is not a cache hit: a cached trace would run no
 # layer, and the table would be empty.
 tabulate_context: UserContext[int | None] = make_user_context(None)
+# The name of the dtype in which a `Policy` computes; see `modules/dtypes.py`. A dtype itself may be equal to None.
+compute_context: UserContext[str | None] = make_user_context(None)
 # A number for each trial of a proof, so that no trial is a cache hit of another one, which had other sizes.
 trial_context: UserContext[int | None] = make_user_context(None)
 

@@ -1,20 +1,35 @@
 """Chooses the dtype in which a layer computes.
 
-Layers have three dtypes. Parameters are stored in `param_dtype`. The layer computes in `dtype`; by default that is the
-dtype to which inputs and parameters promote, and at least a float. Products accumulate and return `out_dtype`.
+Layers have three dtypes. Parameters are stored in `param_dtype`. Products accumulate and return `out_dtype`. A layer
+computes in, and its result has,
+
+1. the `dtype` that the user gave it;
+2. without one, within a function under a `Policy`, the dtype of the policy;
+3. otherwise the dtype to which its inputs and its parameters promote, and at least a float.
+
+Statistics, scales of quantised weights, caches and the integers that a table is looked up by have no say in it. A
+float32 statistic that had one turned all layers after it into float32. Layers without parameters return the dtype of
+their input.
+
+The dtype of a policy is a setting, and not a field of the layers, so that it holds for whatever meets a layer: noise
+drawn as float32 within the function, and a model in its closure.
 """
 
 from __future__ import annotations
 
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.typing import DTypeLike
 from jaxtyping import Array, ArrayLike, Shaped
+from weft.core.contexts import compute_context
+from weft.core.records.leaves import is_array
 from weft.core.records.successors import refuse_pair
 from weft.modules.construct import ConfigError
+
+T = TypeVar("T")
 
 
 def compute_dtype(*arrays: Any, dtype: Any = None, inexact: bool = True) -> Any:
@@ -22,7 +37,7 @@ def compute_dtype(*arrays: Any, dtype: Any = None, inexact: bool = True) -> Any:
 
     Args:
         arrays: inputs and parameters; `None`s do not count.
-        dtype: what the user asked for, if anything.
+        dtype: what the user asked for, if anything. Without it, a policy's dtype takes the place of every floating one.
         inexact: whether integers must become floats.
 
     Raises:
@@ -38,6 +53,9 @@ def compute_dtype(*arrays: Any, dtype: Any = None, inexact: bool = True) -> Any:
         dtype = dtypes.pop() if len(dtypes) == 1 else jnp.result_type(*(a for a in arrays if a is not None))
         if inexact and not jnp.issubdtype(dtype, jnp.inexact):
             dtype = jnp.promote_types(jnp.float32, dtype)
+        # Complex numbers stay: there are none of 16 bits.
+        if compute_context.value is not None and jnp.issubdtype(dtype, jnp.floating):
+            dtype = compute_context.value
     elif inexact and not jnp.issubdtype(dtype, jnp.inexact):
         raise ConfigError(f"a computation's dtype must be floating-point, not {jnp.dtype(dtype).name}")
     return jnp.dtype(dtype)
@@ -71,6 +89,23 @@ def promote(*arrays: Any, dtype: Any = None, inexact: bool = True) -> list[Any]:
     converted = [None if array is None else as_array(array) for array in arrays]
     dtype = compute_dtype(*converted, dtype=dtype, inexact=inexact)
     return [cast(array, dtype) for array in converted]
+
+
+def is_of(category: Any, value: Any) -> bool:
+    """Whether it is an array whose dtype is of a category, such as `jnp.inexact`.
+
+    >>> is_of(jnp.inexact, jnp.ones(2)), is_of(jnp.inexact, 1.0)
+    (True, False)
+    """
+    return is_array(value) and jnp.issubdtype(value.dtype, category)
+
+
+def in_policy(tree: T) -> T:
+    """Returns a loop's carry in the dtype of the policy around the call: its layers return that, and it must stay."""
+    if compute_context.value is None:
+        return tree
+    dtype = jnp.dtype(compute_context.value)
+    return jax.tree.map(lambda leaf: cast(leaf, dtype) if is_of(jnp.floating, leaf) else leaf, tree)
 
 
 def as_array(value: ArrayLike) -> Array:

@@ -85,14 +85,16 @@ def product_sharding(x: Any, kernel: Any, dimensions: Dimensions) -> NamedShardi
     return on_mesh_of(spec, x, kernel) if asked or spec != (*batch, *free) else None
 
 
-def matmul(x: Float[Array, "*batch in"], kernel: Float[Array, "in out"]) -> Float[Array, "*batch out"]:
-    """`x @ kernel`.
+def matmul(
+    x: Float[Array, "*batch in"], kernel: Float[Array, "in out"], *, out_dtype: Any = None
+) -> Float[Array, "*batch out"]:
+    """`x @ kernel`, summed in `out_dtype`.
 
     >>> matmul(jnp.ones(2), jnp.ones((2, 1))).tolist()
     [2.0]
     """
     where = product_sharding(x, kernel, (((x.ndim - 1,), (0,)), ((), ())))
-    return x @ kernel if where is None else jnp.matmul(x, kernel, out_sharding=where)
+    return jnp.matmul(x, kernel, preferred_element_type=out_dtype, **({} if where is None else {"out_sharding": where}))
 
 
 def einsum(  # weft: skip(the equation decides the shapes)

@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 from weft.core.edge.moved import MissingNameError, Names
 
-_context = Names("jax", "`capture`, `debug_successors`, `tabulate` or `verify`", "make_user_context")
+_context = Names("jax", "`Policy`, `capture`, `debug_successors`, `tabulate` or `verify`", "make_user_context")
 
 T = TypeVar("T")
 C = TypeVar("C", covariant=True)

@@ -159,6 +159,11 @@ def fit(offer: Offer, wanted: Mapping[str, Any], here: Mapping[str, Description]
     if options.strict and offer.configuration:
         # If one of the two has an array and the other has configuration, such as None, the loop below reports it.
         saved = {name: value for name, value in offer.configuration.items() if paths[name] not in wanted}
+        # The default `dtype` of an Embed was the table's, which files from before still tell; now it is None.
+        for path, entry in entries.items():
+            there, name = (text.removesuffix("embedding") + "dtype" for text in (entry.name, path))
+            if path.endswith("embedding") and saved.get(there) == f"dtype {entry.kind}" and here.get(name) == "None":
+                del saved[there]
         differing = {path: value for path, value in here.items() if path not in entries}
         lines += differing_configuration(saved, differing, paths, options.partial or options.rename is not None)
     targets: dict[str, Target] = {}

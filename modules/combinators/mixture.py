@@ -24,6 +24,7 @@ from weft.modules.calling import L_co, call_layer
 from weft.modules.combinators.stack import make_copies
 from weft.modules.construct import ConfigError, Initializer, KeyLike, check_features, check_positive
 from weft.modules.drawing import parameter_keys
+from weft.modules.dtypes import in_policy, promote
 from weft.modules.explicit import einsum, is_divided, matmul, on_mesh_of, once, spec_of
 from weft.modules.op import op
 from weft.transforms.mapping import vmap
@@ -79,7 +80,7 @@ class MoE(Module, Generic[L_co]):  # weft: skip(of any experts)
     """A mixture of experts: each token goes to the `top_k` that a router finds best, and gets their weighted sum.
 
     `y = moe(x)` sows the loss that keeps the load even, under the name "load_balancing", for `weft.capture`;
-    `y, loss = moe.with_loss(x)` returns it. The router computes in float32 at least. A token that finds no room is zero
+    `y, loss = moe.with_loss(x)` returns it. The router sums in float32 at least. A token that finds no room is zero
     in `y`; in a `Residual` it is passed on as it is.
 
     Args:
@@ -149,10 +150,10 @@ class MoE(Module, Generic[L_co]):  # weft: skip(of any experts)
     def with_loss(self, x: Float[Array, "*batch features"]) -> tuple[Float[Array, "*batch out"], Float[Array, ""]]:
         """Returns the outputs, as a call does, with the load-balancing loss."""
         check_features(self, x, self.router.shape[0])
-        tokens = jnp.reshape(x, (-1, x.shape[-1]))
-        # The router computes in float32 at least: rounded logits tie, and ties all go to the first expert.
-        work = jnp.promote_types(x.dtype, self.router.dtype)
-        logits = matmul(tokens.astype(work), self.router.astype(work))
+        tokens = in_policy(jnp.reshape(x, (-1, x.shape[-1])))
+        # The router sums in float32 at least: rounded logits tie, and ties all go to the first expert.
+        both = promote(tokens, self.router)
+        logits = matmul(*both, out_dtype=jnp.promote_types(both[0].dtype, jnp.float32))
         choose: Callable[[Any], Any] = functools.partial(send, top_k=self.top_k, capacity=self.capacity(len(tokens)))
         if is_divided(logits):
             # The count of earlier choices runs over the tokens of all devices, which JAX cannot express with explicit
@@ -160,7 +161,7 @@ class MoE(Module, Generic[L_co]):  # weft: skip(of any experts)
             with_token, everywhere = (on_mesh_of(entries, logits) for entries in (spec_of(tokens)[:1], ()))
             choose = cast(Any, jax.sharding).auto_axes(choose, out_sharding=(with_token, with_token, everywhere))
         sent, weights, loss = choose(logits)
-        each = einsum("tec,tf->ecf", sent.astype(x.dtype), tokens)
+        each = einsum("tec,tf->ecf", sent.astype(tokens.dtype), tokens)
         # One vmap over all experts: a loop would trace and compile each expert for itself.
         ys = vmap(_expert)(self.experts, _sharded_as(each, self.experts))
         y = einsum("tec,ecf->tf", weights.astype(ys.dtype), ys)

@@ -21,6 +21,7 @@ from weft.core.records.partition import changes, take_apart, update
 from weft.core.records.statics import Static
 from weft.modules.calling import Combinator, L_co, call_layer, keys_of_copies, takes_key
 from weft.modules.construct import ConfigError, check_positive
+from weft.modules.dtypes import in_policy
 from weft.transforms.mapping import vmap
 from weft.transforms.scanning import scan
 from weft.transforms.tracing import remat as remat_of
@@ -73,7 +74,9 @@ class Stack(Combinator[L_co]):
 
     def _run(self, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> tuple[Any, Self | None]:
         keys = jax.random.split(key, self.n) if key is not None and takes_key(cast(Any, self.layers)) else None
-        y, changed = _scan(self.unroll)(x, self.layers, keys, SharedArguments(args, kwargs), Static(self.remat))
+        y, changed = _scan(self.unroll)(
+            in_policy(x), self.layers, keys, SharedArguments(args, kwargs), Static(self.remat)
+        )
         if changed is None:
             return y, None
         return y, self.replace(layers=update(self.layers, changed)) if jax.tree.leaves(changed) else self

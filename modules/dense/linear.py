@@ -227,7 +227,7 @@ class Embed(Module):
         features: size of each.
         key: a typed key, for the parameters.
         embedding_init: initialiser from `jax.nn.initializers`.
-        dtype: the dtype of looked-up rows and of `attend`; by default the table's.
+        dtype: the dtype of looked-up rows and of `attend`; by default the table's, and what query and table promote to.
         param_dtype: the dtype of the table.
 
     Raises:
@@ -256,8 +256,7 @@ class Embed(Module):
     ):
         check_positive("Embed", vocab=vocab, features=features)
         (self.embedding,) = draw(key, "Embed", (embedding_init, (vocab, features), param_dtype))
-        # Integers have no say in the dtype of the result, so the table's dtype is the default.
-        self.dtype = option_dtype(dtype) or self.embedding.dtype
+        self.dtype = option_dtype(dtype)
 
     def __call__(self, ids: Int[Array, "*batch"]) -> Float[Array, "*batch features"]:
         """Looks up rows; an id below 0 or beyond the table gives NaN.

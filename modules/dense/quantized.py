@@ -13,7 +13,7 @@ from weft.core.records.module import Module, static
 from weft.core.records.surgery import at
 from weft.modules.construct import check_features
 from weft.modules.dense.linear import Linear
-from weft.modules.dtypes import as_array, promote
+from weft.modules.dtypes import as_array, cast, promote
 from weft.modules.explicit import laid_like, matmul
 from weft.modules.op import op
 from weft.transforms.mapping import vmap
@@ -54,14 +54,16 @@ def quantized_linear(
         x: inputs.
         values, scale: as `quantized` gives them.
         bias: added at the end, if given.
-        dtype: the dtype to compute in; by default what the arguments but for `values` promote to.
+        dtype: the dtype to compute in; by default what input and bias promote to.
 
     >>> quantized_linear(jnp.ones((1, 2)), jnp.array([[100], [27]], jnp.int8), jnp.array([0.5])).tolist()
     [[63.5]]
     """
-    x, scale, bias = promote(x, scale, bias, dtype=dtype)
+    x, bias = promote(x, bias, dtype=dtype)
     y = matmul(x, values.astype(x.dtype))
-    y = y * laid_like(jnp.expand_dims(scale, range(x.ndim - 1)), y)
+    # In the wider of the two dtypes: a rounded scale would change all weights of its feature.
+    y, scale = promote(y, scale, dtype=jnp.promote_types(y.dtype, scale.dtype))
+    y = cast(y * laid_like(jnp.expand_dims(scale, range(x.ndim - 1)), y), x.dtype)
     return y if bias is None else y + laid_like(jnp.expand_dims(bias, range(x.ndim - 1)), y)
 
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from weft.core.errors import StructureError
 from weft.core.paths import Path, format_path
 from weft.core.records.filters import Filter, Maybe
-from weft.core.records.kinds import Param
-from weft.core.records.leaves import Leaf, is_array, iter_leaves
+from weft.core.records.kinds import FrozenParam, Param
+from weft.core.records.leaves import Leaf, iter_leaves
 from weft.core.records.sorting import sort_leaves
 
 PARAMETERS = Maybe(Param)
+# The arrays that have a precision to choose: parameters, frozen ones too, and arrays outside of records. Statistics and
+# caches keep their dtype: in bfloat16, small updates of a running mean would be rounded away.
+PRECISE = Maybe((Param, FrozenParam))
 
 
 def chosen(tree: Any, filter: Filter) -> list[Leaf]:  # weft: skip(of any tree)
@@ -40,12 +42,3 @@ def arrays_at(  # weft: skip(of any tree)
     if wrong:
         raise StructureError(f"{name} does not fit", at=wrong, fix="pass trees of the same model")
     return arrays
-
-
-def is_of(category: Any, value: Any) -> bool:
-    """Whether it is an array whose dtype is of a category, such as `jnp.inexact`.
-
-    >>> is_of(jnp.inexact, jnp.ones(2)), is_of(jnp.inexact, 1.0)
-    (True, False)
-    """
-    return is_array(value) and jnp.issubdtype(value.dtype, category)

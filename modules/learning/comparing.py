@@ -12,7 +12,8 @@ from weft.core.edge import trees
 from weft.core.records.filters import Filter
 from weft.core.records.leaves import is_array
 from weft.core.records.statics import same_static
-from weft.modules.learning.choosing import PARAMETERS, arrays_at, chosen, is_of
+from weft.modules.dtypes import is_of
+from weft.modules.learning.choosing import PARAMETERS, arrays_at, chosen
 
 
 def norm(tree: Any, filter: Filter = PARAMETERS) -> Float[Array, ""]:  # weft: skip(of any tree)

@@ -19,31 +19,33 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
+from weft.core.contexts import compute_context
 from weft.core.edge import trees
-from weft.core.records.filters import Maybe
 from weft.core.records.kinds import FrozenParam, Param
 from weft.core.records.leaves import Leaf, is_array, iter_leaves
 from weft.core.records.module import Module, static
 from weft.modules.calling import Combinator, L_co, call_layer, key_option
-from weft.modules.construct import ConfigError
+from weft.modules.construct import ConfigError, option_dtype
+from weft.modules.dtypes import is_of
 from weft.modules.learning import tree as trees_by_filter
 
 R = TypeVar("R", bound=eqx.Module)
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
-# The arrays that are cast: parameters, frozen ones too, and arrays outside of records. Statistics and caches keep their
-# dtype: in bfloat16, small updates of a running mean would be rounded away.
-CAST = Maybe((Param, FrozenParam))
-
 
 class Policy(Module):
     """Mixed precision: `policy(loss)` computes the loss in another precision, `policy(model)` the model.
 
+    Inside of the function, parameters and floating-point arguments have the dtype `compute`, and so have the results of
+    all layers, whatever they are given; only a layer with a `dtype` of its own computes in that. Products that you
+    write yourself promote like all of JAX's. Without `compute` a policy casts what the other two say, if anything.
+
     Args:
-        param: the dtype of the parameters of a model that the policy is applied to.
-        compute: the dtype to compute in: of parameters and of floating-point inputs, inside of the function.
-        output: the dtype of floating-point results. Records that come back keep their own.
+        param: the dtype of the parameters of a model that the policy is applied to; float32 if there is a `compute`.
+        compute: the dtype to compute in; by default nothing is cast.
+        output: the dtype of floating-point results; float32 if there is a `compute`. Records that come back keep their
+            own.
 
     Raises:
         ConfigError: for a dtype that is not floating-point.
@@ -65,9 +67,10 @@ class Policy(Module):
     output: Any = static()
 
     def __init__(
-        self, param: DTypeLike = jnp.float32, compute: DTypeLike = jnp.bfloat16, output: DTypeLike = jnp.float32
+        self, param: DTypeLike | None = None, compute: DTypeLike | None = None, output: DTypeLike | None = None
     ):
-        self.param, self.compute, self.output = (_floating(dtype) for dtype in (param, compute, output))
+        default = None if compute is None else jnp.float32
+        self.param, self.compute, self.output = map(_floating, (param or default, compute, output or default))
 
     @overload
     def __call__(self, target: R, /) -> UnderPolicy[R]: ...
@@ -102,12 +105,16 @@ class Policy(Module):
         >>> str(half.kernel.dtype)
         'bfloat16'
         """
-        return trees_by_filter.cast(model, self.param, CAST)
+        return model if self.param is None else trees_by_filter.cast(model, self.param)
 
     def _computed(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         arguments = (args, kwargs)
-        low = trees_by_filter.cast(arguments, self.compute, CAST)
-        out = function(*low[0], **low[1])
+        if self.compute is None:
+            low, out = arguments, function(*args, **kwargs)
+        else:
+            low = trees_by_filter.cast(arguments, self.compute)
+            with compute_context(self.compute.name):
+                out = function(*low[0], **low[1])
         return _Return(arguments, low, self.output).of(out)
 
 
@@ -198,14 +205,12 @@ def _records(tree: Any) -> Iterator[eqx.Module]:
 
 def _cast(value: Any, dtype: Any) -> Any:
     # Integers, booleans and keys have no precision to choose.
-    both_floating = (
-        is_array(value) and jnp.issubdtype(value.dtype, jnp.floating) and jnp.issubdtype(dtype, jnp.floating)
-    )
-    return value.astype(dtype) if both_floating and value.dtype != dtype else value
+    floating = dtype is not None and is_of(jnp.floating, value) and jnp.issubdtype(dtype, jnp.floating)
+    return value.astype(dtype) if floating and value.dtype != dtype else value
 
 
-def _floating(dtype: DTypeLike) -> Any:
-    floating = jnp.dtype(dtype)
-    if not jnp.issubdtype(floating, jnp.floating):
+def _floating(dtype: DTypeLike | None) -> Any:
+    floating = option_dtype(dtype)
+    if floating is not None and not jnp.issubdtype(floating, jnp.floating):
         raise ConfigError(f"the dtypes of a policy must be floating-point, not {floating.name}")
     return floating

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 from weft.core.records.kinds import OptState
 from weft.core.records.module import Module, static
 from weft.modules.construct import ConfigError, check_positive
-from weft.modules.learning.choosing import is_of
+from weft.modules.dtypes import is_of
 from weft.modules.learning.tree import map as map_arrays
 
 T = TypeVar("T")

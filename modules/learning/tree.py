@@ -8,9 +8,9 @@
     structure, params, rest = weft.tree.split(model, Param, ...)    # and back: weft.tree.merge(structure, params, rest)
 
 A filter selects the arrays (see `help(weft.filters.Filter)`). The default is `Param`, or every array in functions on
-whole models (`copy`, `stack`, `unstack`, `index`, `allclose`). Other arrays and configuration stay as they are. All
-functions work on any tree, also on sparse ones, and under any transform. A filter of yours that matches nothing is an
-error; the default filter may match nothing.
+whole models (`copy`, `stack`, `unstack`, `index`, `allclose`); `cast` takes frozen parameters, too. Other arrays and
+configuration stay as they are. All functions work on any tree, also on sparse ones, and under any transform. A filter
+of yours that matches nothing is an error; the default filter may match nothing.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ from weft.core.records.partition import update as update
 from weft.core.records.sorting import sort_leaves
 from weft.core.tracebacks import cutting
 from weft.modules.construct import ConfigError
-from weft.modules.learning.choosing import PARAMETERS, arrays_at, chosen, is_of
+from weft.modules.dtypes import is_of
+from weft.modules.learning.choosing import PARAMETERS, PRECISE, arrays_at, chosen
 from weft.modules.learning.comparing import allclose, equal, norm
 
 __all__ = [
@@ -101,13 +102,13 @@ def map(f: Callable[..., Any], tree: T, *rest: Any, filter: Filter = PARAMETERS)
     return with_leaves(tree, {leaf.path: f(leaf.value, *(values[leaf.path] for values in others)) for leaf in leaves})
 
 
-def cast(tree: T, dtype: DTypeLike, filter: Filter = PARAMETERS) -> T:
+def cast(tree: T, dtype: DTypeLike, filter: Filter = PRECISE) -> T:
     """Returns the tree with its floating-point arrays in another dtype; integers, keys and complex numbers stay.
 
     Args:
         tree: a model, or any tree.
         dtype: such as `jnp.bfloat16`.
-        filter: selects the arrays to cast: `...` for statistics and caches too.
+        filter: selects the arrays to cast: by default parameters, frozen ones too; `...` for statistics and caches too.
 
     Raises:
         StructureError: if this is no floating-point dtype.

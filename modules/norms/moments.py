@@ -312,7 +312,7 @@ def norm(  # weft: skip(the axes decide the shapes)
     return normalize(x, mean, variance, scale, bias, axes=axes, feature_axes=feature_axes, epsilon=epsilon, dtype=dtype)
 
 
-@op(*_NORM_OPTIONS, "momentum")
+@op(*_NORM_OPTIONS, "momentum", "promote_statistics")
 def batch_norm(  # weft: skip(the axes decide the shapes)
     x: Float[Array, "*shape"],
     mean: Float[Array, "..."],
@@ -322,6 +322,7 @@ def batch_norm(  # weft: skip(the axes decide the shapes)
     mask: Bool[Array, "*#shape"] | None = None,
     *,
     momentum: float | None,
+    promote_statistics: bool = True,
     axes: Axes,
     feature_axes: Axes = -1,
     epsilon: float = 1e-5,
@@ -338,6 +339,8 @@ def batch_norm(  # weft: skip(the axes decide the shapes)
         mean, var: the running statistics.
         scale, bias, mask, axes, feature_axes, epsilon, dtype: as in `moments` and `normalize`.
         momentum: the share of the running statistics that is kept; `None` normalises by them and does not change them.
+        promote_statistics: whether `promote` gets the running statistics too, as in flax: then they have a say in the
+            dtype of the result, and may be rounded.
         use_fast_variance, axis_name, axis_index_groups: as in `moments`.
         promote: as in `norm`.
 
@@ -356,7 +359,9 @@ def batch_norm(  # weft: skip(the axes decide the shapes)
     # `promote` may cast statistics to bfloat16 for this call. The running ones are updated from the originals, or their
     # small steps would be rounded away.
     old_mean, old_var = mean, var
-    x, mean, var, scale, bias = promote(x, mean, var, scale, bias, dtype=dtype)
+    statistics = (mean, var) if promote_statistics else ()
+    x, *statistics, scale, bias = promote(x, *statistics, scale, bias, dtype=dtype)
+    mean, var = statistics or (mean, var)
     if momentum is not None:
         mean, var = moments(
             x,

@@ -20,6 +20,7 @@ from weft.core.records.module import Module, static
 from weft.core.records.successors import refuse_pair
 from weft.modules.calling import call_layer, check_call_key, takes_key
 from weft.modules.construct import ConfigError
+from weft.modules.dtypes import in_policy
 from weft.modules.explicit import is_divided, settled
 from weft.transforms.scanning import scan
 
@@ -127,7 +128,7 @@ class RNN(Module, Generic[Carry]):  # weft: skip(of any cell)
             first = jax.lax.index_in_dim(x, 0, axis, keepdims=False), step_mask, None if keys is None else keys[0]
             initial_carry = settled(initial_carry, lambda carry: _step(cell, carry, *first)[0])
         run = _scan(axis, self.reverse if reverse is None else reverse, self.unroll)
-        carry, y = run(cell, initial_carry, x, mask, keys)
+        carry, y = run(cell, in_policy(initial_carry), x, mask, keys)
         return (carry, y) if return_carry else y
 
 

@@ -11,6 +11,7 @@ from jaxtyping import Array, Complex, Float, Inexact
 from weft.core.records.module import Module
 from weft.modules.construct import ConfigError, KeyLike, check_features, check_positive
 from weft.modules.drawing import parameter_keys
+from weft.modules.dtypes import cast, compute_dtype, promote
 from weft.modules.op import op
 
 
@@ -46,7 +47,8 @@ def linear_recurrence(
 class DiagonalSSM(Module):
     """A state-space layer with a diagonal, complex matrix: `h = decay * h + B x`, `y = Re(C h) + D * x`.
 
-    Training cannot bring the modulus of a decay to one. Complex parameters are stored as pairs of real arrays.
+    Training cannot bring the modulus of a decay to one. Complex parameters are stored as pairs of real arrays. The
+    state is complex64 or wider, whatever the dtype of input and result.
 
     Args:
         features: size of the last axis, of input and output.
@@ -102,7 +104,8 @@ class DiagonalSSM(Module):
         >>> layer.decay().shape, bool((abs(layer.decay()) < 1).all())
         ((4,), True)
         """
-        return jnp.exp(jax.lax.complex(-jnp.exp(self.log_rate), self.phase))
+        log_rate, phase = self._wide(self.log_rate, self.phase)
+        return jnp.exp(jax.lax.complex(-jnp.exp(log_rate), phase))
 
     def __call__(self, x: Float[Array, "*batch time features"]) -> Float[Array, "*batch time features"]:
         """The outputs at all times, from a state of zero.
@@ -130,13 +133,20 @@ class DiagonalSSM(Module):
             after = after + jnp.expand_dims(self.decay(), range(after.ndim - 1)) * h
         return self._out(after, x), after
 
+    def _wide(self, *arrays: Any) -> list[Any]:
+        """Casts arrays to the dtype of the state's parts: complex numbers have no fewer than 32 bits for each."""
+        return promote(*arrays, dtype=jnp.promote_types(compute_dtype(*arrays), jnp.float32))
+
     def _in(self, x: Any) -> Any:
+        x, inward = promote(x, self.inward)
+        inward, log_rate = self._wide(inward, self.log_rate)
         # Inputs are scaled so that the state keeps their size, however long it remembers.
-        x, (real, imaginary) = x.astype(self.inward.dtype), self.inward
-        scale = jnp.sqrt(-jnp.expm1(-2 * jnp.exp(self.log_rate)))
-        return jax.lax.complex(x @ (real * scale[None, :]), x @ (imaginary * scale[None, :]))
+        scaled = cast(inward * jnp.sqrt(-jnp.expm1(-2 * jnp.exp(log_rate)))[None, None, :], x.dtype)
+        return jax.lax.complex(*self._wide(x @ scaled[0], x @ scaled[1]))
 
     def _out(self, h: Any, x: Any) -> Any:
-        real, imaginary = self.outward
-        y = h.real @ real - h.imag @ imaginary
-        return y.astype(x.dtype) + jnp.expand_dims(self.skip.astype(x.dtype), range(x.ndim - 1)) * x
+        # The result keeps the dtype of its input, as the sum of a residual branch and its input does.
+        dtype = compute_dtype(x)
+        x, outward, skip = promote(x, self.outward, self.skip)
+        y = cast(h.real, x.dtype) @ outward[0] - cast(h.imag, x.dtype) @ outward[1]
+        return cast(y + jnp.expand_dims(skip, range(x.ndim - 1)) * x, dtype)

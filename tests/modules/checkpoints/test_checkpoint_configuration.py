@@ -336,3 +336,16 @@ def test_a_file_from_before_a_field_was_there_loads_where_it_is_none(file, monke
 def test_none_that_is_no_field_of_a_record_is_still_compared(loaded):
     with pytest.raises(CheckpointError, match="b: nothing, not None"):
         loaded({"a": jnp.ones(2)}, {"a": jnp.ones(2), "b": None})
+
+
+def test_a_file_that_tells_the_tables_dtype_as_that_of_an_embed_still_loads(loaded):
+    # It was the default, which now is None.
+    def tables(dtype=None):
+        return {"a": weft.Embed(3, 2, dtype=dtype, key=jax.random.key(0)), "b": jnp.ones(1)}
+
+    assert loaded(tables(jnp.float32), tables())["a"].dtype is None
+    renamed = loaded(tables(jnp.float32)["a"], {"c": tables()["a"]}, rename={"": "c"})
+    assert renamed["c"].dtype is None
+    for saved, like in ((jnp.bfloat16, None), (jnp.float32, jnp.bfloat16), (None, jnp.float32)):
+        with pytest.raises(CheckpointError, match=r"a\.dtype: "):
+            loaded(tables(saved), tables(like))

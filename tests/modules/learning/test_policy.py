@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Annotated, Any
 
 import jax
@@ -150,7 +151,18 @@ def test_frozen_layers_compute_in_low_precision_too():
 def test_a_policy_is_of_floats():
     with pytest.raises(weft.errors.ConfigError, match="the dtypes of a policy must be floating-point, not int8"):
         Policy(compute=jnp.int8)
-    assert Policy() == Policy("float32", "bfloat16", "float32")
+    assert Policy(compute=jnp.bfloat16) == Policy("float32", "bfloat16", "float32")
+
+
+def test_a_policy_without_a_dtype_to_compute_in_casts_what_it_says_and_nothing_else():
+    model, x = weft.tree.cast(net(), jnp.float16), X.astype(jnp.bfloat16)
+    seen = []
+    out = Policy()(lambda model, x: seen.append((model, x)) or model(x))(model, x)
+    assert seen == [(model, x)]
+    assert dtypes(out[0]) == dtypes(model(x)[0])
+    assert all(map(operator.is_, jax.tree.leaves(Policy()(model).layer), jax.tree.leaves(model)))
+    assert dtypes(Policy(output="float16")(model)(x)[0]) == {"float16"}
+    assert dtypes(Policy("bfloat16").cast_params(model).layers[0]) == {"bfloat16"}
 
 
 @given(

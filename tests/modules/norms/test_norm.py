@@ -27,9 +27,10 @@ def inputs(*shape, dtype=jnp.float32):
     return (2 + 3 * jax.random.normal(jax.random.key(0), shape)).astype(dtype)
 
 
-def assert_same(ours, theirs):
+def assert_same(ours, theirs, tolerance=1e-5):
     assert ours.dtype == theirs.dtype
-    np.testing.assert_allclose(np.asarray(ours, np.float32), np.asarray(theirs, np.float32), rtol=1e-5, atol=1e-5)
+    ours, theirs = np.asarray(ours, np.float32), np.asarray(theirs, np.float32)
+    np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.one_in(4)
@@ -40,11 +41,13 @@ def test_batch_norm_equals_flax_over_steps_and_in_inference(options, x_dtype, dr
     for shape in ((4, 3), (2, 5, 3)):
         x = inputs(*shape, dtype=x_dtype)
         y, ours = ours(x)
-        assert_same(y, theirs(x))
+        # In flax the float32 statistics promote the result, and a bfloat16 `dtype` rounds them. In a record neither.
+        dtype = ops.compute_dtype(x, ours.scale, ours.bias, dtype=ours.dtype)
+        assert_same(y, theirs(x).astype(dtype))
         assert_same(ours.mean, theirs.mean[...])
         assert_same(ours.var, theirs.var[...])
     y, same = ours(x, inference=True)
-    assert_same(y, theirs(x, use_running_average=True))
+    assert_same(y, theirs(x, use_running_average=True).astype(dtype), 1e-5 if dtype == jnp.float32 else 1e-2)
     assert same is ours
 
 

@@ -1,0 +1,108 @@
+"""A call of each public layer on a batch, for what shall hold for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import weft
+
+KEY = jax.random.key(0)
+BATCH = 3
+
+
+class Call(NamedTuple):
+    """A layer, and its arguments on a batch: float32 arrays and integers with the batch in front, and keys."""
+
+    layer: Any
+    args: tuple[Any, ...]
+    call: Callable[..., Any] = lambda layer, *args: layer(*args)
+
+    def __call__(self, layer: Any, *args: Any) -> Any:
+        """The output, without the successor of the layer."""
+        y = self.call(layer, *args)
+        is_pair = isinstance(y, tuple) and len(y) == 2 and isinstance(y[1], eqx.Module)
+        return y[0] if is_pair else y
+
+
+def floats(*shape: int) -> jax.Array:
+    return jax.random.normal(jax.random.fold_in(KEY, len(shape)), (BATCH, *shape))
+
+
+def dense(key: Any = KEY) -> weft.Linear:
+    return weft.Linear(4, 4, key=key)
+
+
+ROW, SEQUENCE, IMAGE, VOLUME = floats(4), floats(6, 4), floats(4, 4, 4), floats(2, 2, 2, 4)
+IDS = jnp.arange(BATCH * 5).reshape(BATCH, 5) % 7
+LSTM_CARRY = (floats(3), floats(3) / 2)
+ATTENTION = weft.MultiHeadAttention(4, 2, causal=True, key=KEY)
+
+CALLS: dict[str, Call] = {
+    "ALiBi": Call(
+        weft.ALiBi(), (jnp.arange(BATCH * 2).reshape(BATCH, 2),), lambda layer, q: layer(q, jnp.arange(5), 2)
+    ),
+    "AdaptiveAvgPool": Call(weft.AdaptiveAvgPool((2,)), (SEQUENCE,)),
+    "AdaptiveMaxPool": Call(weft.AdaptiveMaxPool((2, 2)), (IMAGE,)),
+    "AvgPool": Call(weft.AvgPool((2, 2)), (IMAGE,)),
+    "BatchNorm": Call(weft.BatchNorm(4), (IMAGE,)),
+    "Bidirectional": Call(weft.Bidirectional(*[weft.RNN(weft.GRUCell(4, 3, key=KEY)) for _ in range(2)]), (SEQUENCE,)),
+    "Conv": Call(weft.Conv(4, 3, (3, 3), key=KEY), (IMAGE,)),
+    "Conv1d": Call(weft.Conv1d(4, 3, 3, key=KEY), (SEQUENCE,)),
+    "Conv2d": Call(weft.Conv2d(4, 3, 3, key=KEY), (IMAGE,)),
+    "Conv3d": Call(weft.Conv3d(4, 3, 2, key=KEY), (VOLUME,)),
+    "ConvTranspose": Call(weft.ConvTranspose(4, 3, (3, 3), key=KEY), (IMAGE,)),
+    "ConvTranspose1d": Call(weft.ConvTranspose1d(4, 3, 3, key=KEY), (SEQUENCE,)),
+    "ConvTranspose2d": Call(weft.ConvTranspose2d(4, 3, 3, key=KEY), (IMAGE,)),
+    "ConvTranspose3d": Call(weft.ConvTranspose3d(4, 3, 2, key=KEY), (VOLUME,)),
+    "DiagonalSSM": Call(weft.DiagonalSSM(4, 3, key=KEY), (SEQUENCE,)),
+    "DropPath": Call(weft.DropPath(0.5), (IMAGE,), lambda layer, x: layer(x, key=KEY)),
+    "Dropout": Call(weft.Dropout(0.5, inference=True), (IMAGE,)),
+    "Einsum": Call(weft.Einsum("...i,ij->...j", (4, 3), key=KEY), (SEQUENCE,)),
+    "Embed": Call(weft.Embed(7, 4, key=KEY), (IDS,), lambda layer, ids: layer.attend(layer(ids))),
+    "Ensemble": Call(weft.Ensemble(dense, 2, out_axes=-2, key=KEY), (SEQUENCE,)),
+    "Flatten": Call(weft.Flatten(), (IMAGE,)),
+    "Frozen": Call(weft.Frozen(dense()), (SEQUENCE,)),
+    "GRUCell": Call(weft.GRUCell(4, 3, key=KEY), (floats(3), ROW)),
+    "GatedMLP": Call(weft.GatedMLP(4, 8, key=KEY), (SEQUENCE,)),
+    "GroupNorm": Call(weft.GroupNorm(4, groups=2), (IMAGE,)),
+    "Identity": Call(weft.Identity(), (SEQUENCE,)),
+    "InstanceNorm": Call(weft.InstanceNorm(4), (IMAGE,)),
+    "LSTMCell": Call(weft.LSTMCell(4, 3, key=KEY), (LSTM_CARRY, ROW)),
+    "Lambda": Call(weft.Lambda(jnp.tanh), (SEQUENCE,)),
+    "LayerNorm": Call(weft.LayerNorm(4), (IMAGE,)),
+    "LearnedPositions": Call(weft.LearnedPositions(8, 4, key=KEY), (SEQUENCE,)),
+    "Linear": Call(weft.Linear(4, 3, key=KEY), (IMAGE,)),
+    "LinearGeneral": Call(weft.LinearGeneral((4, 4), (3, 2), axes=(-2, -1), key=KEY), (IMAGE,)),
+    "LoRA": Call(weft.LoRA(dense(), 2, key=KEY), (SEQUENCE,)),
+    "MLP": Call(weft.MLP(4, 8, 2, key=KEY), (SEQUENCE,)),
+    "MaxPool": Call(weft.MaxPool((2, 2)), (IMAGE,)),
+    "MinPool": Call(weft.MinPool((2, 2)), (IMAGE,)),
+    "MoE": Call(weft.MoE(dense, 3, 4, key=KEY), (SEQUENCE,)),
+    "MultiHeadAttention": Call(ATTENTION, (SEQUENCE,)),
+    "OptimizedLSTMCell": Call(weft.OptimizedLSTMCell(4, 3, key=KEY), (LSTM_CARRY, ROW)),
+    "PReLU": Call(weft.PReLU(), (SEQUENCE,)),
+    "Parallel": Call(weft.Parallel(dense(), jnp.tanh), (SEQUENCE,)),
+    "PixelShuffle": Call(weft.PixelShuffle(2), (IMAGE,)),
+    "QuantizedLinear": Call(weft.quantize(dense()), (SEQUENCE,)),
+    "RMSNorm": Call(weft.RMSNorm(4), (IMAGE,)),
+    "RNN": Call(weft.RNN(weft.LSTMCell(4, 3, key=KEY)), (SEQUENCE,)),
+    "Residual": Call(weft.Residual(dense()), (SEQUENCE,)),
+    "RoPE": Call(weft.RoPE(), (floats(5, 2, 4),)),
+    "Sequential": Call(weft.Sequential(dense(), jnp.tanh), (SEQUENCE,)),
+    "Shared": Call(weft.Shared(weft.Sequential(*[dense()] * 2)), (SEQUENCE,)),
+    "SimpleCell": Call(weft.SimpleCell(4, 3, key=KEY), (floats(3), ROW)),
+    "SinusoidalPositions": Call(weft.SinusoidalPositions(4), (SEQUENCE,)),
+    "SpectralNorm": Call(weft.SpectralNorm(dense(), key=KEY), (SEQUENCE,)),
+    "Stack": Call(weft.Stack(dense, 3, key=KEY), (SEQUENCE,)),
+    "StatefulParallel": Call(weft.StatefulParallel(dense(), weft.BatchNorm(4)), (SEQUENCE,)),
+    "StatefulSequential": Call(weft.StatefulSequential(dense(), weft.BatchNorm(4)), (SEQUENCE,)),
+    "TransformerBlock": Call(weft.TransformerBlock(4, 2, key=KEY), (SEQUENCE,)),
+    "Upsample": Call(weft.Upsample((2, 2)), (IMAGE,)),
+    "WeightNorm": Call(weft.WeightNorm(dense()), (SEQUENCE,)),
+}
+# Records that are no layers of a model: they are not called with its activations.
+NO_LAYERS = {"KeyValueCache", "LoadReport", "LossScale", "Optimizer", "Policy", "RecurrentCell"}
