@@ -13,7 +13,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Key
 from weft.core.records.keys import SeedError
 from weft.core.records.module import Module, static
-from weft.modules.construct import ConfigError, is_count
+from weft.modules.batches import BATCH_AXES, batch_rank, check_batch_axes, counted
+from weft.modules.construct import ConfigError
 from weft.modules.op import op
 
 
@@ -103,8 +104,9 @@ class DropPath(Module):
 
     Args:
         rate: the probability that an example is dropped, in [0, 1]; the others are scaled to keep the mean.
-        batch_axes: how many leading axes are of the batch, each of whose examples has a decision of its own; 0 for one
-            example, as under `vmap`.
+        batch_axes: which axes are of the batch, each of whose examples has a decision of its own:
+            `x.shape[:batch_axes]`. 0 is for one example, as under `vmap`; with a positive number the layer refuses a
+            `vmap` over the batch.
         inference: the mode, in which nothing is dropped; `weft.inference_mode(model)` sets it in a whole model.
 
     Raises:
@@ -122,10 +124,7 @@ class DropPath(Module):
 
     def __init__(self, rate: float, *, batch_axes: int = 1, inference: bool = False):
         _check_rate("DropPath", rate)
-        # Zero is allowed: under `vmap` the whole input is one example.
-        if not is_count(batch_axes) or batch_axes < 0:
-            raise ConfigError(f"DropPath: batch_axes must be the number of leading batch axes, not {batch_axes!r}")
-        self.rate, self.batch_axes, self.inference = rate, batch_axes, inference
+        self.rate, self.batch_axes, self.inference = rate, check_batch_axes("DropPath", batch_axes), inference
 
     def __call__(
         self, x: Float[Array, "*shape"], *, key: Key[Array, ""] | None = None, inference: bool | None = None
@@ -142,9 +141,9 @@ class DropPath(Module):
         """
         if self.rate == 0 or (self.inference if inference is None else inference):
             return x
-        return dropout(
-            x, _key("DropPath", key), rate=self.rate, broadcast_dims=tuple(range(self.batch_axes, jnp.ndim(x)))
-        )
+        whole = tuple(range(batch_rank(self, x, self.batch_axes), jnp.ndim(x)))
+        x = counted(self, x, self.batch_axes, fix=BATCH_AXES)
+        return dropout(x, _key("DropPath", key), rate=self.rate, broadcast_dims=whole)
 
 
 def _check_rate(layer: str, rate: float) -> None:

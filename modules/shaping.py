@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Shaped
 from weft.core.errors import AxisError
 from weft.core.records.module import Module, static
+from weft.modules.batches import counted
 
 T = TypeVar("T")
 
@@ -29,7 +30,9 @@ class Flatten(Module):  # weft: skip(two numbers decide the shapes)
     """Joins neighbouring axes into one, as between a convolution and a `Linear`.
 
     Args:
-        start: the first axis that is joined; by default all but a batch's are. For one example, under `vmap`, it is 0.
+        start: the first axis that is joined; by default all but a batch's are. For one example, under `vmap`, it is 0;
+            counted from the end, as -3 for images, it holds for both. With a positive number the layer refuses a `vmap`
+            over the batch.
         end: the last axis that is joined.
 
     Raises (when it is called):
@@ -59,4 +62,7 @@ class Flatten(Module):  # weft: skip(two numbers decide the shapes)
             )
         # Checked before this line: `%` would turn an axis that does not exist into one that does.
         start, end = self.start % rank, self.end % rank
+        x = counted(
+            self, x, self.start, fix="Flatten(0) of one example, or Flatten(-3) of images with a batch or without"
+        )
         return jax.lax.collapse(x, start, end + 1)

@@ -73,6 +73,9 @@ class Axis(Protocol):
     """The mapped axis, as JAX passes it to a batching rule."""
 
     @property
+    def name(self) -> object: ...
+
+    @property
     def size(self) -> int: ...
 
     @property

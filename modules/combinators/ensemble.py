@@ -12,6 +12,7 @@ from weft.core.interpreter.rides import axis_of, read_axis
 from weft.core.records.filters import Filter
 from weft.core.records.module import static
 from weft.core.records.partition import changes, take_apart
+from weft.modules.batches import MEMBERS
 from weft.modules.calling import Combinator, L_co, call_layer, takes_key
 from weft.modules.combinators.stack import SharedArguments, make_copies
 from weft.modules.construct import ConfigError
@@ -88,7 +89,7 @@ class Ensemble(Combinator[L_co]):
             _one_member,
             in_axes=(self.axes, 0, None, *in_axes),
             out_axes=(self.out_axes, self.axes),
-            axis_name=self.axis_name,
+            axis_name=MEMBERS if self.axis_name is None else self.axis_name,
             axis_size=self.n,
         )
         y, successor = over_members(self.members, keys, SharedArguments((), kwargs), *arguments)

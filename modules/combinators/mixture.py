@@ -20,6 +20,7 @@ from weft.core.errors import SuccessorError
 from weft.core.records.axis_names import Sharded
 from weft.core.records.module import Module, static
 from weft.core.sowing.capturing import sow
+from weft.modules.batches import MEMBERS, counted
 from weft.modules.calling import L_co, call_layer
 from weft.modules.combinators.stack import make_copies
 from weft.modules.construct import ConfigError, Initializer, KeyLike, check_features, check_positive
@@ -29,6 +30,7 @@ from weft.modules.explicit import einsum, is_divided, matmul, on_mesh_of, once, 
 from weft.modules.op import op
 from weft.transforms.mapping import vmap
 
+_ALL_TOKENS = "tokens of one call share the room of experts: call it on the whole batch, or capacity_factor=None"
 default_router_init = initializers.lecun_normal()
 
 
@@ -150,6 +152,7 @@ class MoE(Module, Generic[L_co]):  # weft: skip(of any experts)
     def with_loss(self, x: Float[Array, "*batch features"]) -> tuple[Float[Array, "*batch out"], Float[Array, ""]]:
         """Returns the outputs, as a call does, with the load-balancing loss."""
         check_features(self, x, self.router.shape[0])
+        x = counted(self, x, int(self.capacity_factor is not None), self.router, fix=_ALL_TOKENS)
         tokens = in_policy(jnp.reshape(x, (-1, x.shape[-1])))
         # The router sums in float32 at least: rounded logits tie, and ties all go to the first expert.
         both = promote(tokens, self.router)
@@ -163,7 +166,7 @@ class MoE(Module, Generic[L_co]):  # weft: skip(of any experts)
         sent, weights, loss = choose(logits)
         each = einsum("tec,tf->ecf", sent.astype(tokens.dtype), tokens)
         # One vmap over all experts: a loop would trace and compile each expert for itself.
-        ys = vmap(_expert)(self.experts, _sharded_as(each, self.experts))
+        ys = vmap(_expert, axis_name=MEMBERS)(self.experts, _sharded_as(each, self.experts))
         y = einsum("tec,ecf->tf", weights.astype(ys.dtype), ys)
         return jnp.reshape(y, (*x.shape[:-1], y.shape[-1])), loss
 

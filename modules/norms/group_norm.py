@@ -11,6 +11,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float
 from weft.core.errors import AxisError
 from weft.core.records.module import static
+from weft.modules.batches import BATCH_AXES, batch_rank, check_batch_axes, counted
 from weft.modules.construct import (
     ConfigError,
     check_features,
@@ -84,12 +85,13 @@ class GroupNorm(FeatureNorm):
     """Normalises each example over its space and each group of consecutive features, the last axis.
 
     The input is `(batch, *space, features)`. In a model that is written for one example, `batch_axes=0` makes it
-    `(*space, features)`.
+    `(*space, features)`. Counted from the end, as -3 for images, `batch_axes` holds for both.
 
     Args:
         features: size of the last axis.
         groups: how many groups the features are in.
-        batch_axes: how many leading axes are of the batch, and so are not reduced.
+        batch_axes: which axes are of the batch, and so are not reduced: `x.shape[:batch_axes]`. With a positive number
+            the layer refuses a `vmap` over the batch.
         epsilon: added to the variance.
         use_scale, use_bias: whether to learn them.
         scale_init, bias_init: initialisers from `jax.nn.initializers`.
@@ -119,7 +121,7 @@ class GroupNorm(FeatureNorm):
                 f"GroupNorm: {groups} groups do not divide {features} features",
                 fix="pass groups= a divisor of the features",
             )
-        self.groups, self.batch_axes = groups, _batch_axes("GroupNorm", batch_axes)
+        self.groups, self.batch_axes = groups, check_batch_axes("GroupNorm", batch_axes)
 
     def __call__(
         self, x: Float[Array, "*batch_space features"], *, mask: Bool[Array, "*#batch_space features"] | None = None
@@ -134,7 +136,7 @@ class GroupNorm(FeatureNorm):
             AxisError: if the last axis is not of size `features`, or there is none but the batch's.
         """
         check_features(self, x, self.features)
-        axes = _reduced(self, x, self.batch_axes, jnp.ndim(x))
+        x, axes = _reduced(self, x, jnp.ndim(x))
         return group_norm(x, self.scale, self.bias, mask, axes=axes, **kept_options(self, group_norm))
 
 
@@ -142,7 +144,7 @@ class InstanceNorm(FeatureNorm):
     """Normalises each example over its space, separately for each feature.
 
     The input is `(batch, *space, features)`. In a model that is written for one example, `batch_axes=0` makes it
-    `(*space, features)`.
+    `(*space, features)`. Counted from the end, as -3 for images, `batch_axes` holds for both.
 
     Args:
         features: size of the last axis.
@@ -159,7 +161,7 @@ class InstanceNorm(FeatureNorm):
     def __init__(self, features: int, *, batch_axes: int = 1, **options: Unpack[NormOptions]):
         check_options(self, options, NormOptions)
         super().__init__(features, **options)
-        self.batch_axes = _batch_axes("InstanceNorm", batch_axes)
+        self.batch_axes = check_batch_axes("InstanceNorm", batch_axes)
 
     def __call__(
         self, x: Float[Array, "*batch_space features"], *, mask: Bool[Array, "*#batch_space #features"] | None = None
@@ -175,22 +177,18 @@ class InstanceNorm(FeatureNorm):
         """
         check_features(self, x, self.features)
         # The features are not reduced: each has moments of its own, which is what tells this norm from `GroupNorm`.
-        axes = _reduced(self, x, self.batch_axes, jnp.ndim(x) - 1)
+        x, axes = _reduced(self, x, jnp.ndim(x) - 1)
         return norm(x, self.scale, self.bias, mask, axes=axes, **kept_options(self, norm))
 
 
-def _batch_axes(layer: str, batch_axes: int) -> int:
-    if batch_axes < 0:
-        raise ConfigError(f"{layer}: batch_axes must be a number of axes, 0 or more, not {batch_axes}")
-    return batch_axes
-
-
-def _reduced(layer: object, x: Any, start: int, stop: int) -> tuple[int, ...]:
-    """Returns the axes to reduce; refuses none, because a single value is its own mean and would become zero."""
+def _reduced(layer: GroupNorm | InstanceNorm, x: Any, stop: int) -> tuple[Any, tuple[int, ...]]:
+    """Returns the input, and the axes to reduce; refuses none, because a single value is its own mean and would become
+    zero."""
+    start = batch_rank(layer, x, layer.batch_axes)
     if start >= stop:
         raise AxisError(
             f"{type(layer).__qualname__} has no axis to normalise over after the {start} of the batch",
             at=f"x: {jax.typeof(x)}",
             fix="(batch, *space, features); for one example, without a batch, batch_axes=0",
         )
-    return tuple(range(start, stop))
+    return counted(layer, x, layer.batch_axes, layer.scale, layer.bias, fix=BATCH_AXES), tuple(range(start, stop))

@@ -9,6 +9,7 @@ from jax.nn import initializers
 from jaxtyping import Array, Bool, Float
 from weft.core.records.kinds import BatchStat
 from weft.core.records.module import Module, static
+from weft.modules.batches import counted
 from weft.modules.construct import (
     Initializer,
     KeyLike,
@@ -139,6 +140,8 @@ class BatchNorm(Module):
             if self.axis_name is not None:
                 check_bound(self.axis_name, "BatchNorm")
             check_several(x, axes, self.axis_name, self.axis_index_groups, "BatchNorm", fix=_ONE_EXAMPLE)
+            own = self.scale, self.bias, self.mean, self.var
+            x = counted(self, x, int(self.axis_name is None), *own, fix=_ONE_EXAMPLE)
         options: dict[str, Any] = kept_options(self, batch_norm) | ({} if training else {"momentum": None})
         statistics = self.mean, self.var
         y, mean, var = batch_norm(
