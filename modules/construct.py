@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import FunctionType
 from typing import Any
 
@@ -39,16 +39,6 @@ class SharedConstructor(Module):
             own.__kwdefaults__, own.__annotations__ = base.__kwdefaults__, base.__annotations__
             own.__module__, own.__qualname__ = base.__module__, f"{cls.__qualname__}.__init__"
             cls.__init__ = own
-
-
-def check_options(layer: object, options: Mapping[str, Any], known: Any) -> None:
-    """Refuses unknown options before a layer passes its options on to another constructor.
-
-    Raises:
-        TypeError: in Python's words, naming the layer.
-    """
-    for name in options.keys() - known.__optional_keys__:
-        raise TypeError(f"{type(layer).__name__}.__init__() got an unexpected keyword argument {name!r}")
 
 
 class ConfigError(WeftError, ValueError):

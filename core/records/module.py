@@ -32,6 +32,7 @@ from weft.core import hooks
 from weft.core.definitions import note_definition
 from weft.core.edge import trees
 from weft.core.errors import FrozenError, StructureError
+from weft.core.records.arguments import refused_arguments
 from weft.core.records.cached import SLOT, use_own_cached_properties
 from weft.core.records.computed import computed_again, computed_fields
 from weft.core.records.configuration import Mixed, opened, stored, stored_in_place, stored_static
@@ -113,6 +114,9 @@ else:
             try:
                 return super().__call__(*args, **kwargs)
             except Exception as error:
+                refused = refused_arguments(cls, args, kwargs) if isinstance(error, TypeError) else None
+                if refused is not None:
+                    raise cut(refused) from None
                 cut(error)
                 raise
 

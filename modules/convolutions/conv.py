@@ -22,7 +22,6 @@ from weft.modules.construct import (
     KeyLike,
     SharedConstructor,
     check_features,
-    check_options,
     check_positive,
     check_single,
     option_dtype,
@@ -247,7 +246,6 @@ class ConvOfRank(Conv):
         key: KeyLike,
         **options: Unpack[ConvOptions],
     ):
-        check_options(self, options, ConvOptions)
         window = per_axis(as_sizes(kernel_size), self.rank, f"{type(self).__name__}: kernel_size")
         super().__init__(in_features, out_features, window, key=key, **options)
 

@@ -17,7 +17,6 @@ from weft.modules.construct import (
     KeyLike,
     SharedConstructor,
     check_features,
-    check_options,
     check_positive,
     check_single,
     option_dtype,
@@ -230,7 +229,6 @@ class ConvTransposeOfRank(ConvTranspose):
         key: KeyLike,
         **options: Unpack[ConvTransposeOptions],
     ):
-        check_options(self, options, ConvTransposeOptions)
         window = per_axis(as_sizes(kernel_size), self.rank, f"{type(self).__name__}: kernel_size")
         super().__init__(in_features, out_features, window, key=key, **options)
 

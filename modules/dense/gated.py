@@ -8,7 +8,7 @@ from typing import Any, Unpack
 import jax
 from jaxtyping import Array, Float
 from weft.core.records.module import Module
-from weft.modules.construct import KeyLike, check_options
+from weft.modules.construct import KeyLike
 from weft.modules.dense.linear import Linear, LinearOptions
 from weft.modules.drawing import parameter_keys
 
@@ -51,7 +51,6 @@ class GatedMLP(Module):
         activation: Callable[[Any], Any] = jax.nn.silu,
         **options: Unpack[LinearOptions],
     ):
-        check_options(self, options, LinearOptions)
         keys = parameter_keys(key, 3, "GatedMLP")
         self.gate = Linear(features, hidden_features, key=keys[0], **options)
         self.up = Linear(features, hidden_features, key=keys[1], **options)

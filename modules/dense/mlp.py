@@ -7,7 +7,7 @@ from typing import Any, Unpack
 
 import jax
 from weft.modules.combinators.sequential import Sequential
-from weft.modules.construct import ConfigError, KeyLike, check_options
+from weft.modules.construct import ConfigError, KeyLike
 from weft.modules.dense.linear import Linear, LinearOptions
 from weft.modules.drawing import parameter_keys
 
@@ -39,7 +39,6 @@ class MLP(Sequential):  # weft: skip(its layers say their sizes; a chain takes a
         activation: Callable[[Any], Any] = jax.nn.relu,
         **options: Unpack[LinearOptions],
     ):
-        check_options(self, options, LinearOptions)
         if len(features) < 2:
             raise ConfigError(
                 f"an MLP needs at least two sizes, those of its input and its output, not {len(features)}",

@@ -15,7 +15,6 @@ from weft.modules.batches import BATCH_AXES, batch_rank, check_batch_axes, count
 from weft.modules.construct import (
     ConfigError,
     check_features,
-    check_options,
     check_positive,
 )
 from weft.modules.dtypes import promote
@@ -113,7 +112,6 @@ class GroupNorm(FeatureNorm):
     batch_axes: int = static()
 
     def __init__(self, features: int, *, groups: int = 32, batch_axes: int = 1, **options: Unpack[NormOptions]):
-        check_options(self, options, NormOptions)
         super().__init__(features, **options)
         check_positive("GroupNorm", groups=groups)
         if features % groups:
@@ -159,7 +157,6 @@ class InstanceNorm(FeatureNorm):
     batch_axes: int = static()
 
     def __init__(self, features: int, *, batch_axes: int = 1, **options: Unpack[NormOptions]):
-        check_options(self, options, NormOptions)
         super().__init__(features, **options)
         self.batch_axes = check_batch_axes("InstanceNorm", batch_axes)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import traceback
 from typing import Any
 
 import jax
@@ -100,3 +102,65 @@ def test_a_refusal_names_the_layer_its_path_and_the_argument(case: str):
 def test_what_a_constructor_cannot_be_given_is_said_in_its_words(make: Any, error: type[Exception], text: str):
     with pytest.raises(error, match=text):
         make()
+
+
+CONSTRUCTORS = {
+    name: value
+    for name in weft.modules.__all__
+    if isinstance(value := getattr(weft, name), type) and issubclass(value, weft.Module)
+}
+
+
+@pytest.mark.parametrize("name", CONSTRUCTORS)
+def test_arguments_that_a_constructor_does_not_take_are_told_with_those_that_it_takes(name: str):
+    cls = CONSTRUCTORS[name]
+    # A block takes all options of its attention, which tells them.
+    passed_to = "MultiHeadAttention" if name == "TransformerBlock" else name
+    parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
+    sizes = [4, 4] if any(p.kind is p.VAR_POSITIONAL for p in parameters) else []
+    kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+    needed: Any = {p.name: 4 for p in parameters if p.default is p.empty and p.kind in kinds}
+    needed |= {"key": KEY} if "key" in needed else {}
+    with pytest.raises(weft.errors.ArgumentError, match=rf"^{passed_to}\(\) .*'nonsense'\n") as caught:
+        cls(*sizes, **needed, nonsense=1)
+    takes = str(caught.value.fix)
+    assert f"{passed_to} takes (" in takes
+    if passed_to == name:
+        assert all(p.name in takes for p in parameters if p.kind is not p.VAR_KEYWORD)
+    assert "options" not in takes
+    frames = [frame.filename for frame in traceback.extract_tb(caught.value.__traceback__)]
+    assert not any("equinox" in frame for frame in frames)
+
+
+@pytest.mark.parametrize(
+    ("make", "nearest"),
+    [
+        (lambda: weft.GroupNorm(8, num_groups=2), "groups="),
+        (lambda: weft.Conv2d(3, 4, 3, paddding="SAME", key=KEY), "padding="),
+        (lambda: weft.MLP(3, 4, dtpe=jnp.float32, key=KEY), "dtype="),
+        (lambda: Net(encodr=None), "encoder="),
+    ],
+)
+def test_the_nearest_keyword_is_told_first(make: Any, nearest: str):
+    with pytest.raises(weft.errors.ArgumentError, match=f"fix: {nearest}; "):
+        make()
+
+
+def test_an_argument_too_many_is_told_at_the_users_line():
+    with pytest.raises(
+        weft.errors.ArgumentError,
+        match=r"GroupNorm\(\) too many positional arguments\n  fix: GroupNorm takes \(features, \*, ",
+    ):
+        weft.GroupNorm(8, 2)  # pyright: ignore[reportCallIssue]
+
+
+def test_a_type_error_inside_of_a_constructor_stays_itself():
+    class Broken(weft.Module):
+        size: int
+
+        def __init__(self, size: Any, **options: Unknown):  # pyright: ignore
+            self.size = size + "1"
+
+    with pytest.raises(TypeError, match="unsupported operand") as caught:
+        Broken(1, more=2)
+    assert not isinstance(caught.value, WeftError)
