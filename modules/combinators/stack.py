@@ -74,9 +74,8 @@ class Stack(Combinator[L_co]):
 
     def _run(self, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> tuple[Any, Self | None]:
         keys = jax.random.split(key, self.n) if key is not None and takes_key(cast(Any, self.layers)) else None
-        y, changed = _scan(self.unroll)(
-            in_policy(x), self.layers, keys, SharedArguments(args, kwargs), Static(self.remat)
-        )
+        x = in_policy(x)
+        y, changed = _scan(self.unroll)(x, self.layers, keys, SharedArguments(args, kwargs), Static(self.remat))
         if changed is None:
             return y, None
         return y, self.replace(layers=update(self.layers, changed)) if jax.tree.leaves(changed) else self

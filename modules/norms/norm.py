@@ -142,11 +142,9 @@ class BatchNorm(Module):
             check_several(x, axes, self.axis_name, self.axis_index_groups, "BatchNorm", fix=_ONE_EXAMPLE)
             own = self.scale, self.bias, self.mean, self.var
             x = counted(self, x, int(self.axis_name is None), *own, fix=_ONE_EXAMPLE)
-        options: dict[str, Any] = kept_options(self, batch_norm) | ({} if training else {"momentum": None})
-        statistics = self.mean, self.var
-        y, mean, var = batch_norm(
-            x, *statistics, self.scale, self.bias, mask, axes=axes, promote_statistics=False, **options
-        )
+        options: dict[str, Any] = {**kept_options(self, batch_norm), "promote_statistics": False}
+        options |= {} if training else {"momentum": None}
+        y, mean, var = batch_norm(x, self.mean, self.var, self.scale, self.bias, mask, axes=axes, **options)
         # A pair in both modes: if inference returned `y` alone, a switch of modes would change what each caller has to
         # unpack.
         return y, self.replace(mean=mean, var=var) if training else self
