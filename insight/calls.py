@@ -12,10 +12,12 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
+import jax
 from weft.core.contexts import insight_context
 from weft.core.records.module import watching_methods
 from weft.core.records.successors import records_in
 from weft.core.threads.calls import Parts, calling
+from weft.insight.equations import MODULE
 
 
 class Replaced:
@@ -60,13 +62,20 @@ def around_calls(around: Around, name: str, roots: Iterable[Any] = ()) -> Genera
     objects: Any = contextlib.nullcontext()
     # An outer block has wrapped the methods already; wrapped twice, each call would be seen twice.
     if nnx is not None and outer is None:
-        objects = nnx.modules.methods.wrapped_methods(set(_subclasses(nnx.Module)), _wrapped)
+        objects = nnx.modules.methods.wrapped_methods(_subclasses(nnx.Module), _see_objects)
     purpose = insight_context(insight_context.value or name)
     with contextlib.ExitStack() as stack:
         for root in roots:
             stack.enter_context(calling(root, _parts_of(root), ""))
         with watching_methods(see_calls, _around, both), objects, purpose:
             yield
+
+
+def name_module(path: str, module: Any, method: str, proceed: Callable[[], Any]) -> Any:
+    """Runs a method call in a scope with the module's path, which `equations.scopes` reads; for `around_calls`."""
+    __tracebackhide__ = True
+    with jax.named_scope(f"{MODULE}{path} ({type(module).__qualname__}.{method})"):
+        return proceed()
 
 
 def nnx_if_loaded() -> Any:
@@ -94,15 +103,9 @@ def see_calls(module: Any, method: Any, arguments: Any, proceed: Callable[[], An
         return around(path, module, method.__name__, proceed)
 
 
-def _wrapped(kind: type, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(method)
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        # `super().method()` reaches the wrapper of a base class: the call was already seen at the derived class.
-        if type(self) is not kind:
-            return method(self, *args, **kwargs)
-        return see_calls(self, method, (args, kwargs), lambda: method(self, *args, **kwargs))
-
-    return call
+def _see_objects(name: str, method: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    __tracebackhide__ = True
+    return see_calls(self, getattr(type(self), name), (args, kwargs), lambda: method(self, *args, **kwargs))
 
 
 def _subclasses(kind: type) -> Iterator[type]:

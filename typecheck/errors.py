@@ -65,3 +65,7 @@ class BudgetError(WeftError, ValueError):
 
 class AnnotationError(WeftError, ValueError):
     """An annotation that cannot be read, or a dim expression that cannot be evaluated; its message is one line."""
+
+
+class InternalError(WeftError, RuntimeError):
+    """Weft itself failed, which is no finding about a program; `verify` and `weft check` say so."""

@@ -330,20 +330,6 @@ def batched_at_front(axis: Axis, value: jax.Array, dim: int | None) -> jax.Array
     return _batching.bdim_at_front(value, dim, axis.size, axis.explicit_mesh_axis)
 
 
-def rewrite_binds(primitive: Primitive, bind: Callable[..., Sequence[jax.Array]]) -> None:
-    """Replaces a primitive's `bind` by `bind(original, *args, **params)`.
-
-    JAX has no hook that sees an equation before `grad` and `vmap` transform it. JAX assigns to `bind` in the same way
-    itself, for remat.
-    """
-    original = primitive.bind
-
-    def rewritten(*args: object, **params: object) -> Sequence[jax.Array]:
-        return bind(original, *args, **params)
-
-    primitive.bind = rewritten
-
-
 def key_impl_of(dtype: object) -> str:
     """The name of the implementation of a key dtype; JAX has a public function for arrays only."""
     return cast(Any, dtype)._impl.name

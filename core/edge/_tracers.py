@@ -14,9 +14,8 @@ import functools
 import itertools
 import operator
 import sys
-import threading
 import weakref
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import BuiltinFunctionType, FrameType, FunctionType, MethodType
@@ -26,6 +25,7 @@ import jax
 from jax.core import Tracer
 from weft.core.edge import names
 from weft.core.edge.moved import Names
+from weft.core.edge.patches import patched
 
 # The innermost running trace. JAX has no public function that says whether a tracer is still alive.
 trace_ctx: Any = Names("jax._src.core", "weft", "trace_ctx").trace_ctx
@@ -38,6 +38,9 @@ _config = Names("jax._src.config", _SPEED, "traceback_filtering")
 _NONFINITE = "the examples and lines in errors of `weft.debug.nonfinite`"
 _batching = Names("jax._src.interpreters.batching", _NONFINITE, "BatchTrace")
 _source_info = Names("jax.extend.source_info_util", _NONFINITE, "current_name_stack", "user_context")
+
+# Looks for keys that are used twice; JAX's error has neither the equations nor their lines.
+reuse = Names("jax.experimental.key_reuse._core", "the lines in errors of `debug_keys`", "jaxpr_type_signature")
 
 # The functions by which JAX traces its own compiled functions, and those that derive one jaxpr from another.
 _calls = Names("jax._src.pjit", _SPEED, "_infer_params")
@@ -104,31 +107,21 @@ def is_outermost_trace() -> bool:
     return outer is not None and getattr(outer, "parent_trace", None) is None and not hasattr(outer, "frame")
 
 
-@contextlib.contextmanager
-def truth_of_tracers(decide: Callable[[FrameType], bool | None]) -> Generator[None]:
-    """While open, `decide` decides the truth of traced numbers in this thread; it gets the frame that asks.
+def truth_of_tracers(decide: Callable[[FrameType], bool | None]) -> AbstractContextManager[None]:
+    """While open, `decide` decides the truth of traced numbers; it gets the frame that asks.
 
-    If it returns None, JAX decides, which raises. JAX has no hook for this, so `Tracer.__bool__` is replaced for all
-    threads; in other threads it does what JAX does.
+    If it returns None, JAX decides, which raises. JAX has no hook for this, so `Tracer.__bool__` is replaced.
     """
-    cls, thread = cast(Any, Tracer), threading.get_ident()
-    original = cls.__bool__
 
-    def truth(tracer: Tracer[Any]) -> bool:
-        ours = threading.get_ident() == thread and tracer.size == 1
-        decided = decide(sys._getframe(1)) if ours else None
+    def truth(original: Callable[[Tracer[Any]], bool], tracer: Tracer[Any]) -> bool:
+        decided = decide(sys._getframe(2)) if tracer.size == 1 else None  # between them runs the dispatcher
         return original(tracer) if decided is None else decided
 
-    cls.__bool__ = truth
-    try:
-        yield
-    finally:
-        cls.__bool__ = original
+    return patched((Tracer, "__bool__", truth))
 
 
-@contextlib.contextmanager
-def own_functions_traced(within: Callable[[], AbstractContextManager[Any]]) -> Generator[None]:
-    """While open, this thread traces JAX's own compiled functions (`jnp.add`, `jax.random.normal`) in another context.
+def own_functions_traced(within: Callable[[], AbstractContextManager[Any]]) -> AbstractContextManager[None]:
+    """While open, JAX's own compiled functions (`jnp.add`, `jax.random.normal`) are traced in another context.
 
     A proof gives each of its trials a context of its own, so that no trial is a cache hit of another one. Then JAX's
     own functions were traced again in each trial, which took most of the time. They contain nothing of the user's,
@@ -143,40 +136,26 @@ def own_functions_traced(within: Callable[[], AbstractContextManager[Any]]) -> G
     """
     from weft.core.edge._jax import ClosedJaxpr
 
-    thread = threading.get_ident()
+    def infer(original: Callable[..., Any], fun: Any, info: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not _is_own(fun) or not all(map(_is_plain, (*args, *kwargs.values()))):
+            return original(fun, info, args, kwargs)
+        with within():
+            inferred_params = original(fun, info, args, kwargs)
+        _own_jaxprs.add(inferred_params[0].params["jaxpr"])
+        return inferred_params
 
-    def inferring(infer: Callable[..., Any]) -> Callable[..., Any]:
-        def inferred(fun: Any, info: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            ours = threading.get_ident() == thread and _is_own(fun)
-            if not ours or not all(map(_is_plain, (*args, *kwargs.values()))):
-                return infer(fun, info, args, kwargs)
-            with within():
-                inferred_params = infer(fun, info, args, kwargs)
-            _own_jaxprs.add(inferred_params[0].params["jaxpr"])
-            return inferred_params
+    def derive(original: Callable[..., Any], jaxpr: Any, *how: Any) -> Any:
+        if jaxpr not in _own_jaxprs:
+            return original(jaxpr, *how)
+        with within():
+            result = original(jaxpr, *how)
+        results = result if isinstance(result, tuple) else (result,)
+        _own_jaxprs.update(part for part in results if isinstance(part, ClosedJaxpr))
+        return result
 
-        return inferred
-
-    def deriving(derive: Callable[..., Any]) -> Callable[..., Any]:
-        def derived(jaxpr: Any, *how: Any) -> Any:
-            if threading.get_ident() != thread or jaxpr not in _own_jaxprs:
-                return derive(jaxpr, *how)
-            with within():
-                result = derive(jaxpr, *how)
-            results = result if isinstance(result, tuple) else (result,)
-            _own_jaxprs.update(part for part in results if isinstance(part, ClosedJaxpr))
-            return result
-
-        return derived
-
-    with contextlib.ExitStack() as stack:
-        # If this JAX lacks a name, the functions are traced again each time: slower, with the same result.
-        for name in _calls.present:
-            stack.callback(_calls.wrap(name, inferring))
-        for module in _derivations:
-            for name in module.present:
-                stack.callback(module.wrap(name, deriving))
-        yield
+    # If this JAX lacks a name, the functions are traced again each time: slower, with the same result.
+    replacements = [(_calls, infer), *((module, derive) for module in _derivations)]
+    return patched(*((module.module, name, run) for module, run in replacements for name in module.present))
 
 
 # The jaxprs of JAX's own functions, and those derived from them; each lives as long as JAX's caches hold it.
@@ -204,21 +183,16 @@ def _is_plain(value: object) -> bool:
 BRANCH = "weft-branch:"
 
 
-@contextlib.contextmanager
-def traced_to_explain(note: Callable[[Any, int, int], None]) -> Generator[None]:
-    """A `with` block in which traces of this thread have facts that JAX leaves out, for errors about their equations.
+def traced_to_explain(note: Callable[[Any, int, int], None]) -> AbstractContextManager[None]:
+    """A `with` block in which traces have facts that JAX leaves out, for errors about their equations.
 
     A batched program does not show which of its axes is the mapped one: `note` is called with each variable that `vmap`
     traces, the size of the mapped axis and its position; for nested maps, with the outermost first. The equations of a
     branch get a scope with the number of the branch. The equations of the backward rule of a `custom_vjp` get their own
     lines; JAX would give them the line of the call.
     """
-    cls, custom, thread = _batching.BatchTrace, cast(Any, jax.custom_vjp), threading.get_ident()
-    process, call = cls.process_primitive, custom.__call__
 
-    def batch(trace: Any, primitive: Any, tracers: Any, params: Any, /) -> Any:
-        if threading.get_ident() != thread:
-            return process(trace, primitive, tracers, params)
+    def batch(process: Callable[..., Any], trace: Any, primitive: Any, tracers: Any, params: Any, /) -> Any:
         if primitive.name == "cond" and trace.to_batch_info(tracers[0])[1] is not None:
             params = {**params, "branches": tuple(map(_scoped, params["branches"], itertools.count()))}
         outs = process(trace, primitive, tracers, params)
@@ -226,23 +200,17 @@ def traced_to_explain(note: Callable[[Any, int, int], None]) -> Generator[None]:
             _note_axis(trace, out, note)
         return outs
 
-    def call_custom(function: Any, /, *args: Any, **kwargs: Any) -> Any:
-        backward = getattr(function, "bwd", None)
-        if threading.get_ident() != thread or backward is None:
-            return call(function, *args, **kwargs)
-        # JAX reads `function.bwd` during the call. The attribute is replaced for that time, and not in a copy of the
-        # function: Python 3.11 cannot copy it.
-        function.bwd = functools.wraps(backward)(functools.partial(_with_own_lines, backward))
-        try:
-            return call(function, *args, **kwargs)
-        finally:
-            function.bwd = backward
+    def call_custom(call: Callable[..., Any], function: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if backward := getattr(function, "bwd", None):
+            # JAX reads `bwd` from the function during the call. It is replaced in a copy, which no other thread sees;
+            # Python 3.11 cannot make it by `copy.copy`.
+            copy = object.__new__(type(function))
+            vars(copy).update(vars(function))
+            copy.bwd = functools.wraps(backward)(functools.partial(_with_own_lines, backward))
+            function = copy
+        return call(function, *args, **kwargs)
 
-    cls.process_primitive, custom.__call__ = batch, call_custom
-    try:
-        yield
-    finally:
-        cls.process_primitive, custom.__call__ = process, call
+    return patched((_batching.BatchTrace, "process_primitive", batch), (jax.custom_vjp, "__call__", call_custom))
 
 
 def _note_axis(trace: Any, out: Any, note: Callable[[Any, int, int], None]) -> None:

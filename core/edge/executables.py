@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Generator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
 import numpy as np
 from weft.core.edge.moved import Names
+from weft.core.edge.patches import patched
 from weft.core.edge.untyped import jax as untyped_jax
 
 _config: Any = jax.config
-_cache = Names("jax.experimental.compilation_cache.compilation_cache", "`Compiled.save`", "reset_cache")
+_cache = Names("jax._src.compilation_cache", "`Compiled.save`", "is_cache_used")
 serialization = Names("jax.experimental.serialize_executable", "`Compiled.save`", "serialize", "deserialize_and_load")
 
 
@@ -21,17 +21,10 @@ def keeps_executables() -> bool:
     return bool(_config.jax_compilation_cache_dir and _config.jax_enable_compilation_cache)
 
 
-@contextlib.contextmanager
-def compiling_anew() -> Generator[None]:
-    """While open, JAX compiles without that cache, in any thread."""
-    # JAX reads the setting once in a process, so its cache has to be reset for the change to count.
-    _config.update("jax_enable_compilation_cache", False)
-    _cache.reset_cache()
-    try:
-        yield
-    finally:
-        _config.update("jax_enable_compilation_cache", True)
-        _cache.reset_cache()
+def compiling_anew() -> AbstractContextManager[None]:
+    """While open, JAX compiles without that cache."""
+    # JAX's own setting is of the whole process, and read once in it.
+    return patched((_cache.module, "is_cache_used", lambda is_used, backend: False))
 
 
 _xla = Names("jaxlib.xla_client", "`weft.plan`", "CompileOptions", "DeviceAssignment", "DeviceList")

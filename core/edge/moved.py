@@ -22,8 +22,8 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -77,13 +77,10 @@ class Names:
         """The declared names that the installed JAX has."""
         return [name for name in self._names if self.has(name)]
 
-    def wrap(self, name: str, wrap: Callable[[Any], Any]) -> Callable[[], None]:
-        """Replaces the name in JAX's module by `wrap(original)`; returns a function that restores it."""
-        getattr(self, name)  # raises if the name is missing
-        module = importlib.import_module(self._module)
-        original = getattr(module, name)  # read from the module, because other code may have wrapped it too
-        setattr(module, name, wrap(original))
-        return lambda: setattr(module, name, original)
+    @property
+    def module(self) -> ModuleType:
+        """JAX's module, if it has any of the names."""
+        return importlib.import_module(self._module)
 
     def missing(self) -> list[str]:
         """The errors for the names that the installed JAX does not have, one line for each."""

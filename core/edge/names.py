@@ -16,6 +16,8 @@ UNARY = frozenset((
     "acos", "acosh", "asin", "asinh", "atan", "atanh", "cosh", "sinh", "digamma", "lgamma", "bessel_i0e", "bessel_i1e",
     "convert_element_type", "stop_gradient", "real", "imag", "copy", "reduce_precision",
 ))  # fmt: skip
+# JAX's function that a `vmap` returns.
+MAPPED = "vmap_f"
 # Functions through which a reduction keeps an axis of size 1.
 KEEPING = frozenset((
     "norm", "logsumexp", "softmax", "log_softmax", "mean", "sum", "max", "min", "prod", "var", "std", "median",

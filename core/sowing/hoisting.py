@@ -13,17 +13,16 @@ Words used here:
 When is a rule applied? JAX's transforms assume that an equation whose outputs nobody uses does not matter: under
 `grad`, `scan` moves loop-invariant equations out of the loop and remat runs some of them twice; under `vmap`, `cond`
 and `while_loop` with a batched predicate run branches that were not taken. Tags went missing or came twice. So a
-control-flow equation is hoisted **when it is bound** (`rewrite_binds`), before any transform sees it: the transforms
+control-flow equation is hoisted **when it is bound** (`patched`), before any transform sees it: the transforms
 see ordinary control flow with more outputs, which they treat correctly. JAX stages functions with custom derivatives
 without binding them first; their rules run when the jaxpr around them is hoisted, or is evaluated by `capture`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
@@ -33,6 +32,7 @@ from jax.core import ShapedArray
 from jax.extend.core import Jaxpr, JaxprEqn
 from weft.core.edge import _jax, derivatives, equations
 from weft.core.edge._jax import ClosedJaxpr, Params, Primitive
+from weft.core.edge.patches import patched
 from weft.core.sowing.tags import (
     CaptureError,
     Handler,
@@ -49,10 +49,13 @@ from weft.core.sowing.tags import (
 Rule = Callable[[Params, list[jax.Array], Handler], list[jax.Array]]
 
 
-def tracing_tags(scope: tuple[str, ...] | None = ()) -> AbstractContextManager[None]:
+@contextlib.contextmanager
+def tracing_tags(scope: tuple[str, ...] | None = ()) -> Generator[None]:
     """A `with` block in which `sow` and `perturb` bind tags; with `None`, one in which they do not."""
-    hoist_while_binding()
-    return tag_context(scope)
+    # JAX has no hook that sees an equation before `grad` and `vmap` transform it. It replaces `bind` itself, for remat.
+    binds = [] if scope is None else [(primitive, "bind", _hoisted_bind(primitive)) for primitive in _CONTROL_FLOW]
+    with patched(*binds), tag_context(scope):
+        yield
 
 
 def evaluate(jaxpr: Jaxpr, consts: Sequence[jax.Array], args: Sequence[jax.Array], handler: Handler) -> list[jax.Array]:
@@ -321,17 +324,5 @@ def _hoisted_bind(primitive: Primitive) -> Callable[..., Sequence[jax.Array]]:
     return bind
 
 
-_installed = threading.Event()
-_install_lock = threading.Lock()
-
-
-def hoist_while_binding() -> None:
-    """Makes control flow hoist its tags when it is bound. This changes JAX's primitives at the first capture only, so
-    that programs without captures run JAX unchanged."""
-    with _install_lock:
-        if not _installed.is_set():
-            # Since JAX 0.11 `closed_call` is an equation like any other, which `grad` transforms by itself.
-            control_flow = (_jax.jit_p, _jax.remat_p, _jax.scan_p, _jax.cond_p, _jax.while_p)
-            for primitive in (*control_flow, *_jax.call_primitives()):
-                _jax.rewrite_binds(primitive, _hoisted_bind(primitive))
-            _installed.set()
+# Since JAX 0.11 `closed_call` is an equation like any other, which `grad` transforms by itself.
+_CONTROL_FLOW = (_jax.jit_p, _jax.remat_p, _jax.scan_p, _jax.cond_p, _jax.while_p, *_jax.call_primitives())

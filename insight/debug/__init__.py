@@ -17,17 +17,17 @@ from weft.core.first_use import first_use
 from weft.core.interpreter.retraces import explain_retraces
 
 if TYPE_CHECKING:
-    from weft.core.records.keys import debug_keys
     from weft.core.threads.lost import debug_successors
     from weft.insight.debug.guarding import expected, nonfinite
+    from weft.insight.debug.reuse import debug_keys
     from weft.insight.debug.showing import plot, table
     from weft.insight.debug.watching import Row, watch
 
 # Imported on first use, because `import weft` must not load the interpreter of the second run.
 _HOMES = {
-    "weft.core.records.keys": "debug_keys",
     "weft.core.threads.lost": "debug_successors",
     "weft.insight.debug.guarding": "expected nonfinite",
+    "weft.insight.debug.reuse": "debug_keys",
     "weft.insight.debug.showing": "plot table",
     "weft.insight.debug.watching": "Row watch",
 }

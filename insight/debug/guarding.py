@@ -27,11 +27,11 @@ from weft.core.paths import format_path
 from weft.core.records.leaves import is_array, iter_leaves
 from weft.core.records.module import watch_methods, watching_methods
 from weft.core.records.partition import Structure
-from weft.insight.calls import Replaced, around_calls, see_calls
+from weft.insight.calls import Replaced, around_calls, name_module, see_calls
 from weft.insight.debug.inside import RULES
 from weft.insight.debug.interpreting import Context, Origin, Run, is_inexact, state_of, state_of_sum, states_of
 from weft.insight.debug.messages import BatchAxes, error_of, reaching
-from weft.insight.equations import MODULE, is_backward, iter_equations, scopes
+from weft.insight.equations import is_backward, iter_equations, scopes
 from weft.insight.terminal import progress_bar
 from weft.modules.op import op_by_op
 
@@ -117,12 +117,6 @@ def _checking(session: Session) -> Generator[None]:
     with watching_methods(see_calls, guards, session.guard):
         yield
         session.finish()
-
-
-def _name_module(path: str, module: Any, method: str, proceed: Callable[[], Any]) -> Any:
-    __tracebackhide__ = True
-    with jax.named_scope(f"{MODULE}{path} ({type(module).__qualname__}.{method})"):
-        return proceed()
 
 
 @dataclass(eq=False)
@@ -261,7 +255,7 @@ class Guarded:
         """Returns the second run, the values that it began with, and the batch axes of its variables."""
         axes: BatchAxes = {}
         with (
-            around_calls(_name_module, "nonfinite"),
+            around_calls(name_module, "nonfinite"),
             # An op of weft's has a trace of its own, and inlining gives all its equations the line of the call.
             op_by_op(),
             _tracers.traced_to_explain(lambda var, size, axis: axes.setdefault(var, []).append((size, axis))),

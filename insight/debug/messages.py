@@ -14,7 +14,7 @@ import numpy as np
 from weft.core.edge import _jax
 from weft.core.errors import NonFiniteError
 from weft.insight.debug.interpreting import Origin, Step, is_inexact, prepares_backward
-from weft.insight.debug.places import Place, argument_names, place_of
+from weft.insight.debug.places import Place, argument_names, count_own_maps, place_of
 from weft.insight.equations import scopes
 
 # Remedies, by the primitive (for a derivative, the primitive that was differentiated) and whether it is a derivative.
@@ -83,6 +83,8 @@ def _example(origin: Origin, transforms: Sequence[str], axes: BatchAxes, stacked
     if known is None and "vmap" in transforms and shape[stacked:]:
         sizes = {size for several in axes.values() for size, _ in several}
         known = [(shape[int(stacked)], 0)] if shape[int(stacked)] in sizes else []
+    own = count_own_maps(step.eqn)  # the innermost: what the user maps is around the function of JAX's
+    known = known[: len(known) - own] if known else known
     return frames + [f"vmap(example {origin.index[axis + stacked]} of {size})" for size, axis in known or ()]
 
 
@@ -104,10 +106,12 @@ def _place(step: Step, transforms: Sequence[str]) -> Place:
 def _inputs(step: Step, place: Place) -> list[str]:
     read = [i for i, atom in enumerate(step.eqn.invars) if not _jax.is_literal(atom)]
     # Inputs of a derivative rule are not the operands of the user's expression.
-    names = argument_names("" if place.derived else place.text, len(read)) or [
+    names = argument_names("" if place.derived else place.text, len(read), step.eqn.primitive.name) or [
         step.run.name_of(step.eqn.invars[i], place.text) for i in read
     ]
-    return [f"{name} {_described(step.values[0][i])}" for name, i in zip(names, read, strict=True)]
+    # A linear solve takes the same matrix several times.
+    lines = (f"{name} {_described(step.values[0][i])}" for name, i in zip(names, read, strict=True))
+    return list(dict.fromkeys(lines))
 
 
 def _described(value: Any) -> str:
@@ -118,7 +122,8 @@ def _described(value: Any) -> str:
     array = np.asarray(jnp.asarray(value).astype(jnp.float32) if value.dtype.itemsize < 4 else value)
     if (finite := array[np.isfinite(array)]).size:
         text += f" min {finite.min():.6g} max {finite.max():.6g}"
-    masks = (array == 0, "are 0"), (np.isnan(array), "are nan"), (np.isinf(array), "are inf")
+    masks = (array == 0, "are 0"), (np.isnan(array), "are nan"), (np.isposinf(array), "are inf")
+    masks += ((np.isneginf(array), "are -inf"),)
     return text + "".join(f", {mask.sum()} of {array.size} {what}" for mask, what in masks if mask.any())
 
 
@@ -139,8 +144,11 @@ def error_of(origin: Origin, axes: BatchAxes, reached: str, program: Container[s
     inside = ["jit", *frames, *_example(origin, every, axes, "shard_map" in frames), *branches]
     name = place.derived or step.eqn.primitive.name
     derivative = bool(place.derived) or place.is_backward or "transpose" in every
-    hint = _HINTS.get((name, derivative))
-    words = words_of(origin, place)
+    hint, words = _HINTS.get((name, derivative)), words_of(origin, place)
+    operand = _item(step.values[0][-1 if step.eqn.primitive.name == "div" else 0], origin.index)
+    # `x ** y` has the derivative `log(x) * x ** y`, which is no number below 0.
+    if derivative and operand is not None and np.isrealobj(operand) and operand < 0:
+        hint = f"{name} and its gradient have no value below 0: jnp.where selects after the fact; mask its argument"
     if hint is None and "overflow" in words:
         hint = f"scale it down, or compute it in a wider dtype than {step.values[1].dtype}"
     if hint is None and step.makes_nan and step.causes:

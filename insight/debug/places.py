@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from jax.extend.core import JaxprEqn
 from weft.core.callers import owner_of, shorten
 from weft.core.edge import _jax
+from weft.core.edge.names import MAPPED
 
 # The files of JAX whose frames are between a function that binds a primitive and the rule of a derivative.
 _PLUMBING = ("interpreters/ad.py", "core.py", "traceback_util.py", "partial_eval.py", "batching.py", "pjit.py")
@@ -54,6 +55,14 @@ def place_of(eqn: JaxprEqn, is_differentiated: bool = False) -> Place:
     return Place(where, text, _derived(eqn.primitive.name, text, lines[:first], is_differentiated))
 
 
+def count_own_maps(eqn: JaxprEqn) -> int:
+    """The number of `vmap`s around an equation that functions of JAX's opened themselves, as `jnp.linalg.inv` does."""
+    lines = [(file, function) for file, function, *_ in _jax.lines_of(eqn)]
+    callers = (next((f for f, _ in lines[i + 1 :] if not f.endswith(_PLUMBING)), "") for i, line in enumerate(lines)
+               if line[1].endswith(MAPPED))  # fmt: skip
+    return sum(owner_of(file) == "jax" for file in callers)
+
+
 def _derived(name: str, text: str, inner: list[tuple[str, str, int, int, int]], is_differentiated: bool) -> str:
     """Returns the primitive that an equation is the derivative of; empty if the equation is no derivative.
 
@@ -77,9 +86,12 @@ def _derived(name: str, text: str, inner: list[tuple[str, str, int, int, int]], 
     # A rule binds the differentiated primitive directly, and calls functions to bind any other: more than one frame
     # inside of the rule's call means that the equation is new.
     is_new = bool(rules) and sum(not _is_plumbing(file) for file, *_ in inner[: rules[0]]) > 1
-    # The function and its primitive may differ in name: `dot` binds `dot_general`, `**` binds `integer_pow`.
-    is_primal = name == derived or name.startswith(f"{derived}_") or name.endswith(f"_{derived}")
-    return derived if (is_new or not is_primal) and _jax.has_derivative(derived) else ""
+    return derived if (is_new or not _binds(derived, name)) and _jax.has_derivative(derived) else ""
+
+
+def _binds(function: str, primitive: str) -> bool:
+    """Whether a function binds a primitive. Their names may differ: `dot` binds `dot_general`, `**` `integer_pow`."""
+    return primitive == function or primitive.startswith(f"{function}_") or primitive.endswith(f"_{function}")
 
 
 def _is_derivation(file: str, function: str) -> bool:
@@ -115,13 +127,18 @@ def _expression(text: str) -> ast.expr | None:
 _OPERATORS = {"Mult": "mul", "MatMult": "dot_general"}
 
 
-def argument_names(text: str, count: int) -> list[str]:
-    """Returns the source texts of an expression's operands; empty unless their number is `count`.
+def argument_names(text: str, count: int, primitive: str) -> list[str]:
+    """Returns the source texts of an expression's operands; empty unless they are the `count` inputs of a primitive.
 
-    >>> argument_names("jnp.log(p)", 1), argument_names("x / (y + 1)", 2), argument_names("f(", 1)
-    (['p'], ['x', 'y + 1'], [])
+    >>> argument_names("jnp.log(p)", 1, "log"), argument_names("x / (y + 1)", 2, "div")
+    (['p'], ['x', 'y + 1'])
+    >>> argument_names("jax.nn.softmax(x, -1)", 2, "sub"), argument_names("f(", 1, "f")
+    ([], [])
     """
     node, operands = _expression(text), list[ast.expr]()
+    # A function such as softmax binds many primitives, whose inputs are not its arguments.
+    if not _binds(_called(text), primitive):
+        return []
     if isinstance(node, ast.Call):
         operands = list(node.args)
         # In a method call such as `x.sum(0)` the object is an operand.
@@ -129,9 +146,11 @@ def argument_names(text: str, count: int) -> list[str]:
             operands.insert(0, node.func.value)
     elif isinstance(node, ast.BinOp):
         operands = [node.left, node.right]
-    elif isinstance(node, ast.UnaryOp):
-        operands = [node.operand]
     # A number is a literal of the equation. If the equation has an input in its place, that is another value: the
     # derivative of `x ** y` has the exponent less 1.
-    names = [ast.unparse(operand) for operand in operands if not isinstance(operand, ast.Constant)]
+    names = [ast.unparse(operand) for operand in operands if not _is_number(operand)]
     return names if len(names) == count else []
+
+
+def _is_number(operand: ast.expr) -> bool:
+    return isinstance(operand.operand if isinstance(operand, ast.UnaryOp) else operand, ast.Constant)

@@ -12,10 +12,11 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from weft.core.errors import FilterError, StructureError
 from weft.core.interpreter.interpret import Interpreted, Plan, guards
 from weft.core.interpreter.rules import Lift
@@ -125,7 +126,8 @@ def _watched(compiled: JitFunction[..., Any], filter: Any) -> JitFunction[..., A
         for path, value in before.items():
             _sow("parameter", path, value)
             # A leaf that is returned as it came in was not updated; a row of zeros would suggest a dead parameter.
-            if path in after and after[path] is not value:
+            # What a step prunes or grows has no update.
+            if path in after and after[path] is not value and after[path].shape == value.shape:
                 change = after[path] - value
                 _sow("update", path, change, _statistics(change)[1] / _statistics(value)[1])
         return out
@@ -176,8 +178,9 @@ def _watch_call(root: str, picked: Mapping[str, Any], path: str, module: Any, me
     # an activation too many is better than a missing one, so such a module counts as selected.
     inside = path.removeprefix(root).removeprefix(".") if path.startswith(root) else ""
     is_around = any(leaf.startswith(inside) and (not inside or leaf[len(inside)] in ".[") for leaf in picked)
-    if is_inexact(value) and is_around:
-        _sow("activation", path if method == "__call__" else f"{path}.{method}", cast(jax.Array, value))
+    # A record may have a field `dtype`, too.
+    if isinstance(value, jax.Array | np.ndarray) and is_inexact(value) and is_around:
+        _sow("activation", path if method == "__call__" else f"{path}.{method}", jnp.asarray(value))
     return result
 
 
@@ -209,7 +212,7 @@ def _picked(model: Any, filter: Any) -> Iterator[tuple[str, jax.Array]]:
     """Returns the inexact arrays of a model that a filter selects, with their paths."""
     if is_object(model):
         nnx = nnx_if_loaded()
-        leaves = [(path, variable[...]) for path, variable in nnx.to_flat_state(nnx.state(model, filter))]
+        leaves = [(path, variable.get_value()) for path, variable in nnx.to_flat_state(nnx.state(model, filter))]
     else:
         leaves = [(leaf.path, leaf.value) for leaf in iter_leaves(model) if predicate(filter)(leaf)]
     return ((format_path(path), value) for path, value in leaves if is_inexact(value))

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from weft.core.edge.patches import patched
 from weft.core.paths import Path
 from weft.nnx.modules.containers import List
 from weft.nnx.modules.module import Module, iter_modules
@@ -56,13 +57,10 @@ def capture(
         modules = _recording_modules(root)
         _open(modules, var_types, _values_by_module(init))
         classes = {type(module) for _, module in modules} if method_outputs else ()
-        undo = [entry for cls in classes for entry in _record_methods_of(cls, method_outputs)]
         try:
-            result = fn(*args, **kwargs)
+            with patched(*(entry for cls in classes for entry in _recorded_methods(cls, method_outputs))):
+                result = fn(*args, **kwargs)
         finally:
-            # Methods were replaced on classes, which other models share: they are restored even after an error.
-            for cls, name, method in undo:
-                setattr(cls, name, method)
             recorded = sorted(_close(_recording_modules(root), var_types), key=_order)
         if not var_types:
             return result
@@ -112,21 +110,17 @@ def _close(modules: list[tuple[Path, Module]], kinds: Any) -> list[tuple[Path, A
     return recorded
 
 
-def _record_methods_of(cls: type, kind: VariableType) -> Iterator[tuple[type, str, Any]]:
-    """Makes the methods of a class record their results. Yields (class, name, method) to restore."""
-    # `vars(cls)` alone: an inherited method belongs to a class that may have instances elsewhere.
-    for name, method in list(vars(cls).items()):
-        if callable(method) and (name == "__call__" or not name.startswith("_")):
-            # On the class, because Python looks up `__call__` there and not on the object.
-            setattr(cls, name, _recording(method, name, kind))
-            yield cls, name, method
+def _recorded_methods(cls: type, kind: Any) -> Iterator[tuple[type, str, Any]]:
+    """The methods of a class, each with a replacement that records its results."""
 
-
-def _recording(method: Any, name: str, kind: VariableType) -> Any:
-    @functools.wraps(method)
-    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def replacement(name: str, method: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         result = method(self, *args, **kwargs)
         self.sow(kind, name, result)
         return result
 
-    return wrapper
+    # `vars(cls)` alone: an inherited method belongs to a class that may have instances elsewhere.
+    for name, method in vars(cls).items():
+        is_method = callable(method) and not isinstance(method, staticmethod | type)
+        if is_method and (name == "__call__" or not name.startswith("_")):
+            # In the class, because Python looks up `__call__` there and not in the object.
+            yield cls, name, functools.partial(replacement, name)

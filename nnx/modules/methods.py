@@ -1,17 +1,17 @@
-"""Wrapping the public methods of Modules for a while, to see their calls: for `tabulate` and `weft.debug`."""
+"""Seeing the calls of Modules' public methods for a while: for `tabulate` and `weft.debug`."""
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import inspect
-import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from typing import Any
+
+from weft.core.edge.patches import patched
 
 # Methods of these are no part of a model's computation.
 _NOT_WATCHED = ("weft.nnx.modules.", "weft.nnx.printing.")
-# Reentrant, because a block may be entered inside of another by the same thread.
-_patching = threading.RLock()
 
 
 def methods_of(kind: type) -> dict[str, Callable[..., Any]]:
@@ -30,25 +30,20 @@ def methods_of(kind: type) -> dict[str, Callable[..., Any]]:
     return methods
 
 
-@contextlib.contextmanager
-def wrapped_methods(
-    kinds: Iterable[type], wrap: Callable[[type, str, Callable[..., Any]], Callable[..., Any]]
-) -> Iterator[None]:
-    """A `with` block in which the methods of some classes are what `wrap(class, name, method)` makes of them."""
-    # One at a time, so that each puts back what was there before all of them.
-    with _patching:
-        # With the class's own entry, which is None for an inherited method: writing that back would copy it into the
-        # class, and a later change of the base would not reach it.
-        before = [
-            (kind, name, vars(kind).get(name), method) for kind in kinds for name, method in methods_of(kind).items()
-        ]
-        try:
-            for kind, name, _, method in before:
-                setattr(kind, name, wrap(kind, name, method))
-            yield
-        finally:
-            for kind, name, own, _ in before:
-                if own is not None:
-                    setattr(kind, name, own)
-                elif name in vars(kind):
-                    delattr(kind, name)
+def wrapped_methods(kinds: Iterable[type], run: Callable[..., Any]) -> AbstractContextManager[None]:
+    """A `with` block in which `run(name, method, self, *args, **kwargs)` runs the methods of some classes."""
+    kinds = frozenset(kinds)
+    # In the class that defines it: a class that inherits a method sees it when the base's is changed.
+    homes = {(_home(kind, name), name) for kind in kinds for name in methods_of(kind)}
+
+    def called(home: type, name: str, method: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+        # A method that `super()` reaches is a part of the call of the derived class's method.
+        if type(self) not in kinds or _home(type(self), name) is not home:
+            return method(self, *args, **kwargs)
+        return run(name, method, self, *args, **kwargs)
+
+    return patched(*((home, name, functools.partial(called, home, name)) for home, name in homes))
+
+
+def _home(kind: type, name: str) -> type:
+    return next(base for base in kind.__mro__ if name in vars(base))

@@ -1,8 +1,8 @@
 """Records the method calls of a model's objects while the model is traced once.
 
-During the recording, the public methods of the objects' classes are replaced by wrappers, which look for a recording of
-their own thread. A recorded call is traced to a jaxpr, as a function of its arrays and its object's arrays; the jaxpr
-gives the call's cost. The caller then evaluates this jaxpr, so that no method runs twice.
+During the recording, the public methods of the objects' classes are replaced, for this thread or task alone. A recorded
+call is traced to a jaxpr, as a function of its arrays and its object's arrays; the jaxpr gives the call's cost. The
+caller then evaluates this jaxpr, so that no method runs twice.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from weft.nnx.streams.rngs import Rngs
 _ID = "_nnx_tabulate_id"
 # Runs a call of a method in place of the method: `watcher(number, method, name, node, args, kwargs)`.
 Watcher = Callable[[int, Callable[..., Any], str, Any, tuple[Any, ...], dict[str, Any]], Any]
-# By context and not for the class: other threads call the same methods while these are replaced, and are not recorded.
+# The innermost recording: within another one, whose objects have numbers of their own, the methods are replaced twice.
 _watcher: ContextVar[Watcher | None] = ContextVar("weft_watch_calls", default=None)
 
 
@@ -111,7 +111,7 @@ def watch_calls(nodes: list[Any], watcher: Watcher) -> Iterator[None]:
     """
     for number, node in enumerate(nodes):
         setattr(node, _ID, number)
-    with wrapped_methods({type(node) for node in nodes}, _recorder):
+    with wrapped_methods({type(node) for node in nodes}, _seen):
         token = _watcher.set(watcher)
         try:
             yield
@@ -129,16 +129,11 @@ def _is_recorded(node: Any) -> bool:
     return is_ours and bool(methods_of(type(node)))
 
 
-def _recorder(kind: type, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(method)
-    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-        watcher = _watcher.get()
-        # `type(self) is not kind`: called by `super()`, so it is a part of the call of the subclass's method.
-        if watcher is None or type(self) is not kind or _ID not in attributes_of(self):
-            return method(self, *args, **kwargs)
-        return watcher(attributes_of(self)[_ID], method, name, self, args, kwargs)
-
-    return wrapper
+def _seen(name: str, method: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    watcher = _watcher.get()
+    if watcher is None or _ID not in attributes_of(self):
+        return method(self, *args, **kwargs)
+    return watcher(attributes_of(self)[_ID], method, name, self, args, kwargs)
 
 
 def _recorded(

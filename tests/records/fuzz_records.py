@@ -3,6 +3,7 @@
     python tests/records/fuzz_records.py 2000           # seeds 0..1999: counts, and each difference
     python tests/records/fuzz_records.py 2000 5000      # seeds 5000..6999
     python tests/records/fuzz_records.py 17 --show      # one program in both texts, made smaller if they differ
+    python tests/records/fuzz_records.py 200 --watch    # each program under `weft.debug.watch` and `nonfinite`, too
 
 Compared are x and every array of the record after each of two calls, that configuration is what it was, that a leaf
 which no statement writes is the very array that was passed in, that the caller's record is as it was, and that of a
@@ -65,13 +66,13 @@ def _namespace(text: str) -> dict[str, Any]:
     return vars(module)
 
 
-def compare(program: Program) -> str | None:
+def compare(program: Program, watching: bool = False) -> str | None:
     """How the two runs differ, or None."""
-    return outcome(program)[1]
+    return outcome(program, watching)[1]
 
 
-def outcome(program: Program) -> tuple[str, str | None]:
-    """How a program ended, and how its two runs differ."""
+def outcome(program: Program, watching: bool = False) -> tuple[str, str | None]:
+    """How a program ended, and how its two runs differ; when `watching`, also how those that weft watches differ."""
     with _quick_compilation():
         try:
             plain = _namespace(plain_text(program))
@@ -85,7 +86,10 @@ def outcome(program: Program) -> tuple[str, str | None]:
             return "plain JAX fails", f"the program itself is wrong: {type(error).__name__}: {error}"
         try:
             weft = _namespace(weft_text(program))
-            return "done", _run_and_compare(program, weft, theirs)
+            different = _run_and_compare(program, weft, theirs)
+            if watching and different is None:
+                different = _run_watched(weft, theirs)
+            return "done", different
         except Exception as error:
             message = " ".join(str(error).split())
             return "weft fails", f"weft raises {type(error).__name__}: {message}"
@@ -138,6 +142,28 @@ def _run_unseen(program: Program, weft: dict[str, Any], expected_x: Any, expecte
     return f"after {program.between!r} between two calls, {wrong[0]}" if wrong else None
 
 
+def _run_watched(weft: dict[str, Any], theirs: list[Any]) -> str | None:
+    debug, run = weft["weft"].debug, weft["run"]
+
+    def watch(m: Any, x: Any) -> Any:
+        return debug.watch(run, every=1)(m, x)[0]
+
+    for name, watched in {"watch": watch, "nonfinite": debug.nonfinite(run)}.items():
+        m, x = weft["made"]()
+        try:
+            for y, expected in theirs[1:]:
+                x, m = watched(m, x)
+                comparisons = [("x", x, y), *((path, _at(m, path), value) for path, value in expected.items())]
+                if wrong := [f"{path}: {text}" for path, *pair in comparisons if (text := _difference(*pair))]:
+                    return f"under {name}, {wrong[0]}"
+        except Exception as error:
+            # Its own error is right where plain JAX has such values, too.
+            bad = any(not np.isfinite(v).all() for v in jax.tree.leaves(theirs) if np.issubdtype(v.dtype, np.inexact))
+            if not bad or type(error).__name__ != "NonFiniteError":
+                return f"under {name}, weft raises {type(error).__name__}: {' '.join(str(error).split())}"
+    return None
+
+
 def _at(record: Any, path: str) -> Any:
     return eval(f"record{path}", {"record": record})
 
@@ -184,12 +210,13 @@ def shrunk(program: Program, rounds: int = 60) -> Program:
 
 def main(argv: list[str]) -> int:
     """Compares many programs, or shows one."""
+    watching, argv = "--watch" in argv, [word for word in argv if word != "--watch"]
     if "--show" in argv:
         program = random_program(int(argv[0]))
-        difference = compare(program)
+        difference = compare(program, watching)
         program = shrunk(program) if difference else program
         print(source(program))
-        print(compare(program))
+        print(compare(program, watching))
         return int(bool(difference))
     start, count = (int(argv[1]), int(argv[0])) if len(argv) > 1 else (0, int(argv[0]))
     ends: collections.Counter[str] = collections.Counter()
@@ -198,7 +225,7 @@ def main(argv: list[str]) -> int:
         if done and done % 100 == 0:
             print(f"{done} programs, {len(different)} differ", file=sys.stderr, flush=True)
             jax.clear_caches()  # gigabytes after a thousand programs
-        end, difference = outcome(random_program(seed))
+        end, difference = outcome(random_program(seed), watching)
         ends[end] += 1
         if difference is not None:
             different[seed] = difference

@@ -28,14 +28,14 @@ from weft.typecheck.command.flax_programs import flax_over_weft
 from weft.typecheck.command.lines import Checked, Fix, Line, joined, one_line, undecided
 from weft.typecheck.command.loading import import_below, importable, load
 from weft.typecheck.command.markers import ignore_of, skip_reason
-from weft.typecheck.command.units import WEFT, Unit, installed_roots, shown, units_of
+from weft.typecheck.command.units import Unit, installed_roots, shown, units_of
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.proofs.budget import USUAL, Budget
 from weft.typecheck.proofs.following import listening
 from weft.typecheck.proofs.prover import Proof, proofs_of
 from weft.typecheck.proofs.report import Cause, Contract, Finding, Verdict
 from weft.typecheck.proofs.watched import forget_closures
-from weft.typecheck.proofs.whose import place_of
+from weft.typecheck.proofs.whose import place_of, text_of_fault
 
 PRIVATE = "it is private, and is checked only where checked public code calls it"
 Announce = Callable[[int, str, str, int], None]
@@ -252,13 +252,12 @@ def guarded(steps: Steps, place: Place, strict: bool, work: Callable[[], T]) -> 
 
 def _crash(place: Place, error: Exception) -> Checked:
     """The part for a contract at which weft itself failed: one verdict is lost, and the exit code is 2."""
-    where = "outside of weft"
-    for frame in traceback.extract_tb(error.__traceback__):
-        path = Path(frame.filename).resolve()
-        where = f"{path.relative_to(WEFT)}:{frame.lineno}" if path.is_relative_to(WEFT) else where
-    message = f"undecided: weft failed: {type(error).__name__}: {first_line(error)} ({where}); please report it"
     name, file, line = place
-    return Checked((Line("crash", file, line, name, message, "internal"),), (Verdict.UNDECIDED.value,), lasting=False)
+    return Checked(
+        (Line("crash", file, line, name, f"undecided: {text_of_fault(error)}", "internal"),),
+        (Verdict.UNDECIDED.value,),
+        lasting=False,
+    )
 
 
 def _part(contract: Contract, strict: bool) -> Checked:
@@ -280,7 +279,7 @@ def _part(contract: Contract, strict: bool) -> Checked:
     when = "given" if contract.failures else "holds when"  # a failure occurs although the conditions are met
     assumptions = tuple(f"{where}: {when} {condition}" for condition in contract.assumptions)
     # A proof that ran out of time may finish on a faster machine; one that ran out of trials ends there everywhere.
-    lasting = contract.cause is not Cause.SECONDS
+    lasting = contract.cause not in (Cause.SECONDS, Cause.FAULT)
     return Checked(tuple(lines), (told,), assumptions, marks=tuple(marks), lasting=lasting, name=contract.name)
 
 
@@ -298,8 +297,10 @@ def _lines(contract: Contract, strict: bool) -> Iterator[tuple[Line, str]]:
     if contract.verdict is Verdict.SKIPPED:
         yield line("unbuilt", contract.file, contract.line, f"not checked: {contract.reason}", "unbuilt")
     elif contract.verdict is Verdict.UNDECIDED:
-        level = "error" if strict else "undecided"
-        yield line(level, contract.file, contract.line, f"undecided: {contract.reason}", "undecided")
+        level, rule = ("error" if strict else "undecided"), "undecided"
+        if contract.cause is Cause.FAULT:
+            level, rule = "crash", "internal"
+        yield line(level, contract.file, contract.line, f"undecided: {contract.reason}", rule)
     else:
         yield from (of("error", failure) for failure in contract.failures)
         for warning in contract.warnings:

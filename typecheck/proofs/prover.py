@@ -21,7 +21,7 @@ from typing import Any
 from weft.core.edge import names
 from weft.typecheck.arguments.builder import Unbuildable, Unwritten
 from weft.typecheck.arguments.generalise import generalise
-from weft.typecheck.errors import AnnotationError
+from weft.typecheck.errors import AnnotationError, InternalError
 from weft.typecheck.proofs.beyond import NOT_ABSTRACT, beyond_annotations
 from weft.typecheck.proofs.budget import USUAL, Budget
 from weft.typecheck.proofs.drift import drifts
@@ -149,6 +149,8 @@ def prove(target: Target, dims: Mapping[str, Any], budget: Budget, met: set[str]
         # No argument helps where there is no body to trace: an abstract method, or a stub.
         said = str(reason) if isinstance(reason, Unwritten) else f"{reason}; pass it in `args`"
         return _contract(target, Verdict.SKIPPED, reason=said)
+    except InternalError as error:
+        return _undecided(target, Cause.FAULT, error.what)
     if met is not None:
         met |= search.keys
     if outcome.failed and isinstance(outcome.failed[0].error, AnnotationError):

@@ -33,6 +33,7 @@ class Cause(enum.Enum):
     SECONDS = "the search took all its time"
     RECURSION = "its calls go deeper than Python's limit of recursion"
     DOUBT = "its failure could not be shown without weft"
+    FAULT = "weft failed"
 
 
 class Edit(NamedTuple):
@@ -128,6 +129,8 @@ class Contract:
         lines += [f"  {begins} {condition}" for condition in self.assumptions]
         lines += [f"  {finding.rule}: {finding}" for finding in self.failures]
         lines += [f"  warning, {finding.rule}: {finding}" for finding in self.warnings]
+        if self.cause is Cause.FAULT:
+            return f"{lines[0]}: {self.reason}"
         if self.reason:
             lines.append(f"  {self.reason}")
         return "\n".join(lines)

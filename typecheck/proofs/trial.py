@@ -19,6 +19,7 @@ from weft.core.contexts import trial_context
 from weft.core.edge import _tracers
 from weft.core.tracebacks import whole_tracebacks
 from weft.typecheck.arguments.builder import Assignment, Builder, Unbuildable
+from weft.typecheck.errors import InternalError
 from weft.typecheck.language import objects
 from weft.typecheck.matching.scopes import records_in
 from weft.typecheck.modes import mode
@@ -31,7 +32,7 @@ from weft.typecheck.proofs.tracing import trace
 from weft.typecheck.proofs.variable_shapes import changes, shapes_of
 from weft.typecheck.proofs.violations import Violation
 from weft.typecheck.proofs.watch import Watch
-from weft.typecheck.proofs.whose import file_of, is_users
+from weft.typecheck.proofs.whose import file_of, is_of_weft, is_users, text_of_fault
 from weft.typecheck.proofs.wording import numbers_in, sizes_that_disagree, without_numbers
 from weft.typecheck.sizes.dim import known_to_python
 from weft.typecheck.sizes.space import Space
@@ -221,6 +222,7 @@ def run_trial(
 
     Raises:
         Unbuildable: if its arguments cannot be built.
+        InternalError: if weft itself fails to build them.
     """
     # An annotation that nothing satisfies is its author's error, but nobody can mend one in an installed package: there
     # it is read as what it was meant to be.
@@ -302,6 +304,8 @@ def _run(target: Target, builder: Builder, watch: Watch, passing: Passing, share
     except Unbuildable:
         raise
     except Exception as raised:
+        if is_of_weft(raised):
+            raise InternalError(text_of_fault(raised)) from raised
         ran.error = raised
     except (KeyboardInterrupt, SystemExit):
         raise

@@ -16,6 +16,8 @@ from typing import Any, Literal
 from weft.core.caches import cached_by
 from weft.core.callers import Owner, owner_of
 from weft.core.edge.generated import is_generated
+from weft.core.errors import WeftError
+from weft.typecheck.proofs.wording import first_line
 
 
 @cached_by("nothing", most=1)
@@ -31,7 +33,9 @@ def is_installed(filename: str) -> bool:
 
 
 # These files run ops, so they are machinery. weft's other modules are programs to judge, unless weft is installed.
-_MACHINERY = tuple(str(Path(__file__).parents[2] / "modules" / name) for name in ("op.py", "untouched.py"))
+_WEFT = Path(__file__).parents[2]
+_WEFTS = ("machinery", "contracts")
+_MACHINERY = tuple(str(_WEFT / "modules" / name) for name in ("op.py", "untouched.py"))
 # Lines at a prompt of Python's or IPython's. A target's own `<string>` is the user's, too (`python -c`); any other is
 # what `dataclasses` generated.
 _TYPED = ("<stdin>", "<python-input", "<ipython-input")
@@ -64,9 +68,31 @@ def is_of_library(error: Exception | None) -> bool:
     return _raised_by(error) in ("equinox", "installed")
 
 
+def is_of_weft(error: Exception) -> bool:
+    """Whether an error is a fault of weft's: a line of its own failed, and no program's called that line."""
+    owners = _owners(error)
+    if isinstance(error, WeftError | RecursionError | MemoryError) or not owners or owners[-1] not in _WEFTS:
+        return False
+    # A name that is missing in a line is missing whoever calls it. Most other errors come from what a program passes.
+    return isinstance(error, NameError) or all(owner in (*_WEFTS, "standard") for owner in owners)
+
+
+def text_of_fault(error: Exception) -> str:
+    """The type, message and innermost line of weft's of an error."""
+    where = "outside of weft"
+    for frame in traceback.extract_tb(error.__traceback__):
+        path = Path(frame.filename).resolve()
+        where = f"{path.relative_to(_WEFT)}:{frame.lineno}" if path.is_relative_to(_WEFT) else where
+    return f"weft failed: {type(error).__name__}: {first_line(error)} ({where}); please report it"
+
+
 def _raised_by(error: Exception | None) -> Owner | None:
-    frames = [frame for frame, _ in traceback.walk_tb(None if error is None else error.__traceback__)]
-    return owner_of(frames[-1].f_code.co_filename) if frames else None
+    return next(reversed(_owners(error)), None)
+
+
+def _owners(error: Exception | None) -> list[Owner]:
+    frames = traceback.walk_tb(None if error is None else error.__traceback__)
+    return [owner_of(frame.f_code.co_filename) for frame, _ in frames]
 
 
 class Whose(dict[str, Literal["user", "library", "plain"]]):

@@ -12,13 +12,12 @@ scale `1 / sqrt(d)` asks nothing of `d`; only a comparison of the scale does.
 from __future__ import annotations
 
 import builtins
-import contextlib
-import functools
 import math
 import operator
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -26,6 +25,7 @@ from typing import Any
 import numpy as np
 from weft.core.caches import cached_by
 from weft.core.edge import sizes as edge
+from weft.core.edge.patches import patched
 from weft.core.records import leaves
 from weft.typecheck.sizes import polynomials
 from weft.typecheck.sizes.polynomials import Terms, constant, divided, frozen, plus
@@ -591,50 +591,31 @@ def _of_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], options: Any) ->
 _FUNCTIONS = ("sqrt", "cbrt", "log", "log2", "log10", "log1p", "exp", "exp2", "pow")
 
 
-@contextlib.contextmanager
-def known_to_python() -> Iterator[None]:
-    """A context in which `math.sqrt` and the like return `Real`s, and `len` of an array its `Dim`; for all threads."""
+def known_to_python() -> AbstractContextManager[None]:
+    """A context in which `math.sqrt` and the like return `Real`s, and `len` of an array its `Dim`."""
     # These are C functions: `math.sqrt(n)` would read the number of `n` and return a plain float, and Python makes an
     # `int` of whatever `__len__` returns.
-    changed = [(math, name, _of_floats(getattr(math, name))) for name in _FUNCTIONS if hasattr(math, name)]
-    changed += [(builtins, "len", _length), (np, "arange", _of_numbers(np.arange))]
-    plain = [(module, name, getattr(module, name)) for module, name, _ in changed]
-    try:
-        for module, name, function in changed:
-            setattr(module, name, function)
-        yield
-    finally:
-        for module, name, function in plain:
-            setattr(module, name, function)
+    of_math = [(math, name, _of_floats) for name in _FUNCTIONS if hasattr(math, name)]
+    return patched(*of_math, (builtins, "len", _length), (np, "arange", _of_numbers))
 
 
-def _length(of: Any, /, plain: Callable[[Any], int] = len) -> Any:
+def _length(plain: Callable[[Any], int], of: Any, /) -> Any:
     """`len`, but of a traced array the `Dim` of its first axis."""
     if isinstance(of, edge.Tracer) and of.shape and type(of.shape[0]) is Dim:
         return of.shape[0]
     return plain(of)
 
 
-def _of_numbers(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that computes in C what depends on the numbers of sizes: it pins them."""
-
+def _of_numbers(plain: Callable[..., Any], *inputs: Any, **options: Any) -> Any:
+    """Calls a function that computes in C what depends on the numbers of sizes: it pins them."""
     # NumPy computes with such objects as they are: `np.arange(n)` held as many items as the number says, unpinned.
-    @functools.wraps(plain)
-    def function(*inputs: Any, **options: Any) -> Any:
-        return plain(*(x._pinned() if type(x) in (Dim, Real) else x for x in inputs), **options)
-
-    return function
+    return plain(*(x._pinned() if type(x) in (Dim, Real) else x for x in inputs), **options)
 
 
-def _of_floats(plain: Callable[..., float]) -> Callable[..., Any]:
-    """A function of floats that returns a `Real` if one of its arguments is a size or a `Real`."""
-
-    @functools.wraps(plain)
-    def function(*inputs: Any) -> Any:
-        of_sizes = [x.real() if type(x) is Dim else x for x in inputs if type(x) in (Dim, Real)]
-        return of_sizes[0]._computed(plain(*map(_plain, inputs)), *of_sizes[1:]) if of_sizes else plain(*inputs)
-
-    return function
+def _of_floats(plain: Callable[..., float], *inputs: Any) -> Any:
+    """Calls a function of floats; the result is a `Real` if one of its arguments is a size or a `Real`."""
+    of_sizes = [x.real() if type(x) is Dim else x for x in inputs if type(x) in (Dim, Real)]
+    return of_sizes[0]._computed(plain(*map(_plain, inputs)), *of_sizes[1:]) if of_sizes else plain(*inputs)
 
 
 edge.register(Dim, Real, _plain)
