@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec, reshard
 from jaxtyping import Array, Float
 from weft.core.edge import names
+from weft.core.edge.layouts import lying_alike
 
 T = TypeVar("T")
 # As of `jax.lax.dot_general`: the contracted axes of both sides, and the batch axes of both.
@@ -194,19 +195,26 @@ def as_given(function: Callable[..., T], *args: Any, like: Any, **options: Any) 
             # The second attempt may fail for its own reasons, such as arrays in the options. The first error is about
             # the user's program.
             raise error from None
-    if not is_divided(*jax.tree.leaves((args, out))) or jax.tree.structure(out) != jax.tree.structure(like):
-        return out
-    return jax.tree.map(laid_as, out, like)
+    return laid_as(out, like) if jax.tree.structure(out) == jax.tree.structure(like) else out
 
 
-def laid_as(new: Array, old: Array) -> Array:
-    """Reshards the next value of a state to the state's sharding.
+def laid_as(new: T, old: Any) -> T:  # weft: skip(of any tree)
+    """Gives the next values of a state the shardings of the state, array by array.
 
-    A successor with another sharding would have another type, and each step would be compiled anew. A value with fewer
-    axes takes the sharding of the state's first axes.
+    On an explicit mesh a successor with another sharding would have another type, and each step would be compiled anew.
+    On an automatic mesh the compiler would choose: parameters took the sharding of a moment, for one. A value with
+    fewer axes takes the sharding of the state's first axes.
     """
+    return jax.tree.map(_laid_as, new, old)
+
+
+def _laid_as(new: Any, old: Any) -> Any:
+    if new is old or not isinstance(old, _TYPED) or not isinstance(new, _TYPED):
+        return new
     wanted = spec_of(old)[: new.ndim]
-    return new if spec_of(new) == wanted else reshard(new, on_mesh_of(wanted, old, new))
+    if spec_of(new) != wanted:
+        return reshard(new, on_mesh_of(wanted, old, new))
+    return lying_alike(new, old)
 
 
 def settled(carry: T, step: Callable[[T], T]) -> T:
@@ -223,4 +231,4 @@ def settled(carry: T, step: Callable[[T], T]) -> T:
     leaves, structure = jax.tree.flatten(carry)
     if [leaf.shape for leaf in leaves] != [leaf.shape for leaf in after]:
         return carry  # the loop itself says what differs
-    return jax.tree.unflatten(structure, map(laid_as, leaves, after))
+    return jax.tree.unflatten(structure, map(_laid_as, leaves, after))

@@ -13,6 +13,7 @@ from weft.core.interpreter.boundary import AnyBoundary, AnyCrossing, Call
 from weft.core.interpreter.interpret import interpret
 from weft.core.interpreter.rules import Finish, Lift, Lifted
 from weft.core.interpreter.values import VALUES
+from weft.core.records.origins import GRADIENTS
 from weft.core.tracebacks import cutting
 from weft.transforms._wrap import decorate, over_values
 from weft.transforms.differentiation import (
@@ -66,6 +67,7 @@ def _lift_grad(lift: Lift[DiffOptions]) -> Lifted:
 def _finish_grad(out: Any, finish: Finish[DiffOptions]) -> Any:
     # `more` is what the lift returned after the exit of its body: here the gradient of the differentiated lane.
     gradient = like_arguments(finish, finish.more[0])
+    GRADIENTS.note(finish.more[0])
     options = finish.options
     if options.with_value:
         return out, gradient

@@ -8,8 +8,10 @@ comes from.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import FunctionType, MethodType
 from typing import Any, cast
@@ -123,3 +125,28 @@ def rivals_of(model: PyTree) -> Others:
     """The remembered records of a model's class that are still alive, but the model itself."""
     rivals = [rival for rival in list(_rivals.values()) if type(rival) is type(model) and rival is not model]
     return [(f"another {type(rival).__qualname__}, an argument of the same call", rival) for rival in rivals]
+
+
+# --- gradients, and models that were updated --------------------------------------------------------------------------
+
+
+class LastArrays:
+    """The arrays of the last few trees of some sort, by which `Optimizer.update` tells a gradient from a model.
+
+    Both have the same structure, and a mark in it would break `jax.tree.map` over the two. Arrays are known by
+    identity: what a compiled function returns, or a clipped gradient, is unknown, and is then accepted.
+    """
+
+    def __init__(self) -> None:
+        self._rows: deque[list[weakref.ref[Any]]] = deque(maxlen=8)
+
+    def note(self, arrays: Sequence[Any]) -> None:
+        """Remembers the arrays of a tree, weakly."""
+        with contextlib.suppress(TypeError):  # Python numbers, and trees of arrays, have no weak reference
+            self._rows.append([*map(weakref.ref, arrays)])
+
+    def __contains__(self, array: object) -> bool:
+        return any(ref() is array for row in tuple(self._rows) for ref in row)
+
+
+GRADIENTS, PARAMETERS = LastArrays(), LastArrays()

@@ -12,9 +12,13 @@ The result has the parameters of `model` (the leaves that `wrt` selects), moved 
 of `new`.
 
 optax gets sparse records, the model with `None` in the place of every other leaf, so labels and masks may be records.
-The state is stored in another form: its arrays by path in plain dicts, and its treedef as configuration. If the state
-held records, they would have the model's configuration and its fields' kinds: a switch to inference mode, or a filter
-for `Param`, would change the moments, too.
+The state is stored as optax has it (`opt.state.hyperparams["learning_rate"]`), but for the records in it: their arrays
+are in plain dicts, and the treedef of the whole is configuration. Records would have the model's configuration and its
+fields' kinds: a switch to inference mode, or a filter for `Param`, would change the moments, too.
+
+For a complex parameter, `weft.grad` and `jax.grad` return the conjugate of the direction in which a real loss grows.
+optax subtracts what it is given, so `update` passes the conjugate on, for `minimize` and for gradients of the user's
+alike.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar, cast
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
@@ -36,13 +41,13 @@ from weft.core.records.filters import Filter, format_filter, predicate
 from weft.core.records.kinds import OptState, Param
 from weft.core.records.leaves import Leaf, iter_leaves
 from weft.core.records.module import Module, static
-from weft.core.records.origins import arguments_by_name, check_origin, closed_over_by, rivals_of
+from weft.core.records.origins import GRADIENTS, PARAMETERS, arguments_by_name, check_origin, closed_over_by, rivals_of
 from weft.core.records.partition import only_leaves, with_leaves
 from weft.core.records.sorting import sort_leaves
 from weft.core.records.successors import check_successor, how_to_unpack, pair_in_words, take_successor
 from weft.core.threads.debugging import drop_successor
 from weft.modules.construct import ConfigError
-from weft.modules.explicit import as_given
+from weft.modules.explicit import as_given, laid_as
 from weft.modules.learning.choosing import chosen
 from weft.modules.learning.offered import accepted
 from weft.modules.op import hashable
@@ -59,16 +64,19 @@ class Layout:
 
     Attributes:
         leaves: the parameters, in order, with shapes in place of arrays: their kinds and the names of their axes. It
-            follows from the other attributes, so it is not compared.
+            is not compared: dtypes may change by a cast, and the rest follows from the other attributes.
         paths: the paths of the parameters.
+        forms: their shapes, and whether they are complex. They are compared, so that no trace serves other shapes.
         parameters: the treedef of the sparse model that optax sees.
-        state: the treedef of optax's state.
+        state: the treedef of optax's state, whose leaves have the paths `paths_in_state`.
     """
 
     # Not a dataclass: the repr of an Optimizer would print both treedefs, which are as long as the model's.
     def __init__(self, leaves: Sequence[Leaf], parameters: TreeDef, state: TreeDef):
         self.leaves = {leaf.path: replace(leaf, value=_abstract(leaf.value)) for leaf in leaves}
         self.paths, self.parameters, self.state = tuple(self.leaves), parameters, state
+        self.forms = tuple(_form(leaf.value) for leaf in leaves)
+        self.paths_in_state = _paths(state)
 
     def parameter_of(self, path: Path, shape: tuple[int, ...]) -> Leaf | None:
         """Returns the parameter to which an array of the optimizer belongs, such as a moment; None if there is none of
@@ -87,14 +95,13 @@ class Layout:
         return None
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is Layout and (self.paths, self.parameters, self.state) == (
-            other.paths,
-            other.parameters,
-            other.state,
-        )
+        return type(other) is Layout and self._compared() == other._compared()
 
     def __hash__(self) -> int:
         return hash((self.parameters, self.state))
+
+    def _compared(self) -> tuple[Any, ...]:
+        return self.paths, self.forms, self.parameters, self.state
 
     def __repr__(self) -> str:
         return f"Layout({len(self.paths)} parameters, {self.state.num_leaves} arrays of state)"
@@ -167,7 +174,9 @@ class Optimizer(Module):  # weft: skip(of any model)
         wrt: a filter for the leaves to move; `Param` by default. `grad` must get the same filter.
 
     Attributes:
-        state: the arrays of optax's state, by path; `optax_state` is the state as optax has it.
+        state: optax's state, with plain dicts for records, so `opt.state.hyperparams["learning_rate"]` reads what
+            `optax.inject_hyperparams` keeps, and `weft.at(opt).state...set(...)` changes it. `optax_state` is the state
+            as optax has it.
         step: how many updates were made.
 
     Raises:
@@ -203,6 +212,7 @@ class Optimizer(Module):  # weft: skip(of any model)
         # Filters are static fields, which JAX hashes; a list among them would fail at the first jitted step.
         self.wrt = hashable(wrt)
         leaves = _parameters(model, self.wrt)
+        PARAMETERS.note([leaf.value for leaf in leaves])
         # One array in two places is two leaves here. They would get two different updates, and be shared no more.
         refuse_aliases(model, leaves, ("model",), "an optimizer")
         if isinstance(transformation, Mapping):
@@ -213,7 +223,7 @@ class Optimizer(Module):  # weft: skip(of any model)
         parameters = only_leaves(model, {leaf.path: leaf.value for leaf in leaves})
         state = self.transformation.init(parameters)
         self.layout = Layout(leaves, trees.structure(parameters), trees.structure(state))
-        self.state = _by_path(_owned(state, model))
+        self.state = _without_records(_owned(state, model))
         # An array and no Python number: as configuration it would compile the step anew at every update.
         self.step = jnp.zeros((), jnp.int32)
 
@@ -226,14 +236,16 @@ class Optimizer(Module):  # weft: skip(of any model)
         >>> [type(part).__name__ for part in opt.optax_state], int(opt.optax_state[0].count)
         (['ScaleByAdamState', 'EmptyState'], 0)
         """
-        return self.layout.state.unflatten([_at(self.state, path) for path in _paths(self.layout.state)])
+        arrays = {_path(keys): leaf for keys, leaf in trees.flatten_with_path(self.state)[0]}
+        return self.layout.state.unflatten([arrays[path] for path in self.layout.paths_in_state])
 
     def update(self, model: M, grad: Any, /, *, state_of: M | None = None, **extra: Any) -> tuple[M, Self]:
         """Moves the parameters.
 
         Args:
             model: the model that was differentiated. Its parameters are moved.
-            grad: the gradient, of the model's structure, with `None` at all leaves but parameters.
+            grad: the gradient as `weft.grad` or `jax.grad` returns it, of the model's structure, with `None` at all
+                leaves but parameters. For complex parameters it is not conjugated before.
             state_of: the model's successor, as the loss returned it. All leaves but the parameters are taken from it.
                 Without it, they stay as they are in `model`.
             extra: the extra arguments of the transformation, such as `value=loss`. `grad` is a gradient of the model;
@@ -241,17 +253,20 @@ class Optimizer(Module):  # weft: skip(of any model)
                 transformation gets those that it accepts.
 
         Returns:
-            The successors of the model and of the optimizer. Parameters keep their dtypes.
+            The successors of the model and of the optimizer. All arrays keep their dtypes, and their shardings.
 
         Raises:
             StructureError: naming the paths where the gradient does not fit the parameters, or where the model has
-                other parameters than the one that the optimizer was made for.
+                other parameters than the one that the optimizer was made for, or of other shapes; or if the two
+                arguments are swapped, as far as the gradient or the model is known.
+            TraceLevelError: if the transformation was made inside of a transform, of a value that was traced there.
             SuccessorError: naming the paths where `state_of` has another structure than the model; or if `state_of` is
                 the successor of another model that the loss took as an argument, too.
         """
         import optax
 
         layout: Layout = self.layout
+        _refuse_swapped(model, grad)
         parameters = self._read(model)
         tree, gradient = layout.parameters.unflatten(parameters), self._read_gradient(grad, parameters)
         extra = _in_terms(
@@ -276,8 +291,11 @@ class Optimizer(Module):  # weft: skip(of any model)
             # A teacher's successor may have the same treedef as the student's: the student would get the teacher's
             # statistics.
             check_origin(cast(Any, model), cast(Any, state_of), rivals_of(model), "state_of")
-        successor = self._with_parameters(new, optax.apply_updates(tree, updates))
-        return successor, self.replace(state=_by_path(state), step=self.step + 1)
+            new = laid_as(new, model)
+        moved = laid_as(optax.apply_updates(tree, updates), tree)
+        PARAMETERS.note(jax.tree.leaves(moved))
+        successor = self._with_parameters(new, moved)
+        return successor, self.replace(state=_without_records(state), step=self.step + 1)
 
     def minimize(self, loss: Callable[..., Any], model: M, /, *args: Any, **kwargs: Any) -> tuple[Any, M, Self]:
         """Makes one step down the gradient of a loss: `value, model, opt = opt.minimize(loss, model, x, y)`.
@@ -331,12 +349,19 @@ class Optimizer(Module):  # weft: skip(of any model)
 
     def _read(self, model: Any) -> list[Any]:
         """Returns the parameters of a model, after a check that they have the known paths."""
-        leaves = _parameters(model, self.wrt)
-        known, paths = self.layout.paths, tuple(leaf.path for leaf in leaves)
-        if paths != known:
+        leaves, layout = _parameters(model, self.wrt), self.layout
+        known, values = layout.paths, {leaf.path: leaf.value for leaf in leaves}
+        wrong = []
+        if tuple(values) != known:
+            wrong = _unlike(known, tuple(values), "model", "is no parameter there", "was none there")
+        # Inside of a `shard_map` each device sees its part of the parameters and of the state.
+        elif not jax.sharding.get_abstract_mesh().manual_axes:
+            was = {path: leaf.value for path, leaf in layout.leaves.items()}
+            wrong = _misshapen(values, was, layout.forms, "model", "it was")
+        if wrong:
             raise StructureError(
                 "the model has other parameters than the model that this optimizer was made for",
-                at=_unlike(known, paths, "model", "is no parameter there", "was none there"),
+                at=wrong,
                 fix=how_to_unpack(model) if pair_in_words(model) else "make a new Optimizer for this model",
             )
         refuse_aliases(model, leaves, ("model",), "an optimizer")
@@ -348,11 +373,7 @@ class Optimizer(Module):  # weft: skip(of any model)
         known = dict(zip(self.layout.paths, parameters, strict=True))
         # Compared by path, because a gradient with another `wrt` may have the same number of leaves.
         wrong = _unlike(tuple(known), tuple(gradients), "grad", "is missing", "is the gradient of no parameter")
-        wrong += [
-            f"{format_path(path, 'grad')} is of shape {jnp.shape(gradients[path])}, the parameter of {jnp.shape(value)}"
-            for path, value in known.items()
-            if path in gradients and jnp.shape(gradients[path]) != jnp.shape(value)
-        ]
+        wrong += _misshapen(gradients, known, [*map(_form, parameters)], "grad", "the parameter")
         if wrong:
             raise StructureError(
                 f"the gradient does not fit the optimized leaves: {format_filter(self.wrt)}",
@@ -361,7 +382,10 @@ class Optimizer(Module):  # weft: skip(of any model)
                 if type(grad) is tuple
                 else "give grad and Optimizer the same wrt, and update the model that was differentiated",
             )
-        return self.layout.parameters.unflatten([gradients[path] for path in known])
+        # JAX's gradient of a real loss of a complex parameter is the conjugate of the direction of steepest ascent:
+        # without this, `minimize` climbed along the imaginary part.
+        values = [gradients[path] for path in known]
+        return self.layout.parameters.unflatten([jnp.conj(g) if jnp.iscomplexobj(g) else g for g in values])
 
     def _with_parameters(self, model: M, tree: Any) -> M:
         values = self.layout.parameters.flatten_up_to(tree)
@@ -370,6 +394,40 @@ class Optimizer(Module):  # weft: skip(of any model)
 
 def _abstract(value: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(jnp.shape(value), jnp.result_type(value))
+
+
+def _form(value: Any) -> tuple[tuple[int, ...], bool]:
+    """What of a parameter its moments depend on: its shape, and whether it is complex."""
+    return jnp.shape(value), jnp.issubdtype(jnp.result_type(value), jnp.complexfloating)
+
+
+def _misshapen(
+    values: Mapping[Path, Any], expected: Mapping[Path, Any], forms: Sequence[Any], root: str, whose: str
+) -> list[str]:
+    """Returns a line for each value that has another shape than expected, or is complex where that is real."""
+    lines: list[str] = []
+    for (path, value), form in zip(expected.items(), forms, strict=True):
+        if path in values and _form(values[path]) != form:
+            now, was = (jnp.shape(x) for x in (values[path], value))
+            if now == was:
+                now, was = (jnp.result_type(x).name for x in (values[path], value))
+            sort = "dtype" if isinstance(now, str) else "shape"
+            lines.append(f"{format_path(path, root)} is of {sort} {now}, {whose} of {was}")
+    return lines
+
+
+def _refuse_swapped(model: Any, grad: Any) -> None:
+    """Refuses a gradient in the place of the model, if the gradient or the model is known.
+
+    A gradient has the structure of a model of parameters alone, so that the step would move the gradient by the model.
+    """
+    first, second = (next(iter(jax.tree.leaves(tree)), None) for tree in (model, grad))
+    if (first in GRADIENTS and second not in GRADIENTS) or (second in PARAMETERS and first not in PARAMETERS):
+        raise StructureError(
+            "the gradient is in the place of the model, and the model in that of the gradient",
+            at="opt.update(gradient, model)",
+            fix="opt.update(model, gradient); if a gradient is meant as the model, copy it: weft.tree.copy(gradient)",
+        )
 
 
 def _parameters(model: Any, wrt: Filter) -> list[Leaf]:
@@ -436,7 +494,16 @@ def _paths(treedef: TreeDef) -> list[Path]:
     """Returns the path of each leaf of a tree with this treedef."""
     # The tree is rebuilt with numbers as leaves, because only the paths matter.
     rows = trees.flatten_with_path(treedef.unflatten(range(treedef.num_leaves)))[0]
-    return [tuple(map(key_part, keys)) for keys, _ in rows]
+    return [_path(keys) for keys, _ in rows]
+
+
+def _path(keys: Sequence[Any]) -> Path:
+    return tuple(map(key_part, keys))
+
+
+def _without_records(state: Any) -> Any:
+    """Returns a state with plain dicts in the places of its records."""
+    return jax.tree.map(_by_path, state, is_leaf=lambda node: isinstance(node, eqx.Module))
 
 
 def _by_path(tree: Any) -> Any:
@@ -451,8 +518,3 @@ def _by_path(tree: Any) -> Any:
         inner[path[-1]] = leaf
     return nested
 
-
-def _at(nested: Any, path: Path) -> Any:
-    for part in path:
-        nested = nested[part]
-    return nested

@@ -44,6 +44,7 @@ from weft.core.records.sorting import sort_leaves
 from weft.core.tracebacks import cutting
 from weft.modules.construct import ConfigError
 from weft.modules.dtypes import is_of
+from weft.modules.explicit import laid_as
 from weft.modules.learning.choosing import PARAMETERS, PRECISE, arrays_at, chosen
 from weft.modules.learning.comparing import allclose, equal, norm
 
@@ -312,7 +313,7 @@ def ema(  # weft: skip(of any tree)
         # In bfloat16, which has 8 bits, a step of a thousandth rounds to no step, and the average would stand still.
         wide = jnp.promote_types(old[path].dtype, jnp.float32)
         start = _as(old[path], wide)
-        return _as(start + (1 - decay) * (_as(new, wide) - start), old[path].dtype)
+        return laid_as(_as(start + (1 - decay) * (_as(new, wide) - start), old[path].dtype), old[path])
 
     return with_leaves(model, {leaf.path: blend(leaf.path, leaf.value) for leaf in leaves})
 
