@@ -175,6 +175,15 @@ class CheckError(WeftError, eqx.EquinoxRuntimeError):
     """The condition of a `weft.error_if` was true, in eager code or while a compiled program ran."""
 
 
+# The exceptions that programs gave to `error_if`, by their texts: a compiled program can hold no more than a text.
+exceptions: dict[str, Exception] = {}
+
+
+def raised_by(text: str) -> Exception:
+    """The exception that an `error_if` raises, from its text in a compiled program."""
+    return exceptions[text].with_traceback(None) if text in exceptions else CheckError(text)
+
+
 class NonFiniteError(WeftError, FloatingPointError):
     """A value that is not finite reached an output, under `debug.nonfinite`: says where it arose, and from which
     values.

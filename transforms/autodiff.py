@@ -49,6 +49,16 @@ def _lift_grad(lift: Lift[DiffOptions]) -> Lifted:
                 + ("" if options.has_aux else ", or return (loss, aux) with has_aux=True")
                 + "; for a whole Jacobian use jacrev",
             )
+        wanted = "complex" if options.holomorphic else "real"
+        if not jnp.issubdtype(
+            jnp.result_type(outputs[0]), jnp.complexfloating if options.holomorphic else jnp.floating
+        ):
+            raise DifferentiationError(
+                f"{options.name} needs a function that returns a {wanted} number, but this one returned "
+                f"{types_of(outputs[0])}",
+                fix="integers and booleans (argmax, ==, counts) have no gradient: return a float; of a complex number "
+                "take jnp.real or jnp.abs, or pass holomorphic=True",
+            )
         return outputs[0], everything
 
     # By the first lane. `has_aux` for the other lanes of the output and for updates, which are not differentiated.

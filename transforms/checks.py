@@ -10,13 +10,13 @@ from jax.core import Tracer
 from weft.core.edge import names
 from weft.core.edge.trees import flatten
 from weft.core.edge.untyped import INLINED, jax, jnp
-from weft.core.errors import CheckError
+from weft.core.errors import exceptions, raised_by
 from weft.core.records.leaves import is_array
 
 T = TypeVar("T")
 
 
-def error_if(x: T, condition: Any, message: str) -> T:
+def error_if(x: T, condition: Any, message: str | Exception | type[Exception]) -> T:
     """Returns `x`, or raises an error if a condition on values holds: under `jit`, `vmap`, `scan` and `grad` too.
 
     A compiled program makes the check when it computes the returned arrays, so the result has to be used:
@@ -26,39 +26,45 @@ def error_if(x: T, condition: Any, message: str) -> T:
     Args:
         x: any tree with arrays, to which the check is tied.
         condition: booleans of any shape; the error is raised if one of them is true.
-        message: the text of the error.
+        message: the text of the error, or an exception to raise (an object or a class). A compiled program holds its
+            class's name and its text, so of two exceptions that are alike in both the later one is raised.
 
     Raises:
-        CheckError: if the condition holds. In a program that plain `jax.jit` has compiled, JAX raises a
-            `JaxRuntimeError` with the message. As with equinox, the variable `EQX_ON_ERROR` of the environment may say
-            `breakpoint`, `nan` or `off`.
+        CheckError: if the condition holds, or the exception that is given. In a program that plain `jax.jit` has
+            compiled, JAX raises a `JaxRuntimeError` with the text. As with equinox, the variable `EQX_ON_ERROR` of the
+            environment may say `breakpoint`, `nan` or `off`.
 
     >>> import jax.numpy as jnp
+    >>> import weft
     >>> from weft import jit
     >>> root = jit(lambda x: jnp.sqrt(error_if(x, x < 0, "no root of a negative number")))
     >>> root(4.0).item()
     2.0
     >>> try:
     ...     root(-1.0)
-    ... except CheckError as error:
+    ... except weft.errors.CheckError as error:
     ...     print(error)
     no root of a negative number
 
     Source: `equinox.error_if`.
     """
+    own = message() if isinstance(message, type) else message
+    text = own if isinstance(own, str) else f"{type(own).__qualname__}: {own}".strip()
+    if not isinstance(own, str):
+        exceptions[text] = own
     if not isinstance(condition, Tracer):
         # A condition on static numbers is known inside of a trace too (`eqx.filter_jit` passes Python numbers as they
         # are), but there `jnp.any` of a constant returns a tracer.
         with jax.ensure_compile_time_eval():
             failed = bool(jnp.any(condition))
         if failed:
-            raise CheckError(message)
+            raise raised_by(text)
         return x
     leaves, structure = flatten(x)
     places = [i for i, leaf in enumerate(leaves) if is_array(leaf)]
     if not places:
         raise TypeError(f"weft.error_if ties its check to the arrays of x, and there is none in {type(x).__name__}")
-    checked = _checked([leaves[i] for i in places], condition, message=names.OF_ERROR_IF + message)
+    checked = _checked([leaves[i] for i in places], condition, message=names.OF_ERROR_IF + text)
     for i, leaf in zip(places, checked, strict=True):
         leaves[i] = leaf
     return structure.unflatten(leaves)

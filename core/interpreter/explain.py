@@ -21,13 +21,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from weft.core.callers import is_users, owner_of
+from weft.core.donations import FIX, PROBLEM, deleted_among
 from weft.core.edge import names
 from weft.core.edge._tracers import is_dead_tracer, traced_from
 from weft.core.edge.trees import PyTree
 from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.errors import (
     AliasError,
-    CheckError,
     DifferentiationError,
     DonatedError,
     MeshError,
@@ -39,9 +39,10 @@ from weft.core.errors import (
     TracedValueError,
     TraceLevelError,
     WeftError,
+    raised_by,
 )
 from weft.core.frames import current_frames
-from weft.core.interpreter.donations import donors_of
+from weft.core.interpreter.rides import Ride
 from weft.core.paths import Path, format_path
 from weft.core.records.leaves import Leaf, type_of
 
@@ -89,7 +90,7 @@ def explain(error: Exception, find_leaves: Callable[[], Sequence[Leaf]], layer: 
         # Equinox's message without the text that XLA puts around it, as `eqx.filter_jit` shows it.
         message = str(error).partition(names.OF_EQUINOX)[2].partition(names.END_OF_EQUINOX)[0].strip()
         if message.startswith(names.OF_ERROR_IF):
-            raise CheckError(message.removeprefix(names.OF_ERROR_IF)) from None
+            raise raised_by(message.removeprefix(names.OF_ERROR_IF)) from None
         raise eqx.EquinoxRuntimeError(message) from None
     if type(error).__name__ == names.CLASS_OF_SHARDINGS:
         raise _off_mesh(find_leaves(), error, layer) or _ambiguous_sharding(error) from error
@@ -127,18 +128,21 @@ def _is_foreign(value: Any) -> bool:
     return type(value) is np.ndarray and value.dtype.kind in "USOmMV" and not jnp.issubdtype(value.dtype, np.number)
 
 
-def _is_deleted(value: Any) -> bool:
-    return isinstance(value, jax.Array) and not isinstance(value, Tracer) and value.is_deleted()
-
-
 def _deleted(leaves: Sequence[Leaf], error: Exception) -> list[str] | None:
-    places = _blamed(_is_deleted, leaves, error)
-    return places and [*places, *donors_of(leaf.value for leaf in leaves if _is_deleted(leaf.value))]
+    return deleted_among((format_path(leaf.path), leaf.value) for leaf in leaves) or None
 
 
-def _aliased(leaves: Sequence[Leaf], error: Exception) -> list[str]:
+def refuse_donated_twice(leaves: Sequence[Leaf], rides: Sequence[Ride], repeats: Sequence[int]) -> None:
+    """Refuses a call that donates an array which it uses twice, before XLA does, which writes to the log, too."""
+    for leaf, ride, first in zip(leaves, rides, repeats, strict=True):
+        away = ride.gives_away or rides[first].gives_away
+        if leaf is not leaves[first] and away and not isinstance(leaf.value, np.ndarray | Tracer):
+            raise AliasError(_TWICE, at=_aliased(leaves, None), fix=_COPY)
+
+
+def _aliased(leaves: Sequence[Leaf], error: Exception | None) -> list[str]:
     paths: dict[int, list[str]] = {}
-    for leaf in leaves:
+    for leaf in (leaf for leaf in leaves if isinstance(leaf.value, jax.Array)):
         paths.setdefault(id(leaf.value), []).append(format_path(leaf.path))
     return [" and ".join(group) for group in paths.values() if len(group) > 1]
 
@@ -204,6 +208,8 @@ def _places(traceback: TracebackType | None) -> tuple[list[str], str | None]:
 # The words of each layer's users, for the texts below.
 _WORDS = {"weft": {"shard": "weft.shard, ", "successor": "successor"}, "nnx": {"shard": "", "successor": "array"}}
 _DIVIDED = "({shard}jax.sharding.reshard), or call it under jax.sharding.auto_axes"
+_TWICE = "one array is reached under two paths, so it cannot be donated"
+_COPY = "copy it (jnp.copy) at one of them, or donate neither"
 _NO_DTYPE = (
     StaticError, partial(_blamed, _is_foreign), "JAX has no arrays of these dtypes",
     "keep it as configuration (a tuple: array.tolist()), or compute with numbers that stand for it",
@@ -229,11 +235,9 @@ _ANSWERS: tuple[tuple[str, type[WeftError], Places, str, str], ...] = (
         "an array cannot lie as in_shardings or out_shardings say",
         "give a sharding that fits the axes of each array, or None"),
     (names.DONATED_TWICE, AliasError, _aliased,
-        "one array is reached under two paths, so it cannot be donated",
-        "copy it (jnp.copy) at one of them, or donate neither"),
+        _TWICE, _COPY),
     (names.DELETED, DonatedError, _deleted,
-        "these arguments were donated to an earlier call, and are gone",
-        "use the {successor} that the call returned, or do not donate"),
+        PROBLEM, FIX),
     (names.NO_REVERSE, DifferentiationError, _loop,
         "a loop whose number of steps is known only when it runs has no derivative in reverse",
         "bound it: weft.while_loop(cond, body, init, max_steps=...); or give fori_loop Python ints; or use "

@@ -31,6 +31,7 @@ from typing import Any, Generic, TypeVar
 import equinox as eqx
 from weft.core.caches import Table, register
 from weft.core.call_stack import call_with_room
+from weft.core.donations import Donation
 from weft.core.edge.trees import PyTree
 from weft.core.edge.untyped import INLINED, jax
 from weft.core.frames import open_frame
@@ -44,7 +45,6 @@ from weft.core.interpreter.boundary import (
     Groups,
     QuickWay,
 )
-from weft.core.interpreter.donations import Donation
 from weft.core.interpreter.prefixes import depends_on_leaves, distinct, refuse_by_kind, rides_in
 from weft.core.interpreter.retraces import Traces
 from weft.core.interpreter.rules import Body, Finish, Lift, Lifted, Prepare, Rule
@@ -261,6 +261,10 @@ class Interpreted(Generic[O]):
         plan = self.memory.plans.get(crossing)
         if plan is None:
             donated = tuple(i for i, lane in enumerate(lanes) if lane.gives_away)
+            if donated and crossing.repeats:
+                from weft.core.interpreter.explain import refuse_donated_twice
+
+                refuse_donated_twice(leaves, rides, crossing.repeats)
             # The values of donated Variables are deleted, so that an interrupt must not lose the new ones; see `_run`.
             gives_away = self.boundary.has_updates and bool(donated)
             donation = Donation(name_of(self.user_functions[0]), donated) if donated else None

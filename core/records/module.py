@@ -30,6 +30,7 @@ import jax
 from typing_extensions import dataclass_transform
 from weft.core import hooks
 from weft.core.definitions import note_definition
+from weft.core.donations import explain_deleted
 from weft.core.edge import trees
 from weft.core.errors import FrozenError, StructureError
 from weft.core.records.arguments import refused_arguments
@@ -359,6 +360,7 @@ def _dispatched(function: Callable[..., Any]) -> Callable[..., Any]:
         except Exception as error:
             if running is not None:
                 running.fail(error)
+            explain_deleted(error, self, args)
             cut(error)
             raise
         finally:

@@ -88,6 +88,7 @@ def _nodes(node: Any, path: Path) -> Iterator[tuple[Path, Description]]:
     if node is None:
         yield path, describe(None)
     elif isinstance(node, eqx.Module):
+        node = getattr(node, "__as_saved__", lambda: node)()
         yield path, _of_type(node)
         for name, child in record_children(node):
             yield from _nodes(child, (*path, name))

@@ -1,14 +1,17 @@
-"""Chooses which extra arguments (`value`, `grad`, ...) an optax transformation accepts, also in nested ones."""
+"""Looks into optax's transformations, nested ones too: which extra arguments (`value`, `grad`, ...) they accept, and
+what `inject_hyperparams` takes for a schedule."""
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from types import FunctionType
 from typing import Any
 
 import jax
-from weft.core.makeup import closed_over
+import jax.numpy as jnp
+from weft.core.makeup import Makeup, closed_over, fold, makeup_of
 
 # The extra arguments that `minimize` can pass to a transformation.
 OFFERED = frozenset({"value", "grad", "value_fn", "grad_fn"})
@@ -51,3 +54,31 @@ def _asked(update: Callable[..., Any]) -> tuple[set[str], set[str]]:
             elif name == "update_fns":
                 answers.append(_asked(inner_update))
     return set[str]().union(*(names for names, _ in answers)), set[str]().union(*(names for _, names in answers))
+
+
+def no_schedules(transformation: Any) -> list[str]:
+    """Returns the hyperparameters that `optax.inject_hyperparams` takes for schedules, and that give no number.
+
+    It calls whatever is callable with the number of the step: a mask that is a function of the parameters then decides
+    nothing, and one that is a record fails in its contract.
+    """
+    return sorted(set(fold(transformation, _look, _schedules, lambda level: [])))
+
+
+def _look(value: Any) -> Makeup | list[str]:
+    return makeup_of(value) if isinstance(value, FunctionType | tuple | list | dict | functools.partial) else []
+
+
+def _schedules(value: Any, makeup: Makeup, parts: list[list[str]]) -> list[str]:
+    schedules: Mapping[str, Any] = dict(zip(makeup.names, makeup.values, strict=True)).get("sched_hps", {})
+    plain = {name: getattr(schedule, "schedule_fn", None) for name, schedule in schedules.items()}
+    wrong = [name for name, schedule in plain.items() if schedule is not None and not _gives_a_number(schedule)]
+    return [*wrong, *(name for part in parts for name in part)]
+
+
+def _gives_a_number(schedule: Callable[..., Any]) -> bool:
+    try:
+        values = jax.tree.leaves(schedule(jnp.zeros((), jnp.int32)))
+        return bool(values) and not any(jnp.issubdtype(jnp.result_type(value), jnp.bool_) for value in values)
+    except Exception:
+        return False

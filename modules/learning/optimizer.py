@@ -33,14 +33,14 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from weft.core.edge import trees
 from weft.core.edge.trees import TreeDef
-from weft.core.errors import DifferentiationError, StructureError
+from weft.core.errors import DifferentiationError, StructureError, TraceLevelError
 from weft.core.interpreter.boundary import parameter_names
 from weft.core.paths import Path, format_path, key_part
 from weft.core.records.aliases import refuse_aliases
 from weft.core.records.filters import Filter, format_filter, predicate
 from weft.core.records.kinds import OptState, Param
 from weft.core.records.leaves import Leaf, iter_leaves
-from weft.core.records.module import Module, static
+from weft.core.records.module import Module, static, with_fields
 from weft.core.records.origins import GRADIENTS, PARAMETERS, arguments_by_name, check_origin, closed_over_by, rivals_of
 from weft.core.records.partition import only_leaves, with_leaves
 from weft.core.records.sorting import sort_leaves
@@ -49,7 +49,7 @@ from weft.core.threads.debugging import drop_successor
 from weft.modules.construct import ConfigError
 from weft.modules.explicit import as_given, laid_as
 from weft.modules.learning.choosing import chosen
-from weft.modules.learning.offered import accepted
+from weft.modules.learning.offered import accepted, no_schedules
 from weft.modules.op import hashable
 from weft.transforms.autodiff import value_and_grad
 
@@ -162,6 +162,12 @@ def _check_transformation(transformations: Any) -> None:
                 at=f"transformation={f'the function {name}' if name else transformation!r}",
                 fix=f"call it: {name}(...)" if name else "Optimizer(model, optax.adamw(1e-3)): the model comes first",
             )
+        if wrong := no_schedules(transformation):
+            raise ConfigError(
+                "optax.inject_hyperparams takes what can be called for a schedule, and this gives no number for a step",
+                at=wrong,
+                fix=f'say that it is none: optax.inject_hyperparams(..., static_args=("{wrong[0]}",))',
+            )
 
 
 class Optimizer(Module):  # weft: skip(of any model)
@@ -226,6 +232,10 @@ class Optimizer(Module):  # weft: skip(of any model)
         self.state = _without_records(_owned(state, model))
         # An array and no Python number: as configuration it would compile the step anew at every update.
         self.step = jnp.zeros((), jnp.int32)
+
+    def __as_saved__(self) -> Self:
+        """This record as checkpoints describe it: optax's classes are private, and move between its releases."""
+        return with_fields(self, {"state": _by_path(self.state)})
 
     @property
     def optax_state(self) -> Any:
@@ -334,15 +344,14 @@ class Optimizer(Module):  # weft: skip(of any model)
             if successor is not None:
                 others = [*arguments_by_name(args, kwargs, parameter_names(loss)[1:]), *closed_over_by(loss)]
                 check_origin(model, successor, [(name, one) for name, one in others if one is not before], "the loss")
-            return value[0] if type(value) is tuple else value, (value, successor)
+            return _number(value), (value, successor)
 
         (_, (value, new)), gradient = value_and_grad(evaluate, wrt=self.wrt, has_aux=True)(model, *args, **kwargs)
-        number = value[0] if type(value) is tuple else value
 
         def grad_fn(model: Any, *_: Any) -> Any:
             return drop_successor(value_and_grad(evaluate, wrt=self.wrt, has_aux=True)(model, *args, **kwargs))[1]
 
-        seen = {"value": number, "grad": gradient, "grad_fn": grad_fn}
+        seen = {"value": _number(value), "grad": gradient, "grad_fn": grad_fn}
         # A line search evaluates the loss at points that it may reject, so the statistics of these calls are dropped.
         seen["value_fn"] = lambda model: drop_successor(evaluate(model, *args, **kwargs))[0]
         return value, *self.update(model, gradient, state_of=new, **seen)
@@ -394,6 +403,11 @@ class Optimizer(Module):  # weft: skip(of any model)
 
 def _abstract(value: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(jnp.shape(value), jnp.result_type(value))
+
+
+def _number(value: Any) -> Any:
+    """Returns the loss of what a loss returned: a number, or a tuple that begins with it."""
+    return value[0] if type(value) is tuple and value else value
 
 
 def _form(value: Any) -> tuple[tuple[int, ...], bool]:
@@ -456,7 +470,15 @@ def _update(transformation: Any, updates: Any, state: Any, params: Any, extra: M
     if isinstance(transformation, optax.GradientTransformation):
         transformation = optax.with_extra_args_support(transformation)
     arguments = extra if isinstance(transformation, PerFilter) else accepted(transformation.update, extra)
-    return as_given(transformation.update, updates, state, params, like=(updates, state), **arguments)
+    try:
+        return as_given(transformation.update, updates, state, params, like=(updates, state), **arguments)
+    except jax.errors.UnexpectedTracerError as error:
+        raise TraceLevelError(
+            "the transformation of this optimizer holds a traced value of a vmap or jit that has ended",
+            at="transformation",
+            fix="optax.inject_hyperparams(optax.adam)(rate) keeps the value in the optimizer's state; or make the "
+            "transformation of numbers, outside of the function that is transformed",
+        ) from error
 
 
 def _in_terms(extra: Mapping[str, Any], whole: Callable[[Any], Any], own: Callable[[Any], Any]) -> dict[str, Any]:
@@ -517,4 +539,3 @@ def _by_path(tree: Any) -> Any:
             inner = inner.setdefault(part, {})
         inner[path[-1]] = leaf
     return nested
-
