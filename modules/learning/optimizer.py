@@ -440,7 +440,7 @@ def _refuse_swapped(model: Any, grad: Any) -> None:
         raise StructureError(
             "the gradient is in the place of the model, and the model in that of the gradient",
             at="opt.update(gradient, model)",
-            fix="opt.update(model, gradient); if a gradient is meant as the model, copy it: weft.tree.copy(gradient)",
+            fix="opt.update(model, gradient); if it is meant so, pass copies of both: weft.tree.copy",
         )
 
 
