@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, cast
 
 import equinox as eqx
+from jax.tree_util import GetAttrKey
 from weft.core import hooks
 from weft.core.edge import trees
 from weft.core.edge.trees import PyTree
@@ -121,7 +122,7 @@ class At(Generic[M]):
 
     @cutting
     def __getattr__(self, name: str) -> At[M]:
-        return self._on(lambda place, part: [_named(part, name, lambda: self._written(place))])
+        return self._on(lambda place, part: [(_named(part, name, lambda: self._written(place)),)])
 
     @cutting
     def __getitem__(self, key: Any) -> At[M]:
@@ -156,7 +157,7 @@ class At(Generic[M]):
                 _named(part, name, lambda place=place: self._written(place))
         return self.apply(lambda record: with_fields(record, fields))
 
-    def _on(self, step: Callable[[Place, Any], Iterable[Hashable]], index: Any = None) -> At[M]:
+    def _on(self, step: Callable[[Place, Any], Iterable[Path]], index: Any = None) -> At[M]:
         places: list[Place] = []
         for place in self._places:
             part = part_at(self._model, place.path)
@@ -164,7 +165,7 @@ class At(Generic[M]):
                 places.append(Place(place.path, (index,)))
             else:
                 part = part if not place.index else part[place.index[0]]
-                places += [Place((*place.path, key)) for key in step(place, part)]
+                places += [Place((*place.path, *path)) for path in step(place, part)]
         if self._places and not places:
             raise SurgeryError(
                 f"nothing is selected by [{index!r}]", at=map(self._written, self._places), fix="correct the slice"
@@ -253,7 +254,7 @@ def part_at(node: PyTree, path: Path) -> PyTree:
         KeyError: if there is none.
     """
     for part in path:
-        node = _children(node)[part]
+        node = node[part] if type(part) is _Item else _children(node)[part]
     return node
 
 
@@ -265,8 +266,14 @@ def _has(node: Any, path: Path) -> bool:
     return True
 
 
+def _has_names(part: Any) -> bool:
+    """Whether the children of a node are its attributes: those of a record, or of a record that was transformed."""
+    level = None if part is None or isinstance(part, eqx.Module) else trees.flatten_one_level(part)
+    return isinstance(part, eqx.Module) or any(isinstance(key, GetAttrKey) for key, _ in (level or ((),))[0])
+
+
 def _named(part: Any, name: str, where: Callable[[], str]) -> Hashable:
-    by_name = isinstance(part, eqx.Module) or hasattr(part, "_fields")
+    by_name = _has_names(part)
     names = _children(part) if by_name else {}
     if name in names:
         return name
@@ -280,23 +287,42 @@ def _named(part: Any, name: str, where: Callable[[], str]) -> Hashable:
     raise SurgeryError(f"a {kind} has no field {name!r}", at=where(), fix=fix)
 
 
-def _keyed(part: Any, key: Any, where: Callable[[], str]) -> Iterable[Hashable]:
+class _Item(int):
+    """The index of one layer of a stack, in a path: the layer that the record's `__getitem__` returns."""
+
+
+def _keyed(part: Any, key: Any, where: Callable[[], str]) -> list[Path]:
+    """The paths of what a key selects in a part."""
     children = _children(part)
-    if isinstance(key, str) and (isinstance(part, eqx.Module) or hasattr(part, "_fields")):
-        return [_named(part, key, where)]
-    if isinstance(part, list | tuple):
-        kind, places = type(cast(Any, part)).__name__, list(children)
+    if isinstance(key, str) and _has_names(part):
+        return [(_named(part, key, where),)]
+    reads = isinstance(part, eqx.Module) and hasattr(type(part), "__getitem__")
+    if isinstance(part, list | tuple) or reads:
+        kind, places = type(cast(Any, part)).__name__, list(range(len(cast(Any, part))) if reads else children)
         try:
             selected: Any = cast(Any, places)[key]
-            return selected if isinstance(key, slice) else [selected]
         except (IndexError, TypeError):
             raise SurgeryError(f"no part {key!r} in a {kind} of {len(places)}", at=where()) from None
+        selected = selected if isinstance(key, slice) else [selected]
+        return [_item(part, place, where) if reads else (place,) for place in selected]
     if key == slice(None) and children:
-        return children
+        return [(child,) for child in children]
     if key not in children:
         keys = ", ".join(map(repr, children)) or "none"
         raise SurgeryError(f"a {type(part).__name__} has no part {key!r}", at=where(), fix=f"its parts are {keys}")
-    return [key]
+    return [(key,)]
+
+
+def _item(record: Any, number: int, where: Callable[[], str]) -> Path:
+    """The path of what a record's own `__getitem__` reads: that of a field's part, or one layer of a stack."""
+    value = record[number]
+    for name, content in _children(record).items():
+        if isinstance(content, list | tuple) and len(cast(Any, content)) == len(record) and content[number] is value:
+            return (name, number)
+    if not hasattr(record, "__with_items__"):
+        fix = "select a field: " + ", ".join(map(str, _children(record)))
+        raise SurgeryError(f"[{number}] of a {type(record).__name__} is no part of it", at=where(), fix=fix)
+    return (_Item(number),)
 
 
 def with_parts(tree: M, values: Mapping[Path, PyTree]) -> M:
@@ -304,7 +330,7 @@ def with_parts(tree: M, values: Mapping[Path, PyTree]) -> M:
     edits = _Edits()
     for path, value in values.items():
         edits.add(Place(path), lambda _, value=value: value)
-    return cast(M, _edited(tree, (), edits, []))
+    return cast(M, _edited(tree, (), edits, None))
 
 
 # --- replacing parts -------------------------------------------------------------------------------------------------
@@ -324,22 +350,26 @@ class _Edits:
         node.own.append((place.index, edit))
 
 
-def _edited(node: Any, path: Path, edits: _Edits, done: list[tuple[Path, Any]]) -> Any:
-    """A tree after edits; `done` takes the records that were edited or rebuilt, inner ones first."""
+def _edited(node: Any, path: Path, edits: _Edits, done: list[tuple[Path, Any]] | None) -> Any:
+    """A tree after edits; `done` takes the records that were edited or rebuilt, inner ones first; None if weft makes
+    the edits."""
     if edits.below:
-        children = _children(node)
-        changes = {part: _edited(children[part], (*path, part), below, done) for part, below in edits.below.items()}
-        node = _rebuilt(node, changes)
+        changes = {
+            part: _edited(part_at(node, (part,)), (*path, part), below, done) for part, below in edits.below.items()
+        }
+        node = _rebuilt(node, changes, lenient=done is None)
     for index, edit in edits.own:
         node = jnp.asarray(node).at[index[0]].set(edit(node[index[0]])) if index else edit(node)
-    if isinstance(node, eqx.Module):
+    if isinstance(node, eqx.Module) and done is not None:
         done.append((path, node))
     return node
 
 
-def _rebuilt(node: Any, changes: dict[Hashable, Any]) -> Any:
+def _rebuilt(node: Any, changes: dict[Hashable, Any], lenient: bool) -> Any:
     if isinstance(node, eqx.Module):
-        return with_fields(node, cast("dict[str, Any]", changes))
+        items = {part: changes.pop(part) for part in list(changes) if type(part) is _Item}
+        node = cast(Any, node).__with_items__(items) if items else node
+        return with_fields(node, cast("dict[str, Any]", changes), lenient=lenient)
     level = trees.flatten_one_level(node)
     assert level is not None
     children = [changes.get(key_part(key), child) for key, child in level[0]]

@@ -14,7 +14,7 @@ from weft.core.records.module import static
 from weft.core.records.partition import changes, take_apart
 from weft.modules.batches import MEMBERS
 from weft.modules.calling import Combinator, L_co, call_layer, takes_key
-from weft.modules.combinators.stack import SharedArguments, make_copies
+from weft.modules.combinators.stack import SharedArguments, make_copies, together
 from weft.modules.construct import ConfigError
 from weft.transforms.mapping import vmap
 
@@ -108,6 +108,15 @@ class Ensemble(Combinator[L_co]):
         """Returns one member by its number; negative numbers count from the end."""
         place = range(self.n)[index]
         return _where_own(self.axes, lambda own, leaf: leaf[place] if own else leaf, self.members)
+
+    def __with_items__(self, items: Mapping[int, Any]) -> Self:
+        """Returns the ensemble with some of its members replaced, for `weft.at(ensemble)[1]`."""
+        if self.axes != 0:
+            raise ConfigError(
+                "an Ensemble whose members share arrays is not edited member by member",
+                fix="edit all of them at once: weft.at(ensemble).members",
+            )
+        return self.replace(members=together([items.get(i, member) for i, member in enumerate(self)], "Ensemble"))
 
 
 def _one_member(member: Any, key: Any, rest: SharedArguments, *args: Any) -> tuple[Any, Any]:

@@ -6,14 +6,16 @@ them, so that twelve layers are traced and compiled as one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Self, cast, overload
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 from weft.core.caches import cached_by
-from weft.core.errors import AxisError
+from weft.core.errors import AxisError, StructureError
 from weft.core.interpreter.rides import Carry
+from weft.core.records.agree import describe, differences
 from weft.core.records.axis_names import Sharded
 from weft.core.records.leaves import is_array
 from weft.core.records.module import Module, static
@@ -97,6 +99,10 @@ class Stack(Combinator[L_co]):
         layers = map_arrays(lambda leaf: leaf[index], self.layers)
         return layers if isinstance(places, int) else self.replace(layers=layers, n=len(places))
 
+    def __with_items__(self, items: Mapping[int, Any]) -> Self:
+        """Returns the stack with some of its layers replaced, for `weft.at(stack)[1]`."""
+        return self.replace(layers=together([items.get(i, layer) for i, layer in enumerate(self)], "Stack"))
+
 
 class SharedArguments(Module):
     """The arguments that all copies share: a record, so that numbers and flags in it stay static."""
@@ -173,3 +179,20 @@ def map_arrays(function: Callable[[Any], Any], tree: Any) -> Any:
     """Applies a function to each array of a tree; configuration stays as it is."""
     structure, leaves = take_apart(tree)
     return structure.build([function(leaf.value) for leaf in leaves])
+
+
+def together(layers: Sequence[Any], owner: str) -> Any:
+    """Makes one record of layers of equal structure, each array with a leading axis.
+
+    Raises:
+        StructureError: if the layers differ in more than the values of their arrays.
+    """
+    rows = [describe(layer, "") for layer in layers]
+    edited = next((i for i, row in enumerate(rows) if differences(rows[0], row)), None)
+    if edited is not None:
+        raise StructureError(
+            f"the layers of {owner} must have one structure, and [{edited}] would have another",
+            at=differences(rows[0], rows[edited], root=f"{owner}[0]"),
+            fix="edit all layers alike, weft.at(...)[:], or keep layers of different structure in a Sequential",
+        )
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)

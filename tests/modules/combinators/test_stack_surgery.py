@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import weft
@@ -58,3 +59,79 @@ def test_adapters_of_a_stack_are_merged_into_it(change):
 def test_a_new_adapter_changes_nothing():
     stack = weft.Stack(lambda key: weft.Linear(4, 4, key=key), 3, key=KEYS[0])
     np.testing.assert_allclose(weft.lora(stack, 2, key=KEYS[1])(X), stack(X), rtol=1e-6, atol=1e-6)
+
+
+class Net(weft.Module):
+    blocks: weft.Stack
+    members: weft.Ensemble
+    chain: weft.Sequential
+
+
+def net():
+    def block(key):
+        return weft.MLP(4, 6, 4, key=key)
+
+    chain = weft.Sequential(jax.nn.relu, weft.Linear(4, 4, key=KEYS[0]), jax.nn.relu)
+    return Net(weft.Stack(block, 3, key=KEYS[0]), weft.Ensemble(block, 3, key=KEYS[1]), chain)
+
+
+@pytest.mark.parametrize("index", [1, -1, slice(1, None), slice(None), slice(None, None, 2)], ids=str)
+@pytest.mark.parametrize("part", ["blocks", "members"])
+def test_an_index_selects_what_the_stack_reads(part, index):
+    model = net()
+    selected = range(3)[index]
+    selected = [selected] if isinstance(selected, int) else list(selected)
+    layers = getattr(weft.at(model), part)[index].layers[0]
+    biased = getattr(layers.bias.set(jnp.ones(6)), part)
+    assert [bool((layer.layers[0].bias == 1).all()) for layer in biased] == [i in selected for i in range(3)]
+    moved = getattr(layers.bias[2].set(5.0), part)
+    assert [float(layer.layers[0].bias.sum()) for layer in moved] == [5.0 * (i in selected) for i in range(3)]
+    # Everything else stays as it was.
+    for layer, old in zip(biased, getattr(model, part), strict=True):
+        np.testing.assert_array_equal(layer.layers[0].kernel, old.layers[0].kernel)
+
+
+def test_one_layer_is_replaced_by_another():
+    model = net()
+    copied = weft.at(model).blocks[0].set(model.blocks[2])
+    assert weft.tree.equal(copied.blocks[0], model.blocks[2])
+    assert weft.tree.equal(copied.blocks[1:], model.blocks[1:])
+    grown = weft.jit(lambda model: weft.at(model).blocks[1].apply(lambda mlp: jax.tree.map(lambda a: a + 1, mlp)))(
+        model
+    )
+    np.testing.assert_allclose(grown.blocks[1].layers[0].kernel, model.blocks[1].layers[0].kernel + 1)
+
+
+def test_all_layers_may_take_another_structure_together():
+    stack = net().blocks
+    edited = weft.at(stack)[:].layers[0].apply(lambda linear: weft.LoRA(linear, 2, key=KEYS[1]))
+    np.testing.assert_allclose(edited(X), stack(X), rtol=1e-6, atol=1e-6)
+    merged = weft.at(edited)[:].layers[0].apply(weft.LoRA.merged)
+    assert jax.tree.structure(merged) == jax.tree.structure(stack)
+    frozen = weft.at(stack)[:].layers[0].apply(weft.Frozen)
+    assert len(jax.tree.leaves(weft.tree.select(frozen, weft.Param))) == 2
+
+
+@pytest.mark.parametrize(
+    ("edit", "problem"),
+    [
+        (lambda stack: weft.at(stack)[1].layers[0].apply(weft.Frozen), r"\[1\] would have another"),
+        (lambda stack: weft.at(stack)[2].layers[0].bias.set(jnp.ones(7)), r"\[2\] would have another"),
+        (lambda stack: weft.at(stack)[3], "no part 3 in a Stack of 3"),
+    ],
+)
+def test_an_edit_that_no_stack_can_hold_is_refused(edit, problem):
+    with pytest.raises((weft.errors.StructureError, weft.errors.SurgeryError), match=problem):
+        edit(net().blocks)
+
+
+def test_an_ensemble_that_shares_arrays_is_edited_as_a_whole():
+    ensemble = weft.Ensemble(lambda key: weft.BatchNorm(4), 3, key=KEYS[0], axes={weft.BatchStat: None})
+    with pytest.raises(weft.errors.ConfigError, match="share arrays"):
+        weft.at(ensemble)[1].bias.set(jnp.ones(4))
+
+
+def test_an_index_of_a_chain_selects_that_layer_and_no_equal_one():
+    chain = weft.at(net()).chain[2].set(jax.nn.gelu).chain
+    assert [chain[0], chain[2]] == [jax.nn.relu, jax.nn.gelu]
+    assert float(weft.at(net()).chain[1].bias.set(jnp.ones(4)).chain[1].bias.sum()) == 4
