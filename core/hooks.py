@@ -24,8 +24,8 @@ R = TypeVar("R")
 class ContractHook(Protocol):
     """The methods of a checker of contracts that the core calls."""
 
-    def constructed(self, record: object) -> None:
-        """Checks a record whose `__init__` has just run."""
+    def constructed(self, record: object, arguments: PyTree) -> None:
+        """Checks a record whose constructor has just run, with these arguments."""
 
     def replaced(self, record: object) -> None:
         """Checks a copy with other fields, which may be a stacked record, or a part with None in place of leaves."""
@@ -65,8 +65,8 @@ class Running(Protocol):
 class Deferred:
     """The hook until the first check, at which it loads the checker, which replaces it."""
 
-    def constructed(self, record: object) -> None:
-        load_contracts().constructed(record)
+    def constructed(self, record: object, arguments: PyTree) -> None:
+        load_contracts().constructed(record, arguments)
 
     def replaced(self, record: object) -> None:
         load_contracts().replaced(record)

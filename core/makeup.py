@@ -6,6 +6,7 @@ Several modules search through values that are no arrays:
 |---|---|
 | May a cached trace of this function serve another function? | `core/constants.py` |
 | Does an object that a function returns hide a tracer? | `core/interpreter/hidden.py` |
+| Does a value in a record's field hide an array? | `core/records/configuration.py` |
 | Is this configuration the one that a checkpoint was saved with? | `modules/checkpoints/configuration.py` |
 | Has this value changed since a plan was made? | `nnx/objects/stability.py` |
 | Does this function use something of JAX's that somebody replaced? | `modules/untouched.py` |
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import enum
 import functools
 import hashlib
 import types
@@ -122,6 +124,36 @@ def _inside(value: Any, makeup: Makeup, options: Any, around: tuple[int, ...]) -
         answer = look(part)
         answers.append(_inside(part, answer, options, within) if type(answer) is Makeup else answer)
     return combine(value, makeup, answers)
+
+
+# Types whose values hide nothing, or that belong to the whole program (a module), not to the value that refers to them.
+_CLOSED = (str, bytes, int, float, complex, type(None), type, enum.Enum, types.ModuleType, np.ndarray, np.dtype)
+# How many levels of an object are searched: enough for an array in the arguments of a `partial` in an attribute. What
+# lies deeper mostly belongs to other parts of the program.
+_DEEPEST_HIDDEN = 4
+
+
+def hidden_in(value: Any, is_sought: Callable[[Any], bool]) -> list[tuple[str, Any]]:
+    """The parts of a value for which `is_sought` is true, each with its place as a user would write it: `[0]`, `.name`,
+    ` closes over name`."""
+
+    def look(value: Any) -> Makeup | list[tuple[str, Any]]:
+        if is_sought(value):
+            return [("", value)]
+        return [] if isinstance(value, (*_CLOSED, jax.Array)) else makeup_of(value, compared=False)
+
+    def collect(value: Any, makeup: Makeup, parts: list[list[tuple[str, Any]]]) -> list[tuple[str, Any]]:
+        named = zip(makeup.names, parts, strict=True)
+        return [(_place(value, makeup, name) + rest, part) for name, below in named for rest, part in below]
+
+    return fold(value, look, collect, lambda level: [], deepest=_DEEPEST_HIDDEN)
+
+
+def _place(value: Any, makeup: Makeup, name: Any) -> str:
+    if makeup.sort in ("mapping", "sequence", "set"):
+        return f"[{name!r}]"
+    is_cell = makeup.sort == "function" and name in value.__code__.co_freevars
+    return f" closes over {name}" if is_cell else f".{name}"
 
 
 # --- the sorts --------------------------------------------------------------------------------------------------------

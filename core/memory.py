@@ -25,6 +25,7 @@ from weft.core import caches
 from weft.core.caches import MOST_KEPT
 from weft.core.constants import constants_of
 from weft.core.edge.levels import EAGER, current_level
+from weft.core.edge.trees import children_of
 from weft.core.edge.untyped import jax
 
 K = TypeVar("K", bound=Hashable)
@@ -118,7 +119,7 @@ class Made:
 
     def __init__(self, function: Handle | Made, transform: Function, args: tuple[Any, ...], options: dict[str, Any]):
         self._function, self._transform, self._args, self._options = function, transform, args, options
-        self._key = (function, transform, _key_of(args), _key_of(options))
+        self._key = (function, transform, key_of(args), key_of(options))
 
     @property
     def keys(self) -> set[Key]:
@@ -160,7 +161,7 @@ def handle_of(function: Any) -> Handle | Made:
     if recipe is not None and recipe[1]:
         transform, (inner, *args), options = recipe
         with contextlib.suppress(TypeError):  # options that cannot be hashed
-            return Made(handle_of(inner), transform, tuple(args), options)
+            return Made(handle_of(_identity(inner)), transform, tuple(args), options)
     handle = _handles.get(id(function))
     # The table may still have the handle of a freed function with the same id, whose callback has not run yet.
     if handle is None or handle() is not function:
@@ -204,7 +205,7 @@ def remembered(
         return None
     try:
         handles = tuple(handle_of(_identity(function)) for function in functions)
-        key = (rule, _key_of(options), handles)
+        key = (rule, key_of(options), handles)
         memory = _memories.get(key)
     except TypeError:
         return None
@@ -230,13 +231,13 @@ def text_key(rule: Any, boundary: Any, functions: Sequence[Function], options: A
     """
     texts = tuple(constants_of(function, lasting=True) for function in functions)
     try:
-        return None if None in texts else (rule, boundary, _key_of(options), texts)
+        return None if None in texts else (rule, boundary, key_of(options), texts)
     except TypeError:
         return None
 
 
 def _is_tree(function: Any) -> bool:
-    return isinstance(function, eqx.Module | jax.tree_util.Partial) or _owner(function) is not None
+    return children_of(function) is not None or _owner(function) is not None
 
 
 def _identity(function: Any) -> Any:
@@ -265,7 +266,7 @@ def _holds_values(function: Any) -> bool:
     return not isinstance(function, types.BuiltinFunctionType | type)
 
 
-def _key_of(option: Any) -> Any:
+def key_of(option: Any) -> Any:
     """An option as part of a cache key, with its type: 1, 1.0 and True are equal, and mean different things.
 
     Raises:
@@ -274,13 +275,13 @@ def _key_of(option: Any) -> Any:
     kind = cast("type[Any]", type(option))
     if dataclasses.is_dataclass(option) and not isinstance(option, type | eqx.Module):
         fields = (field for field in dataclasses.fields(option) if field.compare)
-        return (kind, *(_key_of(getattr(option, field.name)) for field in fields))
+        return (kind, *(key_of(getattr(option, field.name)) for field in fields))
     if isinstance(option, Mapping):
         # As a set, because two dicts with the same items in another order are the same option.
         items = cast("Mapping[Any, Any]", option).items()
-        return (kind, frozenset((key, _key_of(value)) for key, value in items))
+        return (kind, frozenset((key, key_of(value)) for key, value in items))
     if isinstance(option, tuple | list):
-        return (kind, *map(_key_of, cast("Sequence[Any]", option)))
+        return (kind, *map(key_of, cast("Sequence[Any]", option)))
     if isinstance(option, eqx.Module) or (isinstance(option, types.FunctionType) and _holds_values(option)):
         raise TypeError(kind)
     hash(option)

@@ -8,6 +8,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar
 
+import equinox as eqx
 from weft.core import caches
 from weft.core.constants import constants_of
 from weft.core.edge.untyped import jnp
@@ -152,9 +153,10 @@ def with_statics(
         StaticError: if a static argument cannot be hashed.
     """
 
-    def static(value: Any, name: str | int) -> Static:
+    def static(value: Any, name: str | int) -> Any:
         refuse_unhashable(value, lambda: _name_of_argument(function, name), is_argument=True)
-        return Static(value)
+        # A record without arrays is static as it is, and compared by the lists and dicts in it, which may be mutated.
+        return value if isinstance(value, eqx.Module) else Static(value)
 
     return (
         tuple(static(value, i) if i in numbers else value for i, value in enumerate(args)),

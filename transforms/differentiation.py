@@ -21,8 +21,10 @@ from weft.core.interpreter.boundary import AnyCrossing, Arrival, Call, Outcome, 
 from weft.core.interpreter.prefixes import RidesByKind
 from weft.core.interpreter.rides import Ride, Role, read_role
 from weft.core.interpreter.rules import Exit, Finish, Lift, Lifted, Rule, pair
+from weft.core.interpreter.values import named_arguments
 from weft.core.paths import Path, format_path, key_part
 from weft.core.records.aliases import refuse_aliases
+from weft.core.records.configuration import iter_configuration
 from weft.core.records.filters import All, Filter, Maybe, format_filter
 from weft.core.records.kinds import Buffer, Param
 from weft.core.records.leaves import Leaf, type_of
@@ -101,10 +103,21 @@ def _check(
     # An error, because an empty gradient trains nothing and says so nowhere.
     if not chosen and not options.may_be_none and not isinstance(options.wrt, Maybe):
         wanted = "Param" if options.wrt is None else format_filter(options.wrt)
+        # A float in a field looks like a parameter to everybody who writes it.
+        floats = [
+            f"{format_path(path)}: configuration, {value!r}"
+            for root, argument in named_arguments(call)
+            for path, value in iter_configuration(argument, root)
+            if type(value) is float
+        ]
         raise DifferentiationError(
             f"{options.name} has nothing to differentiate: no leaf of argument {options.argnums} is {wanted}",
-            at=[f"{format_path(leaf.path)}: {leaf.kind.__name__}, {types_of(leaf.value)}" for leaf in leaves[:20]],
-            fix=f"{probably_meant((options.wrt,), leaves)}choose the leaves with {options.chooses}, or the argument "
+            at=[f"{format_path(leaf.path)}: {leaf.kind.__name__}, {types_of(leaf.value)}" for leaf in leaves[:20]]
+            + floats,
+            fix=(
+                "a number in a record's field is configuration: make it an array, jnp.asarray(...); " if floats else ""
+            )
+            + f"{probably_meant((options.wrt,), leaves)}choose the leaves with {options.chooses}, or the argument "
             "with argnums=; integers have no gradient",
         )
     _note_rivals(options, call)

@@ -2,18 +2,28 @@
 
 A transformed function holds plans and compiled programs, which belong to this process. So pickle stores the public
 transform, the function and the options, and unpickling calls the transform again.
+
+Over a record (or a method or partial application that holds arrays) the result is a pytree that holds it, with the
+transform and its options in the treedef. So a model may keep `weft.vmap(record)` in a field, at the path
+`field.function`. Over any other function the result is a leaf, as functions are.
 """
 
 from __future__ import annotations
 
+import copy
 import copyreg
 import functools
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Generic, ParamSpec, Self, TypeVar, cast
 
+import jax
+from weft.core.caches import cached_by
 from weft.core.constants import name_for_pickle
+from weft.core.edge import trees
 from weft.core.edge.trees import PyTree
+from weft.core.memory import key_of
+from weft.core.records.configuration import as_tree
 from weft.core.tracebacks import cut, cutting
 
 P = ParamSpec("P")
@@ -86,6 +96,75 @@ class Transformed(Generic[P, R]):
         return f"weft.{transform}({getattr(self, '__qualname__', getattr(self, '__wrapped__', ''))!s})"
 
 
+class _Holding(Transformed[..., Any]):
+    """A transformed function that is a pytree: the base of the classes that `_holding` makes."""
+
+    @property
+    def function(self) -> Any:
+        """The record that was transformed."""
+        return cast(Any, self.recipe)[1][0]
+
+    @property
+    def how(self) -> _How:
+        """The transform, its options, and the definitions, to which `defvjp` and the like add."""
+        how: _How | None = vars(self).get("_how")
+        if how is None or how.definitions is not self.definitions:
+            how = vars(self)["_how"] = _How(cast(Any, self.recipe), self.definitions)
+        return how
+
+    def __getattr__(self, name: str) -> Any:
+        # Tree functions rebuild it without calling the transform, which may be given placeholders in the place of the
+        # arrays, and would take longer than all else at a call of a compiled step.
+        if "_run" in vars(self) or self.recipe is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        vars(self).update(vars(_made_again(*self.recipe, self.definitions)))
+        return getattr(self, name)
+
+    def __deepcopy__(self, memo: object) -> Self:
+        # With copies of the arrays, as a record has them: the buffers of the original may be donated.
+        return jax.tree.map(copy.copy, self)
+
+
+class _How:
+    """How a tree was transformed: the data of its node, equal for equal transforms and options."""
+
+    def __init__(self, recipe: Recipe, definitions: Definitions):
+        (self.transform, _, self.options), self.definitions = recipe, definitions
+        try:
+            self.key: Any = self.transform, key_of((self.options, definitions))
+        except TypeError:  # an option cannot be hashed
+            self.key = id(self.options), id(definitions)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _How) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __repr__(self) -> str:
+        options = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
+        return f"weft.{self.transform.__name__}({options})"
+
+
+@cached_by("class")
+def _holding(kind: type[Transformed[..., Any]]) -> type[_Holding]:
+    """The class of results over trees, for a class of results."""
+    holding: Any = type(kind.__name__, (_Holding, kind), {"__module__": kind.__module__, "__doc__": kind.__doc__})
+
+    def unflatten(how: _How, children: Iterable[Any]) -> Any:
+        node: Any = object.__new__(holding)
+        vars(node).update(recipe=(how.transform, tuple(children), how.options), definitions=how.definitions, _how=how)
+        return node
+
+    trees.register_node_with_keys(
+        holding,
+        lambda node: ([(jax.tree_util.GetAttrKey("function"), node.function)], node.how),
+        unflatten,
+        lambda node: ((node.function,), node.how),
+    )
+    return holding
+
+
 def _made_again(
     transform: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any], definitions: Definitions
 ) -> PyTree:
@@ -116,8 +195,14 @@ def transform(*names: str, call: str = "") -> Callable[[F], F]:
             result = function(*args, **options)
             # The public function is in the recipe, because pickle finds it by its name in its module.
             if isinstance(result, Transformed):
-                cast(Any, result).recipe = public, args, options
-                return cast(Any, result)
+                transformed = cast("Transformed[..., Any]", result)
+                inner = cast("tuple[Any, ...]", args)[0]
+                if type(inner) is not types.FunctionType:
+                    args = (as_tree(inner),)
+                    if trees.children_of(args[0]) is not None and not isinstance(transformed, _Holding):
+                        transformed.__class__ = _holding(type(transformed))
+                transformed.recipe = public, args, options
+                return transformed
             # Without a function it is a decorator.
             return functools.partial(public, **options) if not args or args[0] is None else result
 

@@ -6,23 +6,13 @@ does not look into it, so that a tracer in it escaped, and failed far away, wher
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable
-from types import ModuleType
 from typing import Any
 
-import jax
-import numpy as np
 from jax.core import Tracer
 from weft.core.edge._tracers import is_of_running_trace
 from weft.core.errors import TraceLevelError
-from weft.core.makeup import Makeup, fold, makeup_of
-
-# Types whose values hold no tracer, or that belong to the whole program (a module), not to the function.
-_CLOSED = (str, bytes, int, float, complex, type(None), type, enum.Enum, ModuleType, jax.Array, np.ndarray, np.dtype)
-# How many levels of an object are searched: enough for a tracer in the arguments of a `partial` in an attribute. What
-# lies deeper mostly belongs to other parts of the program.
-_DEEPEST = 4
+from weft.core.makeup import hidden_in
 
 
 def refuse_hidden_tracers(returned: Iterable[tuple[str, Any]], layer: str) -> None:
@@ -38,7 +28,7 @@ def refuse_hidden_tracers(returned: Iterable[tuple[str, Any]], layer: str) -> No
     hidden = [
         (type(value).__name__, f"{path}{place}: {tracer.aval}")
         for path, value in returned
-        for place, tracer in _tracers_in(value)
+        for place, tracer in hidden_in(value, lambda part: isinstance(part, Tracer))
         if is_of_running_trace(tracer)
     ]
     if hidden:
@@ -48,26 +38,3 @@ def refuse_hidden_tracers(returned: Iterable[tuple[str, Any]], layer: str) -> No
             fix="return the arrays themselves, or make the class a pytree: derive it from "
             f"{layer}.Module, or register it with JAX",
         )
-
-
-def _tracers_in(value: Any) -> list[tuple[str, Tracer[Any]]]:
-    return fold(value, _look, _collect, lambda level: [], deepest=_DEEPEST)
-
-
-def _look(value: Any) -> Makeup | list[tuple[str, Tracer[Any]]]:
-    if isinstance(value, Tracer):
-        return [("", value)]
-    return [] if isinstance(value, _CLOSED) else makeup_of(value, compared=False)
-
-
-def _collect(value: Any, makeup: Makeup, parts: list[list[tuple[str, Tracer[Any]]]]) -> list[tuple[str, Tracer[Any]]]:
-    named = zip(makeup.names, parts, strict=True)
-    return [(_place(value, makeup, name) + rest, tracer) for name, below in named for rest, tracer in below]
-
-
-def _place(value: Any, makeup: Makeup, name: Any) -> str:
-    """How a user would write the access to a part: `[0]`, `.name`, ` closes over name`."""
-    if makeup.sort in ("mapping", "sequence", "set"):
-        return f"[{name!r}]"
-    is_cell = makeup.sort == "function" and name in value.__code__.co_freevars
-    return f" closes over {name}" if is_cell else f".{name}"

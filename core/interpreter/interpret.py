@@ -28,7 +28,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-import equinox as eqx
 from weft.core.caches import Table, register
 from weft.core.call_stack import call_with_room
 from weft.core.donations import Donation
@@ -51,6 +50,7 @@ from weft.core.interpreter.rules import Body, Finish, Lift, Lifted, Prepare, Rul
 from weft.core.interpreter.threaded import boundary_of
 from weft.core.memory import Recent, remembered
 from weft.core.records.aliases import Repeats, repeats_of
+from weft.core.records.configuration import as_tree
 from weft.core.records.draws import enter_draws, ledger
 from weft.core.records.leaves import Leaf
 from weft.core.records.module import method_watchers
@@ -75,16 +75,6 @@ class Plan:
     gives_away: bool = False
     donation: Donation | None = None
     uses: int = 0
-
-
-def as_tree(function: Function) -> Function:
-    """Turns a method of a record into a pytree that holds the record, so that its arrays do not become constants.
-
-    Equinox does the same for other methods, but not for `__call__` and other special methods.
-    """
-    if isinstance(function, types.MethodType) and isinstance(function.__self__, eqx.Module):
-        return jax.tree_util.Partial(function.__func__, function.__self__)
-    return function
 
 
 def name_of(function: Function) -> str:

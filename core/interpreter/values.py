@@ -59,10 +59,9 @@ class CallOfRecords(Structure):
         path = self.paths[self.dynamic_positions[position]]
         if path[0] != "<function>":
             return path
-        # The path within a method starts with `__self__`, or with the first argument of a `Partial`: it is left out.
-        kind, _ = self.treedef.children()[0].children()[0].node_data() or (None, None)
-        is_method = kind is jax.tree_util.Partial or path[2] == "__self__"
-        return ("self", *path[3 if is_method else 2 :])
+        # The path within a method starts with `__self__`, or with `.args[0]`: it is left out.
+        start = 4 if path[2:4] == ("args", 0) else 3 if path[2] == "__self__" else 2
+        return ("self", *path[start:])
 
     def described(self) -> Described:
         """What a trace is keyed on except the avals of arrays."""

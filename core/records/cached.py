@@ -46,8 +46,9 @@ class CachedProperty(functools.cached_property[Any]):
 
 
 def use_own_cached_properties(cls: type[Any]) -> None:
-    """Replaces the cached properties of a class of records by `CachedProperty`."""
-    for name, value in list(vars(cls).items()):
+    """Replaces the cached properties of a class of records, inherited ones too, by `CachedProperty`."""
+    inherited = {name: value for base in reversed(cls.__mro__) for name, value in vars(base).items()}
+    for name, value in inherited.items():
         # Not subclasses of `cached_property`, which may do something else when they are read.
         if type(value) is functools.cached_property:
             setattr(cls, name, CachedProperty(value.func, name))

@@ -15,19 +15,30 @@ A container may hold both (`layers=(Linear(...), jax.nn.relu)`): it is stored as
 own keys whose children are stored values. A container without configuration is stored as it is. Nodes of other
 libraries and equinox's own modules are not changed: their leaves stay leaves.
 
+A function that holds arrays is no configuration: it would hide them from transforms, optimizers and checkpoints. A
+partial application or a bound method is stored as a pytree (`as_tree`), as weft's transforms return one for a record. A
+closure cannot be one, and is refused, as is any other object with arrays in it that is no pytree.
+
 A number that a tree function (`jax.tree.map(lambda _: 0, model)`, a tree of axes) or `replace` puts in the place of an
 array is a leaf. Contracts refuse to call a method of such a record.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import equinox as eqx
 import jax
+import numpy as np
+from jax.core import Tracer
 from weft.core.edge import trees
 from weft.core.edge.trees import PyTree, TreeDef
+from weft.core.errors import StaticError
+from weft.core.makeup import hidden_in
 from weft.core.paths import Path, format_path, key_part
 from weft.core.records.leaves import NUMBERS, is_array, is_dynamic, keeps_numbers, refuse_arrays, refuse_unhashable
 from weft.core.records.pending import fields_of
@@ -113,15 +124,87 @@ def _mixed(container: PyTree) -> Mixed:
     return Mixed(_UNKNOWN, tuple(_level(container)[0]), _one_level(container))
 
 
-def stored(value: PyTree, where: str = "") -> PyTree:
+class Applied(jax.tree_util.Partial):
+    """A partial application as a pytree: function, arguments and keywords are stored like the fields of a record.
+
+    `jax.tree_util.Partial` keeps its function in the treedef, which hides the arrays of a record, and traces numbers.
+    """
+
+    def __new__(cls, func: Callable[..., Any], /, *args: Any, **keywords: Any) -> Applied:
+        return functools.partial.__new__(cls, func, *args, **keywords)
+
+
+trees.register_node_with_keys(
+    Applied,
+    lambda node: (
+        [(jax.tree_util.GetAttrKey(name), stored(getattr(node, name))) for name in ("func", "args", "keywords")],
+        None,
+    ),
+    lambda _, children: (lambda func, args, keywords: Applied(func, *args, **keywords))(*map(opened, children)),
+    lambda node: (tuple(map(stored, (node.func, node.args, node.keywords))), None),
+)
+
+
+def as_tree(function: Any) -> Any:
+    """A function as a pytree that holds its arrays, if it is a method of a record, or a partial application with arrays
+    among its parts; any other function as it is.
+
+    >>> as_tree(len), jax.tree.leaves(as_tree(functools.partial(max, jax.numpy.ones(()), 2)))
+    (<built-in function len>, [Array(1., dtype=float32)])
+    """
+    # Equinox does the same for methods, but not for `__call__` and other special methods.
+    if isinstance(function, types.MethodType) and isinstance(function.__self__, eqx.Module):
+        return Applied(function.__func__, function.__self__)
+    # JAX's own `Partial` is a tree, unless it hides one.
+    hides = type(function) is jax.tree_util.Partial and trees.children_of(as_tree(function.func)) is not None
+    if hides or type(function) is functools.partial:
+        parts = as_tree(function.func), function.args, function.keywords
+        if any(map(_has_arrays, trees.flatten(parts, lambda node: not isinstance(node, _CONTAINERS))[0])):
+            applied = Applied(parts[0], *function.args, **function.keywords)
+            with contextlib.suppress(StaticError):  # an argument that cannot be hashed is no configuration
+                trees.flatten(applied)
+                return applied
+    return function
+
+
+def refuse_hidden_arrays(value: Any, where: str) -> None:
+    """Refuses a value that is no pytree and holds arrays, or a record with arrays.
+
+    Arrays that are being traced do not count: a record that is made inside a trace may use them there, and none leaves
+    the trace unseen. Nor do NumPy arrays, which are constants.
+
+    Raises:
+        StaticError: naming the places.
+    """
+    hidden = hidden_in(value, _has_arrays)
+    if hidden:
+        is_array = isinstance(hidden[0][1], jax.Array)
+        raise StaticError(
+            f"a {type(value).__name__} that is no pytree hides "
+            + ("an array" if is_array else f"a {type(hidden[0][1]).__name__} with arrays")
+            + " from transforms, optimizers and checkpoints",
+            at=where + hidden[0][0],
+            fix="keep the arrays in fields and apply the function in a method; or transform a record by weft, "
+            "weft.vmap(record), which is a pytree; or declare the field static, weft.static(), if they are constants",
+        )
+
+
+def _has_arrays(value: Any) -> bool:
+    """Whether a value that is no container is an array, but no constant of NumPy's, or a tree with arrays."""
+    if isinstance(value, _CONTAINERS) or trees.children_of(value) is None:
+        return isinstance(value, jax.Array) and not isinstance(value, Tracer)
+    return any(is_array(leaf) and not isinstance(leaf, Tracer) for leaf in trees.flatten(value)[0])
+
+
+def stored(value: PyTree, where: str | None = None) -> PyTree:
     """A field's value as a record stores it: the value itself, or a node that makes it part of the treedef.
 
     Args:
         value: the value of the field.
-        where: the field, for errors.
+        where: the field, for errors; without it, the value may hide arrays.
 
     Raises:
-        StaticError: if the value is no array and cannot be hashed.
+        StaticError: if the value is no array and cannot be hashed, or hides arrays.
 
     >>> stored(3).value, stored((1, "same")).value
     (3, (1, 'same'))
@@ -131,13 +214,22 @@ def stored(value: PyTree, where: str = "") -> PyTree:
     # These are children of a tree already. Inner records have stored their own configuration.
     if value is None or is_stored(value) or isinstance(value, eqx.Module) or is_array(value):
         return value
+    value = as_tree(value)
     if trees.children_of(value) is not None:
-        return _stored_container(value, where) if isinstance(value, _CONTAINERS) else value
-    refuse_unhashable(value, lambda: where)
+        if isinstance(value, _CONTAINERS):
+            return _stored_container(value, where)
+        if where is not None and callable(value):
+            for name in ("func", "args", "keywords", "function"):
+                stored(getattr(value, name, None), f"{where}.{name}")
+            refuse_hidden_arrays(getattr(value, "definitions", None), f"{where}.definitions")
+        return value
+    refuse_unhashable(value, lambda: where or "")
+    if where is not None:
+        refuse_hidden_arrays(value, where)
     return Static(value)
 
 
-def _stored_container(value: PyTree, where: str) -> PyTree:
+def _stored_container(value: PyTree, where: str | None) -> PyTree:
     elements, children = _stored_elements(value, where)
     # A container of arrays and records alone stays the plain container that JAX knows.
     if all(child is element for child, element in zip(children, elements, strict=True)):
@@ -185,11 +277,11 @@ def stored_in_place(value: PyTree, old: PyTree, where: str = "") -> PyTree:
     return stored(value, where)
 
 
-def _stored_elements(value: Any, where: str) -> tuple[list[Any], list[Any]]:
+def _stored_elements(value: Any, where: str | None) -> tuple[list[Any], list[Any]]:
     level = trees.flatten_one_level(value)
     assert level is not None
-    pairs = [(key_part(key), element) for key, element in level[0]]
-    return [element for _, element in pairs], [stored(element, format_path((key,), where)) for key, element in pairs]
+    pairs = [(None if where is None else format_path((key_part(key),), where), element) for key, element in level[0]]
+    return [element for _, element in pairs], [stored(element, place) for place, element in pairs]
 
 
 def _level(value: Any) -> tuple[list[Any], Any]:
@@ -251,7 +343,17 @@ def stored_static(value: object, where: str) -> Static:
         return value
     refuse_arrays(value, lambda: where)
     refuse_unhashable(value, lambda: where)
-    return Static(value)
+    # A treedef holds the record itself, which would equal itself after a list in it was mutated.
+    for node in trees.flatten(value, lambda node: type(node) is Mixed)[0] if isinstance(value, eqx.Module) else ():
+        refuse_unhashable(node.value, lambda: where)
+    return Static(_in_python(value))
+
+
+def _in_python(value: Any) -> Any:
+    """A static value with Python's numbers in the place of NumPy's, which equinox takes for arrays."""
+    if isinstance(value, tuple):
+        return jax.tree.map(_in_python, value)
+    return value.item() if isinstance(value, np.number | np.bool_) else value
 
 
 def field_values(record: eqx.Module) -> dict[str, PyTree]:

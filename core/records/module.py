@@ -13,6 +13,7 @@ on it, and equinox layers nest inside it and around it. It adds:
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import copyreg
 import dataclasses
@@ -23,7 +24,7 @@ import types
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast
 
 import equinox as eqx
 import jax
@@ -107,13 +108,22 @@ if TYPE_CHECKING:
     _Base = eqx.Module
 else:
 
-    class _Constructing(type(eqx.Module)):
-        """The metaclass of records, which cuts weft's own frames out of errors that constructors raise."""
+    class _Constructing(type(eqx.Module), type(Protocol)):
+        """The metaclass of records, which cuts weft's own frames out of errors that constructors raise. It is a
+        protocol's, too, so that a record may inherit from protocols."""
+
+        # Not those of protocols, in Python, because a record is none.
+        __instancecheck__ = abc.ABCMeta.__instancecheck__
+        __subclasscheck__ = abc.ABCMeta.__subclasscheck__
 
         def __call__(cls, *args, **kwargs):
             __tracebackhide__ = True
             try:
-                return super().__call__(*args, **kwargs)
+                record = super().__call__(*args, **kwargs)
+                contracts = hooks.installed_contracts()
+                if contracts is not None:
+                    contracts.constructed(record, (args, kwargs))
+                return record
             except Exception as error:
                 refused = refused_arguments(cls, args, kwargs) if isinstance(error, TypeError) else None
                 if refused is not None:
@@ -123,6 +133,9 @@ else:
 
     class _Base(eqx.Module, metaclass=_Constructing):
         pass
+
+
+_DATACLASS_OPTIONS = {"init", "repr", "eq", "order", "unsafe_hash", "frozen", "match_args", "slots", "weakref_slot"}
 
 
 # On the class and not on the metaclass, which type checkers do not see. Without `frozen_default`, by which checkers
@@ -144,11 +157,19 @@ class Module(_Base):
     (11, 2)
     """
 
-    # The slot for the values of cached properties; see `cached`.
-    __slots__ = (SLOT,)
+    # A slot for the values of cached properties (see `cached`), and one in which Python notes that a record was made by
+    # `Box[Array](x)`: in `__dict__` that counted into the treedef, and `Box(x)` had another.
+    __slots__ = (SLOT, "__orig_class__")
 
-    def __init_subclass__(cls, **kwargs: object) -> None:
+    def __init_subclass__(cls, *, kw_only: bool = False, **kwargs: object) -> None:
+        if refused := kwargs.keys() & _DATACLASS_OPTIONS:
+            raise TypeError(
+                f"a record is a frozen dataclass, which takes no {' and no '.join(sorted(refused))}: of the options of "
+                "a dataclass it has kw_only"
+            )
         super().__init_subclass__(**kwargs)
+        if kw_only:  # as if the class had written it before its fields: equinox passes no options on to `dataclass`
+            cls.__annotations__ = {"_": dataclasses.KW_ONLY, **inspect.get_annotations(cls)}
         note_definition(cls)
         use_own_cached_properties(cls)
         # An annotated name is a field, and a function assigned to it is its default, not a method.
@@ -198,25 +219,36 @@ class Module(_Base):
         def __setattr__(self, name: str, value: object) -> None:
             cls = type(self)
             field = cls.__dataclass_fields__.get(name)
+            # Equinox accepts `__name__` and the like from a constructor, and counts them into the treedef.
+            if field is None and name != "__orig_class__":
+                raise undeclared(cls, name)
             if field is not None and field.metadata.get("static", False):
-                stored_static(value, f"{cls.__qualname__}.{name}")
+                value = stored_static(value, f"{cls.__qualname__}.{name}").value
             try:
                 super().__setattr__(name, value)
             except dataclasses.FrozenInstanceError:
-                raise _frozen(cls, name) from None
+                raise FrozenError(
+                    f"a {cls.__qualname__} cannot be changed in place",
+                    at=f"{cls.__qualname__}.{name}",
+                    fix=f"make its successor: record.replace({name}=...); inside a thread block, t.{name} = ...",
+                ) from None
 
     def __check_init__(self) -> None:
         # When the constructor has finished, so that it may build its lists step by step.
         values = read_dict(self)
         refuse_cycles(self, values)
-        for name, field in type(self).__dataclass_fields__.items():
-            if name in values:
-                values[name] = _stored(type(self), field, values[name])
-        contracts = hooks.installed_contracts()
-        if contracts is not None:
-            contracts.constructed(self)
+        fields = type(self).__dataclass_fields__
+        for name in values:
+            if name not in fields:
+                raise undeclared(type(self), name)
+            values[name] = _stored(type(self), fields[name], values[name])
         for note in construction_watchers:
             note(self)
+
+    def __hash__(self) -> int:
+        # By the treedef, which holds lists and dicts of configuration as nodes; an array is refused.
+        leaves, treedef = trees.flatten(self)
+        return hash((treedef, *leaves))
 
     def __getstate__(self) -> dict[str, Any]:
         # Only the fields: a copy computes its cached properties again.
@@ -241,7 +273,8 @@ class Module(_Base):
     __pdoc__ = printed
 
     def replace(self, **changes: object) -> Self:
-        """A copy with other values in the named fields. The constructor does not run; contracts check the fields.
+        """A copy with other values in the named fields, whose converters run. The constructor does not run; contracts
+        check the fields.
 
         Raises:
             AttributeError: if a name is not a field of this record.
@@ -283,14 +316,17 @@ def with_fields(record: E, changes: Mapping[str, Any], *, lenient: bool = False)
     Args:
         record: the record.
         changes: the values, by the names of fields.
-        lenient: whether a field that the constructor computes stays as it is, rather than raising, if it is unknown
-            whether it changes: for changes that weft makes and not the user.
+        lenient: for changes that weft makes and not the user: whether converters of fields do not run, since values
+            that weft puts back have been converted, or are none (masks, labels); and whether a field that the
+            constructor computes stays as it is, rather than raising, if it is unknown whether it changes.
 
     Raises:
         StructureError: if it is unknown whether a field that the constructor computes changes; see `computed`.
     """
     cls = type(record)
     fields = cls.__dataclass_fields__
+    if not lenient:
+        changes = {name: converted(cls, name, value) for name, value in changes.items()}
     copy = object.__new__(cls)
     values = read_dict(copy)
     values.update(fields_of(record))
@@ -304,6 +340,12 @@ def with_fields(record: E, changes: Mapping[str, Any], *, lenient: bool = False)
     for name, value in changes.items():
         values[name] = _stored(cls, fields[name], value, values.get(name)) if keeps else value
     return copy
+
+
+def converted(cls: type[Any], name: str, value: Any) -> Any:
+    """A new value of a field, after the field's converter. It runs for whatever a user puts into a field."""
+    converter = cls.__dataclass_fields__[name].metadata.get("converter")
+    return value if converter is None else converter(value)
 
 
 # Attributes that equinox's wrappers copy from the functions that they wrap; the treedefs of wrappers contain them.
@@ -398,16 +440,6 @@ def _stored(cls: type[Any], field: dataclasses.Field[Any], value: Any, old: Any 
     if field.metadata.get("static", False):
         return stored_static(value, where)
     return stored(value, where) if old is None else stored_in_place(value, old, where)
-
-
-def _frozen(cls: type[Any], name: str) -> FrozenError:
-    if name in cls.__dataclass_fields__:
-        return FrozenError(
-            f"a {cls.__qualname__} cannot be changed in place",
-            at=f"{cls.__qualname__}.{name}",
-            fix=f"make its successor: record.replace({name}=...); inside a thread block, t.{name} = ...",
-        )
-    return undeclared(cls, name)
 
 
 def undeclared(cls: type[Any], name: str) -> FrozenError:

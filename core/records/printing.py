@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import wadler_lindig as wl
 from weft.core.caches import kept_with_class
-from weft.core.edge.trees import PyTree
+from weft.core.edge.trees import PyTree, children_of
 from weft.core.records.leaves import is_array
 
 _wl: Any = wl  # `named_objs` is annotated in part
@@ -47,7 +47,8 @@ def _as_function(custom: Callable[[Any], wl.AbstractDoc | None]) -> Callable[[An
 
 def _show(custom: Callable[[Any], wl.AbstractDoc | None], value: Any) -> wl.AbstractDoc | None:
     # A jitted function, or one with its own derivative, is an object with the function in `__wrapped__`.
-    if callable(value) and hasattr(value, "__wrapped__") and not inspect.isfunction(value):
+    has_own_text = inspect.isfunction(value) or children_of(value) is not None
+    if not has_own_text and callable(value) and hasattr(value, "__wrapped__"):
         return wl.TextDoc(f"<function {getattr(value, '__name__', type(value).__name__)}>")
     return custom(value)
 

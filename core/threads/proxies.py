@@ -14,7 +14,8 @@ import equinox as eqx
 from weft.core.edge.trees import PyTree
 from weft.core.errors import SuccessorError
 from weft.core.paths import Path
-from weft.core.records.module import undeclared
+from weft.core.records.module import converted, undeclared
+from weft.core.records.successors import next_value
 from weft.core.threads.blocks import Block
 from weft.core.threads.functions import Proxy, ThreadedFunction, block_of, path_of, value_of
 
@@ -39,7 +40,8 @@ class RecordProxy(Proxy):
         names = field_names(record)
         if name not in names:
             raise undeclared(cast("type[Any]", type(record)), name)
-        block.put((*path, name), value_of(value))
+        value = next_value(getattr(record, name), value_of(value))
+        block.put((*path, name), converted(cast("type[Any]", type(record)), name, value))
 
     def __delattr__(self, name: str) -> None:
         handle = block_of(self).format_handle(path_of(self))

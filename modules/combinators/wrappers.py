@@ -7,14 +7,12 @@ function.
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import FunctionType
 from typing import Annotated, Any, Generic, Self, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from weft.core.errors import AxisError
-from weft.core.makeup import closed_over
 from weft.core.records.kinds import FrozenParam
 from weft.core.records.leaves import is_array
 from weft.core.records.module import Module, static
@@ -131,14 +129,15 @@ class Lambda(Module, Generic[Y_co]):
         name: what to call it; by default the function's own name.
 
     Raises:
-        ConfigError: if the function is a record, which is a layer already, or closes over arrays.
+        ConfigError: if the function is a record, which is a layer already.
+        StaticError: if the function closes over arrays.
 
     >>> flatten = Lambda(lambda x: x.reshape(len(x), -1), "flatten")
     >>> flatten(jnp.ones((5, 2, 3))).shape, flatten.name, jax.tree.leaves(flatten)
     ((5, 6), 'flatten', [])
     """
 
-    function: Callable[..., Y_co] = static()
+    function: Callable[..., Y_co]
     name: str = static()
 
     def __init__(self, function: Callable[..., Y_co], name: str | None = None):
@@ -147,22 +146,9 @@ class Lambda(Module, Generic[Y_co]):
                 f"Lambda takes a function, and a {type(function).__qualname__} is a layer already",
                 fix="use it as it is",
             )
-        # A jitted step compiles such arrays as constants, and training never changes them.
-        hidden = _arrays_closed_over(function)
-        if hidden:
-            raise ConfigError(
-                f"Lambda's function closes over arrays: {', '.join(hidden)}",
-                fix="write a Module with a field for each, so that transforms, optimizers and checkpoints see them",
-            )
         self.function = function
         self.name = getattr(function, "__name__", type(function).__name__) if name is None else name
 
     def __call__(self, *args: Any, key: Any = None, **kwargs: Any) -> Y_co:
         """Calls the function."""
         return self.function(*args, **kwargs, **key_option(self.function, key))
-
-
-def _arrays_closed_over(function: Callable[..., Any]) -> list[str]:
-    if not isinstance(function, FunctionType):
-        return []
-    return [name for name, value in closed_over(function).items() if any(map(is_array, jax.tree.leaves(value)))]

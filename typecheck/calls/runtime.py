@@ -10,6 +10,8 @@ from typing import Any, TypeVar, cast, overload
 
 import jax
 from weft.core import hooks
+from weft.core.records.leaves import is_array
+from weft.core.records.module import Module
 from weft.typecheck.calls import calls
 from weft.typecheck.calls.plans import FunctionPlan, function_plan, owner_of
 from weft.typecheck.calls.rebuilding import is_rebuilding
@@ -33,15 +35,15 @@ T = TypeVar("T")
 class Contracts:
     """The hook that the core calls: see `weft.core.hooks.ContractHook`."""
 
-    def constructed(self, record: Any) -> None:
+    def constructed(self, record: Any, arguments: Any) -> None:
         __tracebackhide__ = True
-        _check_fields(record, is_new=True)
+        _check_fields(record, arguments)
 
     def initialised(self, record: Any) -> None:
         """Checks a dataclass after its `__init__`, which JAX also runs, with placeholders for arrays."""
         __tracebackhide__ = True
         try:
-            self.constructed(record)
+            self.constructed(record, DATACLASS.values(record))
         except ContractError:
             # `is_rebuilding` walks the frames, which is slow, so it comes last, for pytree nodes that do not fit.
             if jax.tree_util.all_leaves([record]) or not is_rebuilding(sys._getframe(2)):
@@ -50,7 +52,7 @@ class Contracts:
     def replaced(self, record: Any) -> None:
         __tracebackhide__ = True
         # `tree_at` and `replace` may make a stack, or a tree of axes for `vmap`: both are allowed until they are used.
-        _check_fields(record, is_new=False)
+        _check_fields(record)
 
     def enter(
         self,
@@ -66,16 +68,23 @@ class Contracts:
         return calls.enter(function, args, kwargs, typed or mode == "strict")
 
 
-def _check_fields(record: Any, *, is_new: bool) -> None:
-    """Checks the fields of a record, which may lack arrays unless it is new, and may be a stack."""
+def _check_fields(record: Any, arguments: Any = None) -> None:
+    """Checks the fields of a record, which may lack arrays unless it is new, and may be a stack.
+
+    Args:
+        record: the record.
+        arguments: the arguments of its constructor, if it is new.
+    """
     __tracebackhide__ = True
+    is_new = arguments is not None
     if current_mode() == "off":
         return
     plan = record_plan(type(record), RUN_TIME)
     try:
         scope_of(record, plan, everything=True, sparse=not is_new)
     except Mismatch as miss:
-        if is_new and not has_generated_init(type(record)):  # a handwritten one makes a single record, never a stack
+        # A handwritten constructor makes a single record, never a stack, and so do defaults of fields.
+        if is_new and not (has_generated_init(type(record)) and any(map(is_array, jax.tree.leaves(arguments)))):
             raise contract_error(miss) from None
         try:
             stack_of(record, plan, everything=True, sparse=not is_new, shares=not is_new)
@@ -133,6 +142,8 @@ def contract(function: Any = None, /, *, names: Mapping[str, Any] | None = None)
     visible = {**sys._getframe(1).f_locals, **(names or {})}
     if isinstance(function, type):
         return _checked_dataclass(function)
+    if isinstance(function, Module):  # checks its methods itself, and around it a function would hide its arrays
+        return function
     return _checked_function(function, visible)
 
 

@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 from weft.core.caches import kept_with_class
 from weft.core.makeup import closed_over
+from weft.core.records.leaves import keeps_numbers
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import ANYTHING, NONE, Annotation, Anything, OneOf, Unresolved, members_of
 from weft.typecheck.language.forms import form_of
@@ -236,7 +237,14 @@ def fields_of(cls: type) -> tuple[Field, ...]:
         for name, hint in vars(base).get("__annotations__", {}).items()
     }
     return tuple(
-        Field(name, _or_none(_read_field(cls, name, *declared[name]), default), declared[name][0], static, required)
+        Field(
+            name,
+            # A record's field is held to its annotation as it is written: a method computes with the array.
+            _or_none(_read_field(cls, name, *declared[name]), ... if keeps_numbers(cls) else default),
+            declared[name][0],
+            static,
+            required,
+        )
         for name, static, required, default in form.fields(cls)
         if name in declared
     )
