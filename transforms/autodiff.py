@@ -24,6 +24,7 @@ from weft.transforms.differentiation import (
     differentiation,
     like_arguments,
     like_output,
+    note_rivals_of,
     primal_of,
     read_arguments,
     read_output,
@@ -75,6 +76,7 @@ def _lift_grad(lift: Lift[DiffOptions]) -> Lifted:
 
 
 def _finish_grad(out: Any, finish: Finish[DiffOptions]) -> Any:
+    note_rivals_of(finish.options, finish.call)
     # `more` is what the lift returned after the exit of its body: here the gradient of the differentiated lane.
     gradient = like_arguments(finish, finish.more[0])
     GRADIENTS.note(finish.more[0])
@@ -116,6 +118,7 @@ def _lift_jvp(lift: Lift[DiffOptions]) -> Lifted:
 
 # What `vjp`, `jvp` and `linearize` return differs, so that each builds its result from `finish` in a function below.
 def _finish_linear(out: Any, finish: Finish[DiffOptions]) -> Any:
+    note_rivals_of(finish.options, finish.call)
     return out, finish
 
 

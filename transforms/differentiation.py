@@ -25,7 +25,7 @@ from weft.core.interpreter.values import named_arguments
 from weft.core.paths import Path, format_path, key_part
 from weft.core.records.aliases import refuse_aliases
 from weft.core.records.configuration import iter_configuration
-from weft.core.records.filters import All, Filter, Maybe, format_filter
+from weft.core.records.filters import All, Filter, Maybe, OfValue, format_filter
 from weft.core.records.kinds import Buffer, Param
 from weft.core.records.leaves import Leaf, type_of
 from weft.core.records.origins import arguments_by_name, note_rivals
@@ -87,11 +87,11 @@ def _wanted(options: DiffOptions, position: int) -> Filter:
         if argnum == position:
             return filter
     if options.wrt is None:
-        return (Param, All(Buffer, _is_integer)) if options.allow_int else Param
+        return (Param, All(Buffer, OfValue(_is_integer))) if options.allow_int else Param
     return options.wrt
 
 
-def _is_integer(path: Any, kind: Any, value: Any) -> bool:
+def _is_integer(value: Any) -> bool:
     # Of Buffers, integers have a gradient with allow_int, and booleans never.
     return not jnp.issubdtype(jnp.result_type(value), jnp.bool_)
 
@@ -120,7 +120,6 @@ def _check(
             + f"{probably_meant((options.wrt,), leaves)}choose the leaves with {options.chooses}, or the argument "
             "with argnums=; integers have no gradient",
         )
-    _note_rivals(options, call)
     # Only for gradients, which are applied as updates. The two cotangents that a vjp returns for an array in two places
     # are right.
     if for_updates:
@@ -138,7 +137,7 @@ def _check(
             _refuse(options, leaf, "is complex", "pass holomorphic=True, or use jacrev or jvp")
 
 
-def _note_rivals(options: DiffOptions, call: Call) -> None:
+def note_rivals_of(options: DiffOptions, call: Call) -> None:
     """Remembers the other arguments of the call, for `Optimizer.update`, which checks whose successor it gets."""
     args, kwargs = call[1], call[2]
     positions = {n % len(args) for n in options.positions}

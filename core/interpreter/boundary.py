@@ -54,6 +54,11 @@ def parameter_names(function: Function) -> tuple[str, ...]:
 class CallStructure(Protocol):
     """The structure of a call, without its arrays: hashable, and equal for calls of equal structure."""
 
+    @property
+    def fields(self) -> Sequence[object]:
+        """What a treedef does not tell: the types in the static fields of equinox's own records."""
+        ...
+
     def path_of(self, position: int) -> Path:
         """The path of a dynamic leaf, which starts with the parameter's name; for errors."""
         ...
@@ -337,6 +342,15 @@ class Boundary(Protocol[S, R, E, M]):
     def enter(self, call: Call) -> tuple[S, Sequence[Any], E]:
         """Flattens a call: its structure, its dynamic leaves (with `path` and `value`), and what `hand_over` needs of
         the caller's objects."""
+        ...
+
+    def recognise(self, call: Call) -> tuple[Hashable, Sequence[PyTree], E] | None:
+        """A key by which a call like an earlier one is recognised, without describing its leaves; also the values of
+        the leaves, and what `hand_over` needs, as `enter` returns them.
+
+        Calls of one key have the same structure, leaves of the same shapes and dtypes, and the same aliases. None if
+        this call has no such key.
+        """
         ...
 
     def rides(

@@ -21,9 +21,10 @@ from __future__ import annotations
 
 import functools
 import itertools
+import operator
 import types
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -112,10 +113,12 @@ class Memory:
     """The plans of functions under one rule, one boundary and one set of options.
 
     Plans are keyed by crossing: treedef, static leaves and rides. They hold no arrays and are never stale, because a
-    crossing that differs in any of these is another key.
+    crossing that differs in any of these is another key. `known` has the same plans by what tells a crossing without
+    the paths, kinds and rides of leaves; see `Boundary.recognise`.
     """
 
     plans: Recent[AnyCrossing, Plan] = field(default_factory=lambda: Recent[AnyCrossing, Plan]())
+    known: Recent[Hashable, Plan] = field(default_factory=lambda: Recent[Hashable, Plan]())
     quick: tuple[tuple[Plan, QuickWay], ...] = ()
     traces: Traces = field(default_factory=lambda: Traces())
 
@@ -126,6 +129,7 @@ class Memory:
         """Forgets the plans. JAX's compiled programs go with them, because nothing else refers to the lifted
         functions."""
         self.quick = ()
+        self.known.clear()
         self.plans.clear()
 
 
@@ -235,11 +239,15 @@ class Interpreted(Generic[O]):
 
     def plan(self, call: Call) -> tuple[Plan, list[PyTree], object]:
         """Looks up the plan of a call, or makes it; also returns the dynamic leaves, and what `hand_over` needs."""
+        recognised = None if self.rule.quick else self.boundary.recognise(call)
+        if recognised is not None and (known := self.memory.known.get(recognised[0])) is not None:
+            known.uses += 1
+            return known, *recognised[1:]
         structure, leaves, entered = self.boundary.enter(call)
         prefix = self.rule.arrive(self.options, call)
         read = self.rule.read
         rides = self.boundary.rides(prefix, call, entered, leaves, read, self.rule.options[0])
-        # At each call that is not extracted, and not once for a plan: a crossing knows no shapes, so that two calls of
+        # At each call that is not recognised, and not once for a plan: a crossing knows no shapes, so that two calls of
         # one plan may be mapped over axes of different sizes.
         self.rule.check(self.options, call, leaves, rides)
         # An NNX function may put a new Variable into an argument, which leaves on a ride on which no leaf has entered.
@@ -261,6 +269,12 @@ class Interpreted(Generic[O]):
             plan = Plan(crossing, self._lifted(self.lift_of(crossing)), gives_away, donation)
             plan = self.memory.plans.add(crossing, plan)
         plan.uses += 1
+        # Not if the key tells less than the crossing: a filter that is a function may look at values, and equinox's own
+        # records have static numbers, among their leaves and in fields that treedefs compare by `==`.
+        if recognised is not None and not structure.fields and not depends_on_leaves(prefix, read, on_values=True):
+            key, seen, _ = recognised
+            if len(seen) == len(values) and all(map(operator.is_, seen, values)):
+                self.memory.known.add(key, plan)
         # A structure seen once is the common case in tests and notebooks, so code is generated at the second call. Not
         # at a later one: a program that alternates between more than QUICK_PLANS structures would have generated code
         # for one of them at every call, and each time have thrown another's away. An extractor checks the structure

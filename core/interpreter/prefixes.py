@@ -19,7 +19,15 @@ from weft.core.interpreter.rides import Read, Ride, read_with
 from weft.core.paths import format_path
 from weft.core.records.configuration import is_stored, spelled_out
 from weft.core.records.filters import Any as AnyOf
-from weft.core.records.filters import Filter, Inside, InstanceOf, PathContains, WithTag, format_filter
+from weft.core.records.filters import (
+    Filter,
+    Inside,
+    InstanceOf,
+    PathContains,
+    WithTag,
+    format_filter,
+    reads_values,
+)
 from weft.core.records.leaves import Leaf
 from weft.core.records.sorting import sort_leaves
 
@@ -271,9 +279,13 @@ def rides_in(prefix: PyTree, read: Read) -> list[Ride]:
     return rides
 
 
-def depends_on_leaves(prefix: PyTree, read: Read) -> bool:
-    """Whether a prefix gives rides by kind, which depend on more than the call's structure: a dtype can give a kind."""
-    return any(isinstance(leaf, RidesByKind) for leaf in _prefix_leaves(prefix, read))
+def depends_on_leaves(prefix: PyTree, read: Read, *, on_values: bool = False) -> bool:
+    """Whether a prefix gives rides by kind, which depend on more than the call's structure: a dtype can give a kind.
+
+    With `on_values`, whether they depend on more than structure, shapes and dtypes: filters of the user's may.
+    """
+    by_kind = [leaf for leaf in _prefix_leaves(prefix, read) if isinstance(leaf, RidesByKind)]
+    return any(reads_values(filter) for leaf in by_kind for filter, _ in leaf.rides) if on_values else bool(by_kind)
 
 
 def _prefix_leaves(prefix: PyTree, read: Read) -> list[object]:

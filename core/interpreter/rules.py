@@ -229,7 +229,7 @@ class Rule(Generic[O]):
         name: the transform's name, as users write it.
         lift: the JAX call: from bodies to a function `lifted(extra, *groups) -> (*Exit, *more)`. It decides whether
             updates are one more output, are carried, or are stacked.
-        arrive: the rides of a call, as a prefix of `(functions, args, kwargs)`.
+        arrive: the rides of a call, as a prefix of `(functions, args, kwargs)`. They follow from options and structure.
         depart: the rides of function `i`'s output, as a prefix of it.
         read: turns a node of those prefixes into a ride.
         lanes: lanes that exist even if they are empty, in order; others follow.

@@ -14,7 +14,7 @@ as NNX objects do, with records for objects:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -35,7 +35,7 @@ from weft.core.interpreter.boundary import (
     QuickWay,
 )
 from weft.core.interpreter.rides import Read, Ride, Step
-from weft.core.interpreter.values import CallOfRecords, Outcome, Values, named_arguments
+from weft.core.interpreter.values import CallOfRecords, Outcome, Values, named_arguments, recognised
 from weft.core.paths import Path, format_path
 from weft.core.records.leaves import Leaf, is_array, iter_leaves
 from weft.core.records.partition import assemble
@@ -126,6 +126,13 @@ class Threaded(Values):
         # a new block at each call hits the cache.
         structure, dynamic = assemble(CallOfParts, Make(trees.structure(entered[0]), tuple(fields)), leaves)
         return structure, dynamic, (*entered, structure)
+
+    def recognise(self, call: Call) -> tuple[Hashable, Sequence[PyTree], Any] | None:
+        """As `Values.recognise`, of the call with its records."""
+        entered = _entered(call)
+        for (root, path), record in zip(entered[0][0].places, entered[0][0].records, strict=True):
+            note_place(record, root, path)
+        return recognised(entered[0], entered)
 
     def may_update(self, crossing: Crossing[CallOfRecords]) -> bool:
         """True: the call of a part may return a successor."""

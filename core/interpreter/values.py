@@ -11,7 +11,7 @@ this boundary adds to plain pytrees:
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
@@ -41,7 +41,8 @@ from weft.core.memory import Handle, Made
 from weft.core.paths import Path, format_path
 from weft.core.records.agree import Described, Fixed, describe, iter_kinds, parts_of
 from weft.core.records.configuration import Mixed, iter_configuration, opened
-from weft.core.records.leaves import Leaf, iter_leaves
+from weft.core.records.aliases import repeats_of
+from weft.core.records.leaves import NUMBERS, Leaf, array_types, iter_leaves
 from weft.core.records.partition import Placed, Structure, assemble, take_apart
 from weft.core.records.statics import Make, Static
 
@@ -178,6 +179,10 @@ class Values:
         structure, dynamic = assemble(CallOfRecords, Make(trees.structure(call), tuple(fields)), leaves)
         return structure, dynamic, structure
 
+    def recognise(self, call: Call) -> tuple[Hashable, Sequence[PyTree], Any] | None:
+        """The key of a call by its treedef, its static leaves, and the shapes and dtypes of the others."""
+        return recognised(call, None)
+
     def may_update(self, crossing: Crossing[CallOfRecords]) -> bool:
         """False: records are immutable."""
         return False
@@ -277,6 +282,31 @@ class Values:
 def _build(records: Sequence[PyTree] | None, outcome: Outcome, values: Sequence[PyTree], groups: Groups) -> PyTree:
     """`hand_over` by generated code; `records` are the arguments' records, if they may be handed back."""
     return outcome.builder(values, groups, records)
+
+
+def recognised(call: PyTree, entered: Any) -> tuple[Hashable, Sequence[PyTree], Any] | None:
+    """`Values.recognise` of a call, with what `hand_over` needs."""
+    try:
+        leaves, treedef = trees.flatten(call)
+    except (TypeError, ValueError):
+        return None  # a dict with keys that cannot be sorted, for which `enter` raises an error that names it
+    told = told_by(leaves)
+    return None if told is None else ((treedef, told[0], repeats_of(told[1])), told[1], entered)
+
+
+def told_by(leaves: Sequence[PyTree]) -> tuple[Hashable, list[PyTree]] | None:
+    """What a recognised call has to have in common with the earlier one beside its treedef; also the values of the
+    leaves that are traced. None if a leaf cannot be hashed, or has no shape."""
+    arrays = array_types()
+    try:
+        key = tuple([
+            (leaf.shape, leaf.dtype) if (kind := type(leaf)) in arrays else kind if kind in NUMBERS else (kind, leaf)
+            for leaf in leaves
+        ])  # fmt: skip
+        hash(key)
+    except (TypeError, AttributeError):
+        return None
+    return key, [leaf for leaf in leaves if type(leaf) in arrays or type(leaf) in NUMBERS]
 
 
 class _Abstract:

@@ -169,7 +169,7 @@ class OfKind:
 
 @dataclass(frozen=True)
 class OfValue:
-    """Leaves whose value passes a test."""
+    """Leaves whose value passes a test of its shape and dtype."""
 
     test: Callable[[AnyValue], bool]
 
@@ -298,6 +298,10 @@ class Nothing:
         return False
 
 
+class Structural:
+    """The base of filters of other packages that ask for no more of a leaf than its path, kind, shape and dtype."""
+
+
 # The classes of filters; types, strings, constants, containers and functions are filters too.
 Native = PathContains | WithTag | OfKind | OfValue | InstanceOf | Inside | Any | Everything | Nothing
 NATIVE = (PathContains, WithTag, OfKind, OfValue, InstanceOf, Inside, Any, Everything, Nothing)
@@ -413,6 +417,17 @@ def may_match_none(filter: Filter) -> bool:
     if isinstance(filter, Any):
         return isinstance(filter, Maybe) or (type(filter) is Any and builtins.all(map(may_match_none, filter.filters)))
     return filter is ... or filter is None or isinstance(filter, (bool, Everything, Nothing))
+
+
+def reads_values(filter: Filter) -> bool:
+    """Whether a filter may ask for more of a leaf than its path, kind, shape and dtype, as a function may.
+
+    >>> reads_values([Param, All("frozen", Inside("head"))]), reads_values(Not(lambda path, kind, value: value.sum() > 0))
+    (False, True)
+    """
+    if isinstance(filter, (list, tuple, Any)):
+        return builtins.any(map(reads_values, filter.filters if isinstance(filter, Any) else filter))
+    return filter is not None and filter is not ... and not isinstance(filter, (*NATIVE, Structural, type, str, bool))
 
 
 def format_filter(filter: Filter) -> str:

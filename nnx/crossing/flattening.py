@@ -7,6 +7,7 @@ ordinary pytree, and only Variables and array refs are graphs.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,13 +21,15 @@ from weft.core.records.leaves import NUMBERS, is_array, iter_leaves
 from weft.nnx.errors import StructureError
 from weft.nnx.foreign import refuse_foreign
 from weft.nnx.graphs import whereabouts
-from weft.nnx.graphs.definitions import GraphDef, IndexMap
+from weft.nnx.graphs.definitions import GraphDef, IndexMap, NodeDef, NodeRef, VariableDef
 from weft.nnx.graphs.plan import Plan, plan_of
 from weft.nnx.graphs.unflattening import Unflattener
 from weft.nnx.objects.attributes import GRAPH_TYPES
+from weft.nnx.objects.objects import OBJECT
 from weft.nnx.variable.refs import copy_containers, is_array_ref
 from weft.nnx.variable.tracers import current_trace_state
 from weft.nnx.variable.variable import VARIABLE_TYPES, Variable
+from weft.nnx.versions import structure_epoch
 
 
 class _Mark:
@@ -86,6 +89,17 @@ class RefStructure:
     paths: tuple[tuple[int, Path], ...] = field(default=(), compare=False)
     full_paths: tuple[Path, ...] = field(default=(), compare=False)
 
+    @functools.cached_property
+    def by_epoch(self) -> bool:
+        """Whether every change of the objects' structure is one of the epoch (see `versions`): there are no containers,
+        refs, arrays as attributes, or nodes of types that users register."""
+        return PLAIN not in self.holders and all(
+            isinstance(node, NodeRef)
+            or (isinstance(node, VariableDef) and node.array_refdef is None)
+            or (isinstance(node, NodeDef) and GRAPH_TYPES.get(node.type) is OBJECT)
+            for node in self.graphdef.nodes
+        )
+
     def __hash__(self) -> int:
         # Not every field: a hash over the metadata of all Variables would be computed at each call.
         return hash((self.treedef, self.graphdef, len(self.items)))
@@ -114,6 +128,7 @@ class Memory:
     holders: list[Any]  # for each leaf of the graphs the live Variable, or None
     index_ref: IndexMap
     roots: list[Any]
+    epoch: int  # when they were built; see `versions`
 
 
 def is_item(graph: bool, value: Any) -> bool:
@@ -173,7 +188,7 @@ def shape_of(graph: bool, tree: Any) -> Tree:
     bases = [tuple(map(key_part, path)) for path, _ in with_paths]
     nodes = [i for i, value in enumerate(flat) if id(value) in graph_ids]
     items = tuple([NODE if id(value) in graph_ids else _item(value) for value in flat])
-    structure = RefStructure(treedef, items, _NOTHING, ())
+    structure = RefStructure(treedef, items, NO_GRAPHS, ())
     return Tree(structure, flat, _NO_PLAN, nodes, [], bases)
 
 
@@ -193,7 +208,7 @@ def build(structure: RefStructure, values: Sequence[Any]) -> tuple[Any, Memory]:
     index_ref = IndexMap()
     flat = put_together(structure.items, Unflattener(structure.graphdef, leaves, index_ref), values[count:])
     roots = [value for item, value in zip(structure.items, flat, strict=True) if item is NODE]
-    return structure.treedef.unflatten(flat), Memory(live, index_ref, roots)
+    return structure.treedef.unflatten(flat), Memory(live, index_ref, roots, structure_epoch.now)
 
 
 def put_together(items: Sequence[Any], graphs: Unflattener, arrays: Iterable[Any]) -> list[Any]:
@@ -202,7 +217,7 @@ def put_together(items: Sequence[Any], graphs: Unflattener, arrays: Iterable[Any
     return [graphs.node() if item is NODE else next(rest) if item is ARRAY else item.value for item in items]
 
 
-_NOTHING: GraphDef[Any] = GraphDef((), (), 0)
+NO_GRAPHS: GraphDef[Any] = GraphDef((), (), 0)
 _NO_PLAN = Plan(())
 
 

@@ -20,6 +20,7 @@ step. Nothing is written to the caller's objects here: `outcomes` does that outs
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -32,7 +33,7 @@ from weft.core.interpreter.values import FORWARDED
 from weft.core.paths import Path, format_path
 from weft.core.records.agree import Fixed
 from weft.nnx.crossing.calls import RefCall
-from weft.nnx.crossing.flattening import ARRAY, Memory, Tree, check_levels, named, shape_of, take_apart
+from weft.nnx.crossing.flattening import ARRAY, NO_GRAPHS, Memory, Tree, check_levels, named, shape_of, take_apart
 from weft.nnx.crossing.looks import Look, Mark, Seen
 from weft.nnx.crossing.modes import Mode
 from weft.nnx.crossing.outcomes import RefOutcome, to_be_placed
@@ -42,6 +43,7 @@ from weft.nnx.graphs.definitions import GraphDef
 from weft.nnx.graphs.trees import duplicate, ways_out
 from weft.nnx.variable.refs import is_array_ref, same_value
 from weft.nnx.variable.variable import VARIABLE_TYPES, Variable
+from weft.nnx.versions import structure_epoch
 
 Finder = Callable[[Path, Any], Ride]
 
@@ -65,9 +67,6 @@ class Leaving:
         self.memory = memory
         self.departure = departure
         self.lanes = OutLanes(departure)
-        # The look needs the numbers that objects had on the way in, to refer to them; without graph updates nothing
-        # refers to an object of the arguments.
-        self.look = Look(memory.index_ref if mode.updates else None)
         # For each Variable of the arguments, by identity, the position of its leaf.
         self.position = {id(v): i for i, v in enumerate(memory.holders) if v is not None}
         # Likewise for each array that is a plain attribute.
@@ -90,9 +89,16 @@ class Leaving:
             if isinstance(ride, Along):
                 self.along[i] = self.lanes.update(ride, values[i], lambda: "argument")
 
+    @functools.cached_property
+    def look(self) -> Look:
+        """The walk over arguments and output."""
+        # It needs the numbers that objects had on the way in, to refer to them; without graph updates nothing refers
+        # to an object of the arguments.
+        return Look(self.memory.index_ref if self.mode.updates else None)
+
     def outcome(self, out: Any) -> tuple[Groups, Groups, RefOutcome]:
         """Returns the lanes of the output, the lanes of the updates, and the outcome, which has everything else."""
-        mode, look, holders = self.mode, self.look, self.memory.holders
+        mode, holders = self.mode, self.memory.holders
         # The carry first: a scan needs it in the order in which it came in. If the same Variable is also an output or
         # an update, that refers to its place in the carry.
         carried = self._carried(out)
@@ -101,25 +107,42 @@ class Leaving:
         rows = zip(out_tree.structure.items, out_tree.bases, out_tree.flat, strict=True)
         hidden = ((format_path(("output", *base)), value) for item, base, value in rows if isinstance(item, Fixed))
         refuse_hidden_tracers(hidden, "nnx")
-        # Arguments before the output, so that the output refers to them. Without graph updates only values return.
-        looked_at = [look.at(root) for root in self.memory.roots] if mode.updates else []
-        end = look.here()
-        returned = [look.at(out_tree.flat[place]) for place in out_tree.nodes]
-        if mode.updates:
-            check_levels([node for node, _ in look.ref_index.items()])
-        arguments = self._arguments(looked_at, end) if mode.updates else None
+        arguments, graphdef, returned, end = None, NO_GRAPHS, list[Seen](), Mark()
+        # Nearly every function changes values alone and returns arrays, so that no graph need be walked.
+        is_looked_at = bool(out_tree.nodes) or (mode.updates and not self._is_as_it_was())
+        if is_looked_at:
+            look = self.look
+            # Arguments before the output, so that the output refers to them. Without graph updates only values return.
+            looked_at = [look.at(root) for root in self.memory.roots] if mode.updates else []
+            end = look.here()
+            returned = [look.at(out_tree.flat[place]) for place in out_tree.nodes]
+            graphdef = look.between(end, look.here())
+            if mode.updates:
+                check_levels([node for node, _ in look.ref_index.items()])
+                arguments = self._arguments(looked_at, end)
         if arguments is None:
             reached = [i for i, variable in enumerate(holders) if variable is not None]
         else:
             # A Variable that the function detached from the arguments is not written: it stays outside as it was.
-            reached = [self.position[id(leaf)] for leaf in look.leaves[: end.leaves] if id(leaf) in self.position]
+            leaves = self.look.leaves[: end.leaves]
+            reached = [self.position[id(leaf)] for leaf in leaves if id(leaf) in self.position]
         if not (mode.updates or mode.copies):
             self._refuse_returned(out_tree, returned)  # first: a refused update would blame its ride
+        rides, updated = self.crossing.rides, self.departure.updated
+        # Most Variables have not changed, which is told here without a call for each.
+        loud = {id(ride) for ride in {id(ride): ride for ride in rides}.values() if self._must_leave(ride)}
+        reached = [
+            i
+            for i in reached
+            if (holders[i]._raw_value is not self.values[i] if updated is None else i in updated)
+            or i in self.places
+            or id(rides[i]) in loud
+        ]
         updates = tuple([(i, *place) for i in reached if (place := self._changed(i)) is not None])
-        metadata = self._metadata()
+        metadata = self._metadata() if is_looked_at or not mode.updates else ()
         sources = self._output(out_tree, returned)
         treedef, items = out_tree.structure.treedef, out_tree.structure.items
-        graphdef, writes = look.between(end, look.here()), self._carried_writes(carried)
+        writes = self._carried_writes(carried)
         # By these, `RefOutcome.updated` and `replaced` tell Variables from plain array attributes.
         known = frozenset(self.position.values())
         arrays = frozenset(range(len(holders))) - known
@@ -167,15 +190,25 @@ class Leaving:
         return self.places[i]
 
     def _is_updated(self, i: int, value: Any) -> bool:
-        ride = self.crossing.rides[i]
-        must_leave = ride.gives_away or (self.mode.updates and ride.always_leaves)
-        if must_leave and not is_array_ref(value):
+        if self._must_leave(self.crossing.rides[i]) and not is_array_ref(value):
             # A donated buffer is deleted even if its value is unchanged, and a sharded one must come back as asked for.
             return True
         # Loops and branches learned the updates by an abstract trace. In the real trace JAX may wrap an unchanged
         # value in another tracer, so identity would tell otherwise, and branches would return different sets.
         updated = self.departure.updated
         return not same_value(value, self.values[i]) if updated is None else i in updated
+
+    def _must_leave(self, ride: Ride) -> bool:
+        return ride.gives_away or (self.mode.updates and ride.always_leaves)
+
+    def _is_as_it_was(self) -> bool:
+        """Whether it is certain that the structure and the metadata of the arguments have not changed."""
+        return (
+            self.memory.epoch == structure_epoch.now
+            and self.crossing.structure.by_epoch
+            and not self.departure.replaced  # all branches return what any of them replaces
+            and not any([is_array_ref(variable._raw_value) for variable in self.memory.holders])
+        )
 
     def _place(self, i: int) -> str:
         return format_path(self.crossing.structure.path_of(i))
@@ -186,7 +219,7 @@ class Leaving:
         before = self.crossing.structure.graphdef
         # Equal structures are not enough: `model.a, model.b = model.b, model.a` swaps two objects of one class.
         same = graphdef.with_no_outer_index() == before and self._same_nodes(end)
-        if same and not self.departure.replaced:  # all branches return what any of them replaces
+        if same and not self.departure.replaced:
             return None
         # The prefix is applied again, to the arguments as they are now: a Variable that the function has added rides
         # as a filter or a path of the prefix says.

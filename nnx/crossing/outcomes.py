@@ -67,6 +67,10 @@ class RefOutcome:
     placed: tuple[tuple[int, Any], ...] = ()
     graph: bool = True
 
+    def __repr__(self) -> str:
+        # JAX writes the treedef around this record for each trace under `checkify` and `shard_map`, and nobody reads it.
+        return f"RefOutcome({len(self.updates)} updates)"
+
     def __hash__(self) -> int:
         # JAX hashes the treedef around this record at each call: these two fields are short, and tell most apart.
         return hash((self.updates, self.sources))

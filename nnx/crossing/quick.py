@@ -7,13 +7,16 @@ are looked up once per outcome and remembered.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import weakref
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple
 
 import jax
+from weft.core.edge.levels import EAGER, current_level
 from weft.core.interpreter.boundary import Call, Crossing, Groups, QuickWay
 from weft.core.interpreter.building import as_array
 from weft.core.interpreter.extracting import SameObject, make_extractor
+from weft.core.interpreter.values import told_by
 from weft.core.records.agree import Fixed
 from weft.core.records.leaves import NUMBERS, is_array
 from weft.core.records.partition import Structure
@@ -24,7 +27,9 @@ from weft.nnx.crossing.outcomes import RefOutcome, hand_over, to_place
 from weft.nnx.graphs.nodes import is_graph_node
 from weft.nnx.graphs.plan import Plan, is_object, plan_of
 from weft.nnx.graphs.writes import write_all
+from weft.nnx.objects.attributes import GRAPH_TYPES
 from weft.nnx.objects.objects import picker
+from weft.nnx.variable.refs import PLAIN_ARRAYS
 
 _MOST_OUTCOMES = 16
 HandOver = Callable[[Sequence[Any], Groups], Any]
@@ -126,6 +131,50 @@ def _nothing(values: Sequence[Any], groups: Groups) -> None:
 
 
 _NOTHING = jax.tree.structure(None)
+
+
+class Recognised(NamedTuple):
+    """What `References.hand_over` needs of a call that was recognised."""
+
+    plan: Plan
+
+
+class _Root:
+    """Takes the place of an object among the arguments, which the plan of all of them describes."""
+
+
+def recognised(call: Call) -> tuple[Hashable, Sequence[Any], Recognised] | None:
+    """`References.recognise`: by the plan of the objects, and the static values, shapes and dtypes of the rest."""
+    # Only outside of every trace: inside, objects are new at each call, and `enter` has to check their trace levels.
+    if current_level() != EAGER:
+        return None
+    roots: list[Any] = []
+    boxes: list[Any] = []
+
+    def stops(value: Any) -> bool:
+        kind = type(value)
+        if kind in _CONTAINERS or kind in PLAIN_ARRAYS:
+            return False
+        if kind in GRAPH_TYPES:
+            roots.append(value)
+        elif is_graph_node(value):
+            boxes.append(value)
+        else:
+            return False
+        return True
+
+    flat, treedef = jax.tree.flatten((call[1], dict(call[2])), is_leaf=stops)
+    # Without objects, or with Variables and refs that are arguments themselves, there is no stored plan.
+    if boxes or not roots or (plan := plan_of(roots)).volatile:
+        return None
+    rest = [_ROOT if type(value) in GRAPH_TYPES else value for value in flat]
+    told = told_by(plan.read() + rest)
+    # A weak reference, which equals no later one, because the key must not keep the objects alive.
+    return None if told is None else ((treedef, weakref.ref(plan), told[0]), told[1], Recognised(plan))
+
+
+_ROOT = _Root()
+_CONTAINERS = {tuple, list, dict, type(None), *NUMBERS, str}
 
 
 def quick_way(mode: Mode, crossing: Crossing[RefCall], entered: Tree, call: Call) -> QuickWay | None:

@@ -16,7 +16,7 @@ There are three modes:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 from weft.core.interpreter.boundary import Arrival, Call, Crossing, Departure, Groups, QuickWay
@@ -40,7 +40,7 @@ from weft.nnx.crossing.leaving import Leaving
 from weft.nnx.crossing.modes import Mode
 from weft.nnx.crossing.outcomes import RefOutcome, hand_over
 from weft.nnx.crossing.prefixes import rides_of, without_functions
-from weft.nnx.crossing.quick import quick_way
+from weft.nnx.crossing.quick import quick_way, recognised
 from weft.nnx.graphs.nodes import is_graph_node
 from weft.nnx.graphs.trees import check_is_pytree, duplicate
 from weft.nnx.variable.variable import Variable
@@ -93,6 +93,10 @@ class References:
             check_levels([tree.plan.node(number) for number in tree.plan.by_number])
         structure = RefCall(**vars(tree.structure), functions=functions, mode=self.mode)
         return structure, tree.leaves, tree
+
+    def recognise(self, call: Call) -> tuple[Hashable, Sequence[Any], Any] | None:
+        """The key of a call on the same objects as an earlier one, if their structure has not changed since."""
+        return recognised(call)
 
     def _refuse_sharing(self, tree: Tree) -> None:
         for value in tree.flat:

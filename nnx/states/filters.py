@@ -60,7 +60,7 @@ class HasTag(Protocol):
     tag: str
 
 
-class PathIn:
+class PathIn(core_filters.Structural):
     """Matches these paths."""
 
     def __init__(self, *paths: Path):
@@ -81,7 +81,7 @@ class PathIn:
 
 
 @dataclasses.dataclass(frozen=True)
-class OfType:
+class OfType(core_filters.Structural):
     """Matches instances of a type. A type used as a filter means this.
 
     >>> from weft import nnx

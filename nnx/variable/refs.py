@@ -15,7 +15,7 @@ from weft.core.records.leaves import is_array
 from weft.nnx.printing.reprlib import Attr, Object, Representable
 
 # Array classes seen so far, none of which is a ref or container: `isinstance` with `jax.Array` is slow.
-_plain_arrays: set[type] = set()
+PLAIN_ARRAYS: set[type] = set()
 
 
 def is_array_ref(value: Any) -> TypeGuard[jax.Ref]:
@@ -25,16 +25,16 @@ def is_array_ref(value: Any) -> TypeGuard[jax.Ref]:
     >>> is_array_ref(jax.new_ref(jnp.zeros(2))), is_array_ref(jnp.zeros(2))
     (True, False)
     """
-    return type(value) not in _plain_arrays and isinstance(value, jax.Ref)
+    return type(value) not in PLAIN_ARRAYS and isinstance(value, jax.Ref)
 
 
 def is_plain_array(value: Any) -> bool:
     """Whether a value is a concrete `jax.Array`: neither tracer, nor ref, nor container."""
     kind = type(value)
-    if kind in _plain_arrays:
+    if kind in PLAIN_ARRAYS:
         return True
     if isinstance(value, jax.Array) and not isinstance(value, Tracer | jax.Ref):
-        _plain_arrays.add(kind)
+        PLAIN_ARRAYS.add(kind)
         return True
     return False
 

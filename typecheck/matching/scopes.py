@@ -14,12 +14,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
 
+import equinox as eqx
 import jax
 from weft.core.records.kinds import NO_ROLE, Role
 from weft.core.records.leaves import NUMBERS, is_array
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import ArrayOf, Instance, RecordOf
-from weft.typecheck.language.forms import is_module
 from weft.typecheck.language.names import names_of_fields
 from weft.typecheck.language.objects import is_box_class, is_size, sizes_of_object
 from weft.typecheck.matching.arrays import settle
@@ -267,10 +267,10 @@ def records_in(tree: Any, *, inside: bool = True) -> list[Any]:
                 return False
             again = id(child) in seen
             seen[id(child)] = child  # the reference keeps the object alive, so that its id is not reused
-            return again or is_module(child)
+            return again or isinstance(child, eqx.Module)
 
         for leaf in jax.tree.leaves(node, is_leaf=is_end):
-            if is_module(leaf):
+            if isinstance(leaf, eqx.Module):
                 records.append(leaf)
                 if inside:
                     visit(leaf)
