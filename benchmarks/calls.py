@@ -161,7 +161,12 @@ Cases = dict[str, Callable[[], object]]
 
 def shared(lib: Any, model: Any, many: Any) -> Cases:
     """The cases that weft and `weft.nnx` have in common, for a model and for a stack of three."""
-    jitted, jitted_grad, grad, with_value = lib.jit(apply), lib.jit(lib.grad(loss)), lib.grad(loss), lib.value_and_grad(loss)
+    jitted, jitted_grad, grad, with_value = (
+        lib.jit(apply),
+        lib.jit(lib.grad(loss)),
+        lib.grad(loss),
+        lib.value_and_grad(loss),
+    )
     mapped, mapped_models, scan = lib.vmap(apply, in_axes=(None, 0)), lib.vmap(apply), lib.scan(step)
     remat, checked, jaxpr = lib.remat(apply), lib.checkify(apply), lib.make_jaxpr(apply)
     pmap = lib.pmap(apply, in_axes=(None, 0))

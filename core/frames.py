@@ -48,7 +48,7 @@ def format_frames(frames: tuple[Frame, ...] | None = None) -> str:
 @contextlib.contextmanager
 def open_frame(transform: str, /, **details: object) -> Generator[Frame]:
     """Opens a frame for the length of a `with` block; details that are `None` are left out."""
-    frame = Frame(transform, tuple((name, value) for name, value in details.items() if value is not None))
+    frame = Frame(transform, tuple([(name, value) for name, value in details.items() if value is not None]))
     token = _STACK.set((*_STACK.get(), frame))
     try:
         yield frame

@@ -51,39 +51,45 @@ class Recent(Generic[K, V]):
 
     def __init__(self, most: int = MOST_KEPT, *, listed: tuple[str, str] | None = None):
         self.most = most
-        self._entries: dict[K, V] = {}
-        self._used: dict[K, int] = {}
+        # By key, an entry with the time of its last use: one hash of a key finds both.
+        self._entries: dict[K, list[Any]] = {}
         if listed is not None:  # a name and a key in words, for a cache that lives as long as the process
             caches.register(caches.Table(*listed, most, self.__len__, self.clear))
 
     def get(self, key: K) -> V | None:
         """The entry of a key, which counts as used now; or None."""
         entry = self._entries.get(key)
-        if entry is not None:
-            self._used[key] = next(_ticks)
-        return entry
+        if entry is None:
+            return None
+        entry[1] = next(_ticks)
+        return entry[0]
+
+    def find(self, key: Any) -> V | None:
+        """As `get`; also None for a key that cannot be hashed."""
+        try:
+            return self.get(key)
+        except TypeError:
+            return None
 
     def add(self, key: K, value: V) -> V:
         """Adds an entry, unless another thread has just done so; returns the entry that is stored."""
-        self._used[key] = next(_ticks)
-        entry = self._entries.setdefault(key, value)
+        entry = self._entries.setdefault(key, [value, 0])
+        entry[1] = next(_ticks)
         while len(self._entries) > self.most:
-            self.forget(min(list(self._used), key=lambda key: self._used.get(key, 0)))
-        return entry
+            self.forget(min(list(self._entries.items()), key=lambda item: item[1][1])[0])
+        return entry[0]
 
     def forget(self, key: K) -> None:
         """Removes an entry, if there is one."""
         self._entries.pop(key, None)
-        self._used.pop(key, None)
 
     def clear(self) -> None:
         """Removes all entries."""
         self._entries.clear()
-        self._used.clear()
 
     def values(self) -> list[V]:
         """The entries, in the order in which they were added."""
-        return list(self._entries.values())
+        return [value for value, _ in list(self._entries.values())]
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -190,9 +196,10 @@ def live(function: Any) -> Any:
 
 
 def remembered(
-    rule: Any, functions: Sequence[Function], options: Any, make: Callable[[], V]
+    rule: Any, boundary: Any, functions: Sequence[Function], options: Any, make: Callable[[], V]
 ) -> tuple[tuple[Any, ...], V] | None:
-    """The handles of functions, for crossings, and their memory under a rule and options, which is made if need be.
+    """The handles of functions, for crossings, and their memory under a rule, a boundary and options, which is made if
+    need be.
 
     Returns:
         None if no memory can be shared: a function or an option cannot be hashed, or a function inside of a trace
@@ -204,8 +211,8 @@ def remembered(
     if rule.shares == "outside" and any(map(_holds_values, functions)) and current_level() != EAGER:
         return None
     try:
-        handles = tuple(handle_of(_identity(function)) for function in functions)
-        key = (rule, key_of(options), handles)
+        handles = tuple([handle_of(_identity(function)) for function in functions])
+        key = (rule, boundary, key_of(options), handles)
         memory = _memories.get(key)
     except TypeError:
         return None
@@ -214,9 +221,9 @@ def remembered(
         for handle in handles:
             handle.keys.add(key)
     # A tree crosses itself, with its arrays as arguments.
-    in_crossing = tuple(
+    in_crossing = tuple([
         function if _is_tree(function) else handle for function, handle in zip(functions, handles, strict=True)
-    )
+    ])  # fmt: skip
     return in_crossing, memory
 
 
@@ -237,7 +244,11 @@ def text_key(rule: Any, boundary: Any, functions: Sequence[Function], options: A
 
 
 def _is_tree(function: Any) -> bool:
-    return children_of(function) is not None or _owner(function) is not None
+    return (
+        isinstance(function, eqx.Module | jax.tree_util.Partial)
+        or hasattr(type(function), "remembered_by")
+        or children_of(function) is not None
+    )
 
 
 def _identity(function: Any) -> Any:
@@ -274,8 +285,8 @@ def key_of(option: Any) -> Any:
     """
     kind = cast("type[Any]", type(option))
     if dataclasses.is_dataclass(option) and not isinstance(option, type | eqx.Module):
-        fields = (field for field in dataclasses.fields(option) if field.compare)
-        return (kind, *(key_of(getattr(option, field.name)) for field in fields))
+        values = [getattr(option, field.name) for field in dataclasses.fields(option) if field.compare]
+        return (kind, *[(type(value), value) if type(value) in _SMALL else key_of(value) for value in values])
     if isinstance(option, Mapping):
         # As a set, because two dicts with the same items in another order are the same option.
         items = cast("Mapping[Any, Any]", option).items()

@@ -133,7 +133,7 @@ class _Scoped:
 
 
 def _current(name: str) -> Any:
-    stack = _overrides.stack(name)
+    stack = _overrides.stacks.get(name)
     return stack[-1] if stack else getattr(config, name)
 
 

@@ -141,9 +141,10 @@ def note_rivals_of(options: DiffOptions, call: Call) -> None:
     """Remembers the other arguments of the call, for `Optimizer.update`, which checks whose successor it gets."""
     args, kwargs = call[1], call[2]
     positions = {n % len(args) for n in options.positions}
-    others = arguments_by_name((value for i, value in enumerate(args) if i not in positions), kwargs)
-    for position in positions:
-        note_rivals(args[position], others)
+    others = [value for i, value in enumerate(args) if i not in positions and not isinstance(value, jax.Array)]
+    if others or kwargs:
+        for position in positions:
+            note_rivals(args[position], arguments_by_name(others, kwargs))
 
 
 def _refuse_aliases(options: DiffOptions, call: Call, chosen: Sequence[Any]) -> None:
@@ -242,10 +243,10 @@ def read_arguments(crossing: AnyCrossing, call: Call, primals: Sequence[Any], ki
     positions = [i for i, ride in enumerate(crossing.rides) if ride == DIFFERENTIATED]
     # Values at leaves that are not differentiated are ignored, as JAX's `float0` tangents of integers are.
     values = crossing.structure.read_sparse(call)
-    chosen = tuple(
+    chosen = tuple([
         jax.tree.map(jnp.zeros_like, primal) if values[i] is None else values[i]
         for i, primal in zip(positions, primals, strict=True)
-    )
+    ])  # fmt: skip
     # JAX accepts cotangents of another precision from the rule of a custom_vjp.
     any_dtype = kind == "cotangent"
     refuse_misshapen(kind, chosen, primals, lambda i: format_path(crossing.structure.path_of(positions[i])), any_dtype)
@@ -275,11 +276,11 @@ def _fits(value: Any, primal: Any, any_dtype: bool) -> bool:
         return False
     leaves: list[Any] = jax.tree.leaves(value)
     primals: list[Any] = jax.tree.leaves(primal)
-    return len(leaves) == len(primals) and all(
+    return len(leaves) == len(primals) and False not in [
         leaf.shape == aval.shape
         and (any_dtype or leaf.dtype in (aval.dtype, jax.dtypes.float0) or not jnp.issubdtype(aval.dtype, jnp.inexact))
         for leaf, aval in zip(map(jax.typeof, leaves), map(jax.typeof, primals), strict=True)
-    )
+    ]
 
 
 def refuse_misshapen(
@@ -340,6 +341,7 @@ def differentiation(
         called=lambda options: options.name,
         finish=finish,
         options=("argnums", "has_aux"),
+        retraces=True,
     )
 
 

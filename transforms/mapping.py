@@ -143,11 +143,12 @@ def _check(name: str, options: MapOptions, call: Call, leaves: Sequence[Leaf], r
 
 
 def _size(groups: Sequence[Sequence[Any]], lanes: Sequence[Ride], axis_size: int | None) -> int | None:
-    pairs = ((group, axis_of(lane)) for group, lane in zip(groups, lanes, strict=True))
-    mapped = ((group, axis) for group, axis in pairs if axis is not None)
     # The first leaf decides: `_check` has compared the sizes of all of them.
-    sizes = (leaf.shape[axis] for group, axis in mapped for leaf in jax.tree.leaves(group))
-    return next(sizes, axis_size)
+    for group, lane in zip(groups, lanes, strict=True):
+        axis = axis_of(lane)
+        for leaf in [] if axis is None else jax.tree.leaves(group):
+            return leaf.shape[axis]
+    return axis_size
 
 
 class _Mapped:
@@ -180,7 +181,6 @@ class _Mapped:
         # lanes wrong axes.
         return lane.as_written if lane in self.rides else 0
 
-    @cutting
     def __call__(self, extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
         # The frame is opened here and not by the interpreter (`frame=None`), because `lower` needs it too.
         size = _size(groups, self.lanes, self.options.axis_size)
@@ -200,6 +200,7 @@ VMAP: Rule[MapOptions] = Rule(
     depart=lambda options, index: options.out_axes,
     frame=None,
     check=functools.partial(_check, "vmap"),
+    retraces=True,
 )
 PMAP: Rule[MapOptions] = Rule(
     "pmap",

@@ -20,7 +20,7 @@ import jax
 from weft.core.edge.trees import PyTree
 from weft.core.errors import AxisError
 from weft.core.interpreter.rides import Read, Ride
-from weft.core.memory import live
+from weft.core.memory import Recent, live
 from weft.core.paths import Path, format_path
 from weft.core.records.agree import Described
 from weft.core.records.aliases import Repeats
@@ -155,6 +155,11 @@ class Crossing(Generic[S]):
         return tuple(places)
 
     @functools.cached_property
+    def loud(self) -> tuple[Ride, ...]:
+        """The rides on which leaves leave though they have not changed, each object of equal ones."""
+        return tuple([r for r in {id(r): r for r in self.rides}.values() if r.always_leaves or r.gives_away])
+
+    @functools.cached_property
     def draws(self) -> TraceDraws:
         """The keys from outside that its traces draw from, under `debug_keys`."""
         return {}
@@ -207,6 +212,11 @@ class Departure:
     arrive: Callable[[Call], Arrival]
     updated: frozenset[int] | None = None
     replaced: frozenset[int] = frozenset()
+
+    @functools.cached_property
+    def known(self) -> Recent[Hashable, Any]:
+        """What boundaries remember of outputs, by their structure: a function that is traced again returns the same."""
+        return Recent[Hashable, Any](8)
 
 
 class OutLanes:

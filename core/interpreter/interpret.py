@@ -47,7 +47,7 @@ from weft.core.interpreter.boundary import (
 )
 from weft.core.interpreter.prefixes import depends_on_leaves, distinct, refuse_by_kind, rides_in
 from weft.core.interpreter.retraces import Traces
-from weft.core.interpreter.rules import Body, Finish, Lift, Lifted, Prepare, Rule
+from weft.core.interpreter.rules import Body, Finish, Lift, Lifted, Prepare, Rule, no_details
 from weft.core.interpreter.threaded import boundary_of
 from weft.core.memory import Recent, remembered
 from weft.core.records.aliases import Repeats, repeats_of
@@ -68,6 +68,7 @@ class Plan:
         crossing, lifted: the cache key, and the function.
         gives_away: whether arguments are donated whose updates must still be written back.
         donation: remembers what the last call donated; None if nothing is donated.
+        generates: whether code is generated for calls of this structure.
         uses: the number of calls that have looked this plan up.
     """
 
@@ -75,6 +76,7 @@ class Plan:
     lifted: Lifted
     gives_away: bool = False
     donation: Donation | None = None
+    generates: bool = False
     uses: int = 0
 
 
@@ -166,7 +168,8 @@ class Interpreted(Generic[O]):
         self.options = options
         # Strong references, because the handles that stand for the functions in a crossing are weak.
         self.user_functions = tuple(map(as_tree, functions))
-        shared = remembered(rule, self.user_functions, options, Memory) if boundary.shares else None
+        shares = boundary.shares or rule.retraces
+        shared = remembered(rule, boundary, self.user_functions, options, Memory) if shares else None
         self.functions, self.memory = (self.user_functions, Memory()) if shared is None else shared
         self.memory.traces.code = getattr(functions[0], "__code__", None)
 
@@ -229,7 +232,7 @@ class Interpreted(Generic[O]):
 
         out, (_, _, outcome, *more) = self._run(plan, extra, call, plan.crossing.group(values), hand_over)
         # After the call, because the first call of a plan traces its function, which is when the draws are noted.
-        if self.rule.runs:
+        if method_watchers and self.rule.runs:
             enter_draws(plan.crossing.draws, values)
         if self.rule.finish is None:
             return out
@@ -237,12 +240,29 @@ class Interpreted(Generic[O]):
             out, Finish(self.boundary, plan.crossing, self.options, call, values, outcome.value, tuple(more))
         )
 
-    def plan(self, call: Call) -> tuple[Plan, list[PyTree], object]:
+    def plan(self, call: Call) -> tuple[Plan, Sequence[PyTree], object]:
         """Looks up the plan of a call, or makes it; also returns the dynamic leaves, and what `hand_over` needs."""
-        recognised = None if self.rule.quick else self.boundary.recognise(call)
-        if recognised is not None and (known := self.memory.known.get(recognised[0])) is not None:
-            known.uses += 1
-            return known, *recognised[1:]
+        recognised = self.boundary.recognise(call)
+        # None also for a static leaf that cannot be hashed, for which `enter` raises an error that names it.
+        plan = None if recognised is None else self.memory.known.find(recognised[0])
+        if recognised is None or plan is None:
+            plan, values, entered = self._described(call, recognised)
+        else:
+            _, values, entered = recognised
+        plan.uses += 1
+        # A structure seen once is the common case in tests and notebooks, so code is generated at the second call. Not
+        # at a later one: a program that alternates between more than QUICK_PLANS structures would have generated code
+        # for one of them at every call, and each time have thrown another's away.
+        if plan.generates and plan.uses == 2:
+            quick = self.boundary.quick_way(plan.crossing, entered, call)
+            if quick is not None:
+                self._promote(plan, quick)
+        return plan, values, entered
+
+    def _described(
+        self, call: Call, recognised: tuple[Hashable, Sequence[PyTree], object] | None
+    ) -> tuple[Plan, Sequence[PyTree], object]:
+        """The plan of a call by its crossing, for which all leaves are described; also what `plan` returns with it."""
         structure, leaves, entered = self.boundary.enter(call)
         prefix = self.rule.arrive(self.options, call)
         read = self.rule.read
@@ -266,23 +286,16 @@ class Interpreted(Generic[O]):
             # The values of donated Variables are deleted, so that an interrupt must not lose the new ones; see `_run`.
             gives_away = self.boundary.has_updates and bool(donated)
             donation = Donation(name_of(self.user_functions[0]), donated) if donated else None
-            plan = Plan(crossing, self._lifted(self.lift_of(crossing)), gives_away, donation)
+            # An extractor checks the structure alone, so there is none for rides that depend on a leaf's dtype.
+            generates = self.rule.quick and not depends_on_leaves(prefix, read)
+            plan = Plan(crossing, self._lifted(self.lift_of(crossing)), gives_away, donation, generates)
             plan = self.memory.plans.add(crossing, plan)
-        plan.uses += 1
         # Not if the key tells less than the crossing: a filter that is a function may look at values, and equinox's own
         # records have static numbers, among their leaves and in fields that treedefs compare by `==`.
         if recognised is not None and not structure.fields and not depends_on_leaves(prefix, read, on_values=True):
             key, seen, _ = recognised
             if len(seen) == len(values) and all(map(operator.is_, seen, values)):
                 self.memory.known.add(key, plan)
-        # A structure seen once is the common case in tests and notebooks, so code is generated at the second call. Not
-        # at a later one: a program that alternates between more than QUICK_PLANS structures would have generated code
-        # for one of them at every call, and each time have thrown another's away. An extractor checks the structure
-        # alone, so a prefix by filter, for which a ride may depend on a leaf's dtype, has no generated code.
-        if self.rule.quick and plan.uses == 2 and not depends_on_leaves(prefix, read):
-            quick = self.boundary.quick_way(plan.crossing, entered, call)
-            if quick is not None:
-                self._promote(plan, quick)
         return plan, values, entered
 
     def lift_of(self, crossing: AnyCrossing) -> Lift[O]:
@@ -321,7 +334,7 @@ class Interpreted(Generic[O]):
         name = rule.name if rule.called is None else rule.called(self.options)
 
         def framed(extra: PyTree, *groups: tuple[PyTree, ...]) -> tuple[Any, ...]:
-            with open_frame(name, **details(lift, extra, groups)):
+            with open_frame(name, **({} if details is no_details else details(lift, extra, groups))):
                 return lifted(extra, *groups)
 
         if not rule.staged:
@@ -338,7 +351,14 @@ class Interpreted(Generic[O]):
     ) -> tuple[PyTree, tuple[Any, ...]]:
         """Runs a plan; returns what was handed over to the caller, and the result of the transform."""
         if not plan.gives_away:
-            result = self._guarded(plan, extra, call, groups)
+            try:
+                # The first call traces and lowers, which needs a deep stack for deep models.
+                result = call_with_room(plan.lifted, extra, *groups) if plan.uses == 1 else plan.lifted(extra, *groups)
+            except Exception as error:
+                self.explain(error, call, plan.crossing)
+                raise
+            if plan.donation is not None:
+                plan.donation.note(groups)
             return hand_over(result), result
         # A KeyboardInterrupt between the end of the call and the assignment of its result lost the new values of
         # donated Variables, whose old values are deleted: the model was gone. `list.extend` over `starmap` calls the
@@ -355,17 +375,6 @@ class Interpreted(Generic[O]):
             elif isinstance(error, Exception):
                 self.explain(error, call, plan.crossing)
             raise
-
-    def _guarded(self, plan: Plan, extra: PyTree, call: Call, groups: Groups) -> tuple[Any, ...]:
-        try:
-            # The first call traces and lowers, which needs a deep stack for deep models.
-            out = call_with_room(plan.lifted, extra, *groups) if plan.uses == 1 else plan.lifted(extra, *groups)
-        except Exception as error:
-            self.explain(error, call, plan.crossing)
-            raise
-        if plan.donation is not None:
-            plan.donation.note(groups)
-        return out
 
     def explain(self, error: Exception, call: Call, crossing: AnyCrossing) -> None:
         """Raises an error that names the argument in place of JAX's error, if an argument is to blame."""
@@ -390,7 +399,7 @@ class Interpreted(Generic[O]):
         if plan.gives_away:
             return self._give_away(plan, quick, call, *extracted)
         entered, values, groups = extracted
-        # The body of `_guarded`, because one more Python call is a tenth of a step of few leaves.
+        # As in `_run`, because one more Python call is a tenth of a step of few leaves.
         try:
             out, updates, outcome = plan.lifted((), *groups)
         except Exception as error:

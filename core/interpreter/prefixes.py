@@ -218,7 +218,8 @@ def refuse_by_kind(prefix: PyTree, option: str, marker: str = "weft.axes", least
             )
         prefix = tuple(by_kind.values())
     for part in cast("Sequence[Any]", prefix) if isinstance(prefix, tuple | list) else ():
-        refuse_by_kind(part, option, marker, least)
+        if isinstance(part, tuple | list | dict):
+            refuse_by_kind(part, option, marker, least)
 
 
 _FILTERS = (type, InstanceOf, Inside, PathContains, WithTag, AnyOf)
@@ -279,7 +280,7 @@ def rides_in(prefix: PyTree, read: Read) -> list[Ride]:
     return rides
 
 
-def depends_on_leaves(prefix: PyTree, read: Read, *, on_values: bool = False) -> bool:
+def depends_on_leaves(prefix: PyTree, read: Read, on_values: bool = False) -> bool:
     """Whether a prefix gives rides by kind, which depend on more than the call's structure: a dtype can give a kind.
 
     With `on_values`, whether they depend on more than structure, shapes and dtypes: filters of the user's may.

@@ -31,7 +31,7 @@ from weft.core.interpreter.retraces import Traces
 from weft.core.interpreter.rides import Carried, Read, Ride, read_axis
 from weft.core.memory import live
 from weft.core.records.aliases import known_as_one
-from weft.core.records.draws import noted_draws
+from weft.core.records.draws import ledger, noted_draws
 from weft.core.records.leaves import Leaf, is_array
 from weft.core.records.statics import unwrapped
 
@@ -60,7 +60,8 @@ jax.tree_util.register_dataclass(OutcomeNode, data_fields=[], meta_fields=["valu
 Exit = tuple[Groups, Groups, OutcomeNode]
 
 
-@dataclass(eq=False)
+# Without a representation: JAX writes that of a function without a name whenever it traces it.
+@dataclass(eq=False, repr=False)
 class Body:
     """The user's function as a pure function of lanes, for JAX to transform.
 
@@ -104,13 +105,17 @@ class Body:
         # Unwraps arguments that are static as a whole, or that were flattened before the call.
         args, kwargs = map(unwrapped, args), {name: unwrapped(value) for name, value in kwargs.items()}
         try:
-            carried = [isinstance(ride, Carried) for ride in self.crossing.rides]
-            with (
-                known_as_one(self.crossing.repeats, values),
-                noted_draws(self.crossing.draws, values, carried) as returned,
-            ):
-                out = hooks.call_checked(live(functions[self.index]), (*before, *args), kwargs, self.boundary.typed)
-                returned(out)
+            function, typed = live(functions[self.index]), self.boundary.typed
+            if not self.crossing.repeats and ledger() is None:
+                out = hooks.call_checked(function, (*before, *args), kwargs, typed)
+            else:
+                carried = [isinstance(ride, Carried) for ride in self.crossing.rides]
+                with (
+                    known_as_one(self.crossing.repeats, values),
+                    noted_draws(self.crossing.draws, values, carried) as returned,
+                ):
+                    out = hooks.call_checked(function, (*before, *args), kwargs, typed)
+                    returned(out)
         # JAX's errors about traced values derive from TypeError or IndexError; those about a pair in place of an array
         # are ValueErrors and AttributeErrors too.
         except (TypeError, IndexError, ValueError, AttributeError) as error:
@@ -245,6 +250,7 @@ class Rule(Generic[O]):
         compiles: whether the lift compiles the functions or computes nothing, so that they see no values.
         returns: interprets a function's output (as a pair, for one), or refuses it.
         quick: whether calls of a structure that was seen before run generated code.
+        retraces: whether each call runs the functions anew, as derivatives do: a plan has no trace that could be stale.
         shares: when two transformed forms of one function share their plans: `always`, as in `jax.jit`; `outside` of
             traces, for functions that close over values, which may be tracers inside; or `never`, where JAX may call
             the functions after the call has ended (custom derivatives), so that a plan must hold them.
@@ -266,6 +272,7 @@ class Rule(Generic[O]):
     compiles: bool = False
     returns: Callable[[O, PyTree], PyTree] = as_it_is
     quick: bool = False
+    retraces: bool = False
     shares: Literal["always", "outside", "never"] = "outside"
 
     @property

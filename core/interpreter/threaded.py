@@ -34,6 +34,7 @@ from weft.core.interpreter.boundary import (
     OutLanes,
     QuickWay,
 )
+from weft.core.interpreter.building import through_registry
 from weft.core.interpreter.rides import Read, Ride, Step
 from weft.core.interpreter.values import CallOfRecords, Outcome, Values, named_arguments, recognised
 from weft.core.paths import Path, format_path
@@ -66,9 +67,9 @@ class Parts:
 
     def inside(self) -> tuple[tuple[Function, ...], tuple[Block, ...]]:
         """The functions, with the parts on new blocks inside of the transform; and these blocks."""
-        blocks = tuple(Block.inside(record, *place) for record, place in zip(self.records, self.places, strict=True))
+        blocks = tuple([Block.inside(record, *place) for record, place in zip(self.records, self.places, strict=True)])
         pairs = zip(self.functions, self.owners, strict=True)
-        return tuple(f if owner is None else cast("Any", f).on(blocks[owner]) for f, owner in pairs), blocks
+        return tuple([f if owner is None else cast("Any", f).on(blocks[owner]) for f, owner in pairs]), blocks
 
     def __getitem__(self, index: int) -> Function:
         return self.inside()[0][index]
@@ -188,28 +189,11 @@ class Threaded(Values):
     def hand_over(self, entered: Any, outcome: Outcome, values: Sequence[PyTree], groups: Groups) -> PyTree:
         """Builds the output, and puts the records with their changed leaves into the caller's block."""
         _write(entered, outcome, groups)
-        return super().hand_over(None, outcome, values, groups)
+        return through_registry(outcome.structure, outcome.sources, values, groups)
 
     def quick_way(self, crossing: Crossing[CallOfRecords], entered: Any, call: Call) -> QuickWay | None:
-        """Generated code for calls of this structure."""
-        quick = super().quick_way(crossing, None, entered[0])
-        if quick is None:
-            return None
-
-        def extract(call: Call) -> tuple[Any, Sequence[PyTree], Groups] | None:
-            # One memory serves calls of the record's method with and without a block; those without have no parts.
-            if not any(isinstance(function, ThreadedFunction) for function in call[0]):
-                return None
-            entered = _entered(call)
-            extracted = quick.extract(cast(Any, entered[0]))
-            return None if extracted is None else ((entered, extracted[0]), *extracted[1:])
-
-        def hand_over(entered: Any, outcome: Outcome, values: Sequence[PyTree], groups: Groups) -> PyTree:
-            call_and_blocks, records = entered
-            _write(call_and_blocks, outcome, groups)
-            return quick.hand_over(records, outcome, values, groups)
-
-        return QuickWay(extract, hand_over)
+        """None: a compiled part is called from a block, whose own calls cost more than the generated code saves."""
+        return None
 
 
 def _entered(call: Call) -> Entered:
@@ -218,20 +202,21 @@ def _entered(call: Call) -> Entered:
     places = {(id(f.block), f.path): (f.block, f.path) for f in functions if isinstance(f, ThreadedFunction)}.values()
     # If two parts lie one in the other, only the outer record enters: as two records, each would miss the other's
     # change.
-    outermost = [place for place in places if not any(_holds(outer, place) for outer in places if outer is not place)]
-    owners = tuple(
-        next(i for i, place in enumerate(outermost) if _holds(place, (f.block, f.path)))
+    outermost = [
+        place for place in places if True not in [_holds(outer, place) for outer in places if outer is not place]
+    ]
+    # Each part lies in one of them; mostly there is only one.
+    owners = tuple([
+        [len(outermost) == 1 or _holds(place, (f.block, f.path)) for place in outermost].index(True)
         if isinstance(f, ThreadedFunction)
         else None
         for f in functions
-    )
-    records = tuple(block.get(path) for block, path in outermost)
-    named = tuple(
-        f.on(Block.inside(None, f.block.name, ())) if isinstance(f, ThreadedFunction) else f for f in functions
-    )
-    parts = Parts(records, named, tuple((block.name, path) for block, path in outermost), owners)
+    ])  # fmt: skip
+    records = tuple([block.get(path) for block, path in outermost])
+    named = tuple([f.named() if isinstance(f, ThreadedFunction) else f for f in functions])
+    parts = Parts(records, named, tuple([(block.name, path) for block, path in outermost]), owners)
     args, kwargs = tuple(map(value_of, args)), {name: value_of(value) for name, value in kwargs.items()}
-    return (parts, args, kwargs), tuple(block for block, _ in outermost)
+    return (parts, args, kwargs), tuple([block for block, _ in outermost])
 
 
 def _holds(outer: tuple[Block, Path], inner: tuple[Block, Path]) -> bool:
@@ -268,4 +253,4 @@ def boundary_of(
         return boundary, functions
     if not isinstance(boundary, Values):
         refuse_threaded(functions, name, "it writes updates to NNX objects only")
-    return THREADED, tuple(part or function for part, function in zip(parts, functions, strict=True))
+    return THREADED, tuple([part or function for part, function in zip(parts, functions, strict=True)])

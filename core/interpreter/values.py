@@ -11,7 +11,7 @@ this boundary adds to plain pytrees:
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
@@ -35,13 +35,13 @@ from weft.core.interpreter.boundary import (
 from weft.core.interpreter.building import FORWARDED, Builder, make_builder, through_registry
 from weft.core.interpreter.extracting import make_extractor
 from weft.core.interpreter.hidden import refuse_hidden_tracers
-from weft.core.interpreter.prefixes import resolve
+from weft.core.interpreter.prefixes import depends_on_leaves, resolve
 from weft.core.interpreter.rides import Read, Ride
 from weft.core.memory import Handle, Made
 from weft.core.paths import Path, format_path
 from weft.core.records.agree import Described, Fixed, describe, iter_kinds, parts_of
-from weft.core.records.configuration import Mixed, iter_configuration, opened
 from weft.core.records.aliases import repeats_of
+from weft.core.records.configuration import Mixed, iter_configuration, opened
 from weft.core.records.leaves import NUMBERS, Leaf, array_types, iter_leaves
 from weft.core.records.partition import Placed, Structure, assemble, take_apart
 from weft.core.records.statics import Make, Static
@@ -243,8 +243,13 @@ class Values:
         lanes: OutLanes,
     ) -> Outcome:
         """The outcome of an output, whose arrays this puts into lanes unless they can be forwarded."""
+        told = recognised(out, None)
+        known = None if told is None else departure.known.find(told[0])
+        if told is not None and known is not None and jax.ShapeDtypeStruct not in map(type, told[1]):
+            paths, rides, structure = known
+            return Outcome(structure, self._sources(crossing, values, zip(paths, told[1], rides, strict=True), lanes))
         structure, leaves = take_apart(out)
-        if any(isinstance(leaf.value, jax.ShapeDtypeStruct) for leaf in leaves):
+        if jax.ShapeDtypeStruct in [type(leaf.value) for leaf in leaves]:
             # A function may return a ShapeDtypeStruct that `eval_shape` gave it. It has no value that a lane could
             # hold, so it crosses in the structure, as static values do.
             out = _with_abstract_as_static(out)
@@ -256,18 +261,37 @@ class Values:
         # Rides are given to dynamic leaves only: a prefix such as `out_axes=0` also covers a string in the output.
         statics = structure.static_positions
         rides = resolve(departure.prefix, out, leaves, departure.read, option=departure.option, statics=statics)
+        is_told = told is not None and [*map(id, told[1])] == [id(leaf.value) for leaf in leaves]
+        if (
+            told is not None
+            and is_told
+            and not structure.fields
+            and not depends_on_leaves(departure.prefix, departure.read, True)
+        ):
+            departure.known.add(told[0], ([leaf.path for leaf in leaves], rides, structure))
+        rows = [(leaf.path, leaf.value, ride) for leaf, ride in zip(leaves, rides, strict=True)]
+        return Outcome(structure, self._sources(crossing, values, rows, lanes))
+
+    def _sources(
+        self,
+        crossing: Crossing[CallOfRecords],
+        values: Sequence[PyTree],
+        rows: Iterable[tuple[Path, PyTree, Ride]],
+        lanes: OutLanes,
+    ) -> tuple[tuple[int, int], ...]:
+        """Where each leaf of the output comes from; those that are not forwarded are put into lanes."""
         # An output that is the same tracer as an argument did not change; values cannot be compared while tracing.
         inputs = {id(value): i for i, value in enumerate(values)}
         sources: list[tuple[int, int]] = []
-        for leaf, ride in zip(leaves, rides, strict=True):
-            origin = inputs.get(id(leaf.value))
+        for path, value, ride in rows:
+            origin = inputs.get(id(value))
             # Not if the rides differ: an argument that enters on axis 0 and leaves on axis 1 is another array outside
             # of the transform, a transposed one.
             if origin is not None and ride.forwards and ride.is_like(crossing.rides[origin]):
                 sources.append((FORWARDED, origin))
             else:
-                sources.append(lanes.output(ride, leaf.value, lambda leaf=leaf: format_path(leaf.path, "output")))
-        return Outcome(structure, tuple(sources))
+                sources.append(lanes.output(ride, value, lambda path=path: format_path(path, "output")))
+        return tuple(sources)
 
     def hand_over(self, entered: Any, outcome: Outcome, values: Sequence[PyTree], groups: Groups) -> PyTree:
         """Builds the output from the lanes that came out of the transform and from forwarded arguments."""
@@ -296,15 +320,14 @@ def recognised(call: PyTree, entered: Any) -> tuple[Hashable, Sequence[PyTree], 
 
 def told_by(leaves: Sequence[PyTree]) -> tuple[Hashable, list[PyTree]] | None:
     """What a recognised call has to have in common with the earlier one beside its treedef; also the values of the
-    leaves that are traced. None if a leaf cannot be hashed, or has no shape."""
+    leaves that are traced. None if one of these has no shape."""
     arrays = array_types()
     try:
         key = tuple([
             (leaf.shape, leaf.dtype) if (kind := type(leaf)) in arrays else kind if kind in NUMBERS else (kind, leaf)
             for leaf in leaves
         ])  # fmt: skip
-        hash(key)
-    except (TypeError, AttributeError):
+    except AttributeError:
         return None
     return key, [leaf for leaf in leaves if type(leaf) in arrays or type(leaf) in NUMBERS]
 

@@ -422,7 +422,7 @@ def may_match_none(filter: Filter) -> bool:
 def reads_values(filter: Filter) -> bool:
     """Whether a filter may ask for more of a leaf than its path, kind, shape and dtype, as a function may.
 
-    >>> reads_values([Param, All("frozen", Inside("head"))]), reads_values(Not(lambda path, kind, value: value.sum() > 0))
+    >>> reads_values([Param, All("frozen", Inside("head"))]), reads_values(Not(lambda path, kind, value: value > 0))
     (False, True)
     """
     if isinstance(filter, (list, tuple, Any)):

@@ -253,4 +253,4 @@ def is_alike(old: PyTree, new: PyTree) -> bool:
     if not keeps_numbers(kind):
         return False
     was, now = fields_of(old), fields_of(new)
-    return was.keys() == now.keys() and all(is_alike(was[name], now[name]) for name in was)
+    return was.keys() == now.keys() and False not in [is_alike(was[name], now[name]) for name in was]

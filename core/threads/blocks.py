@@ -20,6 +20,7 @@ from contextvars import ContextVar, Token
 from typing import Any, TypeVar, cast
 
 import equinox as eqx
+from weft.core.caches import cached_by
 from weft.core.edge.levels import current_level
 from weft.core.edge.trees import PyTree
 from weft.core.errors import SuccessorError, TraceLevelError
@@ -57,10 +58,7 @@ class Block:
 
     @staticmethod
     def inside(record: eqx.Module | None, name: str, base: Path) -> Block:
-        """A block inside of a transform, for a record that lies at the path `base` of the outer block called `name`.
-
-        Without a record it only gives functions a name; see `ThreadedFunction.named`.
-        """
+        """A block inside of a transform, for a record that lies at the path `base` of the outer block called `name`."""
         block = Block(record)
         block.name, block.base = name, base
         return block
@@ -133,6 +131,12 @@ class Block:
     def gave_away(self, record: object) -> bool:
         """Whether the user got a record from `peek`, directly or inside of a container or record."""
         return any(part is record for value in self.peeked for _, part in records_in(value))
+
+
+@cached_by("name of a record's class")
+def without_record(name: str) -> Block:
+    """A block that only gives functions a name, without a record."""
+    return Block.inside(None, name, ())
 
 
 # --- guarding --------------------------------------------------------------------------------------------------------

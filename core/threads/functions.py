@@ -18,7 +18,7 @@ from weft.core.paths import Path
 from weft.core.records.leaves import is_array
 from weft.core.records.origins import arguments_by_name, check_origin
 from weft.core.records.successors import check_successor, is_usual_pair, take_successor
-from weft.core.threads.blocks import Block, unguarded
+from weft.core.threads.blocks import Block, unguarded, without_record
 from weft.core.threads.debugging import note_place
 
 
@@ -88,14 +88,15 @@ class ThreadedFunction:
 
     # Two threaded functions are equal if their names are, though their blocks differ: a trace uses only the block's
     # name, and the record is an argument.
-    def _key(self) -> tuple[object, ...]:
-        return self.block.name, self.path, self.name, self.transforms
-
     def __eq__(self, other: object) -> bool:
-        return type(other) is ThreadedFunction and self._key() == other._key()
+        return type(other) is ThreadedFunction and (
+            (self.block.name, self.path, self.name, self.transforms)
+            == (other.block.name, other.path, other.name, other.transforms)
+        )
 
+    # Without the transforms, whose options need not be hashable.
     def __hash__(self) -> int:
-        return hash(self._key())
+        return hash((self.block.name, self.path, self.name, len(self.transforms)))
 
     def __repr__(self) -> str:
         return f"<threaded {self.describe()}>"
@@ -131,7 +132,7 @@ class ThreadedFunction:
 
     def named(self) -> ThreadedFunction:
         """This function on a block without a record, so that a cache that stores it keeps no arrays alive."""
-        return self.on(Block.inside(None, self.block.name, ()))
+        return self.on(without_record(self.block.name))
 
     def bound(self, record: eqx.Module) -> Callable[..., PyTree]:
         """The method of a record."""

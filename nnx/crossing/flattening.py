@@ -26,7 +26,7 @@ from weft.nnx.graphs.plan import Plan, plan_of
 from weft.nnx.graphs.unflattening import Unflattener
 from weft.nnx.objects.attributes import GRAPH_TYPES
 from weft.nnx.objects.objects import OBJECT
-from weft.nnx.variable.refs import copy_containers, is_array_ref
+from weft.nnx.variable.refs import PLAIN_ARRAYS, copy_containers, is_array_ref
 from weft.nnx.variable.tracers import current_trace_state
 from weft.nnx.variable.variable import VARIABLE_TYPES, Variable
 from weft.nnx.versions import structure_epoch
@@ -52,6 +52,8 @@ class Holder:
 
 
 PLAIN = Holder(None)
+# Types of nodes and leaves that are surely no graphs.
+PLAIN_NODES = {tuple, list, dict, type(None), *NUMBERS, str}
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,7 @@ def take_apart(graph: bool, tree: Any) -> Tree:
         tree: containers of objects, Variables, arrays and static values.
     """
     shape = shape_of(graph, tree)
-    plan = plan_of([shape.flat[i] for i in shape.nodes])
+    plan = plan_of([shape.flat[i] for i in shape.nodes]) if shape.nodes else _NO_PLAN
     holders = tuple([_holder(leaf) for leaf in plan.leaves])
     starts = [*plan.starts, len(plan.leaves)]
     leaves: list[RefLeaf] = []
@@ -173,6 +175,8 @@ def shape_of(graph: bool, tree: Any) -> Tree:
     graph_ids: set[int] = set()
 
     def stops(value: Any) -> bool:
+        if (kind := type(value)) in PLAIN_NODES or kind in PLAIN_ARRAYS:
+            return False
         is_graph = is_item(graph, value)
         if is_graph:
             graph_ids.add(id(value))

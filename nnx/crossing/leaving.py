@@ -101,12 +101,12 @@ class Leaving:
         mode, holders = self.mode, self.memory.holders
         # The carry first: a scan needs it in the order in which it came in. If the same Variable is also an output or
         # an update, that refers to its place in the carry.
-        carried = self._carried(out)
+        carried = self._carried(out) if CARRIED in self.departure.lanes else []  # only loops have a carried lane
         # `shape_of` stops at graphs and makes no plan: the look below is the only walk over the output's graphs.
         out_tree = shape_of(mode.graph, out)
         rows = zip(out_tree.structure.items, out_tree.bases, out_tree.flat, strict=True)
-        hidden = ((format_path(("output", *base)), value) for item, base, value in rows if isinstance(item, Fixed))
-        refuse_hidden_tracers(hidden, "nnx")
+        hidden = [(("output", *base), value) for item, base, value in rows if isinstance(item, Fixed)]
+        refuse_hidden_tracers(((format_path(path), value) for path, value in hidden), "nnx")
         arguments, graphdef, returned, end = None, NO_GRAPHS, list[Seen](), Mark()
         # Nearly every function changes values alone and returns arrays, so that no graph need be walked.
         is_looked_at = bool(out_tree.nodes) or (mode.updates and not self._is_as_it_was())
@@ -130,7 +130,7 @@ class Leaving:
             self._refuse_returned(out_tree, returned)  # first: a refused update would blame its ride
         rides, updated = self.crossing.rides, self.departure.updated
         # Most Variables have not changed, which is told here without a call for each.
-        loud = {id(ride) for ride in {id(ride): ride for ride in rides}.values() if self._must_leave(ride)}
+        loud = {id(ride) for ride in self.crossing.loud if self._must_leave(ride)}
         reached = [
             i
             for i in reached
@@ -142,7 +142,7 @@ class Leaving:
         metadata = self._metadata() if is_looked_at or not mode.updates else ()
         sources = self._output(out_tree, returned)
         treedef, items = out_tree.structure.treedef, out_tree.structure.items
-        writes = self._carried_writes(carried)
+        writes = self._carried_writes(carried) if carried else ()
         # By these, `RefOutcome.updated` and `replaced` tell Variables from plain array attributes.
         known = frozenset(self.position.values())
         arrays = frozenset(range(len(holders))) - known
@@ -199,7 +199,7 @@ class Leaving:
         return not same_value(value, self.values[i]) if updated is None else i in updated
 
     def _must_leave(self, ride: Ride) -> bool:
-        return ride.gives_away or (self.mode.updates and ride.always_leaves)
+        return (self.mode.updates and ride.always_leaves) or ride.gives_away
 
     def _is_as_it_was(self) -> bool:
         """Whether it is certain that the structure and the metadata of the arguments have not changed."""
@@ -207,7 +207,7 @@ class Leaving:
             self.memory.epoch == structure_epoch.now
             and self.crossing.structure.by_epoch
             and not self.departure.replaced  # all branches return what any of them replaces
-            and not any([is_array_ref(variable._raw_value) for variable in self.memory.holders])
+            and True not in [is_array_ref(variable._raw_value) for variable in self.memory.holders]
         )
 
     def _place(self, i: int) -> str:
@@ -307,9 +307,6 @@ class Leaving:
 
     def _carried(self, out: Any) -> list[tuple[int, int]]:
         """Puts the carry into its lane, in the order in which it came in, and returns the places."""
-        # Only loops have a carried lane.
-        if CARRIED not in self.departure.lanes:
-            return []
         parts = subtrees(self.departure.prefix, out, self.departure.read, CARRIED)
         carried = take_apart(self.mode.graph, parts[0] if len(parts) == 1 else tuple(parts))
         places: list[tuple[int, int]] = []

@@ -68,7 +68,7 @@ class RefOutcome:
     graph: bool = True
 
     def __repr__(self) -> str:
-        # JAX writes the treedef around this record for each trace under `checkify` and `shard_map`, and nobody reads it.
+        # Short: JAX writes the treedef around this record for each trace under `checkify` and `shard_map`.
         return f"RefOutcome({len(self.updates)} updates)"
 
     def __hash__(self) -> int:
@@ -176,11 +176,15 @@ def to_be_placed(
 ) -> tuple[tuple[int, Any], ...]:
     """The positions of unchanged Variables for which jit was passed a sharding, with that sharding."""
     changed = {i for i, _, _ in updates}
-    return tuple(
-        (i, ride.kept_at)
+    # Rides are few, and asked once each: a model may have thousands of Variables.
+    kept = {
+        id(ride): where for ride in {id(ride): ride for ride in rides}.values() if (where := ride.kept_at) is not None
+    }
+    return tuple([
+        (i, kept[id(ride)])
         for i, (variable, ride) in enumerate(zip(variables, rides, strict=False))
-        if variable is not None and i not in changed and ride.kept_at is not None
-    )
+        if id(ride) in kept and variable is not None and i not in changed
+    ])  # fmt: skip
 
 
 def to_place(variables: Sequence[Any], shardings: Sequence[Any]) -> list[tuple[Any, Any]]:

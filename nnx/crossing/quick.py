@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 from weft.core.edge.levels import EAGER, current_level
@@ -21,7 +21,7 @@ from weft.core.records.agree import Fixed
 from weft.core.records.leaves import NUMBERS, is_array
 from weft.core.records.partition import Structure
 from weft.nnx.crossing.calls import RefCall
-from weft.nnx.crossing.flattening import Tree
+from weft.nnx.crossing.flattening import NODE, PLAIN_NODES, Tree
 from weft.nnx.crossing.modes import Mode
 from weft.nnx.crossing.outcomes import RefOutcome, hand_over, to_place
 from weft.nnx.graphs.nodes import is_graph_node
@@ -133,17 +133,7 @@ def _nothing(values: Sequence[Any], groups: Groups) -> None:
 _NOTHING = jax.tree.structure(None)
 
 
-class Recognised(NamedTuple):
-    """What `References.hand_over` needs of a call that was recognised."""
-
-    plan: Plan
-
-
-class _Root:
-    """Takes the place of an object among the arguments, which the plan of all of them describes."""
-
-
-def recognised(call: Call) -> tuple[Hashable, Sequence[Any], Recognised] | None:
+def recognised(mode: Mode, call: Call) -> tuple[Hashable, Sequence[Any], QuickEntry] | None:
     """`References.recognise`: by the plan of the objects, and the static values, shapes and dtypes of the rest."""
     # Only outside of every trace: inside, objects are new at each call, and `enter` has to check their trace levels.
     if current_level() != EAGER:
@@ -153,7 +143,7 @@ def recognised(call: Call) -> tuple[Hashable, Sequence[Any], Recognised] | None:
 
     def stops(value: Any) -> bool:
         kind = type(value)
-        if kind in _CONTAINERS or kind in PLAIN_ARRAYS:
+        if kind in PLAIN_NODES or kind in PLAIN_ARRAYS:
             return False
         if kind in GRAPH_TYPES:
             roots.append(value)
@@ -167,14 +157,13 @@ def recognised(call: Call) -> tuple[Hashable, Sequence[Any], Recognised] | None:
     # Without objects, or with Variables and refs that are arguments themselves, there is no stored plan.
     if boxes or not roots or (plan := plan_of(roots)).volatile:
         return None
-    rest = [_ROOT if type(value) in GRAPH_TYPES else value for value in flat]
-    told = told_by(plan.read() + rest)
+    values = plan.read()
+    # In tree mode the leaves may be in another order than in the plan, which the interpreter tells by their values.
+    if not mode.graph and len({*map(id, values)}) < len(values):
+        return None
+    told = told_by(values + [NODE if type(value) in GRAPH_TYPES else value for value in flat])
     # A weak reference, which equals no later one, because the key must not keep the objects alive.
-    return None if told is None else ((treedef, weakref.ref(plan), told[0]), told[1], Recognised(plan))
-
-
-_ROOT = _Root()
-_CONTAINERS = {tuple, list, dict, type(None), *NUMBERS, str}
+    return None if told is None else ((treedef, weakref.ref(plan), told[0]), told[1], QuickEntry(plan, ()))
 
 
 def quick_way(mode: Mode, crossing: Crossing[RefCall], entered: Tree, call: Call) -> QuickWay | None:

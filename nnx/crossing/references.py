@@ -96,7 +96,7 @@ class References:
 
     def recognise(self, call: Call) -> tuple[Hashable, Sequence[Any], Any] | None:
         """The key of a call on the same objects as an earlier one, if their structure has not changed since."""
-        return recognised(call)
+        return recognised(self.mode, call)
 
     def _refuse_sharing(self, tree: Tree) -> None:
         for value in tree.flat:

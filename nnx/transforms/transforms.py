@@ -13,7 +13,6 @@ from typing import Any, ParamSpec, TypeVar, Unpack, overload
 import jax
 from jax.experimental import checkify as jax_checkify
 from weft.core.errors import StructureError
-from weft.core.interpreter.interpret import interpret
 from weft.nnx.graphs.nodes import is_graph_node
 from weft.nnx.graphs.walk import iter_graph
 from weft.nnx.missing import MISSING
@@ -127,10 +126,10 @@ def eval_shape(
     boundary = boundary_of("eval_shape", graph, graph_updates)
     # As in flax, only the mode with graph updates computes shardings from `out_sharding`.
     if not boundary.updates:
-        return interpret(EVAL_SHAPE, boundary)((f,), NoOptions())(args, kwargs)
+        return interpreted_at_once(EVAL_SHAPE, boundary, (f,), NoOptions())(args, kwargs)
     # `copies`: an argument that is returned must be a new object, because the caller's own must not become abstract.
     boundary = boundary_of("eval_shape", graph, graph_updates, copies=True)
-    abstract = interpret(EVAL_SHAPE, boundary)((f,), NoOptions())(args, kwargs)
+    abstract = interpreted_at_once(EVAL_SHAPE, boundary, (f,), NoOptions())(args, kwargs)
     for variable in _variables_of(abstract):
         value, metadata = variable.get_raw_value(), variable.get_metadata()
         options = (metadata.get(name) for name in ("out_sharding", "sharding_rules", "mesh"))
