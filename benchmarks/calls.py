@@ -220,24 +220,24 @@ def of_objects() -> Cases:
 
 
 def of_parts() -> Cases:
-    one, stack = Outer(counting()), Outer(stacked(counting()))
+    single, stack = Outer(counting()), Outer(stacked(counting()))
     return {
-        "no transform": lambda: one.run(lambda t: t.part(X)),
-        "jit": lambda: one.run(lambda t: weft.jit(t.part)(X)),
-        "grad": lambda: one.run(lambda t: weft.grad(t.part.loss)(X)),
-        "value_and_grad": lambda: one.run(lambda t: weft.value_and_grad(t.part.loss)(X)),
-        "vjp": lambda: one.run(lambda t: weft.vjp(t.part, X)[0]),
-        "jvp": lambda: one.run(lambda t: weft.jvp(t.part, (X,), (X,))),
-        "vmap": lambda: one.run(lambda t: weft.vmap(t.part, out_axes=0)(BATCH)),
+        "no transform": lambda: single.run(lambda t: t.part(X)),
+        "jit": lambda: single.run(lambda t: weft.jit(t.part)(X)),
+        "grad": lambda: single.run(lambda t: weft.grad(t.part.loss)(X)),
+        "value_and_grad": lambda: single.run(lambda t: weft.value_and_grad(t.part.loss)(X)),
+        "vjp": lambda: single.run(lambda t: weft.vjp(t.part, X)[0]),
+        "jvp": lambda: single.run(lambda t: weft.jvp(t.part, (X,), (X,))),
+        "vmap": lambda: single.run(lambda t: weft.vmap(t.part, out_axes=0)(BATCH)),
         "scan": lambda: stack.run(lambda t: weft.scan(t.part)(X)),
         "scan(remat)": lambda: stack.run(lambda t: weft.scan(weft.remat(t.part))(X)),
-        "fori_loop": lambda: one.run(lambda t: weft.fori_loop(0, 3, t.part.at, X)),
-        "cond": lambda: one.run(lambda t: weft.cond(True, t.part, jnp.negative, X)),
-        "switch": lambda: one.run(lambda t: weft.switch(0, (t.part, jnp.negative), X)),
-        "remat": lambda: one.run(lambda t: weft.remat(t.part)(X)),
-        "checkify": lambda: one.run(lambda t: weft.checkify(t.part)(X)),
-        "eval_shape": lambda: one.run(lambda t: weft.eval_shape(t.part, X)),
-        "lax_map": lambda: one.run(lambda t: weft.lax_map(t.part, BATCH)),
+        "fori_loop": lambda: single.run(lambda t: weft.fori_loop(0, 3, t.part.at, X)),
+        "cond": lambda: single.run(lambda t: weft.cond(True, t.part, jnp.negative, X)),
+        "switch": lambda: single.run(lambda t: weft.switch(0, (t.part, jnp.negative), X)),
+        "remat": lambda: single.run(lambda t: weft.remat(t.part)(X)),
+        "checkify": lambda: single.run(lambda t: weft.checkify(t.part)(X)),
+        "eval_shape": lambda: single.run(lambda t: weft.eval_shape(t.part, X)),
+        "lax_map": lambda: single.run(lambda t: weft.lax_map(t.part, BATCH)),
     }
 
 

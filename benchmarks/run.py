@@ -15,7 +15,7 @@ from harness import environment, read_arguments
 
 HERE = Path(__file__).resolve().parent
 SCRIPTS = (
-    "dispatch.py", "state.py", "init.py", "training.py", "eager.py", "tracing.py", "layers.py", "decode.py",
+    "dispatch.py", "state.py", "init.py", "training.py", "eager.py", "calls.py", "tracing.py", "layers.py", "decode.py",
     "contracts.py", "memory.py", "checkpoints.py", "scale.py", "imports.py",
 )  # fmt: skip
 

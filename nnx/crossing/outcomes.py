@@ -177,13 +177,13 @@ def to_be_placed(
     """The positions of unchanged Variables for which jit was passed a sharding, with that sharding."""
     changed = {i for i, _, _ in updates}
     # Rides are few, and asked once each: a model may have thousands of Variables.
-    kept = {
+    sharding_of = {
         id(ride): where for ride in {id(ride): ride for ride in rides}.values() if (where := ride.kept_at) is not None
     }
     return tuple([
-        (i, kept[id(ride)])
+        (i, sharding_of[id(ride)])
         for i, (variable, ride) in enumerate(zip(variables, rides, strict=False))
-        if id(ride) in kept and variable is not None and i not in changed
+        if id(ride) in sharding_of and variable is not None and i not in changed
     ])  # fmt: skip
 
 
