@@ -1,4 +1,4 @@
-"""Calls that are recognised: what may differ between two calls is in the key, so that no plan is used for another call."""
+"""Calls that are recognised: what may differ between two calls is in the key of the plan."""
 
 from __future__ import annotations
 
