@@ -77,11 +77,6 @@ def test_clearing_changes_no_result():
     assert isinstance(tables()[0], Table)
 
 
-def sequential_with_a_lambda(array: Any) -> Any:
-    net = weft.Sequential(lambda x: x * array, weft.Linear(2, 2, key=KEY))
-    net(jnp.ones(2))
-
-
 def jitted_closure(array: Any) -> Any:
     weft.jit(lambda x: x * array)(jnp.ones(2))
 
@@ -127,7 +122,6 @@ def mistaken_closure(array: Any) -> Any:
     [
         proved_closure,
         mistaken_closure,
-        sequential_with_a_lambda,
         jitted_closure,
         scanned_closure,
         branch_of_a_closure,
