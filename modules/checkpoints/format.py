@@ -69,8 +69,7 @@ def absent(path: Path) -> CheckpointError:
     folder = next(folder for folder in path.absolute().parents if folder.is_dir())
     similar = difflib.get_close_matches(path.absolute().relative_to(folder).parts[0], os.listdir(folder), 3)
     return _AbsentError(
-        "there is no checkpoint at this path",
-        at=str(path),
+        f"there is no checkpoint at {path}",
         fix=f"did you mean {' or '.join(str(folder / name) for name in similar)}?"
         if similar
         else "pass the path of a save",

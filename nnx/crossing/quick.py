@@ -153,7 +153,10 @@ def recognised(mode: Mode, call: Call) -> tuple[Hashable, Sequence[Any], QuickEn
             return False
         return True
 
-    flat, treedef = jax.tree.flatten((call[1], dict(call[2])), is_leaf=stops)
+    try:
+        flat, treedef = jax.tree.flatten((call[1], dict(call[2])), is_leaf=stops)
+    except (TypeError, ValueError):
+        return None  # a dict with keys that cannot be sorted, which `enter` names
     # Without objects, or with Variables and refs that are arguments themselves, there is no stored plan.
     if boxes or not roots or (plan := plan_of(roots)).volatile:
         return None

@@ -127,7 +127,7 @@ def damaged(folder):
 
 
 def missing(folder):
-    return ["--resume", folder / "nowhere"], "char_lm: .*No such file.*nowhere"
+    return ["--resume", folder / "nowhere"], "char_lm: there is no checkpoint at .*nowhere"
 
 
 def no_text(folder):

@@ -189,7 +189,11 @@ EQUINOX = {
     "RMSNorm": of(
         lambda: weft.RMSNorm(8, epsilon=1e-5), lambda: eqx.nn.RMSNorm(8, use_bias=False), scale_and_bias, each
     ),
-    "GroupNorm": of(lambda: weft.GroupNorm(8, groups=2, epsilon=1e-5), lambda: eqx.nn.GroupNorm(2, 8), scale_and_bias),
+    "GroupNorm": of(
+        lambda: weft.GroupNorm(8, groups=2, batch_axes=-2, epsilon=1e-5),
+        lambda: eqx.nn.GroupNorm(2, 8),
+        scale_and_bias,
+    ),
     "BatchNorm, training": batch_norm,
     "WeightNorm": weight_norm,
     "PReLU": of(weft.PReLU, eqx.nn.PReLU, lambda own: {"negative_slope": own.slope}, each),

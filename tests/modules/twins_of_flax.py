@@ -57,7 +57,9 @@ def of(name, *args, twin=None, twin_args=None, x=X, norm=False, flax=None, renam
         keys = {} if norm or name == "PReLU" else {"key": KEY}
         layer = getattr(weft, name)(*args, **options, **keys)
         rngs = {} if name == "PReLU" else {"rngs": RNGS}
-        twins = getattr(nnx, twin or name)(*(args if twin_args is None else twin_args), **(flax or options), **rngs)
+        twins = getattr(nnx, twin or name)(
+            *(args if twin_args is None else twin_args), **(options if flax is None else flax), **rngs
+        )
         return Pair(layer, called, in_flax(twins, **(renamed or {})), x)
 
     return make
@@ -224,8 +226,9 @@ FLAX = {
     "ConvTranspose2d, strides": conv(2, 3, twin="ConvTranspose", x=IMAGES, strides=2),
     "LayerNorm": of("LayerNorm", 8, norm=True),
     "RMSNorm": of("RMSNorm", 8, norm=True),
-    "GroupNorm": of("GroupNorm", 8, norm=True, groups=2, flax={"num_groups": 2}),
-    "InstanceNorm": of("InstanceNorm", 8, norm=True),
+    # Counted from the end, as a vmap over the batch needs it.
+    "GroupNorm": of("GroupNorm", 8, norm=True, groups=2, batch_axes=-2, flax={"num_groups": 2}),
+    "InstanceNorm": of("InstanceNorm", 8, norm=True, batch_axes=-2, flax={}),
     "PReLU": of("PReLU", renamed={"slope": "negative_slope"}),
     "Embed": embed("look up"),
     "Embed.attend": embed("attend"),

@@ -105,7 +105,7 @@ def test_to_read_what_is_not_there_makes_nothing_and_names_what_is_near(name: st
         tmp_path / "another": "pass the path of a save",
         Path("/proc/self/nowhere"): "pass the path of a save",
     }.items():
-        with pytest.raises(CheckpointError, match=f"no checkpoint at this path\n  at: {path}\n") as caught:
+        with pytest.raises(CheckpointError, match=f"no checkpoint at {path}\n") as caught:
             READING[name](path)
         assert caught.value.fix == fix
         assert isinstance(caught.value, FileNotFoundError)

@@ -134,9 +134,9 @@ def test_an_optimizers_state_follows_its_parameters(mesh: Any):
         optimizer = shard(weft.Optimizer(block, optax.adam(0.1)), mesh, RULES)
     placement = specs(optimizer)
     for moment in ("mu", "nu"):
-        assert placement[f".state[0]['{moment}']['inward']"] == P("data", "model")
-        assert placement[f".state[0]['{moment}']['outward']['kernel']"] == P("model", "data")
-    assert placement[".state[0]['count']"] == placement[".step"] == P()
+        assert placement[f".state[0].{moment}['inward']"] == P("data", "model")
+        assert placement[f".state[0].{moment}['outward']['kernel']"] == P("model", "data")
+    assert placement[".state[0].count"] == placement[".step"] == P()
     factored = shard(
         weft.Optimizer(Linear(256, 128, key=KEY), optax.adafactor(0.1)), mesh, {weft.filters.Maybe("embed"): "data"}
     )
@@ -319,7 +319,7 @@ def test_moments_keys_and_stacks_without_names_lie_as_they_should(mesh: Any):
     with jax.set_mesh(mesh):
         layer = shard(Linear(4, 16, key=KEY), mesh, {}, unnamed="model")
         optimizer = shard(weft.Optimizer(layer, optax.adam(0.1)), mesh, {}, unnamed="model")
-    assert specs(optimizer)[".state[0]['mu']['kernel']"] == specs(layer)[".kernel"] == P(None, "model")
+    assert specs(optimizer)[".state[0].mu['kernel']"] == specs(layer)[".kernel"] == P(None, "model")
     keys = shard((jax.random.split(KEY, 8), jnp.ones(8)), mesh, {}, unnamed="model")
     assert [tuple(one.sharding.spec) for one in keys][1:] == [("model",)]
     assert keys[0].sharding.is_fully_replicated
