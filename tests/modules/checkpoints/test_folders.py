@@ -114,7 +114,7 @@ def test_what_does_not_fit_is_named_and_so_is_other_configuration(saved: Checkpo
 def test_what_cannot_be_stored_leaves_no_step(saved: Checkpoints):
     with pytest.raises(CheckpointError, match="at: w"):
         saved.save(2, {"w": jax.ShapeDtypeStruct((2,), jnp.float32)})
-    with pytest.raises(CheckpointError, match="no checkpoint at .*2"):
+    with pytest.raises(CheckpointError, match=r"no checkpoint at .*2"):
         load_orbax(saved.folder / "2", {})
     assert saved.steps == [1]
 
