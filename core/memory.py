@@ -246,7 +246,7 @@ def text_key(rule: Any, boundary: Any, functions: Sequence[Function], options: A
 def _is_tree(function: Any) -> bool:
     return (
         isinstance(function, eqx.Module | jax.tree_util.Partial)
-        or hasattr(type(function), "remembered_by")
+        or hasattr(cast("type[Any]", type(function)), "remembered_by")
         or children_of(function) is not None
     )
 

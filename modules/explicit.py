@@ -95,7 +95,8 @@ def matmul(
     [2.0]
     """
     where = product_sharding(x, kernel, (((x.ndim - 1,), (0,)), ((), ())))
-    return jnp.matmul(x, kernel, preferred_element_type=out_dtype, **({} if where is None else {"out_sharding": where}))
+    placed: Any = {} if where is None else {"out_sharding": where}
+    return jnp.matmul(x, kernel, preferred_element_type=out_dtype, **placed)
 
 
 def einsum(  # weft: skip(the equation decides the shapes)

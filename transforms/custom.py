@@ -14,7 +14,7 @@ from typing import Any, Literal, ParamSpec, TypeVar
 
 import jax
 from jax.core import Tracer
-from jax.custom_derivatives import SymbolicZero, custom_vjp_primal_tree_values
+from jax.custom_derivatives import SymbolicZero
 from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.edge.untyped import jnp
 from weft.core.errors import DifferentiationError, MissingRuleError
@@ -192,8 +192,14 @@ def _unread(path: str) -> Callable[[Any], Any]:
             )
         return (None,)
 
-    identity: Any = untyped_jax.custom_vjp(lambda value: value)
-    identity.defvjp(lambda value: (custom_vjp_primal_tree_values(value), None), refuse, symbolic_zeros=True)
+    def same(value: Any) -> Any:
+        return value
+
+    def forward(value: Any) -> Any:
+        return untyped_jax.custom_derivatives.custom_vjp_primal_tree_values(value), None
+
+    identity: Any = untyped_jax.custom_vjp(same)
+    identity.defvjp(forward, refuse, symbolic_zeros=True)
     return identity
 
 

@@ -117,7 +117,8 @@ class _Holding(Transformed[..., Any]):
         # arrays, and would take longer than all else at a call of a compiled step.
         if "_run" in vars(self) or self.recipe is None:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
-        vars(self).update(vars(_made_again(*self.recipe, self.definitions)))
+        made: Any = _made_again(*self.recipe, self.definitions)
+        self.__dict__.update(made.__dict__)
         return getattr(self, name)
 
     def __deepcopy__(self, memo: object) -> Self:
@@ -153,7 +154,8 @@ def _holding(kind: type[Transformed[..., Any]]) -> type[_Holding]:
 
     def unflatten(how: _How, children: Iterable[Any]) -> Any:
         node: Any = object.__new__(holding)
-        vars(node).update(recipe=(how.transform, tuple(children), how.options), definitions=how.definitions, _how=how)
+        recipe = (how.transform, tuple(children), how.options)
+        node.__dict__.update(recipe=recipe, definitions=how.definitions, _how=how)
         return node
 
     trees.register_node_with_keys(

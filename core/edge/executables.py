@@ -24,7 +24,11 @@ def keeps_executables() -> bool:
 def compiling_anew() -> AbstractContextManager[None]:
     """While open, JAX compiles without that cache."""
     # JAX's own setting is of the whole process, and read once in it.
-    return patched((_cache.module, "is_cache_used", lambda is_used, backend: False))
+
+    def never(is_used: Any, backend: Any) -> bool:
+        return False
+
+    return patched((_cache.module, "is_cache_used", never))
 
 
 _xla = Names("jaxlib.xla_client", "`weft.plan`", "CompileOptions", "DeviceAssignment", "DeviceList")

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import jax
+from jax.core import Tracer
 from jax.extend.core import Primitive
 from jax.sharding import AxisType, NamedSharding
 from weft.core.edge.moved import Names
+from weft.core.edge.untyped import lax
 
 T = TypeVar("T")
 
@@ -43,10 +45,10 @@ def lying_alike(new: T, old: Any) -> T:
 
 
 def _lying_alike(new: Any, old: Any) -> Any:
-    if not isinstance(old, jax.core.Tracer):
+    if not isinstance(old, Tracer):
         lies: Any = getattr(old, "sharding", None)
         is_divided = isinstance(lies, NamedSharding) and lies.num_devices > 1 and new.shape == old.shape
-        return jax.lax.with_sharding_constraint(new, lies) if is_divided else new
+        return lax.with_sharding_constraint(new, lies) if is_divided else new
     mesh = jax.typeof(old).sharding.mesh
     # Inside of a `shard_map` nothing is left to the compiler.
     if mesh.empty or AxisType.Auto not in mesh.axis_types or mesh.manual_axes or new.shape != old.shape:

@@ -15,7 +15,7 @@ import functools
 import inspect
 import threading
 import weakref
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,6 +43,10 @@ _lock = threading.RLock()
 _patches: weakref.WeakValueDictionary[int, _Patch] = weakref.WeakValueDictionary()
 
 
+def _attributes(owner: Any) -> Mapping[str, Any]:
+    return vars(owner)
+
+
 class _Patch:
     """A dispatcher in the place of an attribute, and how many blocks have it open.
 
@@ -54,8 +58,8 @@ class _Patch:
     def __init__(self, owner: Any, name: str):
         self.owner, self.name, self.blocks = owner, name, 0
         # An inherited attribute is deleted afterwards. Were it written back, a change of the base would be hidden.
-        self.is_own = name in vars(owner)
-        original: Any = inspect.getattr_static(owner, name) if isinstance(owner, type) else getattr(owner, name)
+        self.is_own = name in _attributes(owner)
+        original: Any = inspect.getattr_static(owner, name) if inspect.isclass(owner) else getattr(owner, name)
         if isinstance(original, staticmethod | classmethod) or not callable(original):
             raise TypeError(f"{name} of {owner} is a {type(original).__name__}, and no method or function")
         self.original = original
@@ -76,7 +80,7 @@ class _Patch:
     def close(self) -> None:
         self.blocks -= 1
         # If someone else has replaced the name meanwhile, theirs stays. It may put the dispatcher back when it ends.
-        if self.blocks or vars(self.owner).get(self.name) is not self.dispatcher:
+        if self.blocks or _attributes(self.owner).get(self.name) is not self.dispatcher:
             return
         if self.is_own:
             setattr(self.owner, self.name, self.original)
@@ -85,7 +89,7 @@ class _Patch:
 
 
 def _opened(owner: Any, name: str) -> _Patch:
-    patch = _patches.get(id(vars(owner).get(name)))
+    patch = _patches.get(id(_attributes(owner).get(name)))
     if patch is None or patch.owner is not owner or patch.name != name:
         patch = _Patch(owner, name)
         _patches[id(patch.dispatcher)] = patch

@@ -322,8 +322,9 @@ def told_by(leaves: Sequence[PyTree]) -> tuple[Hashable, list[PyTree]] | None:
     """What a recognised call has to have in common with the earlier one beside its treedef; also the values of the
     leaves that are traced. None if one of these has no shape."""
     arrays = array_types()
+    kind: Any
     try:
-        key = tuple([
+        key: tuple[Any, ...] = tuple([
             (leaf.shape, leaf.dtype) if (kind := type(leaf)) in arrays else kind if kind in NUMBERS else (kind, leaf)
             for leaf in leaves
         ])  # fmt: skip

@@ -28,7 +28,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, cast
 
 import equinox as eqx
@@ -37,6 +37,8 @@ import numpy as np
 from jax.core import Tracer
 from weft.core.edge import trees
 from weft.core.edge.trees import PyTree, TreeDef
+from weft.core.edge.untyped import is_tuple
+from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.errors import StaticError
 from weft.core.makeup import hidden_in
 from weft.core.paths import Path, format_path, key_part
@@ -134,13 +136,18 @@ class Applied(jax.tree_util.Partial):
         return functools.partial.__new__(cls, func, *args, **keywords)
 
 
+def _applied(_: None, children: Iterable[PyTree]) -> Applied:
+    function, args, keywords = map(opened, children)
+    return Applied(function, *args, **keywords)
+
+
 trees.register_node_with_keys(
     Applied,
     lambda node: (
         [(jax.tree_util.GetAttrKey(name), stored(getattr(node, name))) for name in ("func", "args", "keywords")],
         None,
     ),
-    lambda _, children: (lambda func, args, keywords: Applied(func, *args, **keywords))(*map(opened, children)),
+    _applied,
     lambda node: (tuple(map(stored, (node.func, node.args, node.keywords))), None),
 )
 
@@ -153,11 +160,12 @@ def as_tree(function: Any) -> Any:
     (<built-in function len>, [Array(1., dtype=float32)])
     """
     # Equinox does the same for methods, but not for `__call__` and other special methods.
-    if isinstance(function, types.MethodType) and isinstance(function.__self__, eqx.Module):
+    kind: Any = type(function)
+    if kind is types.MethodType and isinstance(function.__self__, eqx.Module):
         return Applied(function.__func__, function.__self__)
     # JAX's own `Partial` is a tree, unless it hides one.
-    hides = type(function) is jax.tree_util.Partial and trees.children_of(as_tree(function.func)) is not None
-    if hides or type(function) is functools.partial:
+    hides = kind is jax.tree_util.Partial and trees.children_of(as_tree(function.func)) is not None
+    if hides or kind is functools.partial:
         parts = as_tree(function.func), function.args, function.keywords
         if any(map(_has_arrays, trees.flatten(parts, lambda node: not isinstance(node, _CONTAINERS))[0])):
             applied = Applied(parts[0], *function.args, **function.keywords)
@@ -351,8 +359,8 @@ def stored_static(value: object, where: str) -> Static:
 
 def _in_python(value: Any) -> Any:
     """A static value with Python's numbers in the place of NumPy's, which equinox takes for arrays."""
-    if isinstance(value, tuple):
-        return jax.tree.map(_in_python, value)
+    if is_tuple(value):
+        return untyped_jax.tree.map(_in_python, value)
     return value.item() if isinstance(value, np.number | np.bool_) else value
 
 

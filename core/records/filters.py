@@ -425,8 +425,10 @@ def reads_values(filter: Filter) -> bool:
     >>> reads_values([Param, All("frozen", Inside("head"))]), reads_values(Not(lambda path, kind, value: value > 0))
     (False, True)
     """
-    if isinstance(filter, (list, tuple, Any)):
-        return builtins.any(map(reads_values, filter.filters if isinstance(filter, Any) else filter))
+    if isinstance(filter, Any):
+        return builtins.any(map(reads_values, filter.filters))
+    if isinstance(filter, (list, tuple)):
+        return builtins.any(map(reads_values, cast("Sequence[Filter]", filter)))
     return filter is not None and filter is not ... and not isinstance(filter, (*NATIVE, Structural, type, str, bool))
 
 

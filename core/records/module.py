@@ -298,7 +298,7 @@ def _missing() -> Any:
 
 # Equinox writes a sentinel into treedefs, in the place of an attribute that a record does not have. It is compared by
 # identity, so that a treedef that was pickled did not equal itself.
-copyreg.pickle(type(_missing()), lambda _: (_missing, ()))
+copyreg.pickle(cast("type[Any]", type(_missing())), lambda _: (_missing, ()))
 
 
 def replaced(record: E, changes: Mapping[str, Any], *, lenient: bool = False) -> E:

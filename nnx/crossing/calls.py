@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from weft.core.interpreter.boundary import Call
 from weft.core.paths import Path
@@ -25,8 +25,8 @@ class RefCall(RefStructure):
     """
 
     functions: tuple[Any, ...] = ()
-    # Objects have no static fields but those in their structure.
-    fields: ClassVar[tuple[object, ...]] = ()
+    # Empty: objects have no static fields but those in their structure.
+    fields: tuple[object, ...] = field(default=(), compare=False)
     # Not compared: plans are kept by boundary, and all calls of a boundary have the same mode.
     mode: Mode = field(default=Mode(True, True, False, ""), compare=False)
 
