@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Callable, Generator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 # The replacement of a function: it is called with the function and with the arguments of the call.
 Replacement = Callable[..., Any]
@@ -44,7 +44,7 @@ _patches: weakref.WeakValueDictionary[int, _Patch] = weakref.WeakValueDictionary
 
 
 def _attributes(owner: Any) -> Mapping[str, Any]:
-    return vars(owner)
+    return cast(Any, vars(owner))
 
 
 class _Patch:
@@ -59,7 +59,8 @@ class _Patch:
         self.owner, self.name, self.blocks = owner, name, 0
         # An inherited attribute is deleted afterwards. Were it written back, a change of the base would be hidden.
         self.is_own = name in _attributes(owner)
-        original: Any = inspect.getattr_static(owner, name) if inspect.isclass(owner) else getattr(owner, name)
+        owners: Any = owner
+        original: Any = inspect.getattr_static(owners, name) if isinstance(owner, type) else getattr(owners, name)
         if isinstance(original, staticmethod | classmethod) or not callable(original):
             raise TypeError(f"{name} of {owner} is a {type(original).__name__}, and no method or function")
         self.original = original

@@ -322,11 +322,10 @@ def told_by(leaves: Sequence[PyTree]) -> tuple[Hashable, list[PyTree]] | None:
     """What a recognised call has to have in common with the earlier one beside its treedef; also the values of the
     leaves that are traced. None if one of these has no shape."""
     arrays = array_types()
-    kind: Any
     try:
         key: tuple[Any, ...] = tuple([
-            (leaf.shape, leaf.dtype) if (kind := type(leaf)) in arrays else kind if kind in NUMBERS else (kind, leaf)
-            for leaf in leaves
+            (leaf.shape, leaf.dtype) if kind in arrays else kind if kind in NUMBERS else (kind, leaf)
+            for kind, leaf in zip(cast("list[Any]", [*map(type, leaves)]), leaves, strict=True)
         ])  # fmt: skip
     except AttributeError:
         return None

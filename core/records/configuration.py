@@ -160,7 +160,7 @@ def as_tree(function: Any) -> Any:
     (<built-in function len>, [Array(1., dtype=float32)])
     """
     # Equinox does the same for methods, but not for `__call__` and other special methods.
-    kind: Any = type(function)
+    kind = cast("type[Any]", type(function))
     if kind is types.MethodType and isinstance(function.__self__, eqx.Module):
         return Applied(function.__func__, function.__self__)
     # JAX's own `Partial` is a tree, unless it hides one.
@@ -361,7 +361,7 @@ def _in_python(value: Any) -> Any:
     """A static value with Python's numbers in the place of NumPy's, which equinox takes for arrays."""
     if is_tuple(value):
         return untyped_jax.tree.map(_in_python, value)
-    return value.item() if isinstance(value, np.number | np.bool_) else value
+    return cast(Any, value).item() if isinstance(value, np.number | np.bool_) else value
 
 
 def field_values(record: eqx.Module) -> dict[str, PyTree]:

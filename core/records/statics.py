@@ -93,7 +93,7 @@ def _equals_its_copy(value: Any) -> bool:
     if isinstance(value, (type(None), type(...), type, enum.Enum)) or name_for_pickle(value) is not None:
         return True
     parts: Sequence[Any] = cast("tuple[Any, ...]", value) if isinstance(value, tuple) else _parts(value)
-    by_identity = cast("type[Any]", type(value)).__eq__ is object.__eq__ or isinstance(value, MethodType)
+    by_identity = cast("type[Any]", type(cast(Any, value))).__eq__ is object.__eq__ or isinstance(value, MethodType)
     return not by_identity and all(map(_equals_its_copy, parts))
 
 

@@ -29,6 +29,7 @@ SKIPPED = {
     "modules/checkpoints": {
         "content_of",
         "import_weights",
+        "inspect_checkpoint",
         "load_checkpoint",
         "load_orbax",
         "needs_x64",
