@@ -59,10 +59,9 @@ class _Patch:
         self.owner, self.name, self.blocks = owner, name, 0
         # An inherited attribute is deleted afterwards. Were it written back, a change of the base would be hidden.
         self.is_own = name in _attributes(owner)
-        owners: Any = owner
-        original: Any = inspect.getattr_static(owners, name) if isinstance(owner, type) else getattr(owners, name)
+        original: Any = inspect.getattr_static(owner, name) if isinstance(owner, type) else getattr(owner, name)
         if isinstance(original, staticmethod | classmethod) or not callable(original):
-            raise TypeError(f"{name} of {owner} is a {type(original).__name__}, and no method or function")
+            raise TypeError(f"{name} of {owner} is a {type(cast(Any, original)).__name__}, and no method or function")
         self.original = original
 
         @functools.wraps(original)
