@@ -349,9 +349,9 @@ class Boundary(Protocol[S, R, E, M]):
     # Whether a function may put new things into its arguments.
     restructures: bool
 
-    def enter(self, call: Call) -> tuple[S, Sequence[Any], E]:
+    def enter(self, call: Call, known: Any = None) -> tuple[S, Sequence[Any], E]:
         """Flattens a call: its structure, its dynamic leaves (with `path` and `value`), and what `hand_over` needs of
-        the caller's objects."""
+        the caller's objects; `known` is what `recognise` has just returned of it for `hand_over`."""
         ...
 
     def recognise(self, call: Call) -> tuple[Hashable, Sequence[PyTree], E] | None:

@@ -263,7 +263,7 @@ class Interpreted(Generic[O]):
         self, call: Call, recognised: tuple[Hashable, Sequence[PyTree], object] | None
     ) -> tuple[Plan, Sequence[PyTree], object]:
         """The plan of a call by its crossing, for which all leaves are described; also what `plan` returns with it."""
-        structure, leaves, entered = self.boundary.enter(call)
+        structure, leaves, entered = self.boundary.enter(call, None if recognised is None else recognised[2])
         prefix = self.rule.arrive(self.options, call)
         read = self.rule.read
         rides = self.boundary.rides(prefix, call, entered, leaves, read, self.rule.options[0])

@@ -112,7 +112,7 @@ class Threaded(Values):
     def __reduce__(self) -> str:
         return "THREADED"
 
-    def enter(self, call: Call) -> tuple[CallOfParts, list[Leaf], tuple[Any, ...]]:
+    def enter(self, call: Call, known: Any = None) -> tuple[CallOfParts, list[Leaf], tuple[Any, ...]]:
         """Flattens a call: its structure, its dynamic leaves (those of the records first), and its `Entered`."""
         entered = _entered(call)
         parts: Any = entered[0][0]

@@ -169,7 +169,7 @@ class Values:
     def __reduce__(self) -> str:
         return "VALUES"
 
-    def enter(self, call: Call) -> tuple[CallOfRecords, list[Leaf], Any]:
+    def enter(self, call: Call, known: Any = None) -> tuple[CallOfRecords, list[Leaf], Any]:
         """Flattens a call: its structure, and its dynamic leaves, whose paths start with the parameter's name."""
         fields: list[object] = []
         # The functions first, as in the treedef of the call, which is that of (functions, args, kwargs).

@@ -141,15 +141,16 @@ def is_item(graph: bool, value: Any) -> bool:
     return False
 
 
-def take_apart(graph: bool, tree: Any) -> Tree:
+def take_apart(graph: bool, tree: Any, plan: Plan | None = None) -> Tree:
     """Flattens a pytree with NNX objects in it.
 
     Args:
         graph: whether objects are graphs, or trees.
         tree: containers of objects, Variables, arrays and static values.
+        plan: the plan of its objects, if it is known to be valid.
     """
     shape = shape_of(graph, tree)
-    plan = plan_of([shape.flat[i] for i in shape.nodes]) if shape.nodes else _NO_PLAN
+    plan = plan or plan_of([shape.flat[i] for i in shape.nodes]) if shape.nodes else _NO_PLAN
     holders = tuple([_holder(leaf) for leaf in plan.leaves])
     starts = [*plan.starts, len(plan.leaves)]
     leaves: list[RefLeaf] = []

@@ -76,10 +76,13 @@ class References:
 
     # ------------------------------------------------------------------ taking apart
 
-    def enter(self, call: Call) -> tuple[RefCall, list[RefLeaf], Tree]:
+    def enter(self, call: Call, known: Any = None) -> tuple[RefCall, list[RefLeaf], Tree]:
         """Flattens a call; see `Boundary`."""
         functions, args, kwargs = call
-        tree = take_apart(self.graph, (args, dict(kwargs)))
+        # `recognise` has found the plan of these objects valid. To ask again may take long: static values of the
+        # user's are compared. In tree mode its roots are others, the Variables.
+        plan = known.plan if known is not None and self.graph else None
+        tree = take_apart(self.graph, (args, dict(kwargs)), plan)
         names = self.mode.names(functions)
         # Errors show the parameters' names. Filters still get paths inside an argument, which is how users write
         # them.

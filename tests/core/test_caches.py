@@ -77,6 +77,14 @@ def test_clearing_changes_no_result():
     assert isinstance(tables()[0], Table)
 
 
+class Holding(weft.Module):
+    function: Callable[[Any], Any] = weft.static()
+
+
+def record_with_a_static_closure(array: Any) -> Any:
+    Holding(lambda x: x * array).function(jnp.ones(2))
+
+
 def jitted_closure(array: Any) -> Any:
     weft.jit(lambda x: x * array)(jnp.ones(2))
 
@@ -122,6 +130,7 @@ def mistaken_closure(array: Any) -> Any:
     [
         proved_closure,
         mistaken_closure,
+        record_with_a_static_closure,
         jitted_closure,
         scanned_closure,
         branch_of_a_closure,
