@@ -80,5 +80,5 @@ def _gives_a_number(schedule: Callable[..., Any]) -> bool:
     try:
         values = jax.tree.leaves(schedule(jnp.zeros((), jnp.int32)))
         return bool(values) and not any(jnp.issubdtype(jnp.result_type(value), jnp.bool_) for value in values)
-    except Exception:
+    except Exception:  # no function of a step number, whatever it raises at one
         return False
