@@ -171,7 +171,7 @@ def batched_alike(arrays: Sequence[Array], axes: Iterable[int]) -> list[Array]:
 
 
 def as_given(function: Callable[..., T], *args: Any, like: Any, **options: Any) -> T:
-    """Calls `function(*args, **options)`, and gives its results the shardings of `like`.
+    """Calls `function(*args, **options)`, and gives its results the explicit shardings of `like`.
 
     A function that knows nothing of meshes, such as an optax transformation, may contain an operation for which JAX
     asks for a sharding. Then the compiler chooses shardings inside of the function.
@@ -196,7 +196,7 @@ def as_given(function: Callable[..., T], *args: Any, like: Any, **options: Any) 
             # The second attempt may fail for its own reasons, such as arrays in the options. The first error is about
             # the user's program.
             raise error from None
-    return laid_as(out, like) if jax.tree.structure(out) == jax.tree.structure(like) else out
+    return jax.tree.map(_typed_as, out, like) if jax.tree.structure(out) == jax.tree.structure(like) else out
 
 
 def laid_as(new: T, old: Any) -> T:  # weft: skip(of any tree)
@@ -210,12 +210,15 @@ def laid_as(new: T, old: Any) -> T:  # weft: skip(of any tree)
 
 
 def _laid_as(new: Any, old: Any) -> Any:
-    if new is old or not isinstance(old, _TYPED) or not isinstance(new, _TYPED):
+    is_placed = new is not old and isinstance(old, _TYPED) and isinstance(new, _TYPED)
+    return lying_alike(_typed_as(new, old), old) if is_placed else new
+
+
+def _typed_as(new: Any, old: Any) -> Any:
+    if not isinstance(old, _TYPED) or not isinstance(new, _TYPED):
         return new
     wanted = spec_of(old)[: new.ndim]
-    if spec_of(new) != wanted:
-        return reshard(new, on_mesh_of(wanted, old, new))
-    return lying_alike(new, old)
+    return new if spec_of(new) == wanted else reshard(new, on_mesh_of(wanted, old, new))
 
 
 def settled(carry: T, step: Callable[[T], T]) -> T:
@@ -232,4 +235,4 @@ def settled(carry: T, step: Callable[[T], T]) -> T:
     leaves, structure = jax.tree.flatten(carry)
     if [leaf.shape for leaf in leaves] != [leaf.shape for leaf in after]:
         return carry  # the loop itself says what differs
-    return jax.tree.unflatten(structure, map(_laid_as, leaves, after))
+    return jax.tree.unflatten(structure, map(_typed_as, leaves, after))

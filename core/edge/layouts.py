@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 from jax.core import Tracer
@@ -12,8 +12,6 @@ from jax.extend.core import Primitive
 from jax.sharding import AxisType, NamedSharding
 from weft.core.edge.moved import Names
 from weft.core.edge.untyped import lax
-
-T = TypeVar("T")
 
 _layouts = Names("jax.experimental.layout", "an array with a layout of its own", "Format")
 
@@ -35,16 +33,12 @@ _dialect = Names("jaxlib.mlir.dialects.sdy", _ALIKE, "sharding_group")
 _mlir = Names("jax.interpreters.mlir", _ALIKE, "register_lowering")
 
 
-def lying_alike(new: T, old: Any) -> T:
-    """Arrays with the shardings of other ones of their shapes, where these lie on an automatic mesh.
+def lying_alike(new: Any, old: Any) -> Any:
+    """An array with the sharding of another one of its shape, where that one lies on an automatic mesh.
 
     A tracer does not say how it is divided there, and `with_sharding_constraint` has to be told. So the compiler is
     told that both are divided alike, as JAX's `shard_alike` did until 0.11.
     """
-    return jax.tree.map(_lying_alike, new, old)
-
-
-def _lying_alike(new: Any, old: Any) -> Any:
     if not isinstance(old, Tracer):
         lies: Any = getattr(old, "sharding", None)
         is_divided = isinstance(lies, NamedSharding) and lies.num_devices > 1 and new.shape == old.shape

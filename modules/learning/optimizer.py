@@ -305,7 +305,9 @@ class Optimizer(Module):  # weft: skip(of any model)
         moved = laid_as(optax.apply_updates(tree, updates), tree)
         PARAMETERS.note(jax.tree.leaves(moved))
         successor = self._with_parameters(new, moved)
-        return successor, self.replace(state=_without_records(state), step=self.step + 1)
+        # The update itself lies as the compiler likes: beside a gathered gradient it would be gathered, too.
+        state = _without_records(laid_as(state, self.optax_state))
+        return successor, self.replace(state=state, step=self.step + 1)
 
     def minimize(self, loss: Callable[..., Any], model: M, /, *args: Any, **kwargs: Any) -> tuple[Any, M, Self]:
         """Makes one step down the gradient of a loss: `value, model, opt = opt.minimize(loss, model, x, y)`.

@@ -67,7 +67,7 @@ def not_a_checkpoint(folder):
 
 
 def missing(folder):
-    return ["--resume", folder / "nowhere", "--out", folder / "out"], "digits: .*No such file.*nowhere"
+    return ["--resume", folder / "nowhere", "--out", folder / "out"], "digits: there is no checkpoint at .*nowhere"
 
 
 def out_is_a_file(folder):

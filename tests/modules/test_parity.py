@@ -51,6 +51,10 @@ ONE_PROGRAM = set(FLAX) - OTHER_PROGRAMS
 NOT_IN_FLOAT64 = {"Embed", "Embed.attend"} | {
     f"equinox: {name}" for name in ("Embed", "MultiHeadAttention", "RoPE", "BatchNorm, training")
 }
+# Its moments are of the whole batch, so it refuses a `vmap` that has no name.
+NOT_MAPPED = {"BatchNorm, training", "equinox: BatchNorm, training"}
+# Statistics in float32 make flax's output float32; a record's has the dtype of its input.
+WIDER_IN_FLAX = {"BatchNorm, inference"}
 
 
 def differentiated(apply):
@@ -69,7 +73,7 @@ def cast(layer, dtype):
     return jax.tree_util.tree_map_with_path(cast_leaf, layer)
 
 
-def measured(apply):
+def measured(name, apply):
     """All that is compared, as one function: one program to compile for each side."""
 
     def run(layer, x):
@@ -77,7 +81,7 @@ def measured(apply):
         small = cast(layer, jnp.bfloat16), x.astype(jnp.bfloat16)
         return {
             **differentiated(apply)(layer, x),
-            "vmap": jax.vmap(lambda x: apply(layer, x))(two),
+            **({} if name in NOT_MAPPED else {"vmap": jax.vmap(lambda x: apply(layer, x))(two)}),
             "scan": jax.lax.scan(lambda carry, x: (carry, apply(layer, x)), 0, two)[1],
             "bfloat16": apply(*small),
         }
@@ -114,7 +118,10 @@ def test_a_layers_program_is_flaxs_gradients_included(name):
 @pytest.mark.parametrize("name", sorted(ONE_PROGRAM))
 def test_a_layer_of_the_same_program_is_flaxs_bit_for_bit(name):
     layer, ours, theirs, x = FLAX[name]()
-    jax.tree.map(np.testing.assert_array_equal, *(jax.jit(measured(apply))(layer, x) for apply in (ours, theirs)))
+    actual, expected = (jax.jit(measured(name, apply))(layer, x) for apply in (ours, theirs))
+    if name in WIDER_IN_FLAX:
+        assert_close(actual.pop("bfloat16"), expected.pop("bfloat16"), 0.02)
+    jax.tree.map(np.testing.assert_array_equal, actual, expected)
     with weft.ops.op_by_op():
         actual, expected = ours(layer, x), theirs(layer, x)
     jax.tree.map(np.testing.assert_array_equal, actual, expected)
@@ -122,7 +129,7 @@ def test_a_layer_of_the_same_program_is_flaxs_bit_for_bit(name):
 
 
 def same_but_for_rounding(name, layer, ours, theirs, x):
-    actual, expected = (jax.jit(measured(apply))(layer, x) for apply in (ours, theirs))
+    actual, expected = (jax.jit(measured(name, apply))(layer, x) for apply in (ours, theirs))
     assert_close(actual.pop("bfloat16"), expected.pop("bfloat16"), 0.02)
     assert_close(actual, expected, 1e-6)
     assert_close(ours(layer, x), expected["y"], 1e-6)

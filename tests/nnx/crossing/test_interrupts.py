@@ -88,13 +88,13 @@ def in_a_thread(run: Callable[[], Any]) -> None:
 
 # Where a call ends: what runs before has not touched the caller's objects.
 ENDING = (
-    "core/interpret",
-    "nnx/outcomes",
-    "nnx/quick",
-    "nnx/writes",
-    "nnx/unflattening",
-    "nnx/objects",
-    "nnx/variable",
+    "core/interpreter/interpret.py",
+    "nnx/crossing/outcomes.py",
+    "nnx/crossing/quick.py",
+    "nnx/graphs/writes.py",
+    "nnx/graphs/unflattening.py",
+    "nnx/objects/",
+    "nnx/variable/",
 )
 
 

@@ -471,7 +471,7 @@ def a_custom_derivative_that_updates(nnx, make, kw):
     return nnx.grad(f, **kw)(X, m), m
 
 
-@program(graph="only weft raises AxisError", tree="only weft raises AxisError")
+@program
 def a_custom_derivative_that_updates_what_it_differentiates(nnx, make, kw):
     @nnx.custom_vjp(**kw)
     def f(m):
