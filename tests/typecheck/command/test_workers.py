@@ -212,7 +212,8 @@ def test_an_interrupted_report_is_whole_json_and_writes_no_baseline(tmp_path: Pa
         tmp_path,
         {
             "a.py": RIGHT.replace('"n"]:', '"n n"]:'),
-            "b.py": "print('it waits', file=sys.stderr, flush=True)\n" + FOREVER,
+            "b.py": RIGHT,  # while it is judged, the verdict of the first arrives
+            "c.py": "print('it waits', file=sys.stderr, flush=True)\n" + FOREVER,
         },
     )
     run = command(tmp_path, "-j", "1", "--format", "json", "--baseline", "known.json", "--write-baseline", ".")
