@@ -77,6 +77,8 @@ NOT_CHECKED = {
         "entry_of",
         "in_host_memory",
         "loaded",
+        "offer_in",
+        "offer_of",
         "read_arrays",
         "read_manifest",
     },
