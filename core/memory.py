@@ -75,8 +75,12 @@ class Recent(Generic[K, V]):
         """Adds an entry, unless another thread has just done so; returns the entry that is stored."""
         entry = self._entries.setdefault(key, [value, 0])
         entry[1] = next(_ticks)
-        while len(self._entries) > self.most:
+        if len(self._entries) > self.most:
             self.forget(min(list(self._entries.items()), key=lambda item: item[1][1])[0])
+            # A key whose hash has changed, such as a symbolic size after its proof, is found no more: a loop that
+            # forgot keys until there was room never ended.
+            if len(self._entries) > self.most:
+                self.clear()
         return entry[0]
 
     def forget(self, key: K) -> None:

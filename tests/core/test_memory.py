@@ -155,6 +155,21 @@ def test_what_was_used_last_is_kept():
     assert recent.add(3, "another") == "3"
 
 
+def test_keys_whose_hash_changes_leave_room_again():
+    class Key:
+        hash = 0
+
+        def __hash__(self) -> int:
+            return self.hash
+
+    recent = Recent[Key, int](most=3)
+    for i in range(20):
+        key = Key()
+        recent.add(key, i)
+        key.hash = i + 100
+        assert len(recent) <= 3
+
+
 def test_plans_of_one_function_are_bounded():
     step = weft.jit(lambda x, name: x)
     assert step._interpreted.memory.plans.most == MOST_KEPT
