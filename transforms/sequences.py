@@ -6,7 +6,7 @@ Both are staged, like the loops of `loops`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -144,12 +144,10 @@ def _check_associative(options: AssociativeOptions, call: Call, leaves: Sequence
         raise AxisError("associative_scan has no elements", fix="pass a tree with at least one array")
 
 
-ASSOCIATIVE_SCAN: Rule[AssociativeOptions] = rule_of_a_carry(
-    "associative_scan",
-    _lift_associative,
+ASSOCIATIVE_SCAN: Rule[AssociativeOptions] = replace(
+    rule_of_a_carry("associative_scan", _lift_associative, shapes=False),
     check=_check_associative,
     options=("elems", "output"),
-    shapes=False,
     frame=lambda lift, extra, groups: {"length": groups[0][0].shape[lift.options.axis]},
 )
 

@@ -57,10 +57,7 @@ def _lift_shard_map(lift: Lift[ShardMapOptions]) -> Lifted:
         **options.jax_options,
     )
 
-    def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
-        return mapped(groups)
-
-    return lifted
+    return lambda extra, *groups: mapped(groups)
 
 
 def _mesh(lift: Lift[ShardMapOptions], extra: Any, groups: Groups) -> dict[str, object]:

@@ -34,12 +34,7 @@ class NoOptions:
 def _lift_eval_shape(lift: Lift[NoOptions]) -> Lifted:
     from weft.transforms.layouts import shapes_with_layouts
 
-    (body,) = lift.bodies
-
-    def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
-        return shapes_with_layouts(body, groups)
-
-    return lifted
+    return lambda extra, *groups: shapes_with_layouts(lift.bodies[0], groups)
 
 
 # Updates do not come back from a function that is only traced; from an abstract evaluation no leaf leaves at all.
@@ -165,11 +160,8 @@ def _lift_remat(lift: Lift[RematOptions]) -> Lifted:
     (body,), options = lift.bodies, lift.options
     checkpointed = untyped_jax.checkpoint(body, policy=options.policy, prevent_cse=options.prevent_cse)
 
-    def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
-        # An eager `jax.checkpoint` of JAX 0.12 returns constants as literals of its jaxpr, which are no arrays.
-        return untyped_jax.tree.map(as_array, checkpointed(groups))
-
-    return lifted
+    # An eager `jax.checkpoint` of JAX 0.12 returns constants as literals of its jaxpr, which are no arrays.
+    return lambda extra, *groups: untyped_jax.tree.map(as_array, checkpointed(groups))
 
 
 REMAT: Rule[RematOptions] = Rule("remat", _lift_remat)
