@@ -15,7 +15,7 @@ import jax
 from weft.core.edge import trees
 from weft.core.edge.trees import KeyPath, PyTree
 from weft.core.errors import AxisError, FilterError
-from weft.core.interpreter.rides import Read, Ride, read_with
+from weft.core.interpreter.rides import Read, Ride, axis_of, read_with
 from weft.core.paths import format_path
 from weft.core.records.configuration import is_stored, spelled_out
 from weft.core.records.filters import Any as AnyOf
@@ -349,6 +349,15 @@ def mapped_size(leaves: Sequence[Leaf], axes: Sequence[int | None], *, size: int
             fix="make the sizes agree, or map over None the arguments that differ",
         )
     return next(iter(sizes), size)
+
+
+def size_of_lanes(groups: Sequence[Sequence[Any]], lanes: Sequence[Ride], size: int | None) -> int | None:
+    """The size of the axis that lanes are mapped over, by their first leaf: `mapped_size` has compared all of them."""
+    for group, lane in zip(groups, lanes, strict=True):
+        axis = axis_of(lane)
+        for leaf in [] if axis is None else jax.tree.leaves(group):
+            return leaf.shape[axis]
+    return size
 
 
 def subtrees(prefix: PyTree, tree: PyTree, read: Read, wanted: Ride) -> list[PyTree]:
