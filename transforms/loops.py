@@ -14,7 +14,7 @@ import jax
 from weft.core.edge.untyped import jnp, lax
 from weft.core.errors import CarryError
 from weft.core.interpreter.boundary import Groups
-from weft.core.interpreter.rides import CARRIED, Carry, Role, read_role, read_step
+from weft.core.interpreter.rides import CARRIED, Carry, Ride, Role, read_role, read_step
 from weft.core.interpreter.rules import Body, Exit, Lift, Lifted, OutcomeNode, Rule
 from weft.core.tracebacks import cutting
 from weft.transforms._wrap import call_over_values, check_scalar
@@ -91,10 +91,11 @@ def _lift_while(lift: Lift[WhileOptions]) -> Lifted:
     return lifted
 
 
-WHILE: Rule[WhileOptions] = replace(
-    rule_of_a_carry("while_loop", _lift_while, depart=(PREDICATE, Carry)),
-    read=lambda node: read_role(node) or read_step(node),
-)
+def _read(node: Any) -> Ride | None:
+    return read_role(node) or read_step(node)
+
+
+WHILE: Rule[WhileOptions] = replace(rule_of_a_carry("while_loop", _lift_while, depart=(PREDICATE, Carry)), read=_read)
 
 
 @cutting

@@ -319,6 +319,9 @@ class Packed(Hashable, Protocol):
         ...
 
 
+HandOver = Callable[[Any, Any, Sequence[PyTree], Groups], PyTree]
+
+
 class QuickWay(NamedTuple):
     """Generated functions that flatten a call and build its result, for a call structure that was seen before.
 
@@ -328,7 +331,7 @@ class QuickWay(NamedTuple):
     """
 
     extract: Callable[[Call], tuple[Any, Sequence[PyTree], Groups] | None]
-    hand_over: Callable[[Any, Any, Sequence[PyTree], Groups], PyTree]
+    hand_over: HandOver
 
 
 class Boundary(Protocol[S, R, E, M]):
