@@ -238,7 +238,7 @@ def _broadcast(
     if configured:
         # A record in the prefix, `model.replace(weight=0)`: the axis 0 is no array, so that the record stores it as
         # configuration, in its treedef, where a prefix could not be read.
-        prefix, tree = spelled_out(prefix), spelled_out(tree, _Configured)
+        prefix, tree = spelled_out(prefix), spelled_out(tree, lambda _: _CONFIGURED)
     # Not `jax.tree.broadcast`: it builds a tree of rides, and a node of another library may take arrays only.
     rides, definition = trees.flatten(prefix, stops)
     parts = definition.flatten_up_to(tree)
@@ -246,17 +246,12 @@ def _broadcast(
         ride
         for ride, part in zip(rides, parts, strict=True)
         for leaf in trees.flatten(part, is_node)[0]
-        if type(leaf) is not _Configured
+        if leaf is not _CONFIGURED
     ]
 
 
-class _Configured:
-    """Takes the place of configuration in a tree whose records are spelled out: configuration does not ride."""
-
-    __slots__ = ()
-
-    def __init__(self, value: object):
-        pass
+# Takes the place of configuration in a tree whose records are spelled out: configuration does not ride.
+_CONFIGURED = object()
 
 
 def _by_kind(spec: RidesByKind, leaves: Sequence[Leaf], read: Read, option: str) -> list[Ride]:

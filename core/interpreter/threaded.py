@@ -5,7 +5,7 @@ as NNX objects do, with records for objects:
 
 - `enter` puts the records of the parts before the call's other leaves, where a rule expects the arrays of its
   functions;
-- `rebuild` opens a block of its own for each record (`Block.inside`), on which the parts are called, and which collects
+- `rebuild` opens a block of its own for each record (`Block`), on which the parts are called, and which collects
   their successors;
 - `leave` puts the leaves that changed in these blocks into the update lanes of their rides, as for any boundary;
 - `hand_over` puts the records with the changed leaves into the caller's block, which may itself be inside of a
@@ -64,7 +64,7 @@ class Parts:
 
     def inside(self) -> tuple[tuple[Function, ...], tuple[Block, ...]]:
         """The functions, with the parts on new blocks inside of the transform; and these blocks."""
-        blocks = tuple([Block.inside(record, *place) for record, place in zip(self.records, self.places, strict=True)])
+        blocks = tuple([Block(record, *place) for record, place in zip(self.records, self.places, strict=True)])
         pairs = zip(self.functions, self.owners, strict=True)
         return tuple([f if owner is None else cast("Any", f).on(blocks[owner]) for f, owner in pairs]), blocks
 

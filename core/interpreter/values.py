@@ -85,10 +85,7 @@ class CallOfRecords(Structure):
 
     def sparse(self, values: Mapping[int, PyTree]) -> Call:
         """The call's trees with values at some leaves, and `None` at all others."""
-        leaves: list[PyTree] = [None] * len(self.paths)
-        for position, value in values.items():
-            leaves[self.dynamic_positions[position]] = value
-        return self.treedef.unflatten(leaves)
+        return self.without_statics([values.get(i) for i in range(len(self.dynamic_positions))])
 
     def read_sparse(self, call: Call) -> list[PyTree]:
         """For each dynamic leaf its value in a sparse call, or None; `None` stands for a whole subtree too.
@@ -139,9 +136,7 @@ class Outcome:
 
     def sparse(self, values: Sequence[PyTree]) -> PyTree:
         """A tree like the output: values at the leaves of its first lane, and `None` elsewhere."""
-        sources, structure = iter(self.sources), self.structure
-        places = [(-1, 0) if i in structure.static_positions else next(sources) for i in range(len(structure.paths))]
-        return structure.treedef.unflatten([values[place] if lane == 0 else None for lane, place in places])
+        return self.structure.without_statics([values[place] if lane == 0 else None for lane, place in self.sources])
 
     def read_sparse(self, tree: PyTree) -> list[PyTree]:
         """For each leaf of the first lane its value in a tree like the output, or None.
@@ -205,17 +200,13 @@ class Values:
 
     def describe_outcome(self, crossing: Crossing[CallOfRecords], outcome: Outcome, groups: Groups) -> Described:
         """Describes what must be the same in the outputs of all branches."""
-        structure, sources = outcome.structure, iter(outcome.sources)
-        static = {position: Fixed(value) for position, _, value in structure.statics}
-        leaves: list[tuple[Path, object]] = []
-        for position, path in enumerate(structure.paths):
-            if position in static:
-                leaves.append((("output", *path), static[position]))
-            else:
-                lane, place = next(sources)
-                leaves.append((("output", *path), jax.typeof(groups[lane][place])))
+        structure = outcome.structure
+        described = structure.place([jax.typeof(groups[lane][place]) for lane, place in outcome.sources])
+        for position, _, value in structure.statics:
+            described[position] = Fixed(value)
+        paths = [("output", *path) for path in structure.paths]
         parts = functools.partial(parts_of, structure.treedef, ("output",))
-        return Described("output", structure.make, tuple(leaves), parts)
+        return Described("output", structure.make, tuple(zip(paths, described, strict=True)), parts)
 
     def pack(self, tree: PyTree) -> tuple[Structure, tuple[PyTree, ...]]:
         """Flattens any tree into a structure and arrays."""
