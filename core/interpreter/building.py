@@ -35,9 +35,11 @@ FORWARDED = -1
 def as_array(value: Any) -> Any:
     """Converts a forwarded argument (a number, a NumPy array) to the array that JAX would have returned for it."""
     # The value of an NNX Variable may be a tree of arrays, which counts as one leaf.
-    if isinstance(value, _ARRAYS):
-        return value
-    return jax.tree.map(lambda leaf: leaf if isinstance(leaf, _ARRAYS) else jnp.asarray(leaf), value)
+    return value if isinstance(value, _ARRAYS) else jax.tree.map(_leaf_as_array, value)
+
+
+def _leaf_as_array(leaf: Any) -> Any:
+    return leaf if isinstance(leaf, _ARRAYS) else jnp.asarray(leaf)
 
 
 _ARRAYS = (jax.Array, jax.Ref, jax.ShapeDtypeStruct)
