@@ -161,8 +161,11 @@ def _lift_remat(lift: Lift[RematOptions]) -> Lifted:
     (body,), options = lift.bodies, lift.options
     checkpointed = untyped_jax.checkpoint(body, policy=options.policy, prevent_cse=options.prevent_cse)
 
-    # An eager `jax.checkpoint` of JAX 0.12 returns constants as literals of its jaxpr, which are no arrays.
-    return of_lanes(lambda groups: untyped_jax.tree.map(as_array, checkpointed(groups)))
+    def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
+        # An eager `jax.checkpoint` of JAX 0.12 returns constants as literals of its jaxpr, which are no arrays.
+        return untyped_jax.tree.map(as_array, checkpointed(groups))
+
+    return lifted
 
 
 REMAT: Rule[RematOptions] = Rule("remat", _lift_remat)
