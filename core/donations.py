@@ -7,7 +7,6 @@ arrays would cost each call more than the text of an error is worth.
 
 from __future__ import annotations
 
-import itertools
 import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -16,7 +15,7 @@ import jax
 from jax.core import Tracer
 from weft.core.edge import names, trees
 from weft.core.errors import DonatedError
-from weft.core.paths import format_path, key_part
+from weft.core.paths import first_places, format_path, key_part
 from weft.core.tracebacks import cut
 
 PROBLEM = "these arguments were donated to an earlier call, and are gone"
@@ -49,8 +48,7 @@ def deleted_among(arrays: Iterable[tuple[str, Any]]) -> list[str]:
     """The deleted arrays, each with its name and type, and the calls that donated them, as far as it is known."""
     deleted = {f"{name}: {jax.typeof(array)}": id(array) for name, array in arrays if _is_deleted(array)}
     donors = [d.place for d in list(_donations) if any(id(end()) in deleted.values() for end in d.ends)]
-    more = [f"and {len(deleted) - 5} more"] if len(deleted) > 5 else []
-    return [*itertools.islice(deleted, 5), *more, *donors] if deleted else []
+    return [*first_places(list(deleted)), *donors] if deleted else []
 
 
 def _is_deleted(value: Any) -> bool:

@@ -65,16 +65,8 @@ class Running(Protocol):
 class Deferred:
     """The hook until the first check, at which it loads the checker, which replaces it."""
 
-    def constructed(self, record: object, arguments: PyTree) -> None:
-        load_contracts().constructed(record, arguments)
-
-    def replaced(self, record: object) -> None:
-        load_contracts().replaced(record)
-
-    def enter(
-        self, function: Callable[..., R], args: tuple[PyTree, ...], kwargs: Mapping[str, PyTree], typed: bool = True
-    ) -> Running:
-        return load_contracts().enter(function, args, kwargs, typed)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(load_contracts(), name)
 
 
 def load_contracts() -> ContractHook:
@@ -112,7 +104,7 @@ def defer_contracts(module: str) -> None:
     global _checker
     _checker = module
     if os.environ.get("WEFT_TYPECHECK") != "off":
-        install_contracts(Deferred())
+        install_contracts(cast(Any, Deferred()))
 
 
 def install_contracts(hook: ContractHook | None) -> ContractHook | None:

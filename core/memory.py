@@ -260,18 +260,13 @@ def _identity(function: Any) -> Any:
     `Partial`."""
     if isinstance(function, jax.tree_util.Partial):
         return _identity(function.func)
-    owner = _owner(function)
-    if owner is not None:
-        return _identity(owner)
+    # The record of a threaded part. The class is asked and not the object, which may be a proxy.
+    if hasattr(cast("type[Any]", type(function)), "remembered_by"):
+        return _identity(function.remembered_by)
     if isinstance(function, eqx.Module):
         # Equinox's bound methods are records themselves, all of the same class: their function identifies them.
         return getattr(function, "__func__", cast("type[Any]", type(function)))
     return function
-
-
-def _owner(function: Any) -> Any:
-    # The record of a threaded part. The class is asked and not the object, which may be a proxy.
-    return function.remembered_by if hasattr(cast("type[Any]", type(function)), "remembered_by") else None
 
 
 def _holds_values(function: Any) -> bool:

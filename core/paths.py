@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import jax.tree_util as jtu
@@ -47,6 +47,11 @@ def format_path(path: Path, root: str = "") -> str:
         else:
             text += f"[{part!r}]"
     return text or "<root>"
+
+
+def first_places(places: Sequence[str], most: int = 5) -> list[str]:
+    """The first of many places, and how many more there are, for an error."""
+    return [*places[:most], *([f"and {len(places) - most} more"] if places[most:] else [])]
 
 
 def parse_path(text: str) -> Path:

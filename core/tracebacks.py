@@ -53,10 +53,10 @@ def cut(error: E) -> E:
     if _whole.get() or is_on(VERBOSE) or _config.jax_traceback_filtering == "off":
         return error
     for cause in _causes(error):
-        entries = _entries(cause.__traceback__)
+        entries = entries_of(cause.__traceback__)
         cause.__traceback__ = _linked([entry for entry in entries[:-1] if is_users(entry.tb_frame)] + entries[-1:])
     if not isinstance(error, WeftError):
-        error.__traceback__ = _linked(_users_and_end(_entries(error.__traceback__)))
+        error.__traceback__ = _linked(_users_and_end(entries_of(error.__traceback__)))
         return error
     error.__traceback__ = users_frames(error.__traceback__)
     if notes := getattr(error, "__notes__", None):
@@ -91,7 +91,7 @@ def _causes(error: BaseException) -> list[BaseException]:
 
 def users_frames(traceback: TracebackType | None) -> TracebackType | None:
     """A traceback without the frames of libraries."""
-    return _linked([entry for entry in _entries(traceback) if is_users(entry.tb_frame)])
+    return _linked([entry for entry in entries_of(traceback) if is_users(entry.tb_frame)])
 
 
 def _users_and_end(entries: list[TracebackType]) -> list[TracebackType]:
@@ -105,7 +105,8 @@ def _passes_on(frame: FrameType) -> bool:
     return is_machinery(frame) or "__tracebackhide__" in frame.f_code.co_varnames
 
 
-def _entries(traceback: TracebackType | None) -> list[TracebackType]:
+def entries_of(traceback: TracebackType | None) -> list[TracebackType]:
+    """The entries of a traceback, the outermost first."""
     entries: list[TracebackType] = []
     while traceback is not None:
         entries.append(traceback)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import equinox as eqx
-from weft.core import caches
 from weft.core.constants import constants_of
 from weft.core.edge.untyped import jnp
 from weft.core.errors import WeftError
@@ -85,19 +84,13 @@ class _SameAgain(Generic[O]):
 
 # For transforms that take functions and arguments in one call (`cond`), by the code and constants of the functions,
 # which hold no arrays.
-_at_once: Recent[Any, Interpreted[Any]] = Recent(256)
-caches.register(
-    caches.Table("weft.transforms._wrap", "rule, mode, options and texts", 256, lambda: len(_at_once), _at_once.clear)
+_at_once: Recent[Any, Interpreted[Any]] = Recent(
+    256, listed=("weft.transforms._wrap, by text", "rule, mode, options and texts")
 )
-
-
 # The same by the identity of the functions, for functions whose constants may be freed with them, or that change a
 # constant while they are traced. The cache holds the functions, but only those that hold no arrays.
-_same_again: Recent[Any, _SameAgain[Any]] = Recent(64)
-caches.register(
-    caches.Table(
-        "weft.transforms._wrap", "rule, mode, options and functions", 64, lambda: len(_same_again), _same_again.clear
-    )
+_same_again: Recent[Any, _SameAgain[Any]] = Recent(
+    64, listed=("weft.transforms._wrap, by identity", "rule, mode, options and functions")
 )
 
 

@@ -90,14 +90,14 @@ GRAD = differentiation("grad", _lift_grad, _finish_grad, for_updates=True)
 
 
 def _lift_linear(transform: Callable[..., Any]) -> Callable[[Lift[DiffOptions]], Lifted]:
-    """Lifts `jax.vjp` or `jax.linearize`; the result has the derivative as a function, and the aval of each output."""
+    """Lifts `jax.vjp` or `jax.linearize`; the result has the derivative as a function, and the shape of each output."""
 
     def lift_linear(lift: Lift[DiffOptions]) -> Lifted:
         primal = primal_of(lift)
 
         def lifted(extra: Any, differentiated: Any, closed: Any) -> tuple[Any, ...]:
             primals, linear, everything = transform(closed_over(primal, closed), differentiated, has_aux=True)
-            return *everything, linear, jax.tree.map(jax.typeof, primals)
+            return *everything, linear, jax.tree.map(_shape_of, primals)
 
         return lifted
 
@@ -141,34 +141,27 @@ def _main_and_rest(out: Any, options: DiffOptions) -> tuple[Any, tuple[Any, ...]
     return (out[0], (out[1],)) if options.has_aux else (out, ())
 
 
-def _as_shapes(types: Any) -> Any:
-    def shape(type: Any) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(type.shape, type.dtype)
-
-    return jax.tree.map(shape, types)
+def _shape_of(value: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(jnp.shape(value), jnp.result_type(value))
 
 
-def _zeros(types: Any) -> Any:
-    def zero(type: Any) -> Any:
-        return jnp.zeros(type.shape, type.dtype)
-
-    return untyped_jax.tree.map(zero, types)
+def _zeros(like: Any) -> Any:
+    return untyped_jax.tree.map(jnp.zeros_like, like)
 
 
 def vjp_with(run: Callable[..., Any], primals: tuple[Any, ...]) -> Any:
     """`vjp` by an interpreted rule: `(out, pullback)` or `(out, pullback, aux)`."""
     out, finish = run(primals, {})
     main, aux = _main_and_rest(out, finish.options)
-    pull, types = finish.more
+    pull, shapes = finish.more
 
     def pullback(cotangent: Any) -> tuple[Any, ...]:
         # As a tree like the whole output, whose auxiliary part has no cotangent.
         of_output = (cotangent, None) if finish.options.has_aux else cotangent
-        leaves = read_output(finish.outcome, of_output, _as_shapes(types), "cotangent")
+        leaves = read_output(finish.outcome, of_output, shapes, "cotangent")
         # JAX's pullback needs a cotangent for every output of the lane, also for those that the user left out.
-        (gradient,) = pull(
-            tuple(_zeros(type) if leaf is None else leaf for leaf, type in zip(leaves, types, strict=True))
-        )
+        zeros_for_none = (_zeros(shape) if leaf is None else leaf for leaf, shape in zip(leaves, shapes, strict=True))
+        (gradient,) = pull(tuple(zeros_for_none))
         return like_arguments(finish, gradient)
 
     return main, cutting(pullback), *aux
@@ -273,7 +266,7 @@ def value_and_grad(
     >>> float(value), float(gradient)
     (9.0, 6.0)
     """
-    options = diff_options("value_and_grad", argnums, wrt, has_aux, holomorphic, allow_int, with_value=True)
+    options = diff_options("value_and_grad", argnums, wrt, has_aux, holomorphic, allow_int, True)
     return decorate(function, over_values(GRAD, options), GRAD, options)
 
 

@@ -6,19 +6,18 @@ and names the paths that change.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 import jax
 from weft.core.errors import CarryError
 from weft.core.interpreter.boundary import AnyBoundary, Arrival, Call, Departure, Groups, Place, parameter_names
 from weft.core.interpreter.prefixes import subtrees
-from weft.core.interpreter.rides import CARRIED, Along, Carry, Read, Ride, read_step
-from weft.core.interpreter.rules import Agreement, Body, Lift, Lifted, Rule, no_check, no_details
+from weft.core.interpreter.rides import CARRIED, Along, Carry, read_step
+from weft.core.interpreter.rules import Agreement, Body, Lift, Lifted, Rule
 from weft.core.memory import live as of_handle
 from weft.core.paths import format_path
 from weft.core.records.agree import differences, how_to_lie_alike
-from weft.core.records.leaves import Leaf
 from weft.core.records.origins import Others, arguments_by_name, check_origin, closed_over_by
 from weft.core.records.successors import records_in
 
@@ -135,15 +134,7 @@ def everything_carried(call: Call) -> Arrival:
 
 
 def rule_of_a_carry(
-    name: str,
-    lift: Callable[[Lift[O]], Lifted],
-    *,
-    depart: tuple[Any, ...] = (Carry,),
-    read: Read = read_step,
-    check: Callable[[O, Call, Sequence[Leaf], Sequence[Ride]], None] = no_check,
-    options: tuple[str, str] = ("init", "output"),
-    shapes: bool = True,
-    frame: Callable[[Lift[O], Any, Groups], Mapping[str, object]] = no_details,
+    name: str, lift: Callable[[Lift[O]], Lifted], *, depart: tuple[Any, ...] = (Carry,), shapes: bool = True
 ) -> Rule[O]:
     """The rule of a loop whose whole argument is carried.
 
@@ -152,11 +143,7 @@ def rule_of_a_carry(
         lift: the JAX call.
         depart: for each of the user's functions the rides of its output; an output on `Carry` must agree with the
             carry.
-        read: as in `Rule`.
-        check: as in `Rule`.
-        options: as in `Rule`.
         shapes: whether the carry keeps its shapes.
-        frame: as in `Rule`.
     """
     agreement = agreement_of_carries(name, everything_carried, shapes=shapes)
     return Rule(
@@ -164,11 +151,9 @@ def rule_of_a_carry(
         lift,
         arrive=lambda options, call: everything_carried(call),
         depart=lambda options, index: depart[index],
-        read=read,
+        read=read_step,
         lanes=(CARRIED,),
-        frame=frame,
         staged=True,
-        check=check,
         agree=lambda options, index: agreement if depart[index] is Carry else None,
-        options=options,
+        options=("init", "output"),
     )

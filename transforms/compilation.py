@@ -24,7 +24,6 @@ from weft.core.interpreter.prefixes import RidesByKind
 from weft.core.interpreter.rides import Placement, as_written, is_sharding, read_placement
 from weft.core.interpreter.rules import Exit, Lift, Rule
 from weft.core.interpreter.values import VALUES
-from weft.core.records.partition import take_apart
 from weft.core.records.statics import Bound, Static
 from weft.core.tracebacks import cut, cutting
 from weft.transforms._wrap import decorate, numbers_and_names, titled, with_statics
@@ -279,8 +278,7 @@ class JitFunction(Transformed[P, R]):
 
 def bind(argument: Any) -> Bound:
     """Flattens an argument, for calls to come."""
-    structure, leaves = take_apart(argument)
-    return Bound(structure, tuple(leaf.value for leaf in leaves))
+    return Bound(*VALUES.pack(argument))
 
 
 @overload

@@ -372,15 +372,8 @@ def numbers_of_arguments(argnums: Iterable[Any], instead: str) -> tuple[int, ...
         ) from None
 
 
-def diff_options(
-    name: str,
-    argnums: Any,
-    wrt: Any,
-    has_aux: bool,
-    holomorphic: bool,
-    allow_int: bool,
-    with_value: bool = False,
-) -> DiffOptions:
+def diff_options(name: str, argnums: Any, *options: Any) -> DiffOptions:
+    """The options of a derivative for which the user may give `argnums`; `options` follow it in `DiffOptions`."""
     if not isinstance(argnums, int):
         argnums = numbers_of_arguments(argnums, "wrt= chooses the leaves of an argument by kind or filter")
-    return DiffOptions(name, argnums, wrt, has_aux, holomorphic, allow_int, with_value)
+    return DiffOptions(name, argnums, *options)

@@ -7,7 +7,7 @@ from Python is a cache hit. A `while_loop` of bounded length has a reverse mode 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -15,7 +15,7 @@ from weft.core.edge.untyped import jnp, lax
 from weft.core.errors import CarryError
 from weft.core.interpreter.boundary import Groups
 from weft.core.interpreter.rides import CARRIED, Carry, Ride, Role, read_role, read_step
-from weft.core.interpreter.rules import Lift, Lifted, OutcomeNode, Rule
+from weft.core.interpreter.rules import Body, Exit, Lift, Lifted, OutcomeNode, Rule
 from weft.core.tracebacks import cutting
 from weft.transforms._wrap import call_over_values, check_scalar
 from weft.transforms.bounded import bounded_while
@@ -32,23 +32,49 @@ class WhileOptions:
 PREDICATE = Role("predicate")
 
 
-def _read(node: Any) -> Ride | None:
-    return read_role(node) or read_step(node)
+class _Loop:
+    """A loop over a body: its first state, a step from state to state, and the result of the last state.
+
+    A state is the lane of the carry, and the update lanes, of which at most one holds the leaves carried along.
+    """
+
+    def __init__(self, lift: Lift[Any], body: Body, groups: Groups, *before: Any):
+        self.carry, self.out_lanes, self.groups = lift.out_lanes.index(CARRIED), len(lift.out_lanes), groups
+        self.run, self.places = carrying_along(body, groups, *before)
+        self.start = (groups[0], tuple(values_at(groups, self.places) for _ in lift.update_lanes))
+        self.outcomes: list[OutcomeNode] = []
+
+    def lanes(self, state: tuple[Any, Groups]) -> Groups:
+        # The arrays of a record that is the function are the same at every step, and no part of the carry, except for
+        # the leaves of a threaded record that change.
+        carried, along = state
+        return with_values((carried, *self.groups[1:]), self.places, along[0] if along else ())
+
+    def step(self, state: tuple[Any, Groups], *before: Any) -> tuple[Any, Groups]:
+        out, updates, outcome = self.run(self.lanes(state), *before)
+        self.outcomes.append(outcome)
+        return out[self.carry], updates
+
+    def result(self, state: tuple[Any, Groups]) -> Exit:
+        # The other lanes are empty: the output of a condition is not part of the result.
+        out: list[tuple[Any, ...]] = [() for _ in range(self.out_lanes)]
+        out[self.carry], updates = state
+        # The last outcome of the body counts, because JAX traces the body again if a weak type of the carry widens.
+        return tuple(out), updates, self.outcomes[-1]
 
 
 def _lift_while(lift: Lift[WhileOptions]) -> Lifted:
     condition, body = lift.bodies
-    carry, predicate = lift.out_lanes.index(CARRIED), lift.out_lanes.index(PREDICATE)
+    predicate = lift.out_lanes.index(PREDICATE)
 
     def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
-        outcomes: list[OutcomeNode] = []
-        run, places = carrying_along(body, groups)
+        loop = _Loop(lift, body, groups)
         # The condition has no update lanes, since JAX drops everything that it returns but the boolean. A record that
         # changes there is refused.
         ask = condition.departing(updated=frozenset[int]()) if lift.update_lanes else condition
 
         def go_on(carried: Any) -> Any:
-            out, _, _ = ask(_with_carry(*carried))
+            out, _, _ = ask(loop.lanes(carried))
             if len(out[predicate]) != 1 or jnp.shape(out[predicate][0]) != ():
                 shapes = ", ".join(str(jax.typeof(leaf)) for leaf in out[predicate])
                 raise CarryError(
@@ -57,37 +83,19 @@ def _lift_while(lift: Lift[WhileOptions]) -> Lifted:
                 )
             return out[predicate][0]
 
-        def step(carried: Any) -> Any:
-            out, updates, outcome = run(_with_carry(*carried))
-            outcomes.append(outcome)
-            return out[carry], updates
-
-        def _with_carry(carried: Any, along: Groups) -> Groups:
-            # The arrays of a record that is the function are the same at every step, and no part of the carry, except
-            # for the leaves of a threaded record that change.
-            return with_values((carried, *groups[1:]), places, along[0] if along else ())
-
-        # The last outcome of the body counts, because JAX traces the body again if a weak type of the carry widens.
-        most, start = lift.options.max_steps, (groups[0], tuple(values_at(groups, places) for _ in lift.update_lanes))
         # The bounded loop costs a `cond` and a rematerialised scan for each level, so it is used only on request.
-        if most is None:
-            carried, updates = lax.while_loop(go_on, step, start)
-        else:
-            carried, updates = bounded_while(go_on, step, start, most)
-        # The lane of the predicate is empty: the condition's output is not part of the result.
-        out: list[tuple[Any, ...]] = [() for _ in lift.out_lanes]
-        out[carry] = carried
-        return tuple(out), updates, outcomes[-1]
+        if lift.options.max_steps is None:
+            return loop.result(lax.while_loop(go_on, loop.step, loop.start))
+        return loop.result(bounded_while(go_on, loop.step, loop.start, lift.options.max_steps))
 
     return lifted
 
 
-WHILE: Rule[WhileOptions] = rule_of_a_carry(
-    "while_loop",
-    _lift_while,
-    depart=(PREDICATE, Carry),
-    read=_read,
-)
+def _read(node: Any) -> Ride | None:
+    return read_role(node) or read_step(node)
+
+
+WHILE: Rule[WhileOptions] = replace(rule_of_a_carry("while_loop", _lift_while, depart=(PREDICATE, Carry)), read=_read)
 
 
 @cutting
@@ -133,27 +141,19 @@ class ForiOptions:
 
 def _lift_fori(lift: Lift[ForiOptions]) -> Lifted:
     (body,), options = lift.bodies, lift.options
-    carry = lift.out_lanes.index(CARRIED)
 
     def lifted(bounds: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
-        outcomes: list[OutcomeNode] = []
         # As Python numbers if they are known, because JAX differentiates in reverse only a loop of known length.
         lower, upper = options.bounds or bounds
-        run, places = carrying_along(body, groups, jnp.asarray(lower))
+        loop = _Loop(lift, body, groups, jnp.asarray(lower))
 
-        def step(i: Any, state: Any) -> Any:
-            carried, along = state
-            out, updates, outcome = run(with_values((carried, *groups[1:]), places, along[0] if along else ()), i)
-            outcomes.append(outcome)
-            return out[carry], updates
+        def step(i: Any, state: tuple[Any, Groups]) -> tuple[Any, Groups]:
+            return loop.step(state, i)
 
-        start = (groups[0], tuple(values_at(groups, places) for _ in lift.update_lanes))
-        carried, updates = lax.fori_loop(lower, upper, step, start, unroll=options.unroll)
-        if not outcomes:  # JAX traces no step of a loop of known length 0, but an outcome is needed to build the result
-            step(jnp.asarray(lower), start)
-        out: list[tuple[Any, ...]] = [() for _ in lift.out_lanes]
-        out[carry] = carried
-        return tuple(out), updates, outcomes[-1]
+        last = lax.fori_loop(lower, upper, step, loop.start, unroll=options.unroll)
+        if not loop.outcomes:  # JAX traces no step of a loop of known length 0, but the result needs an outcome
+            loop.step(loop.start, jnp.asarray(lower))
+        return loop.result(last)
 
     return lifted
 
@@ -163,7 +163,7 @@ def _trips(lift: Lift[ForiOptions], bounds: Any, groups: Groups) -> dict[str, ob
     return {"length": fixed[1] - fixed[0]} if fixed else {}
 
 
-FORI: Rule[ForiOptions] = rule_of_a_carry("fori_loop", _lift_fori, frame=_trips)
+FORI: Rule[ForiOptions] = replace(rule_of_a_carry("fori_loop", _lift_fori), frame=_trips)
 
 
 @cutting

@@ -20,7 +20,7 @@ from weft.core.errors import AxisError
 from weft.core.frames import open_frame
 from weft.core.interpreter.boundary import Arrival, Call
 from weft.core.interpreter.interpret import interpret
-from weft.core.interpreter.prefixes import mapped_size
+from weft.core.interpreter.prefixes import mapped_size, size_of_lanes
 from weft.core.interpreter.rides import Ride, as_written, axis_of
 from weft.core.interpreter.rules import Lift, Rule
 from weft.core.interpreter.values import VALUES
@@ -142,15 +142,6 @@ def _check(name: str, options: MapOptions, call: Call, leaves: Sequence[Leaf], r
         )
 
 
-def _size(groups: Sequence[Sequence[Any]], lanes: Sequence[Ride], axis_size: int | None) -> int | None:
-    # The first leaf decides: `_check` has compared the sizes of all of them.
-    for group, lane in zip(groups, lanes, strict=True):
-        axis = axis_of(lane)
-        for leaf in [] if axis is None else jax.tree.leaves(group):
-            return leaf.shape[axis]
-    return axis_size
-
-
 class _Mapped:
     """A body over lanes, mapped by `jax.vmap` or `jax.pmap`."""
 
@@ -183,12 +174,12 @@ class _Mapped:
 
     def __call__(self, extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
         # The frame is opened here and not by the interpreter (`frame=None`), because `lower` needs it too.
-        size = _size(groups, self.lanes, self.options.axis_size)
+        size = size_of_lanes(groups, self.lanes, self.options.axis_size)
         with open_frame(self.name, axis_name=self.options.axis_name, size=size):
             return self.mapped(*self.before, *groups)
 
     def lower(self, *groups: tuple[Any, ...]) -> Any:
-        size = _size(groups, self.lanes, self.options.axis_size)
+        size = size_of_lanes(groups, self.lanes, self.options.axis_size)
         with open_frame(self.name, axis_name=self.options.axis_name, size=size):
             return self.mapped.lower(*self.before, *groups)
 

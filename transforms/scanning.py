@@ -22,7 +22,7 @@ from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.errors import AxisError
 from weft.core.interpreter.boundary import Arrival, Call, Groups
 from weft.core.interpreter.interpret import interpret
-from weft.core.interpreter.prefixes import mapped_size
+from weft.core.interpreter.prefixes import mapped_size, size_of_lanes
 from weft.core.interpreter.rides import CARRIED, Along, Carried, Carry, Ride, axis_of, read_step, read_step_along
 from weft.core.interpreter.rules import Exit, Lift, Lifted, Rule
 from weft.core.interpreter.values import VALUES
@@ -92,13 +92,9 @@ def _lift_scan(lift: Lift[ScanOptions]) -> Lifted:
             lanes[carry] = carried[0] if carried else ()
             # The function finds the values of the last step in its arguments, in the places of the first values.
             out, updates, outcome = run(with_values(tuple(lanes), places, along[0] if along else ()))
-            next_carry = _carried_lanes(lift.out_lanes, out), _carried_lanes(lift.update_lanes, updates)
+            next_carry = _lanes(True, lift.out_lanes, out), _lanes(True, lift.update_lanes, updates)
             # The outcome has no leaves, so that it passes through the stacking of `lax.scan` unchanged.
-            return next_carry, (
-                _stacked_lanes(lift.out_lanes, out),
-                _stacked_lanes(lift.update_lanes, updates),
-                outcome,
-            )
+            return next_carry, (_lanes(False, lift.out_lanes, out), _lanes(False, lift.update_lanes, updates), outcome)
 
         along = values_at(groups, places)
         # JAX's carry: the user's carry, and the leaves that are carried along.
@@ -106,19 +102,13 @@ def _lift_scan(lift: Lift[ScanOptions]) -> Lifted:
             tuple(groups[carry] for lane in lift.out_lanes if _is_carried(lane)),
             tuple(along for lane in lift.update_lanes if _is_carried(lane)),
         )
+        length = size_of_lanes(groups, lanes, options.length)
         (carried, along), (ys, changes, outcome) = lax.scan(
-            step, start, slices, length=_length(lift, groups), reverse=options.reverse, unroll=options.unroll
+            step, start, slices, length=length, reverse=options.reverse, unroll=options.unroll
         )
         return _joined(lift.out_lanes, carried, ys), _joined(lift.update_lanes, along, changes), outcome
 
     return lifted
-
-
-def _length(lift: Lift[ScanOptions], groups: Groups) -> int | None:
-    """The number of steps."""
-    scanned = ((axis_of(lane), group) for lane, group in zip(lift.lanes, groups, strict=True))
-    sizes = (leaf.shape[axis] for axis, group in scanned if axis is not None for leaf in jax.tree.leaves(group))
-    return next(sizes, lift.options.length)
 
 
 def _is_carried(lane: Ride) -> TypeGuard[Carried | Along]:
@@ -126,12 +116,9 @@ def _is_carried(lane: Ride) -> TypeGuard[Carried | Along]:
     return isinstance(lane, Carried | Along)
 
 
-def _carried_lanes(lanes: Sequence[Ride], groups: Groups) -> Groups:
-    return tuple(group for lane, group in zip(lanes, groups, strict=True) if _is_carried(lane))
-
-
-def _stacked_lanes(lanes: Sequence[Ride], groups: Groups) -> Groups:
-    return tuple(group for lane, group in zip(lanes, groups, strict=True) if not _is_carried(lane))
+def _lanes(carried: bool, lanes: Sequence[Ride], groups: Groups) -> Groups:
+    """The lanes that are carried, or those that are stacked."""
+    return tuple(group for lane, group in zip(lanes, groups, strict=True) if _is_carried(lane) == carried)
 
 
 def _joined(lanes: Sequence[Ride], carried: Groups, stacked: Groups) -> Groups:
@@ -162,7 +149,7 @@ SCAN: Rule[ScanOptions] = Rule(
     depart=lambda options, index: options.out_axes,
     read=read_step,
     lanes=(CARRIED,),
-    frame=lambda lift, extra, groups: {"length": _length(lift, groups)},
+    frame=lambda lift, extra, groups: {"length": size_of_lanes(groups, lift.lanes, lift.options.length)},
     staged=True,
     check=_check_scan,
     agree=lambda options, index: agreement_of_carries("scan", lambda live: _arrive_scan(options, live)),

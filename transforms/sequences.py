@@ -6,14 +6,14 @@ Both are staged, like the loops of `loops`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.edge.untyped import lax
 from weft.core.errors import AxisError, SuccessorError
-from weft.core.interpreter.boundary import Call
+from weft.core.interpreter.boundary import Call, Groups
 from weft.core.interpreter.prefixes import mapped_size
 from weft.core.interpreter.rides import Along, Ride, Step, axis_of, read_step
 from weft.core.interpreter.rules import Lift, Lifted, OutcomeNode, Rule
@@ -144,13 +144,15 @@ def _check_associative(options: AssociativeOptions, call: Call, leaves: Sequence
         raise AxisError("associative_scan has no elements", fix="pass a tree with at least one array")
 
 
-ASSOCIATIVE_SCAN: Rule[AssociativeOptions] = rule_of_a_carry(
-    "associative_scan",
-    _lift_associative,
+def _elements(lift: Lift[AssociativeOptions], extra: Any, groups: Groups) -> dict[str, object]:
+    return {"length": groups[0][0].shape[lift.options.axis]}
+
+
+ASSOCIATIVE_SCAN: Rule[AssociativeOptions] = replace(
+    rule_of_a_carry("associative_scan", _lift_associative, shapes=False),
     check=_check_associative,
     options=("elems", "output"),
-    shapes=False,
-    frame=lambda lift, extra, groups: {"length": groups[0][0].shape[lift.options.axis]},
+    frame=_elements,
 )
 
 

@@ -12,7 +12,7 @@ from weft.core.edge.untyped import is_tuple
 from weft.core.errors import AxisError
 from weft.core.interpreter.boundary import Arrival, Call, Groups
 from weft.core.interpreter.rides import Ride, read_spec
-from weft.core.interpreter.rules import Lift, Lifted, Rule
+from weft.core.interpreter.rules import Lift, Lifted, Rule, of_lanes
 from weft.transforms._wrap import decorate, over_values
 from weft.transforms.keywords import ShardMapKeywords
 from weft.transforms.transformed import transform
@@ -57,10 +57,7 @@ def _lift_shard_map(lift: Lift[ShardMapOptions]) -> Lifted:
         **options.jax_options,
     )
 
-    def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
-        return mapped(groups)
-
-    return lifted
+    return of_lanes(mapped)
 
 
 def _mesh(lift: Lift[ShardMapOptions], extra: Any, groups: Groups) -> dict[str, object]:

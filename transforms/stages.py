@@ -9,8 +9,9 @@ import hashlib
 import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -55,46 +56,40 @@ class StaticArguments:
         return args, {name: value for name, value in kwargs.items() if name not in self.by_name}
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class Stage:
     """A traced, lowered or compiled function of records: a `jax.stages` object whose arguments and results are records.
 
     All other attributes (`as_text`, `cost_analysis`, `memory_analysis`, ...) are those of the JAX object. As in JAX, a
     compiled function is called without the arguments that were static when it was lowered.
 
-    Args:
+    Attributes:
         stage: the JAX object.
-        interpreted: the function.
-        crossing: the crossing of the arguments that it was traced for.
-        complete: adds static arguments to the arguments of a compiled function.
-        before: the arguments of the lifted function before its lanes.
-        traced: the traced JAX object that this stage comes from.
-        options: the options of `compile`.
+        _interpreted: the function.
+        _crossing: the crossing of the arguments that it was traced for.
+        _complete: adds static arguments to the arguments of a compiled function.
+        _before: the arguments of the lifted function before its lanes.
+        _from: the traced JAX object that this stage comes from; None: this is it.
+        _options: the options of `compile`.
     """
 
-    def __init__(
-        self,
-        stage: Any,
-        interpreted: Interpreted[Any],
-        crossing: AnyCrossing,
-        complete: Callable[[tuple[Any, ...], Mapping[str, Any]], Arguments],
-        before: tuple[Any, ...] = ((),),
-        traced: Any = None,
-        options: Mapping[str, Any] | None = None,
-    ):
-        self.stage = stage
-        self._interpreted = interpreted
-        self._crossing = crossing
-        self._complete = complete
-        self._before = before
-        self._traced = stage if traced is None else traced
-        self._options = options or {}
+    stage: Any
+    _interpreted: Interpreted[Any]
+    _crossing: AnyCrossing
+    _complete: Callable[[tuple[Any, ...], Mapping[str, Any]], Arguments]
+    _before: tuple[Any, ...] = ((),)
+    _from: Any = None
+    _options: Mapping[str, Any] = MappingProxyType({})
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stage, name)
 
-    def _next(self, stage: Any, options: Mapping[str, Any] | None = None) -> Stage:
-        crossing, complete = self._crossing, self._complete
-        return Stage(stage, self._interpreted, crossing, complete, self._before, traced=self._traced, options=options)
+    @property
+    def _traced(self) -> Any:
+        return self.stage if self._from is None else self._from
+
+    def _next(self, stage: Any, **options: Any) -> Stage:
+        return replace(self, stage=stage, _from=self._traced, _options=options)
 
     def lower(self, **options: Any) -> Stage:
         """Lowers a traced function; the options are those of `jax.stages.Traced.lower`.
@@ -112,7 +107,7 @@ class Stage:
         """Compiles a lowered function; the options are those of `jax.stages.Lowered.compile`."""
         # Stored with the stage, because `serialize` may have to compile again with the same options.
         options = {"compiler_options": compiler_options, **options}
-        return self._next(self.stage.compile(**options), options)
+        return self._next(self.stage.compile(**options), **options)
 
     def serialize(self) -> bytes:
         """The compiled function as bytes, for `weft.jit(f).load` in another process of the same versions and devices.

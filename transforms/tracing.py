@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, cast, overload, runtime_checkable
@@ -15,7 +16,7 @@ from weft.core.interpreter.building import as_array
 from weft.core.interpreter.interpret import interpret
 from weft.core.interpreter.prefixes import resolve_nodes
 from weft.core.interpreter.rides import Role, axis_of, read_axis
-from weft.core.interpreter.rules import Finish, Lift, Lifted, Rule
+from weft.core.interpreter.rules import Finish, Lift, Lifted, Rule, of_lanes
 from weft.core.interpreter.values import VALUES
 from weft.core.tracebacks import cutting
 from weft.transforms._wrap import decorate, numbers_and_names, over_values, with_statics
@@ -34,12 +35,7 @@ class NoOptions:
 def _lift_eval_shape(lift: Lift[NoOptions]) -> Lifted:
     from weft.transforms.layouts import shapes_with_layouts
 
-    (body,) = lift.bodies
-
-    def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
-        return shapes_with_layouts(body, groups)
-
-    return lifted
+    return of_lanes(functools.partial(shapes_with_layouts, lift.bodies[0]))
 
 
 # Updates do not come back from a function that is only traced; from an abstract evaluation no leaf leaves at all.

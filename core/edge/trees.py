@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 else:
     from jaxtyping import PyTree as PyTree
 
+_jtu = cast(Any, jax.tree_util)
 N = TypeVar("N")
 
 KeyPath = tuple[Any, ...]
@@ -43,29 +44,14 @@ class TreeDef(Protocol):
     def children(self) -> list[TreeDef]: ...
 
 
-class _Structure(Protocol):
-    def __call__(self, tree: PyTree, is_leaf: Callable[[Any], bool] | None = None, /) -> TreeDef: ...
+if TYPE_CHECKING:
 
-
-class _Flatten(Protocol):
-    def __call__(
-        self, tree: PyTree, is_leaf: Callable[[Any], bool] | None = None, /
-    ) -> tuple[list[PyTree], TreeDef]: ...
-
-
-class _RegisterNode(Protocol):
-    def __call__(
-        self,
-        node_type: type[N],
-        flatten: Callable[[N], tuple[Iterable[Any], Any]],
-        unflatten: Callable[[Any, Any], N],
-        /,
+    def flatten(tree: PyTree, is_leaf: Callable[[Any], bool] | None = None, /) -> tuple[list[PyTree], TreeDef]: ...
+    def structure(tree: PyTree, is_leaf: Callable[[Any], bool] | None = None, /) -> TreeDef: ...
+    def register_node(
+        node_type: type[N], flatten: Callable[[N], tuple[Iterable[Any], Any]], unflatten: Callable[[Any, Any], N], /
     ) -> None: ...
-
-
-class _RegisterNodeWithKeys(Protocol):
-    def __call__(
-        self,
+    def register_node_with_keys(
         node_type: type[N],
         flatten_with_keys: Callable[[N], tuple[Iterable[tuple[Any, Any]], Any]],
         unflatten: Callable[[Any, Any], N],
@@ -73,15 +59,12 @@ class _RegisterNodeWithKeys(Protocol):
         /,
     ) -> None: ...
 
+else:
+    flatten, structure = _jtu.tree_flatten, _jtu.tree_structure
+    register_node, register_node_with_keys = _jtu.register_pytree_node, _jtu.register_pytree_with_keys
 
-_jtu = cast(Any, jax.tree_util)
-_registry: Any = Names("jax.tree_util", "weft", "default_registry").default_registry
-
-flatten: _Flatten = _jtu.tree_flatten
 flatten_with_path: Callable[[Any], tuple[list[tuple[KeyPath, Any]], TreeDef]] = _jtu.tree_flatten_with_path
-structure: _Structure = _jtu.tree_structure
-register_node: _RegisterNode = _jtu.register_pytree_node
-register_node_with_keys: _RegisterNodeWithKeys = _jtu.register_pytree_with_keys
+_registry: Any = Names("jax.tree_util", "weft", "default_registry").default_registry
 # One level only: the children and the node's own data, or None for a leaf.
 children_of: Callable[[Any], tuple[Iterable[Any], Any] | None] = _registry.flatten_one_level
 _flatten_one_level: Callable[[Any], tuple[Iterable[tuple[Any, Any]], Any] | None] = (

@@ -236,10 +236,10 @@ class OutLanes:
         Raises:
             AxisError: if it cannot leave on this ride.
         """
-        lane_and_ride = self._outputs.get(id(ride))
-        if lane_and_ride is None:
-            lane_and_ride = self._outputs[id(ride)] = self._lane_of_output(ride, value, path), ride
-        return self._put(*lane_and_ride, value, path)
+        known = self._outputs.get(id(ride))
+        if known is None:
+            known = self._outputs[id(ride)] = self._lane_of_output(ride, value, path), ride
+        return self._put(*known, value, path)
 
     def update(self, ride: Ride | None, value: PyTree, path: Callable[[], str]) -> Place:
         """Puts a changed leaf, or one that is new in an argument, into the lane of its ride, and returns its place.
@@ -247,11 +247,10 @@ class OutLanes:
         Raises:
             AxisError: if it cannot leave on this ride.
         """
-        lane_and_ride = self._updates.get(id(ride))
-        if lane_and_ride is None:
-            lane_and_ride = self._lane_of_update(ride, path)
-            self._updates[id(ride)] = lane_and_ride
-        return self._put(*lane_and_ride, value, path)
+        known = self._updates.get(id(ride))
+        if known is None:
+            known = self._updates[id(ride)] = self._lane_of_update(ride, path)
+        return self._put(*known, value, path)
 
     def replace(self, place: Place, value: PyTree) -> Place:
         """Replaces the value at a place."""
@@ -319,6 +318,9 @@ class Packed(Hashable, Protocol):
         ...
 
 
+HandOver = Callable[[Any, Any, Sequence[PyTree], Groups], PyTree]
+
+
 class QuickWay(NamedTuple):
     """Generated functions that flatten a call and build its result, for a call structure that was seen before.
 
@@ -328,7 +330,7 @@ class QuickWay(NamedTuple):
     """
 
     extract: Callable[[Call], tuple[Any, Sequence[PyTree], Groups] | None]
-    hand_over: Callable[[Any, Any, Sequence[PyTree], Groups], PyTree]
+    hand_over: HandOver
 
 
 class Boundary(Protocol[S, R, E, M]):

@@ -43,10 +43,8 @@ from weft.core.errors import (
 )
 from weft.core.frames import current_frames
 from weft.core.interpreter.rides import Ride
-from weft.core.paths import Path, format_path
+from weft.core.paths import Path, first_places, format_path
 from weft.core.records.leaves import Leaf, type_of
-
-_MOST_PATHS = 5
 
 
 def _repeats_error(record: logging.LogRecord) -> bool:
@@ -110,12 +108,7 @@ Places = Callable[[Sequence[Leaf], Exception], "list[str] | None"]
 def _blamed(is_blamed: Callable[[Any], bool], leaves: Sequence[Leaf], error: Exception) -> list[str] | None:
     """The paths and types of the arguments that are to blame; None if there are none."""
     blamed = [f"{format_path(leaf.path)}: {type_of(leaf.value)}" for leaf in leaves if is_blamed(leaf.value)]
-    return _first(blamed) or None
-
-
-def _first(places: Sequence[str]) -> list[str]:
-    more = [f"and {len(places) - _MOST_PATHS} more"] if places[_MOST_PATHS:] else []
-    return [*places[:_MOST_PATHS], *more]
+    return first_places(blamed) or None
 
 
 def _is_escaped(value: Any) -> bool:
@@ -166,7 +159,7 @@ def _off_mesh(leaves: Sequence[Leaf], error: Exception, layer: str) -> MeshError
     return MeshError(
         f"{path} lies on an explicit mesh ({axes}), and other arguments on none: JAX cannot tell "
         f"where results lie: {str(error).partition(chr(10))[0]}",
-        at=_first(off),
+        at=first_places(off),
         fix=f"call it inside `with jax.set_mesh(mesh):`, or place them there ({_WORDS[layer]['shard']}jax.device_put)",
     )
 

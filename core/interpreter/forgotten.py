@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import linecache
 import re
-import traceback
 from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any, cast
@@ -20,6 +19,7 @@ from weft.core.callers import owner_of
 from weft.core.edge import names
 from weft.core.errors import SuccessorError
 from weft.core.records.successors import how_to_unpack, pair_in_words
+from weft.core.tracebacks import entries_of
 
 
 def explain_forgotten(error: Exception) -> None:
@@ -30,7 +30,8 @@ def explain_forgotten(error: Exception) -> None:
     """
     if not any(words in str(error) for words in names.A_TUPLE):
         return
-    frames = list(traceback.walk_tb(error.__traceback__))
+    entries = entries_of(error.__traceback__)
+    frames = [(entry.tb_frame, entry.tb_lineno) for entry in entries]
     own = [i for i, (frame, _) in enumerate(frames) if owner_of(frame.f_code.co_filename) in ("user", "generated")]
     if not own:
         return
@@ -38,25 +39,21 @@ def explain_forgotten(error: Exception) -> None:
     # user's frame, or the object whose attribute was missing.
     seen = [*_values(frames[own[-1] + 1 :]), *_values(frames[own[-1] : own[-1] + 1]), getattr(error, "obj", None)]
     pair = next((value for value in seen if pair_in_words(value) is not None), None)
-    (frame, line), innermost = frames[own[-1]], error.__traceback__
-    if pair is not None:
-        raise SuccessorError(
-            f"an array is expected, but got {pair_in_words(pair)}, which a call of a stateful record returns",
-            at=f"{frame.f_code.co_filename}:{line} in {frame.f_code.co_name}",
-            fix=how_to_unpack(cast("tuple[Any, ...]", pair)),
-        ) from error
-    while innermost is not None and innermost.tb_next is not None:
-        innermost = innermost.tb_next
-    # Only an operation that failed in the user's own frame can be read from the text of its line.
-    failed_here = innermost is not None and innermost.tb_frame is frame
-    record = _called(str(error), frame, innermost.tb_lasti) if innermost is not None and failed_here else None
-    if record is not None:
-        raise SuccessorError(
-            f"an array is expected, but the call of a {type(record).__name__} returned a tuple: a call of a stateful "
-            "record returns (y, successor)",
-            at=f"{frame.f_code.co_filename}:{line} in {frame.f_code.co_name}",
-            fix=how_to_unpack((None, record)),
-        ) from error
+    (frame, line), innermost = frames[own[-1]], entries[-1]
+    got = f"got {pair_in_words(pair)}, which a call of a stateful record returns"
+    if pair is None:
+        # Only an operation that failed in the user's own frame can be read from the text of its line.
+        record = _called(str(error), frame, innermost.tb_lasti) if innermost.tb_frame is frame else None
+        if record is None:
+            return
+        pair = None, record
+        got = f"the call of a {type(record).__name__} returned a tuple: a call of a stateful record returns "
+        got += "(y, successor)"
+    raise SuccessorError(
+        f"an array is expected, but {got}",
+        at=f"{frame.f_code.co_filename}:{line} in {frame.f_code.co_name}",
+        fix=how_to_unpack(cast("tuple[Any, ...]", pair)),
+    ) from error
 
 
 def _called(message: str, frame: FrameType, instruction: int) -> eqx.Module | None:

@@ -43,6 +43,7 @@ from weft.core.interpreter.boundary import (
     Departure,
     Function,
     Groups,
+    HandOver,
     QuickWay,
 )
 from weft.core.interpreter.prefixes import depends_on_leaves, distinct, refuse_by_kind, rides_in
@@ -226,11 +227,8 @@ class Interpreted(Generic[O]):
         if prepare is not None:
             extra = prepare(self.boundary, plan.crossing, call, values)
 
-        # The result of a lifted function is (output lanes, update lanes, outcome, *more); see `rules.Exit`.
-        def hand_over(result: tuple[Any, ...]) -> PyTree:
-            return self.boundary.hand_over(entered, result[2].value, values, (*result[0], *result[1]))
-
-        out, (_, _, outcome, *more) = self._run(plan, extra, call, plan.crossing.group(values), hand_over)
+        extracted = entered, values, plan.crossing.group(values)
+        out, (_, _, outcome, *more) = self._run(plan, self.boundary.hand_over, extra, call, *extracted)
         # After the call, because the first call of a plan traces its function, which is when the draws are noted.
         if method_watchers and self.rule.runs:
             enter_draws(plan.crossing.draws, values)
@@ -347,9 +345,21 @@ class Interpreted(Generic[O]):
         return jax.jit(framed, inline=INLINED)
 
     def _run(
-        self, plan: Plan, extra: PyTree, call: Call, groups: Groups, hand_over: Callable[[tuple[Any, ...]], PyTree]
+        self,
+        plan: Plan,
+        hand_over: HandOver,
+        extra: PyTree,
+        call: Call,
+        entered: object,
+        values: Sequence[PyTree],
+        groups: Groups,
     ) -> tuple[PyTree, tuple[Any, ...]]:
         """Runs a plan; returns what was handed over to the caller, and the result of the transform."""
+
+        # The result of a lifted function is (output lanes, update lanes, outcome, *more); see `rules.Exit`.
+        def handed_over(result: tuple[Any, ...]) -> PyTree:
+            return hand_over(entered, result[2].value, values, (*result[0], *result[1]))
+
         if not plan.gives_away:
             try:
                 # The first call traces and lowers, which needs a deep stack for deep models.
@@ -359,7 +369,7 @@ class Interpreted(Generic[O]):
                 raise
             if plan.donation is not None:
                 plan.donation.note(groups)
-            return hand_over(result), result
+            return handed_over(result), result
         # A KeyboardInterrupt between the end of the call and the assignment of its result lost the new values of
         # donated Variables, whose old values are deleted: the model was gone. `list.extend` over `starmap` calls the
         # function and stores the result in C, where Python handles no signals.
@@ -368,10 +378,10 @@ class Interpreted(Generic[O]):
             results.extend(itertools.starmap(plan.lifted, ((extra, *groups),)))
             if plan.donation is not None:
                 plan.donation.note(groups)
-            return hand_over(results[0]), results[0]
+            return handed_over(results[0]), results[0]
         except BaseException as error:
             if results:
-                hand_over(results[0])
+                handed_over(results[0])
             elif isinstance(error, Exception):
                 self.explain(error, call, plan.crossing)
             raise
@@ -385,11 +395,7 @@ class Interpreted(Generic[O]):
         explain(error, lambda: self.boundary.enter(call)[1], self.boundary.layer)
 
     def _run_quickly(
-        self,
-        plan: Plan,
-        quick: QuickWay,
-        call: Call,
-        extracted: tuple[Any, Sequence[PyTree], Groups],
+        self, plan: Plan, quick: QuickWay, call: Call, extracted: tuple[Any, Sequence[PyTree], Groups]
     ) -> PyTree:
         ways = self.memory.quick
         # Compared by crossing, because a guarded plan is not the remembered one. Empty if another thread has just
@@ -397,7 +403,7 @@ class Interpreted(Generic[O]):
         if not ways or ways[0][0].crossing is not plan.crossing:
             self._promote(plan, quick)
         if plan.gives_away:
-            return self._give_away(plan, quick, call, *extracted)
+            return self._run(plan, quick.hand_over, (), call, *extracted)[0]
         entered, values, groups = extracted
         # As in `_run`, because one more Python call is a tenth of a step of few leaves.
         try:
@@ -408,14 +414,6 @@ class Interpreted(Generic[O]):
         if plan.donation is not None:
             plan.donation.note(groups)
         return quick.hand_over(entered, outcome.value, values, (*out, *updates))
-
-    def _give_away(
-        self, plan: Plan, quick: QuickWay, call: Call, entered: object, values: Sequence[PyTree], groups: Groups
-    ) -> PyTree:
-        def hand_over(result: tuple[Any, ...]) -> PyTree:
-            return quick.hand_over(entered, result[2].value, values, (*result[0], *result[1]))
-
-        return self._run(plan, (), call, groups, hand_over)[0]
 
     def _promote(self, plan: Plan, quick: QuickWay) -> None:
         # The structure that was called last is tried first, since most programs call one structure in a loop.

@@ -15,7 +15,7 @@ import jax
 from weft.core.edge import trees
 from weft.core.edge.trees import KeyPath, PyTree
 from weft.core.errors import AxisError, FilterError
-from weft.core.interpreter.rides import Read, Ride, read_with
+from weft.core.interpreter.rides import Read, Ride, axis_of, read_with
 from weft.core.paths import format_path
 from weft.core.records.configuration import is_stored, spelled_out
 from weft.core.records.filters import Any as AnyOf
@@ -238,7 +238,7 @@ def _broadcast(
     if configured:
         # A record in the prefix, `model.replace(weight=0)`: the axis 0 is no array, so that the record stores it as
         # configuration, in its treedef, where a prefix could not be read.
-        prefix, tree = spelled_out(prefix), spelled_out(tree, _Configured)
+        prefix, tree = spelled_out(prefix), spelled_out(tree, lambda _: _CONFIGURED)
     # Not `jax.tree.broadcast`: it builds a tree of rides, and a node of another library may take arrays only.
     rides, definition = trees.flatten(prefix, stops)
     parts = definition.flatten_up_to(tree)
@@ -246,17 +246,12 @@ def _broadcast(
         ride
         for ride, part in zip(rides, parts, strict=True)
         for leaf in trees.flatten(part, is_node)[0]
-        if type(leaf) is not _Configured
+        if leaf is not _CONFIGURED
     ]
 
 
-class _Configured:
-    """Takes the place of configuration in a tree whose records are spelled out: configuration does not ride."""
-
-    __slots__ = ()
-
-    def __init__(self, value: object):
-        pass
+# Takes the place of configuration in a tree whose records are spelled out: configuration does not ride.
+_CONFIGURED = object()
 
 
 def _by_kind(spec: RidesByKind, leaves: Sequence[Leaf], read: Read, option: str) -> list[Ride]:
@@ -349,6 +344,15 @@ def mapped_size(leaves: Sequence[Leaf], axes: Sequence[int | None], *, size: int
             fix="make the sizes agree, or map over None the arguments that differ",
         )
     return next(iter(sizes), size)
+
+
+def size_of_lanes(groups: Sequence[Sequence[Any]], lanes: Sequence[Ride], size: int | None) -> int | None:
+    """The size of the axis that lanes are mapped over, by their first leaf: `mapped_size` has compared all of them."""
+    for group, lane in zip(groups, lanes, strict=True):
+        axis = axis_of(lane)
+        for leaf in [] if axis is None else jax.tree.leaves(group):
+            return leaf.shape[axis]
+    return size
 
 
 def subtrees(prefix: PyTree, tree: PyTree, read: Read, wanted: Ride) -> list[PyTree]:

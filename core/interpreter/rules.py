@@ -217,6 +217,15 @@ Prepare = Callable[[AnyBoundary, AnyCrossing, Call, Sequence[Any]], Any]
 Lifted = Callable[..., tuple[Any, ...]]
 
 
+def of_lanes(function: Callable[[Groups], Any]) -> Lifted:
+    """A function of all lanes as a lifted function, for transforms without arguments of their own."""
+
+    def lifted(extra: object, *groups: tuple[PyTree, ...]) -> Any:
+        return function(groups)
+
+    return lifted
+
+
 def no_details(lift: Lift[O], extra: object, groups: Groups) -> Mapping[str, object]:
     """`Rule.frame` of rules whose frame shows nothing but the transform's name."""
     return {}

@@ -5,7 +5,7 @@ as NNX objects do, with records for objects:
 
 - `enter` puts the records of the parts before the call's other leaves, where a rule expects the arrays of its
   functions;
-- `rebuild` opens a block of its own for each record (`Block.inside`), on which the parts are called, and which collects
+- `rebuild` opens a block of its own for each record (`Block`), on which the parts are called, and which collects
   their successors;
 - `leave` puts the leaves that changed in these blocks into the update lanes of their rides, as for any boundary;
 - `hand_over` puts the records with the changed leaves into the caller's block, which may itself be inside of a
@@ -34,13 +34,10 @@ from weft.core.interpreter.boundary import (
     OutLanes,
     QuickWay,
 )
-from weft.core.interpreter.building import through_registry
 from weft.core.interpreter.rides import Read, Ride, Step
 from weft.core.interpreter.values import CallOfRecords, Outcome, Values, named_arguments, recognised
 from weft.core.paths import Path, format_path
-from weft.core.records.leaves import Leaf, is_array, iter_leaves
-from weft.core.records.partition import assemble
-from weft.core.records.statics import Make
+from weft.core.records.leaves import Leaf, is_array
 from weft.core.threads.blocks import Block
 from weft.core.threads.debugging import note_place
 from weft.core.threads.functions import ThreadedFunction, value_of
@@ -67,7 +64,7 @@ class Parts:
 
     def inside(self) -> tuple[tuple[Function, ...], tuple[Block, ...]]:
         """The functions, with the parts on new blocks inside of the transform; and these blocks."""
-        blocks = tuple([Block.inside(record, *place) for record, place in zip(self.records, self.places, strict=True)])
+        blocks = tuple([Block(record, *place) for record, place in zip(self.records, self.places, strict=True)])
         pairs = zip(self.functions, self.owners, strict=True)
         return tuple([f if owner is None else cast("Any", f).on(blocks[owner]) for f, owner in pairs]), blocks
 
@@ -108,31 +105,26 @@ class Threaded(Values):
 
     name = "threaded"
     has_updates = True
+    structure = CallOfParts
 
     def __reduce__(self) -> str:
         return "THREADED"
 
-    def enter(self, call: Call, known: Any = None) -> tuple[CallOfParts, list[Leaf], tuple[Any, ...]]:
+    def enter(self, call: Call, known: Any = None) -> tuple[CallOfRecords, list[Leaf], tuple[Any, ...]]:
         """Flattens a call: its structure, its dynamic leaves (those of the records first), and its `Entered`."""
-        entered = _entered(call)
-        parts: Any = entered[0][0]
-        for (root, path), record in zip(parts.places, parts.records, strict=True):
-            note_place(record, root, path)
-        fields: list[object] = []
-        leaves: list[Leaf] = []
-        named = named_arguments((parts, *entered[0][1:]))
-        for path, tree in [*parts.named_records(), (("<function>",), parts.functions), *named]:
-            leaves += iter_leaves(tree, path, fields=fields)
         # The places are in the treedef (see `Parts`), and the arrays of the records are leaves: a composite that opens
         # a new block at each call hits the cache.
-        structure, dynamic = assemble(CallOfParts, Make(trees.structure(entered[0]), tuple(fields)), leaves)
+        entered = _entered(call)
+        structure, dynamic, _ = super().enter(cast(Any, entered[0]))
         return structure, dynamic, (*entered, structure)
+
+    def roots(self, call: Any) -> list[tuple[Path, PyTree]]:
+        """The trees of a call with its records in front."""
+        return [*call[0].named_records(), (("<function>",), call[0].functions), *named_arguments(call)]
 
     def recognise(self, call: Call) -> tuple[Hashable, Sequence[PyTree], Any] | None:
         """As `Values.recognise`, of the call with its records."""
         entered = _entered(call)
-        for (root, path), record in zip(entered[0][0].places, entered[0][0].records, strict=True):
-            note_place(record, root, path)
         return recognised(entered[0], entered)
 
     def may_update(self, crossing: Crossing[CallOfRecords]) -> bool:
@@ -188,8 +180,17 @@ class Threaded(Values):
 
     def hand_over(self, entered: Any, outcome: Outcome, values: Sequence[PyTree], groups: Groups) -> PyTree:
         """Builds the output, and puts the records with their changed leaves into the caller's block."""
-        _write(entered, outcome, groups)
-        return through_registry(outcome.structure, outcome.sources, values, groups)
+        new = {position: groups[lane][place] for position, lane, place in outcome.updates}
+        parts, start = entered[0][0], 0
+        by = parts.functions[0].suffix() if len(parts.functions) == 1 else "(...)"
+        for block, (_, path), record in zip(entered[1], parts.places, parts.records, strict=True):
+            leaves, structure = trees.flatten(record)
+            places = [i for i, leaf in enumerate(leaves) if is_array(leaf)]
+            changed = {i: new[start + n] for n, i in enumerate(places) if start + n in new}
+            start += len(places)
+            if changed:
+                block.put(path, structure.unflatten([changed.get(i, leaf) for i, leaf in enumerate(leaves)]), by=by)
+        return super().hand_over(entered, outcome, values, groups)
 
     def quick_way(self, crossing: Crossing[CallOfRecords], entered: Any, call: Call) -> QuickWay | None:
         """None: a compiled part is called from a block, whose own calls cost more than the generated code saves."""
@@ -213,6 +214,8 @@ def _entered(call: Call) -> Entered:
         for f in functions
     ])  # fmt: skip
     records = tuple([block.get(path) for block, path in outermost])
+    for (block, path), record in zip(outermost, records, strict=True):
+        note_place(record, block.name, path)
     named = tuple([f.named() if isinstance(f, ThreadedFunction) else f for f in functions])
     parts = Parts(records, named, tuple([(block.name, path) for block, path in outermost]), owners)
     args, kwargs = tuple(map(value_of, args)), {name: value_of(value) for name, value in kwargs.items()}
@@ -221,20 +224,6 @@ def _entered(call: Call) -> Entered:
 
 def _holds(outer: tuple[Block, Path], inner: tuple[Block, Path]) -> bool:
     return outer[0] is inner[0] and inner[1][: len(outer[1])] == outer[1]
-
-
-def _write(entered: tuple[Any, ...], outcome: Outcome, groups: Groups) -> None:
-    """Puts the records with their changed leaves into the blocks that they came from."""
-    new = {position: groups[lane][place] for position, lane, place in outcome.updates}
-    parts, start = entered[0][0], 0
-    by = parts.functions[0].suffix() if len(parts.functions) == 1 else "(...)"
-    for block, (_, path), record in zip(entered[1], parts.places, parts.records, strict=True):
-        leaves, structure = trees.flatten(record)
-        places = [i for i, leaf in enumerate(leaves) if is_array(leaf)]
-        changed = {i: new[start + n] for n, i in enumerate(places) if start + n in new}
-        start += len(places)
-        if changed:
-            block.put(path, structure.unflatten([changed.get(i, leaf) for i, leaf in enumerate(leaves)]), by=by)
 
 
 THREADED = Threaded()

@@ -11,7 +11,7 @@ this boundary adds to plain pytrees:
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
@@ -43,7 +43,7 @@ from weft.core.records.agree import Described, Fixed, describe, iter_kinds, part
 from weft.core.records.aliases import repeats_of
 from weft.core.records.configuration import Mixed, iter_configuration, opened
 from weft.core.records.leaves import NUMBERS, Leaf, array_types, iter_leaves
-from weft.core.records.partition import Placed, Structure, assemble, take_apart
+from weft.core.records.partition import Structure, assemble, take_apart
 from weft.core.records.statics import Make, Static
 
 
@@ -85,10 +85,7 @@ class CallOfRecords(Structure):
 
     def sparse(self, values: Mapping[int, PyTree]) -> Call:
         """The call's trees with values at some leaves, and `None` at all others."""
-        leaves: list[PyTree] = [None] * len(self.paths)
-        for position, value in values.items():
-            leaves[self.dynamic_positions[position]] = value
-        return self.treedef.unflatten(leaves)
+        return self.without_statics([values.get(i) for i in range(len(self.dynamic_positions))])
 
     def read_sparse(self, call: Call) -> list[PyTree]:
         """For each dynamic leaf its value in a sparse call, or None; `None` stands for a whole subtree too.
@@ -139,9 +136,7 @@ class Outcome:
 
     def sparse(self, values: Sequence[PyTree]) -> PyTree:
         """A tree like the output: values at the leaves of its first lane, and `None` elsewhere."""
-        sources, structure = iter(self.sources), self.structure
-        places = [(-1, 0) if i in structure.static_positions else next(sources) for i in range(len(structure.paths))]
-        return structure.treedef.unflatten([values[place] if lane == 0 else None for lane, place in places])
+        return self.structure.without_statics([values[place] if lane == 0 else None for lane, place in self.sources])
 
     def read_sparse(self, tree: PyTree) -> list[PyTree]:
         """For each leaf of the first lane its value in a tree like the output, or None.
@@ -165,6 +160,7 @@ class Values:
     restructures = False
     typed = True
     shares = True
+    structure: type[CallOfRecords] = CallOfRecords
 
     def __reduce__(self) -> str:
         return "VALUES"
@@ -172,12 +168,13 @@ class Values:
     def enter(self, call: Call, known: Any = None) -> tuple[CallOfRecords, list[Leaf], Any]:
         """Flattens a call: its structure, and its dynamic leaves, whose paths start with the parameter's name."""
         fields: list[object] = []
-        # The functions first, as in the treedef of the call, which is that of (functions, args, kwargs).
-        leaves = list(iter_leaves(call[0], ("<function>",), fields=fields))
-        for path, argument in named_arguments(call):
-            leaves += iter_leaves(argument, path, fields=fields)
-        structure, dynamic = assemble(CallOfRecords, Make(trees.structure(call), tuple(fields)), leaves)
+        leaves = [leaf for path, tree in self.roots(call) for leaf in iter_leaves(tree, path, fields=fields)]
+        structure, dynamic = assemble(self.structure, Make(trees.structure(call), tuple(fields)), leaves)
         return structure, dynamic, structure
+
+    def roots(self, call: Call) -> list[tuple[Path, PyTree]]:
+        """The trees of a call, each with the path of its root; in the order of the treedef of the call."""
+        return [(("<function>",), call[0]), *named_arguments(call)]
 
     def recognise(self, call: Call) -> tuple[Hashable, Sequence[PyTree], Any] | None:
         """The key of a call by its treedef, its static leaves, and the shapes and dtypes of the others."""
@@ -203,17 +200,13 @@ class Values:
 
     def describe_outcome(self, crossing: Crossing[CallOfRecords], outcome: Outcome, groups: Groups) -> Described:
         """Describes what must be the same in the outputs of all branches."""
-        structure, sources = outcome.structure, iter(outcome.sources)
-        static = {position: Fixed(value) for position, _, value in structure.statics}
-        leaves: list[tuple[Path, object]] = []
-        for position, path in enumerate(structure.paths):
-            if position in static:
-                leaves.append((("output", *path), static[position]))
-            else:
-                lane, place = next(sources)
-                leaves.append((("output", *path), jax.typeof(groups[lane][place])))
+        structure = outcome.structure
+        described = structure.place([jax.typeof(groups[lane][place]) for lane, place in outcome.sources])
+        for position, _, value in structure.statics:
+            described[position] = Fixed(value)
+        paths = [("output", *path) for path in structure.paths]
         parts = functools.partial(parts_of, structure.treedef, ("output",))
-        return Described("output", structure.make, tuple(leaves), parts)
+        return Described("output", structure.make, tuple(zip(paths, described, strict=True)), parts)
 
     def pack(self, tree: PyTree) -> tuple[Structure, tuple[PyTree, ...]]:
         """Flattens any tree into a structure and arrays."""
@@ -243,47 +236,21 @@ class Values:
         lanes: OutLanes,
     ) -> Outcome:
         """The outcome of an output, whose arrays this puts into lanes unless they can be forwarded."""
-        told = recognised(out, None)
-        known = None if told is None else departure.known.find(told[0])
-        if told is not None and known is not None and jax.ShapeDtypeStruct not in map(type, told[1]):
+        key, arrays, _ = recognised(out, None) or (None, (), None)
+        known = departure.known.find(key)
+        if known is not None and jax.ShapeDtypeStruct not in map(type, arrays):
             paths, rides, structure = known
-            return Outcome(structure, self._sources(crossing, values, zip(paths, told[1], rides, strict=True), lanes))
-        structure, leaves = take_apart(out)
-        if jax.ShapeDtypeStruct in [type(leaf.value) for leaf in leaves]:
-            # A function may return a ShapeDtypeStruct that `eval_shape` gave it. It has no value that a lane could
-            # hold, so it crosses in the structure, as static values do.
-            out = _with_abstract_as_static(out)
-            structure, leaves = take_apart(out)
-        structure = replace(structure, statics=tuple(map(_unwrapped, structure.statics)))
-        paths = structure.paths
-        hidden = ((format_path(paths[i], "output"), value) for i, _, value in structure.statics)
-        refuse_hidden_tracers(hidden, self.layer)
-        # Rides are given to dynamic leaves only: a prefix such as `out_axes=0` also covers a string in the output.
-        statics = structure.static_positions
-        rides = resolve(departure.prefix, out, leaves, departure.read, option=departure.option, statics=statics)
-        is_told = told is not None and [*map(id, told[1])] == [id(leaf.value) for leaf in leaves]
-        if (
-            told is not None
-            and is_told
-            and not structure.fields
-            and not depends_on_leaves(departure.prefix, departure.read, True)
-        ):
-            departure.known.add(told[0], ([leaf.path for leaf in leaves], rides, structure))
-        rows = [(leaf.path, leaf.value, ride) for leaf, ride in zip(leaves, rides, strict=True)]
-        return Outcome(structure, self._sources(crossing, values, rows, lanes))
-
-    def _sources(
-        self,
-        crossing: Crossing[CallOfRecords],
-        values: Sequence[PyTree],
-        rows: Iterable[tuple[Path, PyTree, Ride]],
-        lanes: OutLanes,
-    ) -> tuple[tuple[int, int], ...]:
-        """Where each leaf of the output comes from; those that are not forwarded are put into lanes."""
+        else:
+            structure, leaves, rides = self._described(out, departure)
+            paths, own = [leaf.path for leaf in leaves], [leaf.value for leaf in leaves]
+            is_told = key is not None and [*map(id, arrays)] == [*map(id, own)] and not structure.fields
+            if is_told and not depends_on_leaves(departure.prefix, departure.read, on_values=True):
+                departure.known.add(key, (paths, rides, structure))
+            arrays = own
         # An output that is the same tracer as an argument did not change; values cannot be compared while tracing.
         inputs = {id(value): i for i, value in enumerate(values)}
         sources: list[tuple[int, int]] = []
-        for path, value, ride in rows:
+        for path, value, ride in zip(paths, arrays, rides, strict=True):
             origin = inputs.get(id(value))
             # Not if the rides differ: an argument that enters on axis 0 and leaves on axis 1 is another array outside
             # of the transform, a transposed one.
@@ -291,7 +258,24 @@ class Values:
                 sources.append((FORWARDED, origin))
             else:
                 sources.append(lanes.output(ride, value, lambda path=path: format_path(path, "output")))
-        return tuple(sources)
+        return Outcome(structure, tuple(sources))
+
+    def _described(self, out: PyTree, departure: Departure) -> tuple[Structure, list[Leaf], list[Ride]]:
+        """The structure of an output, and its dynamic leaves with their rides."""
+        fields: list[object] = []
+        # A function may return a ShapeDtypeStruct that `eval_shape` gave it. It has no value that a lane could hold, so
+        # it crosses in the structure, as static values do.
+        leaves = [
+            replace(leaf, dynamic=False) if isinstance(leaf.value, jax.ShapeDtypeStruct) else leaf
+            for leaf in iter_leaves(out, fields=fields)
+        ]
+        structure, leaves = assemble(Structure, Make(trees.structure(out), tuple(fields)), leaves)
+        hidden = ((format_path(structure.paths[i], "output"), value) for i, _, value in structure.statics)
+        refuse_hidden_tracers(hidden, self.layer)
+        # Rides are given to dynamic leaves only: a prefix such as `out_axes=0` also covers a string in the output.
+        statics = structure.static_positions
+        rides = resolve(departure.prefix, out, leaves, departure.read, option=departure.option, statics=statics)
+        return structure, leaves, rides
 
     def hand_over(self, entered: Any, outcome: Outcome, values: Sequence[PyTree], groups: Groups) -> PyTree:
         """Builds the output from the lanes that came out of the transform and from forwarded arguments."""
@@ -330,27 +314,6 @@ def told_by(leaves: Sequence[PyTree]) -> tuple[Hashable, list[PyTree]] | None:
     except AttributeError:
         return None
     return key, [leaf for leaf in leaves if type(leaf) in arrays or type(leaf) in NUMBERS]
-
-
-class _Abstract:
-    """Wraps a `ShapeDtypeStruct` that a function returned, so that it counts as a static leaf and not as an array."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: jax.ShapeDtypeStruct):
-        self.value = value
-
-
-def _with_abstract_as_static(out: PyTree) -> PyTree:
-    leaves, definition = trees.flatten(out)
-    return definition.unflatten(
-        [_Abstract(leaf) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf for leaf in leaves]
-    )
-
-
-def _unwrapped(static: Placed) -> Placed:
-    position, _, value = static
-    return (position, jax.ShapeDtypeStruct, value.value) if isinstance(value, _Abstract) else static
 
 
 def named_arguments(call: Call) -> list[tuple[Path, PyTree]]:

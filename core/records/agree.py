@@ -6,6 +6,7 @@ do not, the error lists every difference by path, before and after.
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -112,16 +113,13 @@ def differences(
         root: a prefix for every path.
     """
 
-    def agree(was: object, now: object) -> bool:
-        return _agree(was, now, shapes, promotes)
-
     same, was, now = before.make == after.make, dict(before.leaves), dict(after.leaves)
     parts = {} if same else changes_of_parts(before.parts(), after.parts())
     for path, texts in parts.items():
         # A node of one tree may lie where the other tree has a leaf.
         old, new = (_text(described.get(path, _NOTHING)) for described in (was, now))
         parts[path] = (old if texts[0] == _NOTHING else texts[0], new if texts[1] == _NOTHING else texts[1])
-    leaves = _changes(was, now, agree)
+    leaves = _changes(was, now, functools.partial(_agree, shapes=shapes, promotes=promotes))
     changes = parts | {path: texts for path, texts in leaves.items() if not _is_below(path, parts)}
     if not changes and not same:
         start = (before.root,) if before.root else ()

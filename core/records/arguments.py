@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import inspect
 from inspect import Parameter
@@ -26,16 +25,16 @@ def refused_arguments(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
       fix: broadcast_dims=; Dropout takes (rate, *, broadcast_dims, inference)
     """
     init = cls.__init__
-    signature = inspect.signature(init)
+    # Layers made of layers take the options of these by `**options: Unpack[LinearOptions]`, whose fields are names. In
+    # a user's class the name of the type may be known to type checkers only.
+    try:
+        signature = inspect.signature(init, eval_str=True)
+    except NameError:
+        signature = inspect.signature(init)
     names = {p.name: p for p in list(signature.parameters.values())[1:]}
     last = next(reversed(names.values()), None)
     if last is not None and last.kind is Parameter.VAR_KEYWORD:
-        # Layers made of layers take the options of these by `**options: Unpack[LinearOptions]`, whose fields are names.
-        # In a user's class the name of the type may be known to type checkers only.
-        annotation = last.annotation
-        with contextlib.suppress(NameError):
-            annotation = eval(annotation, init.__globals__) if isinstance(annotation, str) else annotation
-        for options in filter(is_typeddict, get_args(annotation)):
+        for options in filter(is_typeddict, get_args(last.annotation)):
             del names[last.name]
             names |= {name: Parameter(name, Parameter.KEYWORD_ONLY, default=None) for name in options.__annotations__}
     signature = signature.replace(parameters=list(names.values()), return_annotation=Parameter.empty)

@@ -101,9 +101,8 @@ class Mixed(metaclass=NamedInErrors):
     def keyed_children(self) -> list[tuple[object, PyTree]]:
         """Each child with its key in the container."""
         children = self.children
-        level = trees.flatten_one_level(self.definition.unflatten(children))
-        assert level is not None
-        return [(key, child) for (key, _), child in zip(level[0], children, strict=True)]
+        keyed = _keyed(self.definition.unflatten(children))
+        return [(key, child) for (key, _), child in zip(keyed, children, strict=True)]
 
     def __repr__(self) -> str:
         return repr(self.value)
@@ -274,9 +273,7 @@ def stored_in_place(value: PyTree, old: PyTree, where: str = "") -> PyTree:
     if len(before[0]) != len(now[0]) or before[1] != now[1]:
         return stored(value, where)
     old_children = old.children if type(old) is Mixed else before[0]
-    level = trees.flatten_one_level(value)
-    assert level is not None
-    places = [format_path((key_part(key),), where) for key, _ in level[0]]
+    places = [format_path((key_part(key),), where) for key, _ in _keyed(value)]
     children = [stored_in_place(*row) for row in zip(now[0], old_children, places, strict=True)]
     if type(old) is Mixed:
         return Mixed(value, children, _one_level(value))
@@ -286,10 +283,14 @@ def stored_in_place(value: PyTree, old: PyTree, where: str = "") -> PyTree:
 
 
 def _stored_elements(value: Any, where: str | None) -> tuple[list[Any], list[Any]]:
-    level = trees.flatten_one_level(value)
-    assert level is not None
-    pairs = [(None if where is None else format_path((key_part(key),), where), element) for key, element in level[0]]
+    keyed = _keyed(value)
+    pairs = [(None if where is None else format_path((key_part(key),), where), element) for key, element in keyed]
     return [element for _, element in pairs], [stored(element, place) for place, element in pairs]
+
+
+def _keyed(container: Any) -> list[tuple[Any, Any]]:
+    """The elements of a container, each with its key."""
+    return list((trees.flatten_one_level(container) or ((),))[0])
 
 
 def _level(value: Any) -> tuple[list[Any], Any]:

@@ -19,6 +19,7 @@ import dataclasses
 import inspect
 import sys
 import typing
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, cast, get_args, get_origin
 
@@ -292,7 +293,10 @@ def _resolve(annotation: object, cls: type, name: str) -> Any:
 
 
 def _role_of_annotation(annotation: object, where: str) -> Role:
-    kinds, tags, sharded = _labels(annotation)
+    labels = list(_labels(annotation))
+    kinds = [label for label in labels if isinstance(label, type) and issubclass(label, Kind)]
+    sharded = [label for label in labels if isinstance(label, Sharded)]
+    tags = frozenset(label for label in labels if isinstance(label, str))
     if len(set(kinds)) > 1:
         names = ", ".join(sorted(kind.__name__ for kind in set(kinds)))
         raise StaticError(f"a field has one kind, but this one declares {names}", at=where, fix="split the field")
@@ -300,7 +304,7 @@ def _role_of_annotation(annotation: object, where: str) -> Role:
         names = ", ".join(sorted(map(repr, set(sharded))))
         raise StaticError(f"a field names its axes once, but this one says {names}", at=where, fix="split the field")
     axes = replace(sharded[0].axes if sharded else NO_NAMES, rank=_rank(annotation))
-    return Role(kinds[0] if kinds else None, frozenset(tags), axes=axes)
+    return Role(kinds[0] if kinds else None, tags, axes=axes)
 
 
 def _rank(annotation: object) -> int | None:
@@ -312,22 +316,10 @@ def _rank(annotation: object) -> int | None:
     return ranks.pop() if len(ranks) == 1 else None
 
 
-def _labels(annotation: Any) -> tuple[list[type[Kind]], list[str], list[Sharded]]:
-    kinds: list[type[Kind]] = []
-    tags: list[str] = []
-    sharded: list[Sharded] = []
+def _labels(annotation: Any) -> Iterator[object]:
+    """What an annotation declares by `Annotated`, at any depth."""
     if get_origin(annotation) is Annotated:
-        for extra in annotation.__metadata__:
-            if isinstance(extra, type) and issubclass(extra, Kind):
-                kinds.append(extra)
-            elif isinstance(extra, str):
-                tags.append(extra)
-            elif isinstance(extra, Sharded):
-                sharded.append(extra)
+        yield from annotation.__metadata__
         annotation = annotation.__origin__
     for argument in get_args(annotation):
-        inner_kinds, inner_tags, inner_sharded = _labels(argument)
-        kinds += inner_kinds
-        tags += inner_tags
-        sharded += inner_sharded
-    return kinds, tags, sharded
+        yield from _labels(argument)

@@ -335,7 +335,9 @@ def with_fields(record: E, changes: Mapping[str, Any], *, lenient: bool = False)
         for name in values.keys() - fields.keys() - _NAMES_OF_WRAPPERS:
             del values[name]
     if computed_fields(cls):
-        changes = {**changes, **_computed_again(record, changes, lenient)}
+        with contextlib.suppress(*([StructureError] if lenient else ())):
+            plain = {name: opened(value) for name, value in changes.items()}
+            changes = {**changes, **computed_again(record, plain)}
     keeps = issubclass(cls, Module)
     for name, value in changes.items():
         values[name] = _stored(cls, fields[name], value, values.get(name)) if keeps else value
@@ -350,15 +352,6 @@ def converted(cls: type[Any], name: str, value: Any) -> Any:
 
 # Attributes that equinox's wrappers copy from the functions that they wrap; the treedefs of wrappers contain them.
 _NAMES_OF_WRAPPERS = frozenset({"__module__", "__name__", "__qualname__", "__doc__", "__annotations__"})
-
-
-def _computed_again(record: Any, changes: Mapping[str, Any], lenient: bool) -> dict[str, Any]:
-    try:
-        return computed_again(record, {name: opened(value) for name, value in changes.items()})
-    except StructureError:
-        if lenient:
-            return {}
-        raise
 
 
 def standing_for(cls: type, record: Any) -> Any:

@@ -82,6 +82,11 @@ class Structure:
         dynamic = iter(leaves)
         return [static[i] if i in static else next(dynamic) for i in range(len(self.paths))]
 
+    def without_statics(self, leaves: Sequence[PyTree]) -> PyTree:
+        """The tree with these dynamic leaves, in order, and None in the places of the static ones."""
+        dynamic, statics = iter(leaves), self.static_positions
+        return self.treedef.unflatten([None if i in statics else next(dynamic) for i in range(len(self.paths))])
+
     def __repr__(self) -> str:
         return f"Structure({len(self.paths) - len(self.statics)} arrays, {len(self.statics)} static leaves)"
 
@@ -168,15 +173,10 @@ def split(tree: PyTree, *filters: Filter) -> tuple[PyTree, ...]:
 
 
 def _part(structure: Structure, leaves: Sequence[Leaf], places: Sequence[int | None], which: int) -> PyTree:
-    chosen = [leaf.value if place == which else None for leaf, place in zip(leaves, places, strict=True)]
     # Parts hold arrays alone. Static leaves stay with the structure, so that two parts cannot disagree about them.
-    sparse = Structure(
-        structure.treedef,
-        tuple((i, type(None), None) for i, _, _ in structure.statics),
-        structure.paths,
-        structure.fields,
-    )
-    return sparse.build(chosen)
+    return structure.without_statics([
+        leaf.value if place == which else None for leaf, place in zip(leaves, places, strict=True)
+    ])  # fmt: skip
 
 
 @cutting

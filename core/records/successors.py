@@ -178,11 +178,9 @@ def with_part(parent: PyTree, path: Path, value: PyTree, *, lenient: bool = Fals
     part: Any = path[0]
     child = with_part(part_of(parent, part), path[1:], value, lenient=lenient)
     if isinstance(parent, eqx.Module):
-        return (
-            module.with_fields(parent, {part: child}, lenient=True)
-            if lenient
-            else module.replaced(parent, {part: child})
-        )
+        if lenient:
+            return module.with_fields(parent, {part: child}, lenient=True)
+        return module.replaced(parent, {part: child})
     if isinstance(parent, dict):
         items = {**cast("dict[Any, Any]", parent), part: child}
         return items if type(cast(Any, parent)) is dict else type(cast(Any, parent))(items)

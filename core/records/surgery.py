@@ -13,6 +13,7 @@ when all parts are replaced, so that two fields that must fit each other may be 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, cast
@@ -202,7 +203,10 @@ def _places(model: PyTree, filter: Filter) -> list[Path]:
         classes = filter.classes
         return [path for path, part in _parts(model, ()) if isinstance(part, classes)]
     if isinstance(filter, Inside):
-        return [filter.path] if _has(model, filter.path) else []
+        with contextlib.suppress(KeyError):
+            part_at(model, filter.path)
+            return [filter.path]
+        return []
     leaves = [leaf for leaf in iter_leaves(model) if leaf.dynamic]
     matches = sort_leaves(leaves, (filter,), require_all=False, require_used=False)
     return [leaf.path for leaf, match in zip(leaves, matches, strict=True) if match is not None]
@@ -256,14 +260,6 @@ def part_at(node: PyTree, path: Path) -> PyTree:
     for part in path:
         node = node[part] if type(part) is _Item else _children(node)[part]
     return node
-
-
-def _has(node: Any, path: Path) -> bool:
-    try:
-        part_at(node, path)
-    except KeyError:
-        return False
-    return True
 
 
 def _has_names(part: Any) -> bool:

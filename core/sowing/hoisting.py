@@ -30,6 +30,7 @@ from typing import Any
 import jax
 from jax.core import ShapedArray
 from jax.extend.core import Jaxpr, JaxprEqn
+from weft.core.contexts import capture_context
 from weft.core.edge import _jax, derivatives, equations
 from weft.core.edge._jax import ClosedJaxpr, Params, Primitive
 from weft.core.edge.patches import patched
@@ -40,7 +41,6 @@ from weft.core.sowing.tags import (
     Tag,
     bind_tag,
     capturing,
-    tag_context,
     tag_names,
     tag_p,
 )
@@ -54,7 +54,7 @@ def tracing_tags(scope: tuple[str, ...] | None = ()) -> Generator[None]:
     """A `with` block in which `sow` and `perturb` bind tags; with `None`, one in which they do not."""
     # JAX has no hook that sees an equation before `grad` and `vmap` transform it. It replaces `bind` itself, for remat.
     binds = [] if scope is None else [(primitive, "bind", _hoisted_bind(primitive)) for primitive in _CONTROL_FLOW]
-    with patched(*binds), tag_context(scope):
+    with patched(*binds), capture_context(scope):
         yield
 
 

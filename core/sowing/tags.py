@@ -11,7 +11,6 @@ function that was traced without tags is traced again inside a capture, and the 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -41,11 +40,6 @@ def capturing() -> bool:
 def current_scope() -> tuple[str, ...]:
     """The names of the open scopes, outermost first; empty outside captures."""
     return capture_context.value or ()
-
-
-def tag_context(scope: tuple[str, ...] | None) -> AbstractContextManager[None]:
-    """Opens a `with` block with these open scopes; with `None`, one that no capture traces."""
-    return capture_context(scope)
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,10 +40,10 @@ from weft.core.records.successors import (
 class Block:
     """An open block: the record with every successor so far, and the records that successors have replaced."""
 
-    def __init__(self, record: eqx.Module | None):
-        self.name = type(record).__qualname__
+    def __init__(self, record: eqx.Module | None, name: str, base: Path = ()):
+        self.name = name
         # For a block inside of a transform: the path of its record in the record of the outer block. Paths start there.
-        self.base: Path = ()
+        self.base = base
         self.record: eqx.Module | None = record
         self.level = current_level()
         self.closed: str | None = None
@@ -55,13 +55,6 @@ class Block:
         # Records that the user got from `peek`, to be called directly.
         self.peeked: list[PyTree] = []
         self._parts: dict[int, Path] | None = None
-
-    @staticmethod
-    def inside(record: eqx.Module | None, name: str, base: Path) -> Block:
-        """A block inside of a transform, for a record that lies at the path `base` of the outer block called `name`."""
-        block = Block(record)
-        block.name, block.base = name, base
-        return block
 
     def format(self, path: Path) -> str:
         """A path as errors call it: `Net.blocks[0].bn`."""
@@ -136,7 +129,7 @@ class Block:
 @cached_by("name of a record's class")
 def without_record(name: str) -> Block:
     """A block that only gives functions a name, without a record."""
-    return Block.inside(None, name, ())
+    return Block(None, name)
 
 
 # --- guarding --------------------------------------------------------------------------------------------------------

@@ -171,7 +171,7 @@ class Thread(Generic[R]):
     def __enter__(self) -> Handle[R]:
         if self._block is not None:
             raise SuccessorError("this thread block was already opened", fix="call thread(...) again for a new block")
-        self._block = Block(self._record)
+        self._block = Block(self._record, type(self._record).__qualname__)
         self._tokens = open_block(self._block)
         return Handle(self._block, ())
 

@@ -231,14 +231,3 @@ def refuse_threaded(functions: Sequence[object], transform: str, why: str) -> No
                 fix=f"pass the record as an argument, {transform}(lambda part, ...: ...)(peek({handle}), ...), and "
                 f"assign the successor that it returns: {handle} = ...",
             )
-
-
-__all__ = [
-    "ContainerProxy",
-    "MappingProxy",
-    "RecordProxy",
-    "SequenceProxy",
-    "field_names",
-    "refuse_threaded",
-    "threaded_function",
-]
