@@ -83,14 +83,9 @@ _NAMESPACES = ("debug", "errors", "filters", "metrics", "nnx", "ops", "tree", "t
 # What is loaded on first use from elsewhere than core, transforms and modules.
 _HOMES = {"ContractError": "weft.typecheck.errors", "plan": "weft.insight.plan.planning"}
 
-# Not the namespaces: `from weft import *` would put `tree` before `jax.tree`.
-__all__ = ["ContractError"]
-__all__ += core.__all__
-__all__ += modules.__all__
-__all__ += transforms.__all__
-
-
 if not _typing.TYPE_CHECKING:  # a checker would take every misspelt name for one that is there
+    # Not the namespaces: `from weft import *` would put `tree` before `jax.tree`.
+    __all__ = ["ContractError", *core.__all__, *modules.__all__, *transforms.__all__]
 
     def __getattr__(name: str):
         if name in _NAMESPACES:
