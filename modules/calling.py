@@ -32,11 +32,13 @@ import jax
 import jax.numpy as jnp
 import typing_extensions
 from jaxtyping import Array
+from weft.core.edge import trees
 from weft.core.errors import SuccessorError
 from weft.core.records.keys import SeedError
 from weft.core.records.module import Module
 from weft.core.records.origins import arguments_by_name, check_origin
 from weft.core.records.successors import check_successor, take_successor
+from weft.transforms.transformed import Transformed
 
 Layer = Callable[..., Any]
 Y = TypeVar("Y")
@@ -188,20 +190,26 @@ def call_layer(layer: Layer, where: str, /, *args: Any, **kwargs: Any) -> tuple[
             nobody could tell which it is.
     """
     result = layer(*args, **kwargs)
-    value, successor = take_successor(layer, result, where)
+    record: Any = layer
+    # A transformed record returns the successor of the record that it holds: `weft.remat(BatchNorm(8))`.
+    while isinstance(record, Transformed) and hasattr(record, "function"):
+        record = cast(Any, record).function
+    value, successor = take_successor(record, result, where)
     if successor is None:
         return value, None
     # A layer whose call returns only its successor, such as a counter, leaves nothing for the next layer.
     if successor is result:
         raise SuccessorError(
-            f"this {type(layer).__qualname__} returns only its successor, so there is no output to pass on",
+            f"this {type(record).__qualname__} returns only its successor, so there is no output to pass on",
             at=where,
             fix="return (y, successor)",
         )
-    check_successor(layer, successor, where)
+    check_successor(record, successor, where)
     # A layer may be given another model, such as a teacher, and must not return that model's successor as its own.
-    check_origin(cast(Any, layer), successor, arguments_by_name(args, kwargs), where)
-    return value, successor
+    check_origin(record, successor, arguments_by_name(args, kwargs), where)
+    if record is layer:
+        return value, successor
+    return value, layer if successor is record else trees.structure(layer).unflatten(jax.tree.leaves(successor))
 
 
 def takes_key(layer: Layer) -> bool:
