@@ -19,7 +19,6 @@ looks through all of the layers.
 
 from __future__ import annotations
 
-import abc
 import dataclasses
 import inspect
 import re
@@ -64,7 +63,7 @@ C = TypeVar("C", bound="Combinator[StatefulLayer]")
 class Combinator(Module, Generic[L_co]):
     """Base of the combinators of one layer, which are called like that layer.
 
-    A subclass says in `_run` how the layer is called.
+    A subclass may say in `_run` how its layer is called; by default, the layer in the field `layer` is called as it is.
     """
 
     @overload
@@ -91,9 +90,15 @@ class Combinator(Module, Generic[L_co]):
         value, successor = self._run(x, args, kwargs, key)
         return value if successor is None else (value, successor)
 
-    @abc.abstractmethod
     def _run(self, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> tuple[Any, Self | None]:
         """Calls the layer; returns its value, and this combinator's successor, or None if the layer is pure."""
+        layer: Any = cast(Any, self).layer
+        where, options = f"{type(self).__qualname__}.layer", key_option(layer, key)
+        value, successor = call_layer(layer, where, x, *args, **kwargs, **options)
+        if successor is None:
+            return value, None
+        # If the layer returned itself, so does this record, and nothing is copied.
+        return value, self if successor is layer else self.replace(layer=successor)
 
 
 class Layers(Module):
