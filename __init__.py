@@ -100,6 +100,9 @@ if not _typing.TYPE_CHECKING:  # a checker would take every misspelt name for on
 
         raise AttributeError(absence("weft", name))
 
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__, *_NAMESPACES, *_HOMES})
+
 
 if _is_on(_DEBUG_NONFINITE):
     from weft.insight.debug.guarding import guard_process as _guard_process
@@ -119,7 +122,3 @@ def unload_ipython_extension(shell) -> None:
     from weft.typecheck.notebook import unload
 
     unload(shell)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_NAMESPACES, *_HOMES})

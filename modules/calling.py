@@ -211,7 +211,7 @@ def call_layer(layer: Layer, where: str, /, *args: Any, **kwargs: Any) -> tuple[
         )
     check_successor(record, successor, where)
     # A layer may be given another model, such as a teacher, and must not return that model's successor as its own.
-    check_origin(record, successor, arguments_by_name(args, kwargs), where)
+    check_origin(cast(Any, record), successor, arguments_by_name(args, kwargs), where)
     if record is layer:
         return value, successor
     return value, layer if successor is record else trees.structure(layer).unflatten(jax.tree.leaves(successor))
