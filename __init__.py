@@ -83,14 +83,9 @@ _NAMESPACES = ("debug", "errors", "filters", "metrics", "nnx", "ops", "tree", "t
 # What is loaded on first use from elsewhere than core, transforms and modules.
 _HOMES = {"ContractError": "weft.typecheck.errors", "plan": "weft.insight.plan.planning"}
 
-# Not the namespaces: `from weft import *` would put `tree` before `jax.tree`.
-__all__ = ["ContractError"]
-__all__ += core.__all__
-__all__ += modules.__all__
-__all__ += transforms.__all__
-
-
 if not _typing.TYPE_CHECKING:  # a checker would take every misspelt name for one that is there
+    # Not the namespaces: `from weft import *` would put `tree` before `jax.tree`.
+    __all__ = ["ContractError", *core.__all__, *modules.__all__, *transforms.__all__]
 
     def __getattr__(name: str):
         if name in _NAMESPACES:
@@ -104,6 +99,9 @@ if not _typing.TYPE_CHECKING:  # a checker would take every misspelt name for on
         from weft.core.former_names import absence
 
         raise AttributeError(absence("weft", name))
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__, *_NAMESPACES, *_HOMES})
 
 
 if _is_on(_DEBUG_NONFINITE):
@@ -124,7 +122,3 @@ def unload_ipython_extension(shell) -> None:
     from weft.typecheck.notebook import unload
 
     unload(shell)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_NAMESPACES, *_HOMES})

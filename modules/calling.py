@@ -19,7 +19,6 @@ looks through all of the layers.
 
 from __future__ import annotations
 
-import abc
 import dataclasses
 import inspect
 import re
@@ -32,11 +31,13 @@ import jax
 import jax.numpy as jnp
 import typing_extensions
 from jaxtyping import Array
+from weft.core.edge import trees
 from weft.core.errors import SuccessorError
 from weft.core.records.keys import SeedError
 from weft.core.records.module import Module
 from weft.core.records.origins import arguments_by_name, check_origin
 from weft.core.records.successors import check_successor, take_successor
+from weft.transforms.transformed import Transformed
 
 Layer = Callable[..., Any]
 Y = TypeVar("Y")
@@ -62,7 +63,7 @@ C = TypeVar("C", bound="Combinator[StatefulLayer]")
 class Combinator(Module, Generic[L_co]):
     """Base of the combinators of one layer, which are called like that layer.
 
-    A subclass says in `_run` how the layer is called.
+    A subclass may say in `_run` how its layer is called; by default, the layer in the field `layer` is called as it is.
     """
 
     @overload
@@ -89,9 +90,15 @@ class Combinator(Module, Generic[L_co]):
         value, successor = self._run(x, args, kwargs, key)
         return value if successor is None else (value, successor)
 
-    @abc.abstractmethod
     def _run(self, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> tuple[Any, Self | None]:
         """Calls the layer; returns its value, and this combinator's successor, or None if the layer is pure."""
+        layer: Any = cast(Any, self).layer
+        where, options = f"{type(self).__qualname__}.layer", key_option(layer, key)
+        value, successor = call_layer(layer, where, x, *args, **kwargs, **options)
+        if successor is None:
+            return value, None
+        # If the layer returned itself, so does this record, and nothing is copied.
+        return value, self if successor is layer else self.replace(layer=successor)
 
 
 class Layers(Module):
@@ -188,20 +195,26 @@ def call_layer(layer: Layer, where: str, /, *args: Any, **kwargs: Any) -> tuple[
             nobody could tell which it is.
     """
     result = layer(*args, **kwargs)
-    value, successor = take_successor(layer, result, where)
+    record: Any = layer
+    # A transformed record returns the successor of the record that it holds: `weft.remat(BatchNorm(8))`.
+    while isinstance(record, Transformed) and hasattr(record, "function"):
+        record = cast(Any, record).function
+    value, successor = take_successor(record, result, where)
     if successor is None:
         return value, None
     # A layer whose call returns only its successor, such as a counter, leaves nothing for the next layer.
     if successor is result:
         raise SuccessorError(
-            f"this {type(layer).__qualname__} returns only its successor, so there is no output to pass on",
+            f"this {type(record).__qualname__} returns only its successor, so there is no output to pass on",
             at=where,
             fix="return (y, successor)",
         )
-    check_successor(layer, successor, where)
+    check_successor(record, successor, where)
     # A layer may be given another model, such as a teacher, and must not return that model's successor as its own.
-    check_origin(cast(Any, layer), successor, arguments_by_name(args, kwargs), where)
-    return value, successor
+    check_origin(cast(Any, record), successor, arguments_by_name(args, kwargs), where)
+    if record is layer:
+        return value, successor
+    return value, layer if successor is record else trees.structure(layer).unflatten(jax.tree.leaves(successor))
 
 
 def takes_key(layer: Layer) -> bool:

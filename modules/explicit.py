@@ -121,14 +121,21 @@ def einsum_sharding(equation: str, x: Any, kernel: Any) -> NamedSharding | None:
     inputs, output = equation.replace(" ", "").split("->")
     known: dict[Any, Any] = {}
     for letters, value in zip(inputs.split(","), (x, kernel), strict=True):
-        for name, entry in zip(_names(letters, value.ndim), spec_of(value), strict=True):
+        for name, entry in zip(names_of_axes(letters, value.ndim), spec_of(value), strict=True):
             known[name] = known.get(name) or entry
     rank = max((-name for name in known if isinstance(name, int)), default=0)
-    return on_mesh_of(once(known[name] for name in _names(output, rank + len(output.replace("...", "")))), x, kernel)
+    return on_mesh_of(
+        once(known[name] for name in names_of_axes(output, rank + len(output.replace("...", "")))), x, kernel
+    )
 
 
-def _names(letters: str, rank: int) -> list[Any]:
-    """Returns a name for each axis; axes of the ellipsis are numbered from its end, as they broadcast."""
+def names_of_axes(letters: str, rank: int) -> list[Any]:
+    """Returns a name for each axis of an operand of `einsum`; those of an ellipsis are numbered from its end, as they
+    broadcast.
+
+    >>> names_of_axes("b...i", 4)
+    ['b', -2, -1, 'i']
+    """
     if "..." not in letters:
         return list(letters)
     before, after = letters.split("...")

@@ -44,7 +44,7 @@ class AttributeKindError(WeftError, ValueError):
     """Raised for data in a static attribute, or for `nnx.data` and `nnx.static` inside containers."""
 
 
-class ArgumentKindError(WeftError, TypeError, AttributeError, IndexError, RuntimeError, AssertionError):
+class ArgumentKindError(WeftError, TypeError, ValueError, AttributeError, IndexError, RuntimeError, AssertionError):
     """Raised for an argument of the wrong kind. It is each of the exceptions that flax raises, by whatever it does
     first with the argument, so that code which catches these catches it."""
 

@@ -33,6 +33,7 @@ from weft.modules.checkpoints.fitting import LoadReport
 from weft.modules.checkpoints.format import CheckpointError, Entry, Target, brief
 from weft.modules.checkpoints.kinds import PYTHON, dtype_of
 from weft.modules.checkpoints.leaves import placement, show_type
+from weft.modules.checkpoints.names import check_rename
 from weft.modules.combinators.stack import Stack
 from weft.modules.convolutions.conv import Conv
 from weft.modules.dense.linear import Embed, Linear
@@ -110,7 +111,8 @@ def import_weights(  # weft: skip(of any leaf)
         The model, with floats in its own dtypes; with `strict=False` the model and a `LoadReport`.
 
     Raises:
-        CheckpointError: if the weights do not fit; the error names all names and paths, and nothing is imported.
+        CheckpointError: if the weights do not fit, naming all names and paths, or an argument is malformed; nothing is
+            imported.
 
     >>> import jax
     >>> from weft.modules import MLP
@@ -121,8 +123,9 @@ def import_weights(  # weft: skip(of any leaf)
     [10.0]
     """
     arrays = dict(weights) if isinstance(weights, Mapping) else _read_files(weights)
-    _refuse_names(arrays, "weights")
-    _refuse_names(rename if isinstance(rename, Mapping) else (), "rename")
+    _check_names(arrays)
+    check_rename(rename)
+    _check_layout(layout)
     structure, leaves = take_apart(model)
     like = {leaf.path: leaf.value for leaf in leaves}
     goals = _Goals(model, like, {**TORCH, **(layout or {})})
@@ -147,14 +150,32 @@ def import_weights(  # weft: skip(of any leaf)
     return made, LoadReport(tuple(map(format_path, filling.missing())), left_over)
 
 
-def _refuse_names(names: Iterable[Any], argument: str) -> None:
-    wrong = [f"{argument}: {name!r:.80}" for name in names if not isinstance(name, str)]
+def _check_names(names: Iterable[Any]) -> None:
+    wrong = [f"weights: {name!r:.80}" for name in names if not isinstance(name, str)]
     if wrong:
         raise CheckpointError(
             "a name of an array must be a string",
             at=wrong,
             fix="name arrays as torch does: {'layers.0.weight': array}",
         )
+
+
+def _check_layout(layout: Any) -> None:
+    rows = layout.items() if isinstance(layout, Mapping) else [] if layout is None else [("layout", layout)]
+    wrong = [f"layout: {cls!r}: {by_name!r:.80}" for cls, by_name in rows if not _is_layout(cls, by_name)]
+    if wrong:
+        raise CheckpointError(
+            "a layout maps a class to names, and each name to a pair: a field, and a function of an array or None",
+            at=wrong,
+            fix='write layout={weft.Linear: {"weight": ("kernel", numpy.transpose)}}',
+        )
+
+
+def _is_layout(cls: Any, by_name: Any) -> bool:
+    if not isinstance(cls, type) or not isinstance(by_name, Mapping):
+        return False
+    pairs = [pair if isinstance(pair, tuple) and len(pair) == 2 else ("", "") for pair in by_name.values()]
+    return all(isinstance(field, str) and (permute is None or callable(permute)) for field, permute in pairs)
 
 
 def _refuse_misfits(wrong: list[str], rest: list[str]) -> None:
@@ -242,7 +263,7 @@ class _Filling:
             return
         array = _on_host(weight)
         permute = targets[0][1]
-        array = array if permute is None else permute(array)
+        array = array if permute is None else np.asarray(permute(array))
         places = [self.goals.places[path] for path, _ in targets]
         shape = places[0].shape
         # A fused array, such as torch's `c_attn`, is divided along its last axis, which is that of output features

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from weft.modules.checkpoints.format import CheckpointError
 
@@ -22,11 +23,13 @@ def renamed(rename: Rename | None, names: Iterable[str], file: str) -> dict[str,
         file: the file's path, for errors.
 
     Raises:
-        CheckpointError: if a mapping has names that the file does not hold, or a path is neither a string nor None.
+        CheckpointError: if it is no mapping and no function, a mapping has names that the file does not hold, or a path
+            is neither a string nor None.
 
     >>> renamed({"encoder": "body", "encoder.old": None}, ["encoder.w", "encoder.old", "encoders"], "a file")
     {'encoder.w': 'body.w', 'encoder.old': None, 'encoders': 'encoders'}
     """
+    check_rename(rename)
     if rename is None:
         return {name: name for name in names}
     if not isinstance(rename, Mapping):
@@ -52,6 +55,20 @@ def renamed(rename: Rename | None, names: Iterable[str], file: str) -> dict[str,
             fix=f"write names as in the file: {', '.join(list(paths)[:8])}{', ...' if len(paths) > 8 else ''}",
         )
     return paths
+
+
+def check_rename(rename: Any) -> None:
+    """Refuses what is no option `rename`.
+
+    Raises:
+        CheckpointError: naming the option.
+    """
+    is_table = isinstance(rename, Mapping) and all(isinstance(name, str) for name in rename)
+    if not (rename is None or is_table or callable(rename)):
+        raise CheckpointError(
+            f"rename must be a mapping from names, or a function of a name, not {rename!r:.80}",
+            fix='write names and paths as errors print them: rename={"encoder": "model.encoder"}',
+        )
 
 
 def _checked(path: object, name: str) -> str | None:

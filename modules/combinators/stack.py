@@ -193,6 +193,7 @@ def together(layers: Sequence[Any], owner: str) -> Any:
         raise StructureError(
             f"the layers of {owner} must have one structure, and [{edited}] would have another",
             at=differences(rows[0], rows[edited], root=f"{owner}[0]"),
-            fix="edit all layers alike, weft.at(...)[:], or keep layers of different structure in a Sequential",
+            fix=f"edit all layers alike, weft.at(...)[:], or take them out of the {owner} first: "
+            f"weft.at(...).apply(lambda layers: weft.{'Parallel' if owner == 'Ensemble' else 'Sequential'}(*layers))",
         )
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)

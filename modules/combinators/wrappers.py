@@ -16,7 +16,7 @@ from weft.core.errors import AxisError
 from weft.core.records.kinds import FrozenParam
 from weft.core.records.leaves import is_array
 from weft.core.records.module import Module, static
-from weft.modules.calling import Combinator, L_co, call_layer, key_option
+from weft.modules.calling import Combinator, L_co, key_option
 from weft.modules.construct import ConfigError
 
 Y_co = TypeVar("Y_co", covariant=True)
@@ -49,7 +49,7 @@ class Residual(Combinator[L_co]):
         self.layer = layer
 
     def _run(self, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> tuple[Any, Self | None]:
-        y, successor = _call(self, self.layer, x, args, kwargs, key)
+        y, successor = super()._run(x, args, kwargs, key)
         return _sum(x, y), successor
 
 
@@ -102,20 +102,6 @@ class Frozen(Combinator[L_co]):
 
     def __init__(self, layer: L_co):
         self.layer = layer
-
-    def _run(self, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> tuple[Any, Self | None]:
-        return _call(self, self.layer, x, args, kwargs, key)
-
-
-def _call(
-    owner: Any, layer: Any, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any
-) -> tuple[Any, Any | None]:
-    where = f"{type(owner).__qualname__}.layer"
-    value, successor = call_layer(layer, where, x, *args, **kwargs, **key_option(layer, key))
-    if successor is None:
-        return value, None
-    # If the layer returned itself, so does its owner, and nothing is copied.
-    return value, owner if successor is layer else owner.replace(layer=successor)
 
 
 class Lambda(Module, Generic[Y_co]):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import string
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +17,7 @@ from weft.modules.construct import ConfigError, Initializer, KeyLike, check_posi
 from weft.modules.dense.linear import default_kernel_init, product_options
 from weft.modules.drawing import draw
 from weft.modules.dtypes import cast, promote
-from weft.modules.explicit import einsum_sharding, laid_like, product_sharding
+from weft.modules.explicit import einsum_sharding, laid_like, names_of_axes, product_sharding
 from weft.modules.op import kept_options, op
 
 _ELLIPSIS = "..."
@@ -135,8 +134,8 @@ def bias_shape(equation: str, x_rank: int, kernel_shape: Sequence[int]) -> tuple
     >>> bias_shape("...i,ij->...j", 3, (4, 5))
     (1, 1, 5)
     """
-    sizes = _kernel_sizes(equation, _hidden(equation.split(",")[0], x_rank), kernel_shape)
-    return tuple(1 if size is None else size for size in sizes)
+    hidden = x_rank - len(equation.split(",")[0].replace(_ELLIPSIS, ""))
+    return tuple(1 if size is None else size for size in _kernel_sizes(equation, hidden, kernel_shape))
 
 
 def _kernel_sizes(equation: str, hidden: int, kernel_shape: Sequence[int]) -> list[int | None]:
@@ -148,28 +147,16 @@ def _kernel_sizes(equation: str, hidden: int, kernel_shape: Sequence[int]) -> li
         kernel_shape: shape of the second operand.
     """
     operands, output = equation.split("->")
-    second = operands.split(",")[1]
-    own = _hidden(second, len(kernel_shape))
-    # Axes of an ellipsis get letters that the equation does not use, aligned at the end, as einsum broadcasts them.
-    free = [letter for letter in string.printable if letter not in equation][: max(own, hidden)]
-    sizes = dict(zip(_spelled(second, free, own), kernel_shape, strict=True))
-    return [sizes.get(label) for label in _spelled(output, free, max(own, hidden))]
+    # Axes of an ellipsis are numbered from its end, as einsum broadcasts them.
+    sizes = dict(zip(names_of_axes(operands.split(",")[1], len(kernel_shape)), kernel_shape, strict=True))
+    hidden = max([hidden, *(-name for name in sizes if isinstance(name, int))])
+    return [sizes.get(name) for name in names_of_axes(output, hidden + len(output.replace(_ELLIPSIS, "")))]
 
 
 def _fits(term: str, rank: int) -> bool:
     """Whether an array of this rank has the axes of a term."""
     letters = len(term.replace(_ELLIPSIS, ""))
     return rank >= letters if _ELLIPSIS in term else rank == letters
-
-
-def _hidden(term: str, rank: int) -> int:
-    """How many axes an ellipsis stands for."""
-    return rank - len(term.replace(_ELLIPSIS, "")) if _ELLIPSIS in term else 0
-
-
-def _spelled(term: str, free: list[str], hidden: int) -> str:
-    """A term with letters for its ellipsis, aligned at the end."""
-    return term.replace(_ELLIPSIS, "".join(free[len(free) - hidden :]))
 
 
 class LinearGeneral(Module):  # weft: skip(the axes decide the shapes)
@@ -326,13 +313,13 @@ class Einsum(Module):  # weft: skip(the equation decides the shapes)
                 at=f"x: {jax.typeof(x)}",
                 fix="check the output of the layer before; an ellipsis stands for any leading axes",
             )
-        self._check_sizes(x, first.replace(_ELLIPSIS, "." * _hidden(first, jnp.ndim(x))))
+        self._check_sizes(x, names_of_axes(first, jnp.ndim(x)))
         return einsum(x, self.kernel, self.bias, **kept_options(self, einsum))
 
-    def _check_sizes(self, x: Any, labels: str) -> None:
+    def _check_sizes(self, x: Any, labels: list[Any]) -> None:
         second = self.equation.split("->")[0].split(",")[1]
-        kernel = zip(second.replace(_ELLIPSIS, "." * _hidden(second, self.kernel.ndim)), self.kernel.shape, strict=True)
-        sizes = {label: size for label, size in kernel if label != "."}
+        kernel = zip(names_of_axes(second, self.kernel.ndim), self.kernel.shape, strict=True)
+        sizes = {label: size for label, size in kernel if isinstance(label, str)}
         wrong = [
             f"{label}: {size} in x, {sizes[label]} in the kernel"
             for label, size in zip(labels, jnp.shape(x), strict=True)

@@ -165,7 +165,8 @@ class WeightNorm(Combinator[L_co]):
         return _with_kernel(self.layer, self.name, kernel)
 
     def _run(self, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> tuple[Any, Self | None]:
-        y, successor = _call(self.normed(), x, args, kwargs, key)
+        layer: Any = self.normed()
+        y, successor = call_layer(layer, "WeightNorm.layer", x, *args, **kwargs, **key_option(layer, key))
         if successor is None:
             return y, None
         # The successor has the normalised kernel of this call. The trained one goes back into its place, or each call
@@ -244,7 +245,7 @@ class SpectralNorm(Module):  # weft: skip(of any layer)
             key: for a layer whose call takes one.
         """
         layer, u, sigma = self._normed()
-        y, successor = _call(layer, x, args, kwargs, key)
+        y, successor = call_layer(layer, "SpectralNorm.layer", x, *args, **kwargs, **key_option(layer, key))
         changed: dict[str, Any] = {}
         if successor is not None:
             changed["layer"] = _with_kernel(successor, self.name, getattr(self.layer, self.name))
@@ -274,7 +275,3 @@ def _kernel_of(owner: str, layer: Any, name: str) -> Any:
 
 def _with_kernel(layer: Any, name: str, kernel: Any) -> Any:
     return layer.replace(**{name: kernel})
-
-
-def _call(layer: Any, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> tuple[Any, Any]:
-    return call_layer(layer, "layer", x, *args, **kwargs, **key_option(layer, key))

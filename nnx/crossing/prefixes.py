@@ -20,10 +20,12 @@ from contextlib import suppress
 from typing import Any
 
 import jax
+from weft.core.errors import DifferentiationError
 from weft.core.interpreter.boundary import Arrival
 from weft.core.interpreter.prefixes import RidesByKind
 from weft.core.interpreter.rides import Read, Ride, read_with
 from weft.core.paths import Path, format_path
+from weft.core.records.agree import Fixed
 from weft.nnx.crossing.extract import TreeState
 from weft.nnx.crossing.flattening import ARRAY, Tree, is_item, repeats_of
 from weft.nnx.crossing.rides import ByFilter
@@ -130,9 +132,11 @@ def rides_of(graph: bool, prefix: Any, tree: Tree, read: Read, option: str) -> l
 
     Raises:
         PrefixError: if the prefix does not fit.
+        DifferentiationError: for a static value outside of objects in a differentiated argument.
         AliasError: if one Variable is reached under different rides, naming every path.
     """
     by_item = specs(graph, prefix, tree, read, option)
+    _refuse_statics(by_item, tree)
     plan, rides = tree.plan, []
     finders = [finder(by_item[place], read, option, tree.flat[place]) for place in tree.nodes]
     starts = [*plan.starts, len(plan.leaves)]
@@ -150,6 +154,21 @@ def rides_of(graph: bool, prefix: Any, tree: Tree, read: Read, option: str) -> l
         _check_aliases(tree, finders, rides, option, named_once, filtered)
     plain = zip(by_item, tree.structure.items, tree.flat, strict=True)
     return rides + [_plain_ride(spec, value, read, option) for spec, item, value in plain if item is ARRAY]
+
+
+def _refuse_statics(by_item: Sequence[Any], tree: Tree) -> None:
+    rows = zip(by_item, tree.structure.items, tree.bases, tree.flat, strict=True)
+    # Only the prefix of a differentiated argument has a ride for an array by itself. The gradient of a string would be
+    # None, and look as if the function did not depend on it.
+    wrong = [
+        f"{format_path(base)}: {value!r:.80}"
+        for spec, item, base, value in rows
+        if isinstance(item, Fixed) and isinstance(spec, RidesByKind) and spec.of_array(value) is not None
+    ]
+    if wrong:
+        raise DifferentiationError(
+            "a static value cannot be differentiated", at=wrong, fix="leave its argument out of argnums"
+        )
 
 
 def finder(spec: Any, read: Read, option: str, item: Any = None) -> Callable[[Path, Any], Ride]:

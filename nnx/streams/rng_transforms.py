@@ -18,7 +18,7 @@ import jax.tree_util as jtu
 from jax import random
 from weft.core.paths import Path, format_path
 from weft.nnx.config import graph_mode, graph_updates_mode
-from weft.nnx.errors import AxisError, FilterError, ModeError, StructureError
+from weft.nnx.errors import ArgumentKindError, AxisError, FilterError, ModeError, StructureError
 from weft.nnx.graphs.walk import iter_graph, recursive_map
 from weft.nnx.missing import MISSING
 from weft.nnx.states.filters import Filter, Predicate, to_predicate
@@ -47,14 +47,23 @@ class SplitBackups:
 def restore_rngs(backups: Iterable[StreamBackup], /) -> None:
     """Restores the keys and counts of streams from backups.
 
+    Raises:
+        TypeError: if these are no backups; then no stream is restored.
+
     >>> rngs = Rngs(params=0)
     >>> backups = split_rngs(rngs, splits=2)
     >>> restore_rngs(backups)
     >>> rngs.params.key.shape
     ()
     """
+    rows: list[Any] = list(backups) if isinstance(backups, Iterable) else [backups]
+    if not all(isinstance(row, tuple) and len(row) in (2, 3) and isinstance(row[0], RngStream) for row in rows):
+        raise ArgumentKindError(
+            f"restore_rngs takes the backups of streams, not {backups!r:.80}",
+            fix="pass what split_rngs, fork_rngs or backup_keys returned",
+        )
     # `backup_keys` stores keys alone, `split_rngs` and `fork_rngs` also counts.
-    for stream, key, *count in backups:
+    for stream, key, *count in rows:
         stream.key.set_value(key)
         if count:
             stream.count.set_value(count[0])

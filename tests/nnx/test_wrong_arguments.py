@@ -91,10 +91,6 @@ DIFFERENT = {
     **dict.fromkeys(("StateAxes", "StateSharding", "StateAxes(.)"), (("a State",), _STATES)),
     "variable_name_from_type": (("an array", "a Variable"), _COMPARES),
     "custom_vjp": (("a Variable",), "a Variable is callable, though it has no name"),
-    "restore_rngs": (
-        ("a string", "an array", "a list", "a State", "a Module", "a dict", "a Variable"),
-        "backups are unpacked",
-    ),
     "call": (_ANY, "flax's proxy fails where it is used, weft's where it is made"),
     "GraphDef": (_ANY, "the nodes and attributes are read"),
     "dataclass": (("a GraphDef",), "an error of Python's own, about super() in flax's slots"),
@@ -102,7 +98,6 @@ DIFFERENT = {
     "switch": (("None", "an array", "a dict"), "the branches are checked before the operands"),
     "tabulate": (_ANY, "flax looks up a method of what is no object in a table of its own"),
     "vmap(f, in_axes=.)": (_ANY, "axes are checked when the function is called"),
-    "grad()(.)": (_ANY, "static arguments are taken by every transform, and have no gradient"),
 }
 # Switches change the process, and take effect where something is called under them.
 SWITCHES = ("set_", "use_", "using_", "var_defaults")

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import pytest
 import weft
 from jaxtyping import Array, Float
-from weft.modules import CheckpointError, load_checkpoint, save_checkpoint
+from weft.modules import CheckpointError, import_weights, load_checkpoint, save_checkpoint
 from weft.modules.checkpoints.names import renamed
 
 
@@ -112,3 +112,13 @@ def test_a_name_becomes_a_text_or_nothing(file, rename):
     save_checkpoint(file, old())
     with pytest.raises(CheckpointError, match=r"rename maps a name to a (int|tuple)"):
         load_checkpoint(file, old(), rename=rename)
+
+
+@pytest.mark.parametrize("rename", ["x", 3, ["head"], [("head", "tail")], {3: "x"}])
+def test_what_is_no_table_and_no_function_of_names_is_refused(file, rename):
+    save_checkpoint(file, old())
+    for load in (load_checkpoint, lambda file, like, rename: import_weights(like, file, rename=rename)):
+        with pytest.raises(CheckpointError, match=r"rename must be a mapping from names, or a function") as raised:
+            load(file, old(), rename=rename)
+        assert "fix: write names and paths as errors print them" in str(raised.value)
+        assert load(file, old(), rename={"encoder": "encoder"}).encoder.weight.shape == old().encoder.weight.shape

@@ -150,7 +150,7 @@ W = jnp.ones((2, 3))
         (3, None, r"not 3\n  fix: pass model.state_dict\(\)"),
         ([3], None, "weights are arrays by name"),
         (None, None, "weights are arrays by name"),
-        ({"w": W}, {0: "x"}, "at: rename: 0"),
+        ({"w": W}, {0: "x"}, "rename must be a mapping from names, or a function"),
         ({"w": W}, {"w": 3}, "not to 3\n  fix: write the path as"),
         ({"w": W}, {"w": ["kernel", 3]}, "several paths, or None, and not to"),
         ({"w": W}, lambda name: 3, "rename maps a name to a path"),

@@ -151,3 +151,25 @@ def test_a_file_of_weft_that_holds_more_than_weights_is_refused(tmp_path):
     weft.save_checkpoint(tmp_path / "own", {"key": KEY})
     with pytest.raises(weft.CheckpointError, match="not a weight\n  at: key\n  fix: load weft's own files"):
         weft.import_weights({"key": jnp.ones(2)}, tmp_path / "own")
+
+
+@pytest.mark.parametrize(
+    ("layout", "place"),
+    [
+        ("x", "layout: 'layout': 'x'"),
+        ([weft.Linear], "layout: 'layout': "),
+        ({"Linear": {"weight": ("kernel", None)}}, "layout: 'Linear': "),
+        ({weft.Linear: None}, "Linear'>: None"),
+        ({weft.Linear: {"weight": "kernel"}}, "Linear'>: {'weight': 'kernel'}"),
+        ({weft.Linear: {"weight": ("kernel", None, 1)}}, "Linear'>: "),
+        ({weft.Linear: {"weight": ("kernel", (1, 0))}}, "Linear'>: "),
+        ({weft.Linear: {"weight": (0, None)}}, "Linear'>: "),
+    ],
+)
+def test_a_malformed_layout_is_told_at_its_class(layout, place):
+    with pytest.raises(weft.CheckpointError, match="a layout maps a class to names") as raised:
+        weft.import_weights(weft.Linear(2, 2, key=KEY), layer(1), layout=layout)
+    assert place in str(raised.value)
+    assert "fix: write layout={weft.Linear: " in str(raised.value)
+    layout = {weft.Linear: {"weight": ("kernel", np.transpose)}}
+    assert weft.import_weights(weft.Linear(2, 2, key=KEY), layer(1), layout=layout).kernel.tolist() == [[1, 1], [1, 1]]

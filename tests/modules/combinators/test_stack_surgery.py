@@ -135,3 +135,32 @@ def test_an_index_of_a_chain_selects_that_layer_and_no_equal_one():
     chain = weft.at(net()).chain[2].set(jax.nn.gelu).chain
     assert [chain[0], chain[2]] == [jax.nn.relu, jax.nn.gelu]
     assert float(weft.at(net()).chain[1].bias.set(jnp.ones(4)).chain[1].bias.sum()) == 4
+
+
+class Blocks(weft.Module):
+    blocks: weft.Stack | weft.Sequential
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [weft.Frozen, lambda layer: weft.LoRA(layer, 2, key=KEYS[1])],
+    ids=["frozen", "adapted"],
+)
+def test_one_layer_gets_another_structure_once_it_is_out_of_the_stack(edit):
+    model = Blocks(weft.Stack(lambda key: weft.Linear(4, 4, key=key), 3, key=KEYS[0]))
+    with pytest.raises(weft.errors.StructureError) as raised:
+        weft.at(model).blocks[1].apply(edit)
+    assert "weft.at(...).apply(lambda layers: weft.Sequential(*layers))" in str(raised.value)
+    loose = weft.at(model).blocks.apply(lambda layers: weft.Sequential(*layers))
+    edited = weft.at(loose).blocks[1].apply(edit)
+    np.testing.assert_allclose(edited.blocks(X), model.blocks(X), rtol=1e-6, atol=1e-6)
+    assert [type(layer) is weft.Linear for layer in edited.blocks] == [True, False, True]
+
+
+def test_one_member_gets_another_structure_once_it_is_out_of_the_ensemble():
+    members = weft.Ensemble(lambda key: weft.Linear(4, 2, key=key), 3, key=KEYS[0])
+    with pytest.raises(weft.errors.StructureError) as raised:
+        weft.at(members)[1].apply(weft.Frozen)
+    assert "weft.at(...).apply(lambda layers: weft.Parallel(*layers))" in str(raised.value)
+    loose = weft.at(weft.Parallel(*members))[1].apply(weft.Frozen)
+    np.testing.assert_allclose(jnp.stack(loose(X)), members(X), rtol=1e-6, atol=1e-6)

@@ -227,3 +227,32 @@ def test_updates_are_added_where_there_are_some_and_dtypes_stay():
     assert moved.mean is model.mean
     with pytest.raises(weft.errors.StructureError, match="the model does not fit\n  at: b: nothing there"):
         tree.apply_updates({"a": jnp.ones(2)}, {"b": jnp.ones(2)})
+
+
+ON_DONATED = {
+    "norm": lambda gone, model: tree.norm(gone),
+    "equal": lambda gone, model: tree.equal(model, gone),
+    "allclose": lambda gone, model: tree.allclose(model, expected=gone),
+    "map": lambda gone, model: tree.map(jnp.add, model, gone),
+    "cast": lambda gone, model: tree.cast(gone, jnp.bfloat16),
+    "copy": lambda gone, model: tree.copy(gone),
+    "stack": lambda gone, model: tree.stack([model, gone]),
+    "unstack": lambda gone, model: tree.unstack(gone),
+    "index": lambda gone, model: tree.index(gone, 0),
+    "ema": lambda gone, model: tree.ema(model, gone, 0.9),
+    "apply_updates": lambda gone, model: tree.apply_updates(gone, model),
+}
+
+
+@pytest.mark.parametrize("name", ON_DONATED)
+def test_a_donated_tree_is_told_by_its_path_and_the_call_that_took_it(name: str):
+    model, gone = (weft.Linear(2, 2, key=jax.random.key(0)) for _ in range(2))
+
+    @weft.jit(donate_argnums=0)
+    def step(model):
+        return tree.map(lambda w: w + 1, model)
+
+    step(gone)
+    gone_at = r"(?s)at: argument \d.*\.kernel: float32\[2,2\].*donated in a call of .*step"
+    with pytest.raises(weft.errors.DonatedError, match=gone_at):
+        ON_DONATED[name](gone, model)

@@ -167,3 +167,13 @@ def test_errors_are_of_the_same_builtin(agree, case):
 def test_the_missing_stream_is_named():
     with pytest.raises(AttributeError, match=r"^No RngStream named 'dropout' found in Rngs\.$"):
         nnx.Rngs(params=0).dropout()
+
+
+@pytest.mark.parametrize("wrong", [None, 3, "x", ((1, 2),), [()]])
+def test_what_is_no_backup_is_refused_and_restores_nothing(wrong):
+    rngs = nnx.Rngs(params=0)
+    backups = nnx.split_rngs(rngs, splits=2)
+    rows = [*backups, *wrong] if isinstance(wrong, tuple | list) else wrong
+    with pytest.raises(TypeError, match="restore_rngs takes the backups of streams, not"):
+        nnx.restore_rngs(rows)
+    assert rngs.params.key.shape == (2,)

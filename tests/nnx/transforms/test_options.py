@@ -8,6 +8,7 @@ import weakref
 import jax.numpy as jnp
 import pytest
 from weft import nnx
+from weft.core.errors import DifferentiationError
 
 
 def square(x):
@@ -70,3 +71,14 @@ def test_how_much_is_compiled_is_asked_under_the_name_that_trainers_use():
 def test_argnums_that_are_kinds_are_refused(argnums):
     with pytest.raises(TypeError, match=r"argnums must be the position(.|\n)*nnx.DiffState"):
         nnx.grad(lambda x: x**2, argnums=argnums)
+
+
+@pytest.mark.parametrize(
+    ("value", "place"), [("x", "s: 'x'"), ([jnp.ones(2), "x"], r"s\[1\]: 'x'"), ({"f": len}, r"s\.f: ")]
+)
+@pytest.mark.parametrize("make", [nnx.grad, nnx.value_and_grad])
+def test_a_static_value_in_a_differentiated_argument_is_refused_at_its_place(make, value, place):
+    with pytest.raises(DifferentiationError, match=rf"a static value cannot be differentiated\n  at: {place}"):
+        make(lambda s: 1.0)(value)
+    model = nnx.Dict(w=nnx.Param(jnp.ones(2)), name=nnx.static("x"))
+    assert nnx.grad(lambda m, s: m.w.sum())(model, value)["w"].shape == (2,)
