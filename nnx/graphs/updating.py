@@ -43,7 +43,20 @@ def update(node: Any, state: Any, /, *states: Any) -> None:
             raise StructureError(f"a Variable is updated from one state that is not empty, got {len(nonempty)}")
         _update_variable(node, nonempty[0] if states else state, now)
     else:
-        _update_node(node, merge_state(state, *states) if states else state, (), now)
+        entries, refs, values = list[Any](), list[Any](), list[Any]()
+        _plan(node, merge_state(state, *states) if states else state, (), entries, refs, values)
+        # The graph may refuse an entry that it does not have: then nothing is written, and no value has been.
+        for i, (impl, part, key, value, _) in enumerate(entries):
+            try:
+                impl.set_key(part, key, value)
+            except BaseException:
+                for impl, part, key, _, before in reversed(entries[:i]):
+                    impl.pop_key(part, key) if before is _ABSENT else impl.set_key(part, key, before)
+                raise
+        for ref, value in refs:
+            ref[...] = value
+        for variable, value in values:
+            _update_variable(variable, value, now)
 
 
 def _update_variable(variable: Any, value: Any, now: TraceState) -> None:
@@ -62,7 +75,8 @@ def _update_variable(variable: Any, value: Any, now: TraceState) -> None:
         variable.set_raw_value(value, _unsafe_bypass_check=True)
 
 
-def _update_node(node: Any, state: Any, path: Path, now: TraceState) -> None:
+def _plan(node: Any, state: Any, path: Path, entries: list[Any], refs: list[Any], values: list[Any]) -> None:
+    """Lists what an update writes, without writing it: entries, and references and Variables with values."""
     impl = get_node_impl(node)
     if impl is None:
         raise ArgumentKindError(f"cannot update a {type(node).__name__}: expected an object, a container or a Variable")
@@ -73,13 +87,13 @@ def _update_node(node: Any, state: Any, path: Path, now: TraceState) -> None:
         current = children.get(key, _ABSENT)
         kind = type(current)
         if kind in VARIABLE_TYPES or isinstance(current, Variable):
-            _update_variable(current, value, now)
+            values.append((current, value))
         elif kind in GRAPH_TYPES or (current is not _ABSENT and is_node(current)):
             if is_node_leaf(value):
                 raise StructureError(f"Expected a subgraph, got a {type(value).__name__}", at=format_path((*path, key)))
-            _update_node(current, value, (*path, key), now)
+            _plan(current, value, (*path, key), entries, refs, values)
         elif current is not _ABSENT and is_array_ref(current):
-            current[...] = value
+            refs.append((current, value))
         else:
             if impl.set_key is None:
                 raise StructureError(
@@ -88,7 +102,7 @@ def _update_node(node: Any, state: Any, path: Path, now: TraceState) -> None:
             if current is _ABSENT and isinstance(value, Variable):
                 # The State's Variable stays its own: sharing one with the graph, each would see the other's writes.
                 value = value.copy(_copy_ref=not isinstance(value.get_raw_value(), MARKS))
-            impl.set_key(node, key, value)
+            entries.append((impl, node, key, value, current))
 
 
 _ABSENT = object()

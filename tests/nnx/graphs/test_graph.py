@@ -399,3 +399,21 @@ def test_failed_merge_leaves_existing_objects_alone():
             context.merge(graphdef.with_same_outer_index(), {"a": 1})
     assert m.a[...] is ARRAY
     assert m.b.c.get_value() == 1
+
+
+@pytest.mark.parametrize("graph", [True, False])
+def test_an_update_that_does_not_fit_writes_nothing(graph: bool):
+    class Layer(nnx.Module):
+        def __init__(self):
+            self.a = nnx.Cache(jnp.zeros(2))
+            self.ref = jax.new_ref(jnp.zeros(2))
+            self.w = nnx.Param(jnp.ones(2))
+
+    before, after = Layer(), Layer()
+    after.a[...], after.w[...], after.ref[...] = 5.0, 7.0, jnp.full(2, 3.0)
+    after.new, after.unknown = nnx.Param(jnp.ones(())), Layer()
+    before.plain, after.plain = jnp.zeros(2), jnp.ones(2)
+    with pytest.raises(ValueError, match="static attribute"):
+        nnx.update(before, nnx.state(after, graph=graph))
+    assert [float(x[0]) for x in (before.a, before.ref, before.w, before.plain)] == [0.0, 0.0, 1.0, 0.0]
+    assert not hasattr(before, "new")
