@@ -9,9 +9,8 @@ import hashlib
 import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
-from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -79,7 +78,7 @@ class Stage:
     _complete: Callable[[tuple[Any, ...], Mapping[str, Any]], Arguments]
     _before: tuple[Any, ...] = ((),)
     _from: Any = None
-    _options: Mapping[str, Any] = MappingProxyType({})
+    _options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stage, name)
