@@ -21,13 +21,13 @@ step. Nothing is written to the caller's objects here: `outcomes` does that outs
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from weft.core.errors import CarryError
 from weft.core.interpreter.boundary import Call, Crossing, Departure, Groups, OutLanes, Place
 from weft.core.interpreter.hidden import refuse_hidden_tracers
-from weft.core.interpreter.prefixes import subtrees
+from weft.core.interpreter.prefixes import RidesByKind, subtrees
 from weft.core.interpreter.rides import CARRIED, Along, Ride, read_with
 from weft.core.interpreter.values import FORWARDED
 from weft.core.paths import Path, format_path
@@ -45,7 +45,23 @@ from weft.nnx.variable.refs import is_array_ref, same_value
 from weft.nnx.variable.variable import VARIABLE_TYPES, Variable
 from weft.nnx.versions import structure_epoch
 
-Finder = Callable[[Path, Any], Ride]
+
+class Root(NamedTuple):
+    """A graph of the arguments or of the output when it leaves.
+
+    Attributes:
+        base: the path of the graph.
+        seen: the part of the walk below it.
+        find: a function from a path in the graph, and the leaf there, to a ride.
+        option: the option whose prefix gives the rides.
+        filtered: whether the rides are chosen by filters.
+    """
+
+    base: Path
+    seen: Seen
+    find: Callable[[Path, Any], Ride]
+    option: str
+    filtered: bool
 
 
 class Leaving:
@@ -78,6 +94,8 @@ class Leaving:
         # By position, where the new value of a Variable leaves. It is decided once, for it may be asked for by the
         # arguments' new structure, by the output and as an update.
         self.places: dict[int, Place | None] = {}
+        # By identity of a leaf, where the walk met it first, and its ride there.
+        self.met: dict[int, tuple[Root, Path, Ride]] = {}
         # By identity of a Variable or array in the carry, where it leaves.
         self.carried_places: dict[int, Place] = {}
         # Where Variables that ride along with a loop leave: in the order of positions, whatever the function does. The
@@ -223,14 +241,8 @@ class Leaving:
             return None
         # The prefix is applied again, to the arguments as they are now: a Variable that the function has added rides
         # as a filter or a path of the prefix says.
-        finders = self._finders_now()
-        self._check_met_again(arguments, finders)
-        leaves = [
-            (find(path, leaf), leaf)
-            for seen, find in zip(arguments, finders, strict=True)
-            for path, leaf in self.look.leaves_of(seen)
-        ]
-        return graphdef, tuple(self._source(leaf, ride.update) for ride, leaf in leaves)
+        leaves = [row for root in self._roots_now(arguments) for row in self._leaves_of(root)]
+        return graphdef, tuple(self._source(leaf, ride, path) for path, leaf, ride in leaves)
 
     def _same_nodes(self, end: Mark) -> bool:
         """Whether every object, Variable and array of the arguments is the same object as before in its place."""
@@ -242,47 +254,59 @@ class Leaving:
         moved = [variable is None and (leaf is not value or ride.gives_away) for leaf, variable, value, ride in rows]
         return not any(moved)
 
-    def _finders_now(self) -> list[Finder]:
-        """For each graph of the arguments, as it is now, a function from a path in it to a ride."""
+    def _roots_now(self, arguments: Sequence[Seen]) -> Iterator[Root]:
+        """The graphs of the arguments as they are now, under the prefix of the call."""
         graph, prefix = self.mode.graph, without_functions(self.departure.arrive(self.live))
         tree = shape_of(graph, self.live[1:])
         by_item = specs(graph, prefix, tree, self.departure.read, "in_axes")
-        return [finder(by_item[place], self.departure.read, "in_axes") for place in tree.nodes]
+        for place, seen in zip(tree.nodes, arguments, strict=True):
+            base = named(tree.bases[place], self.mode.names(self.live[0]))
+            yield self._root(base, seen, by_item[place], "in_axes")
 
-    def _check_met_again(self, arguments: Sequence[Seen], finders: Sequence[Finder]) -> None:
-        """Refuses a Variable that the function has put into a second argument, which is mapped over another axis.
+    def _root(self, base: Path, seen: Seen, spec: Any, option: str) -> Root:
+        find = finder(spec, self.departure.read, option)
+        return Root(base, seen, find, option, isinstance(spec, RidesByKind))
+
+    def _leaves_of(self, root: Root) -> list[tuple[Path, Any, Ride]]:
+        """The leaves that the walk met first below a root, each with its whole path and its ride.
 
         Raises:
-            AliasError: naming both paths.
+            AliasError: for a Variable that the walk had met under another place, naming both paths.
         """
-        if not self.look.repeats:
-            return
-        first = {id(leaf): (n, path) for n, seen in enumerate(arguments) for path, leaf in self.look.leaves_of(seen)}
-        for root, seen in enumerate(arguments):
-            for path, variable in self.look.met_again(seen):
-                if id(variable) not in first:
-                    continue
-                first_root, first_path = first[id(variable)]
-                first_ride, second_ride = finders[first_root](first_path, variable), finders[root](path, variable)
-                if first_ride.is_place and second_ride.is_place and first_ride.place != second_ride.place:
-                    raise AliasError(
-                        "Inconsistent aliasing detected. The following nodes have different prefixes: a Variable is "
-                        "now reached under different in_axes",
-                        at=[
-                            f"{format_path((*self._base(first_root), *first_path))}: {first_ride}",
-                            f"{format_path((*self._base(root), *path))}: {second_ride}",
-                        ],
-                        fix="give both arguments the same in_axes, or do not put one argument into the other",
-                    )
+        leaves = self.look.leaves_of(root.seen)
+        rows = [((*root.base, *path), leaf, root.find(path, leaf)) for path, leaf in leaves]
+        self.met.update((id(leaf), (root, path, ride)) for path, leaf, ride in rows)
+        if self.mode.copies:  # each path then has its own copy
+            return rows
+        is_argument = root.option == "in_axes"
+        for path, variable in self.look.met_again(root.seen):
+            first_root, first_path, first_ride = self.met.get(id(variable), (None, (), None))
+            if first_root is root and root.filtered:
+                continue  # within an item, filters are asked about the first path only, as on the way in
+            first = format_path(first_path)
+            i = self.position.get(id(variable))
+            if first_root is None and i is not None:  # the arguments are as they were
+                first, first_ride = self._place(i), self.crossing.rides[i]
+            ride = root.find(path, variable)
+            if first_ride is None or (is_argument and not (first_ride.is_place and ride.is_place)):
+                continue  # a Variable of the carry may be put into an argument: it leaves in the carry
+            if not first_ride.may_return_on(ride):
+                options = {"in_axes" if first_root is None else first_root.option: None, root.option: None}
+                raise AliasError(
+                    "Inconsistent aliasing detected. The following nodes have different prefixes: "
+                    f"a {type(variable).__name__} leaves under different {' and '.join(options)}",
+                    at=[f"{first}: {first_ride}", f"{format_path((*root.base, *path))}: {ride}"],
+                    fix="give both paths the same, or return its value alone (`variable[...]`)",
+                )
+        return rows
 
-    def _base(self, root: int) -> Path:
-        tree = shape_of(self.mode.graph, self.live[1:])
-        return named(tree.bases[tree.nodes[root]], self.mode.names(self.live[0]))
-
-    def _source(self, leaf: Any, ride: Ride | None) -> Place:
+    def _source(self, leaf: Any, ride: Ride, path: Path) -> Place:
         """The source of a leaf in the arguments' new structure; the value of a new leaf leaves the trace on `ride`."""
         i = self.position.get(id(leaf))
         if i is not None:
+            if self._has_moved(i, ride):
+                self._refuse_new_carried(leaf, ride)
+                self.places[i] = self.lanes.update(ride.update, leaf._raw_value, lambda: format_path(path))
             # The place of its update, if it has one: a value leaves the trace once, however many paths lead to it.
             return self._changed(i) or (FORWARDED, i)
         carried = self.carried_places.get(id(leaf))
@@ -292,16 +316,27 @@ class Leaving:
         # on, it stays outside; anywhere else it leaves the trace like a new array.
         i = self.arrays.get(id(leaf))
         stays = i is not None and i not in self.departure.replaced and not self.crossing.rides[i].gives_away
-        if i is not None and stays and ride == self.crossing.rides[i].update:
+        if i is not None and stays and ride.update == self.crossing.rides[i].update:
             return FORWARDED, i
-        if isinstance(ride, Along):
+        self._refuse_new_carried(leaf, ride)
+        value = leaf._raw_value if type(leaf) in VARIABLE_TYPES else leaf
+        return self.lanes.update(ride.update, value, lambda: "argument")
+
+    def _has_moved(self, i: int, ride: Ride) -> bool:
+        """Whether the path at which an argument's Variable is met first now has another axis or spec than it came on.
+
+        The Variable then leaves as its new path says, or the caller's tree would not be what the prefix says of it.
+        """
+        entered = self.crossing.rides[i]
+        return entered.is_place and ride.is_place and entered.place != ride.place
+
+    def _refuse_new_carried(self, leaf: Any, ride: Ride) -> None:
+        if isinstance(ride.update, Along):
             raise CarryError(
                 "the carry of scan changes from one iteration to the next",
                 at=f"a new {type(leaf).__name__} in an argument that is carried",
                 fix="create it before the scan",
             )
-        value = leaf._raw_value if type(leaf) in VARIABLE_TYPES else leaf
-        return self.lanes.update(ride, value, lambda: "argument")
 
     # ------------------------------------------------------------------ what the function returned
 
@@ -340,12 +375,8 @@ class Leaving:
         sources: list[Place] = []
         for place, seen in zip(out_tree.nodes, returned, strict=True):
             base = ("output", *out_tree.bases[place])
-            find = finder(by_item[place], departure.read, departure.option)
-            sources += [
-                self._out_source(leaf, find(path, leaf), (*base, *path)) for path, leaf in self.look.leaves_of(seen)
-            ]
-            if not self.mode.copies:
-                self._check_returned(seen, find, base)
+            leaves = self._leaves_of(self._root(base, seen, by_item[place], departure.option))
+            sources += [self._out_source(leaf, ride, path) for path, leaf, ride in leaves]
         if not (graph or self.mode.copies):
             self._refuse_sharing(out_tree)
         for spec, item, value in zip(by_item, out_tree.structure.items, out_tree.flat, strict=True):
@@ -362,7 +393,10 @@ class Leaving:
         if known and not self.mode.updates and not self.mode.copies:
             raise self._duplicate(leaf, path)
         if known and not self.mode.copies:
-            return self._source(leaf, ride)
+            i = self.position[id(leaf)]
+            if self._has_moved(i, ride):
+                return self.lanes.output(ride, leaf._raw_value, lambda: format_path(path))
+            return self._changed(i) or (FORWARDED, i)
         # An abstract evaluation returns shapes, so a captured Variable may be described.
         may_return = known or self.mode.updates or ride.is_abstract
         if not may_return and type(leaf) in VARIABLE_TYPES and not leaf._can_update:
@@ -412,21 +446,3 @@ class Leaving:
             if before != place:
                 first_path, second_path = (("output", *out_tree.bases[p]) for p in (before, place))
                 raise duplicate(out_tree.flat[place], first_path, second_path, self.mode.function, " in the output")
-
-    def _check_returned(self, seen: Seen, find: Finder, base: Path) -> None:
-        """Refuses a Variable of the arguments that is returned on another ride than the one on which it came in.
-
-        Raises:
-            AliasError: naming both paths.
-        """
-        for path, variable in self.look.met_again(seen):
-            i = self.position.get(id(variable))
-            if i is None:
-                continue
-            argument_ride, output_ride = self.crossing.rides[i], find(path, variable)
-            if not argument_ride.may_return_on(output_ride):
-                raise AliasError(
-                    f"Inconsistent aliasing detected: an argument is returned under different {self.departure.option}",
-                    at=[f"{self._place(i)}: {argument_ride}", f"{format_path((*base, *path))}: {output_ride}"],
-                    fix="give both the same, or return its value (`variable[...]`); its update is written back anyway",
-                )

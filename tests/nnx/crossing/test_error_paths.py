@@ -129,6 +129,91 @@ def test_arguments_of_one_axis_may_be_put_into_each_other():
     assert n.n is k
 
 
+def new_in_both(m, n):
+    m.n = n.n = Holder(jnp.ones(3))
+
+
+def new_in_argument_and_output(m, n):
+    n.n = Holder(jnp.ones(3))
+    return n.n
+
+
+def new_in_two_outputs(m, n):
+    new = Holder(jnp.ones(3))
+    return new, {"b": new}
+
+
+def deleted_and_returned_twice(m, n):
+    w = m.w
+    del m.w
+    return w, w
+
+
+@pytest.mark.parametrize(
+    ("put", "out_axes", "at"),
+    [
+        (new_in_both, None, ("m.n.w: 0", "n.n.w: None")),
+        (new_in_argument_and_output, 0, ("n.n.w: None", "output.w: 0")),
+        (new_in_argument_and_output, nnx.StateAxes({...: 0}), ("n.n.w: None", "output.w: 0")),
+        (new_in_two_outputs, (0, 1), ("output[0].w: 0", "output[1].b.w: 1")),
+        (deleted_and_returned_twice, (0, 1), ("output[0]: 0", "output[1]: 1")),
+    ],
+)
+@pytest.mark.parametrize("name", ["vmap", "pmap"])
+def test_a_variable_that_leaves_at_two_places_is_refused_under_two_axes(put, out_axes, at, name):
+    for axes in (None, nnx.StateAxes({nnx.PathContains("elsewhere"): 0, ...: None})):
+        m, n = Holder(jnp.ones((1, 3))), Holder(jnp.ones(3))
+        with pytest.raises(ValueError, match=r"Inconsistent aliasing detected\. The following nodes") as caught:
+            getattr(nnx, name)(put, in_axes=(0, axes), out_axes=out_axes)(m, n)
+        assert caught.value.at == at
+        assert set(vars(m)) == set(vars(n)) == {"w"}
+
+
+def test_filters_are_not_asked_about_a_second_path_in_one_argument():
+    def twice(m):
+        m.n = m.elsewhere = Holder(jnp.ones(3))
+
+    m = Holder(jnp.ones(3))
+    axes = nnx.StateAxes({nnx.PathContains("n"): 0, ...: None})
+    nnx.vmap(twice, in_axes=(axes,), out_axes=None, axis_size=2)(m)
+    assert m.n is m.elsewhere
+    assert m.n.w.shape == (3,)  # `elsewhere` comes first
+    del m.elsewhere, m.n
+    nnx.vmap(twice, in_axes=(nnx.StateAxes({nnx.PathContains("elsewhere"): 0, ...: None}),), axis_size=2)(m)
+    assert m.n.w.shape == (2, 3)
+
+
+@pytest.mark.parametrize(("before", "after", "shape"), [(0, 1, (3, 2)), (None, 0, (2, 2, 3)), (0, 0, (2, 3))])
+def test_a_variable_leaves_on_the_axis_of_the_path_that_it_is_at_then(before, after, shape):
+    def move(m):
+        m.moved = m.w
+        del m.w
+
+    def take(m):
+        w = m.w
+        del m.w
+        return w
+
+    axes = nnx.StateAxes({nnx.PathContains("moved"): after, ...: before})
+    m, n = Holder(jnp.ones((2, 3))), Holder(jnp.ones((2, 3)))
+    w, v = m.w, n.w
+    nnx.vmap(move, in_axes=(axes,), out_axes=None, axis_size=2)(m)
+    assert m.moved is w
+    assert nnx.vmap(take, in_axes=(before,), out_axes=after, axis_size=2)(n) is v
+    assert w.shape == v.shape == shape
+
+
+def test_a_variable_is_not_moved_from_an_axis_to_none():
+    def move(m):
+        m.moved = m.w
+        del m.w
+
+    m = Holder(jnp.ones((2, 3)))
+    with pytest.raises(ValueError, match=r"returned under axis None(.|\n)*at: m\.moved"):
+        nnx.vmap(move, in_axes=(nnx.StateAxes({nnx.PathContains("moved"): None, ...: 0}),), out_axes=None)(m)
+    assert set(vars(m)) == {"w"}
+
+
 @pytest.mark.parametrize("caught_as", [TypeError, ValueError])
 @pytest.mark.parametrize("mode", [{}, {"graph_updates": False}, {"graph": False}])
 @pytest.mark.parametrize(
