@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 from weft.core.edge.untyped import lax
 from weft.core.errors import BranchError
 from weft.core.interpreter.boundary import Groups, Place
@@ -70,7 +71,8 @@ def _lift_branches(choose: Choose, lift: Lift[BranchOptions]) -> Lifted:
             def run(groups: Groups) -> tuple[Groups, Groups]:
                 out, updates, outcome = body(groups)
                 # Described here, because the tracers are dead after this trace.
-                described = body.boundary.describe_outcome(body.crossing, outcome.value, (*out, *updates))
+                types = jax.tree.map(jax.typeof, (*out, *updates))
+                described = body.boundary.describe_outcome(body.crossing, outcome.value, types)
                 # Compared as soon as it is traced, before JAX compares the outputs, whose error would name places in
                 # lanes.
                 outputs.append(_Output(body.index, outcome, described, _untouched(body, groups, out)))

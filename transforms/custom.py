@@ -80,16 +80,21 @@ def _is_inexact(value: Any) -> bool:
     return bool(leaves) and all(jnp.issubdtype(jnp.result_type(leaf), jnp.inexact) for leaf in leaves)
 
 
-def _rides(filter: Any) -> RidesByKind:
-    return _Inexact(((All(filter, OfValue(_is_inexact)), DIFFERENTIATED), (..., CLOSED)))
+def _rides(*filters: Any) -> RidesByKind:
+    return _Inexact(
+        ((All(*filters, OfValue(_is_inexact)) if filters else OfValue(_is_inexact), DIFFERENTIATED), (..., CLOSED))
+    )
+
+
+_INEXACT = _rides()
 
 
 def _arrive(options: CustomOptions, call: Call) -> Arrival:
     count = len(call[1])
     # Arguments passed by name are closed over, and so is the function's own record: JAX's rules count positions.
     nondiff = nondiff_positions(options.nondiff_argnums, count)
-    filters = dict(options.filters)
-    return CLOSED, tuple(CLOSED if i in nondiff else _rides(filters.get(i, ...)) for i in range(count)), CLOSED
+    filters = {i: _rides(filter) for i, filter in options.filters}
+    return CLOSED, tuple([CLOSED if i in nondiff else filters.get(i, _INEXACT) for i in range(count)]), CLOSED
 
 
 def custom_rule(name: str, lift: Callable[[Lift[CustomOptions]], Lifted]) -> Rule[CustomOptions]:

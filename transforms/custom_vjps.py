@@ -16,7 +16,7 @@ from weft.core.interpreter.boundary import Groups
 from weft.core.interpreter.interpret import interpret
 from weft.core.interpreter.rules import Body, Lift, Lifted, OutcomeNode
 from weft.core.interpreter.values import VALUES
-from weft.core.records.agree import Described, differences
+from weft.core.records.agree import differences
 from weft.core.records.statics import Static
 from weft.core.threads.functions import ThreadedFunction, Transform
 from weft.core.threads.proxies import threaded_function
@@ -38,7 +38,8 @@ from weft.transforms.transformed import named_like, transform
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_Made = tuple[OutcomeNode, Described]
+# An outcome, with the avals of its lanes.
+_Made = tuple[OutcomeNode, Groups]
 
 
 def _lift_vjp(lift: Lift[CustomOptions]) -> Lifted:
@@ -78,7 +79,7 @@ def _lift_vjp(lift: Lift[CustomOptions]) -> Lifted:
         def backward(saved: Any, cotangents: Any) -> Any:
             ((primals,), updates) = cotangents
             structure, leaves, groups, outcome = saved
-            nondiff, _ = part(options.nondiff_argnums, arguments(forward_body, groups))
+            nondiff, differentiated = part(options.nondiff_argnums, arguments(forward_body, groups))
             cotangent = outcome.value.sparse(primals)
             if options.updates in ("all", "taken"):
                 # The cotangents of the updates, as trees like the differentiated arguments.
@@ -88,7 +89,10 @@ def _lift_vjp(lift: Lift[CustomOptions]) -> Lifted:
                 cotangent = (part(options.nondiff_argnums, sparse)[1], cotangent)
             with open_frame("custom_vjp backward"):
                 gradients = options.rule(*nondiff, structure.value.build(leaves), cotangent)
-            return _gradients(options, forward_body, groups, gradients), None
+            cotangents = _cotangents(len(differentiated), gradients)
+            # As the arguments of a call, with None for those that are not differentiated.
+            args = interleave(options.nondiff_argnums, [None] * len(nondiff), cotangents)
+            return read_arguments(forward_body.crossing, ((), args, {}), groups[0], "cotangent"), None
 
         function = untyped_jax.custom_vjp(titled(primal_body.name, primal))
         function.defvjp(forward, backward, symbolic_zeros=options.symbolic_zeros)
@@ -116,7 +120,7 @@ def _learn(learned: dict[Any, _Made | None], body: Body, groups: Groups) -> _Mad
         def run(*groups: Any) -> Groups:
             out, updates, outcome = body(groups)
             groups = (*out, *updates)
-            outcomes.append((outcome, body.boundary.describe_outcome(body.crossing, outcome.value, groups)))
+            outcomes.append((outcome, jax.tree.map(jax.typeof, groups)))
             return groups
 
         # An eager function may branch on the values of arrays, which cannot be traced.
@@ -127,10 +131,14 @@ def _learn(learned: dict[Any, _Made | None], body: Body, groups: Groups) -> _Mad
 
 
 def _agree_with(options: CustomOptions, body: Body, seen: list[_Made], outcome: OutcomeNode, out: Groups) -> None:
-    seen.append((outcome, body.boundary.describe_outcome(body.crossing, outcome.value, out)))
-    (first, before), (latest, after) = seen[0], seen[-1]
-    differing = differences(before, after)
-    if first != latest or differing:
+    seen.append((outcome, jax.tree.map(jax.typeof, out)))
+    if seen[0] == seen[-1]:
+        return
+    first, latest = (
+        body.boundary.describe_outcome(body.crossing, made.value, types) for made, types in (seen[0], seen[-1])
+    )
+    differing = differences(first, latest)
+    if seen[0][0] != outcome or differing:
         raise StructureError(
             f"the forward function of {options.name} does not return what the function returns",
             at=differing or ["output"],
@@ -138,10 +146,8 @@ def _agree_with(options: CustomOptions, body: Body, seen: list[_Made], outcome: 
         )
 
 
-def _gradients(options: CustomOptions, body: Body, groups: Groups, returned: Any) -> tuple[Any, ...]:
-    """The result of the user's backward function, as cotangents of the differentiated lane."""
-    nondiff, differentiated = part(options.nondiff_argnums, arguments(body, groups))
-    expected = len(differentiated)
+def _cotangents(expected: int, returned: Any) -> Sequence[Any]:
+    """What the user's backward function returned: a cotangent for each differentiated argument."""
     cotangents = tuple(cast("Sequence[Any]", returned)) if isinstance(returned, tuple | list) else None
     if cotangents is None or len(cotangents) != expected:
         raise DifferentiationError(
@@ -150,9 +156,7 @@ def _gradients(options: CustomOptions, body: Body, groups: Groups, returned: Any
             + ("" if cotangents is None else f" of {len(cotangents)}"),
             fix="return one for each, None where it is zero",
         )
-    # As the arguments of a call, with None for those that are not differentiated.
-    args = interleave(options.nondiff_argnums, [None] * len(nondiff), cotangents)
-    return read_arguments(body.crossing, ((), args, {}), groups[0], "cotangent")
+    return cotangents
 
 
 CUSTOM_VJP = custom_rule("custom_vjp", _lift_vjp)

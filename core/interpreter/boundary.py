@@ -384,7 +384,7 @@ class Boundary(Protocol[S, R, E, M]):
         """Describes what must stay the same in a carry (treedef, avals, statics); paths in it start with `root`."""
         ...
 
-    def describe_outcome(self, crossing: Crossing[S], outcome: R, groups: Groups) -> Described:
+    def describe_outcome(self, crossing: Crossing[S], outcome: R, types: Groups) -> Described:
         """Describes what must be the same in the outputs of all branches."""
         ...
 

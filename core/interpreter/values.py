@@ -198,10 +198,10 @@ class Values:
         """Describes what must stay the same in a carry: treedef, avals, statics."""
         return describe(tree, root)
 
-    def describe_outcome(self, crossing: Crossing[CallOfRecords], outcome: Outcome, groups: Groups) -> Described:
+    def describe_outcome(self, crossing: Crossing[CallOfRecords], outcome: Outcome, types: Groups) -> Described:
         """Describes what must be the same in the outputs of all branches."""
         structure = outcome.structure
-        described = structure.place([jax.typeof(groups[lane][place]) for lane, place in outcome.sources])
+        described = structure.place([types[lane][place] for lane, place in outcome.sources])
         for position, _, value in structure.statics:
             described[position] = Fixed(value)
         paths = [("output", *path) for path in structure.paths]

@@ -197,26 +197,26 @@ def describe_arguments(structure: RefStructure, names: Sequence[str]) -> Describ
     )
 
 
-def describe_outcome(structure: RefStructure, names: Sequence[str], outcome: RefOutcome, groups: Groups) -> Described:
+def describe_outcome(structure: RefStructure, names: Sequence[str], outcome: RefOutcome, types: Groups) -> Described:
     """Describes the parts that all branches of a `cond` must have in common: outputs, and effects on the arguments.
 
     Args:
         structure: of the arguments, which are the same for all branches.
         names: the names of the arguments.
         outcome: what this branch returned, and did to its arguments.
-        groups: the lanes that this branch returned.
+        types: the avals in the lanes that this branch returned.
     """
     paths = item_paths(outcome.treedef, "output")
     roots = _paths_of(NODE, outcome.items, paths)
-    returned = [_value(source, groups) for source in outcome.sources]
+    returned = [_value(source, types) for source in outcome.sources]
     leaves = [*picture(outcome.graphdef, roots).leaves, *_paths_of(ARRAY, outcome.items, paths)]
     full = [named(path, names) for path in structure.full_paths]
-    updated = [(full[i], _value(source, groups)) for i, *source in outcome.updates]
+    updated = [(full[i], _value(source, types)) for i, *source in outcome.updates]
     places = [named(path, names) for path in item_paths(structure.treedef)]
     argument_roots = _paths_of(NODE, structure.items, places)
     new_values: list[Any] = []
     if outcome.arguments is not None:
-        new_values = [_value(source, groups) for source in outcome.arguments[1]]
+        new_values = [_value(source, types) for source in outcome.arguments[1]]
         now = zip(picture(outcome.arguments[0], argument_roots).leaves, new_values, strict=True)
         updated += [(path, value) for path, value in now if value is not AS_GIVEN]
 
@@ -241,9 +241,9 @@ def describe_outcome(structure: RefStructure, names: Sequence[str], outcome: Ref
     )
 
 
-def _value(source: Sequence[int], groups: Groups) -> Any:
+def _value(source: Sequence[int], types: Groups) -> Any:
     lane, place = source
-    return AS_GIVEN if lane == FORWARDED else abstract(groups[lane][place])
+    return AS_GIVEN if lane == FORWARDED else types[lane][place]
 
 
 def _text(value: Any) -> str:

@@ -83,6 +83,8 @@ class Leaving:
         self.memory = memory
         self.departure = departure
         self.lanes = OutLanes(departure)
+        # The rides on which a value must leave though it is unchanged.
+        self.loud = {id(ride) for ride in crossing.loud if (mode.updates and ride.always_leaves) or ride.gives_away}
         # For each Variable of the arguments, by identity, the position of its leaf.
         self.position = {id(v): i for i, v in enumerate(memory.holders) if v is not None}
         # Likewise for each array that is a plain attribute.
@@ -148,13 +150,12 @@ class Leaving:
             self._refuse_returned(out_tree, returned)  # first: a refused update would blame its ride
         rides, updated = self.crossing.rides, self.departure.updated
         # Most Variables have not changed, which is told here without a call for each.
-        loud = {id(ride) for ride in self.crossing.loud if self._must_leave(ride)}
         reached = [
             i
             for i in reached
             if (holders[i]._raw_value is not self.values[i] if updated is None else i in updated)
             or i in self.places
-            or id(rides[i]) in loud
+            or id(rides[i]) in self.loud
         ]
         updates = tuple([(i, *place) for i in reached if (place := self._changed(i)) is not None])
         metadata = self._metadata() if is_looked_at or not mode.updates else ()
@@ -208,16 +209,13 @@ class Leaving:
         return self.places[i]
 
     def _is_updated(self, i: int, value: Any) -> bool:
-        if self._must_leave(self.crossing.rides[i]) and not is_array_ref(value):
+        if id(self.crossing.rides[i]) in self.loud and not is_array_ref(value):
             # A donated buffer is deleted even if its value is unchanged, and a sharded one must come back as asked for.
             return True
         # Loops and branches learned the updates by an abstract trace. In the real trace JAX may wrap an unchanged
         # value in another tracer, so identity would tell otherwise, and branches would return different sets.
         updated = self.departure.updated
         return not same_value(value, self.values[i]) if updated is None else i in updated
-
-    def _must_leave(self, ride: Ride) -> bool:
-        return (self.mode.updates and ride.always_leaves) or ride.gives_away
 
     def _is_as_it_was(self) -> bool:
         """Whether it is certain that the structure and the metadata of the arguments have not changed."""

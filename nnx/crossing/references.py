@@ -160,9 +160,9 @@ class References:
         nodes = map(plan.node, plan.by_number)
         return [node for node in nodes if id(node) not in bare or id(node) in within]
 
-    def describe_outcome(self, crossing: Crossing[RefCall], outcome: RefOutcome, groups: Groups) -> Described:
+    def describe_outcome(self, crossing: Crossing[RefCall], outcome: RefOutcome, types: Groups) -> Described:
         """Describes the parts of an outcome that all branches must have in common."""
-        return describe_outcome(crossing.structure, self.mode.names(crossing.structure.functions), outcome, groups)
+        return describe_outcome(crossing.structure, self.mode.names(crossing.structure.functions), outcome, types)
 
     def pack(self, tree: Any) -> tuple[RefStructure, tuple[Any, ...]]:
         """Flattens any tree into a hashable structure and arrays."""

@@ -41,7 +41,8 @@ def is_plain_array(value: Any) -> bool:
 
 def copy_containers(value: Any) -> Any:
     """Copies the containers of a value (dicts, lists), not its arrays, so that mutating a copy leaves the original."""
-    return value if is_plain_array(value) else jax.tree.map(lambda leaf: leaf, value)
+    # A tracer is no container. Asked about first: where Variables are read in a trace, they hold tracers.
+    return value if isinstance(value, Tracer) or is_plain_array(value) else jax.tree.map(lambda leaf: leaf, value)
 
 
 def same_value(first: Any, second: Any) -> bool:

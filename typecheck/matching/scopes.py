@@ -275,7 +275,7 @@ def records_in(tree: Any, *, inside: bool = True) -> list[Any]:
                 if inside:
                     visit(leaf)
 
-    visit([tree])
+    visit(tree if type(tree) is list else [tree])
     return records
 
 
