@@ -294,7 +294,7 @@ class Leaving:
                     "Inconsistent aliasing detected. The following nodes have different prefixes: "
                     f"a {type(variable).__name__} leaves under different {' and '.join(options)}",
                     at=[f"{first}: {first_ride}", f"{format_path((*root.base, *path))}: {ride}"],
-                    fix="give both paths the same, or return its value alone (`variable[...]`)",
+                    fix="give both paths the same, or return its value (`variable[...]`)",
                 )
         return rows
 
