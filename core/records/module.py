@@ -108,6 +108,9 @@ if TYPE_CHECKING:
     _Base = eqx.Module
 else:
 
+    class _Refusing(Protocol):
+        pass
+
     class _Constructing(type(eqx.Module), type(Protocol)):
         """The metaclass of records, which cuts weft's own frames out of errors that constructors raise. It is a
         protocol's, too, so that a record may inherit from protocols."""
@@ -115,6 +118,25 @@ else:
         # Not those of protocols, in Python, because a record is none.
         __instancecheck__ = abc.ABCMeta.__instancecheck__
         __subclasscheck__ = abc.ABCMeta.__subclasscheck__
+
+        # Python gives each protocol an `__init__` that refuses. Where the protocol came before the record, equinox took
+        # it for one that the user has written, and made none from the fields. So these protocols come last while
+        # equinox makes the class.
+        def mro(cls):
+            order = super().mro()
+            if not {"__init__", "__dataclass_fields__"}.isdisjoint(vars(cls)):
+                return order
+            refusing = [base for base in order if vars(base).get("__init__") is vars(_Refusing)["__init__"]]
+            return [*(base for base in order[:-1] if base not in refusing), *refusing, object]
+
+        def __new__(mcs, *args, **kwargs):
+            cls = super().__new__(mcs, *args, **kwargs)
+            if cls.__mro__ != tuple(cls.mro()):
+                init = cls.__init__
+                cls.__bases__ = cls.__bases__  # for this Python asks for the order again
+                abc.update_abstractmethods(cls)
+                cls.__init__ = init
+            return cls
 
         def __call__(cls, *args, **kwargs):
             __tracebackhide__ = True

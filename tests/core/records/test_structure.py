@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
+import inspect
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 import equinox as eqx
@@ -149,6 +150,85 @@ def test_a_record_may_inherit_from_a_protocol():
 
     with pytest.raises(TypeError, match="abstract"):
         Abstract()
+
+
+class Sized(Protocol[T]):
+    size: T
+
+    def grown(self) -> T: ...
+
+
+class Part(weft.Module):
+    weight: jax.Array
+
+    def twice(self, x: Any) -> Any:
+        return "the record's"
+
+
+class Made(weft.Module):
+    weight: jax.Array
+
+    def __init__(self, size: int):
+        self.weight = jnp.ones(size)
+
+
+def test_a_protocol_may_come_before_the_record():
+    class Scale(Layer, weft.Module):
+        weight: jax.Array
+        axis: int = weft.static(default=0)
+
+        def __call__(self, x: Any) -> Any:
+            return self.weight * x
+
+    record = Scale(jnp.ones(()) * 3, axis=1)
+    assert isinstance(record, Layer)
+    assert issubclass(Scale, Layer)
+    assert record.axis == 1
+    assert weft.jit(record.twice)(2.0) == 18
+    assert list(inspect.signature(Scale).parameters) == ["weight", "axis"]
+    with pytest.raises(TypeError, match="wait"):
+        Scale(jnp.ones(()), wait=2)
+    with pytest.raises(TypeError, match="Protocols cannot be instantiated"):
+        Layer()
+
+
+def test_a_protocol_before_a_record_overrides_its_methods_and_not_its_constructor():
+    class Ours(Layer, Sized[int], Part):
+        size: int = weft.static(default=2)
+
+        def __call__(self, x: Any) -> Any:
+            return x + 1
+
+    class Generated(Sized[int], Made):
+        pass
+
+    class Below(Ours):
+        extra: int = weft.static(default=3)
+
+    assert Ours(jnp.ones(2)).twice(1) == 3
+    assert [base for base in Ours.__mro__ if base in (Layer, Sized, Part)] == [Layer, Sized, Part]
+    assert Below(jnp.ones(2), 4, 5).twice(1) == 3
+    assert Generated(3).weight.shape == (3,)
+    assert list(inspect.signature(Generated).parameters) == ["size"]
+
+    class Abstract(Layer, weft.Module):
+        @abc.abstractmethod
+        def more(self) -> Any: ...
+
+    with pytest.raises(TypeError, match="abstract"):
+        Abstract()
+
+
+def test_what_a_protocol_defines_is_not_abstract_where_it_comes_first():
+    class Abstract(weft.Module):
+        @abc.abstractmethod
+        def twice(self, x: Any) -> Any: ...
+
+    class Concrete(Layer, Abstract):
+        def __call__(self, x: Any) -> Any:
+            return x + 1
+
+    assert Concrete().twice(1) == 3
 
 
 def test_fields_may_be_keyword_only():
