@@ -61,7 +61,8 @@ def makeup_of(value: Any, *, compared: bool = True) -> Makeup:
 
     Args:
         value: anything but an array.
-        compared: whether to leave out fields of a dataclass that are not compared, and attributes of a function.
+        compared: whether to leave out fields of a dataclass that are not compared, and attributes and derivative
+            rules of a function.
 
     >>> makeup_of(functools.partial(min, 1))
     Makeup(sort='partial', names=('func', 'args', 'keywords'), values=[<built-in function min>, (1,), {}])
@@ -82,6 +83,9 @@ def makeup_of(value: Any, *, compared: bool = True) -> Makeup:
         parts = {**defaults, **closed_over(value), **({} if compared else cast("dict[str, Any]", vars(value)))}
     elif hasattr(value, "__wrapped__"):
         sort, parts = "wrapped", {"__wrapped__": value.__wrapped__}
+        if not compared:
+            own = getattr(value, "__dict__", {})
+            parts |= {name: jax.tree.leaves(own[name]) for name in _RULES if name in own}
     else:
         parts = _attributes(value, compared)
     return Makeup(sort, parts, parts.values())
@@ -159,6 +163,8 @@ def _place(value: Any, makeup: Makeup, name: Any) -> str:
 # --- the sorts --------------------------------------------------------------------------------------------------------
 
 _DEFAULTS = ("__defaults__", "__kwdefaults__")
+# Where weft's transforms, `jax.custom_vjp` and `jax.custom_jvp` keep the derivative rules of a function.
+_RULES = ("definitions", "fwd", "bwd", "jvp")
 # The classes of each sort, and the attributes that are the parts of their values, if these are always the same.
 _SORTS: tuple[tuple[Any, str, tuple[str, ...] | None], ...] = (
     (FunctionType, "function", None),

@@ -201,6 +201,20 @@ def closure(array: Any) -> Callable[..., Any]:
     return lambda x: array * x
 
 
+def with_rule(custom: Any, array: Any, definer: str = "defvjp") -> Any:
+    """A function whose derivative rule closes over an array, which the function itself does not."""
+
+    def scale(residuals: Any, g: Any) -> Any:
+        return (array * g,)
+
+    function = custom(lambda x: x * 1)
+    rules = (
+        (lambda x: (x, None), scale) if definer == "defvjp" else (lambda primals, tangents: scale(*primals, tangents),)
+    )
+    getattr(function, definer)(*rules)
+    return function
+
+
 class Holder:
     """No pytree."""
 
@@ -227,6 +241,19 @@ HIDING: dict[str, tuple[Callable[[], Any], str]] = {
         "Model.sub.func closes over array",
     ),
     "a transform of JAX's": (lambda: jax.jit(sub()), "Model.sub.__wrapped__"),
+    "a backward function": (lambda: with_rule(weft.custom_vjp, ARRAY), "Model.sub.definitions[2] closes over array"),
+    "a record in a backward function": (lambda: with_rule(weft.custom_vjp, sub()), "Model.sub.definitions[2] closes"),
+    "a jvp": (lambda: with_rule(weft.custom_jvp, ARRAY, "defjvp"), "Model.sub.definitions[1] closes over scale"),
+    "a backward function of JAX's": (lambda: with_rule(jax.custom_vjp, ARRAY), "Model.sub.bwd[0] closes over array"),
+    "a jvp of JAX's": (lambda: with_rule(jax.custom_jvp, ARRAY, "defjvp"), "Model.sub.jvp[0] closes over scale"),
+    "a transform of such a function": (
+        lambda: weft.jit(with_rule(weft.custom_vjp, ARRAY)),
+        "Model.sub.__wrapped__.definitions[2] closes over array",
+    ),
+    "a closure over such a function": (
+        lambda: closure(with_rule(weft.custom_vjp, ARRAY)),
+        "Model.sub closes over array.definitions[2] closes over array",
+    ),
     "an element of a list": (lambda: [jnp.tanh, closure(jnp.ones(2))], "Model.sub[1] closes over array"),
     "an object": (Holder, "Model.sub.array"),
     "a method of an object": (lambda: Holder().method, "Model.sub.__self__.array"),

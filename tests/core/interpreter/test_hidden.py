@@ -50,6 +50,12 @@ def remembering(x: Any) -> Callable[..., Any]:
     return function
 
 
+def with_rule(x: Any) -> Any:
+    function = jax.custom_vjp(lambda y: y * 1)
+    function.defvjp(lambda y: (y, None), lambda residuals, g: (x * g,))
+    return function
+
+
 HIDING: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a dataclass": (Box, "output.held: float32[2]"),
     "slots": (Slotted, "output.held"),
@@ -60,6 +66,7 @@ HIDING: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a keyword's default": (lambda x: with_keyword(x), "output.__kwdefaults__['by']"),
     "an attribute of a function": (lambda x: remembering(x), "output.memo"),
     "what a jitted function closes over": (lambda x: jax.jit(lambda y: x + y), "output.__wrapped__ closes over x"),
+    "what a backward function closes over": (with_rule, "output.bwd[0] closes over x"),
     "a slot that is private": (Private, "output._Private__held"),
     "a bound method of a list": (lambda x: [x].append, "output.__self__[0]"),
     "a method": (lambda x: Box(x).__repr__, "output.__self__.held"),
