@@ -7,9 +7,10 @@ arrays would cost each call more than the text of an error is worth.
 
 from __future__ import annotations
 
+import functools
 import weakref
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar, cast
 
 import jax
 from jax.core import Tracer
@@ -17,6 +18,8 @@ from weft.core.edge import names, trees
 from weft.core.errors import DonatedError
 from weft.core.paths import first_places, format_path, key_part
 from weft.core.tracebacks import cut
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 PROBLEM = "these arguments were donated to an earlier call, and are gone"
 FIX = "use the {successor} that the call returned, or do not donate"
@@ -70,3 +73,19 @@ def explain_deleted(error: Exception, record: Any, args: Sequence[Any]) -> None:
     )
     if at:
         raise cut(DonatedError(PROBLEM, at=at, fix=FIX.format(successor="successor"))) from None
+
+
+def naming_deleted(function: F, *, method: bool = False) -> F:
+    """Decorates a function of trees, or a method of a record: of a deleted array JAX says neither whose it is nor which
+    call has donated it."""
+
+    @functools.wraps(function)
+    def named(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        try:
+            return function(*args, **kwargs)
+        except RuntimeError as error:
+            explain_deleted(error, args[0] if method else (), (*args[method:], *kwargs.values()))
+            raise
+
+    return cast("F", named)

@@ -150,6 +150,7 @@ else:
                 refused = refused_arguments(cls, args, kwargs) if isinstance(error, TypeError) else None
                 if refused is not None:
                     raise cut(refused) from None
+                explain_deleted(error, (), args)
                 cut(error)
                 raise
 

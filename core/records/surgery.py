@@ -21,6 +21,7 @@ from typing import Any, Generic, TypeVar, cast
 import equinox as eqx
 from jax.tree_util import GetAttrKey
 from weft.core import hooks
+from weft.core.donations import explain_deleted
 from weft.core.edge import trees
 from weft.core.edge.trees import PyTree
 from weft.core.edge.untyped import jnp
@@ -144,7 +145,11 @@ class At(Generic[M]):
         for place in self._places:
             edits.add(place, function)
         done: list[tuple[Path, Any]] = []
-        result = _edited(self._model, (), edits, done)
+        try:
+            result = _edited(self._model, (), edits, done)
+        except Exception as error:
+            explain_deleted(error, self._model, ())
+            raise
         for path, record in done:
             self._check(path, record)
         return cast(M, result)

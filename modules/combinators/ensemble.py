@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self, cast
 
 import jax
+from weft.core.donations import naming_deleted
 from weft.core.errors import AxisError
 from weft.core.interpreter.prefixes import RidesByKind, axes, resolve
 from weft.core.interpreter.rides import axis_of, read_axis
@@ -104,6 +106,7 @@ class Ensemble(Combinator[L_co]):
     def __iter__(self) -> Iterator[L_co]:
         return (self[index] for index in range(self.n))
 
+    @functools.partial(naming_deleted, method=True)
     def __getitem__(self, index: int) -> L_co:
         """Returns one member by its number; negative numbers count from the end."""
         place = range(self.n)[index]

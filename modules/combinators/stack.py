@@ -6,6 +6,7 @@ them, so that twelve layers are traced and compiled as one.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Self, cast, overload
 
@@ -13,6 +14,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from weft.core.caches import cached_by
+from weft.core.donations import naming_deleted
 from weft.core.errors import AxisError, StructureError
 from weft.core.interpreter.rides import Carry
 from weft.core.records.agree import describe, differences
@@ -92,6 +94,7 @@ class Stack(Combinator[L_co]):
     def __getitem__(self, index: int) -> L_co: ...
     @overload
     def __getitem__(self, index: slice) -> Self: ...
+    @functools.partial(naming_deleted, method=True)
     def __getitem__(self, index: Any) -> Any:
         """Returns one layer by its number, or a stack of some layers by a slice."""
         places = range(self.n)[index]

@@ -15,7 +15,6 @@ of yours that matches nothing is an error; the default filter may match nothing.
 
 from __future__ import annotations
 
-import functools
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +26,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
-from weft.core.donations import explain_deleted
+from weft.core.donations import naming_deleted
 from weft.core.errors import AxisError, StructureError
 from weft.core.interpreter.prefixes import mapped_size
 from weft.core.paths import Path
@@ -353,25 +352,11 @@ def _as(value: Any, dtype: Any) -> Any:
     return value if value.dtype == dtype else value.astype(dtype)
 
 
-def _explained(function: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def explained(*args: Any, **kwargs: Any) -> Any:
-        __tracebackhide__ = True
-        try:
-            return function(*args, **kwargs)
-        except RuntimeError as error:
-            # JAX says of a donated array that it is deleted, and not of which tree or by which call.
-            explain_deleted(error, (), (*args, *kwargs.values()))
-            raise
-
-    return explained
-
-
 # Users call these functions, and an error's traceback should end in their code: the frames of this file are cut. The
 # functions of `partition` are wrapped there already.
 globals().update(
     {
-        name: cutting(_explained(thing))
+        name: cutting(naming_deleted(thing))
         for name in __all__
         if (thing := globals()[name]).__module__.startswith("weft.modules.")
     }

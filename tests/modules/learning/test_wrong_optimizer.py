@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -159,6 +160,38 @@ def test_a_donated_record_says_by_its_path_where_it_was_donated():
         model(X)
     with pytest.raises(DonatedError, match=r"(?s)at: Optimizer.state\[0\].mu.first.*and \d more"):
         opt.minimize(loss, after)
+
+
+# What reads the arrays of a donated stack of two layers, and the path under which the error names its weights.
+READING: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "apply": (lambda gone: weft.at(gone).layers.kernel.apply(jnp.abs), "Stack.layers.kernel"),
+    "apply, of records": (lambda gone: weft.at(gone, weft.Linear).apply(weft.QuantizedLinear), "Stack.layers.kernel"),
+    "set, of an index": (lambda gone: weft.at(gone).layers.kernel[0].set(1.0), "Stack.layers.kernel"),
+    "one layer": (lambda gone: gone[1], "Stack.layers.kernel"),
+    "one layer, selected": (lambda gone: weft.at(gone)[1].kernel.apply(jnp.abs), "Stack.layers.kernel"),
+    "quantize": (weft.quantize, "Stack.layers.kernel"),
+    "a constructor": (lambda gone: weft.QuantizedLinear(gone.layers), "argument 0.kernel"),
+}
+
+
+@pytest.mark.parametrize(("read", "path"), READING.values(), ids=READING)
+def test_what_edits_a_donated_record_says_by_its_path_where_it_was_donated(read: Callable[[Any], Any], path: str):
+    gone = weft.Stack(lambda key: weft.Linear(2, 2, key=key), 2, key=jax.random.key(0))
+
+    @weft.jit(donate_argnums=0)
+    def step(model: Any) -> Any:
+        return weft.tree.map(lambda w: w + 1, model)
+
+    step(gone)
+    with pytest.raises(DonatedError, match=rf"(?s)at: {path}: float32\[2,2,2\].*donated in a call of .*step"):
+        read(gone)
+
+
+def test_a_member_of_a_donated_ensemble_is_named():
+    gone = weft.Ensemble(lambda key: weft.Linear(2, 2, key=key), 2, key=jax.random.key(0))
+    weft.jit(lambda model: weft.tree.map(lambda w: w + 1, model), donate_argnums=0)(gone)
+    with pytest.raises(DonatedError, match=r"at: Ensemble\.members\.kernel"):
+        gone[0]
 
 
 def test_aliased_donation_leaves_nothing_in_the_log(capfd: Any):
