@@ -63,7 +63,9 @@ def explain_deleted(error: Exception, record: Any, args: Sequence[Any]) -> None:
 
     An error of an inner record is replaced too: the outermost one knows the whole paths.
     """
-    if not isinstance(error, DonatedError) and not (isinstance(error, RuntimeError) and names.DELETED in str(error)):
+    # A ValueError comes from JAX 0.10, if the operation has been compiled before.
+    says_so = isinstance(error, RuntimeError | ValueError) and names.DELETED in str(error)
+    if not says_so and not isinstance(error, DonatedError):
         return
     roots = [(type(record).__name__, record), *((f"argument {i}", argument) for i, argument in enumerate(args))]
     at = deleted_among(
@@ -84,7 +86,7 @@ def naming_deleted(function: F, *, method: bool = False) -> F:
         __tracebackhide__ = True
         try:
             return function(*args, **kwargs)
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:
             explain_deleted(error, args[0] if method else (), (*args[method:], *kwargs.values()))
             raise
 
