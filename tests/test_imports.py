@@ -451,7 +451,8 @@ def test_a_short_namespace_lists_its_own_names_alone(name: str):
 def test_what_checkers_read_is_what_is_imported_on_first_use(package: str):
     module = import_module(f"weft.{package}")
     tree = ast.parse(Path(module.__file__).read_text())
-    blocks = [node.body for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    tests = ("TYPE_CHECKING", "_typing.TYPE_CHECKING")
+    blocks = [node.body for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) in tests]
     imports = [node for block in blocks for node in block if isinstance(node, ast.ImportFrom)]
     read = {(node.module, name.name, name.asname or name.name) for node in imports for name in node.names}
     entries = [(home, *entry.partition("=")) for home, names in module._HOMES.items() for entry in names.split()]
