@@ -299,14 +299,11 @@ class Leaving:
         return rows
 
     def _source(self, leaf: Any, ride: Ride, path: Path) -> Place:
-        """The source of a leaf in the arguments' new structure; the value of a new leaf leaves the trace on `ride`."""
-        i = self.position.get(id(leaf))
-        if i is not None:
-            if self._has_moved(i, ride):
-                self._refuse_new_carried(leaf, ride)
-                self.places[i] = self.lanes.update(ride.update, leaf._raw_value, lambda: format_path(path))
+        """The source of a leaf in the arguments' new structure; if it is new or has moved, it leaves on `ride`."""
+        position = self.position.get(id(leaf))
+        if position is not None and not self._has_moved(position, ride):
             # The place of its update, if it has one: a value leaves the trace once, however many paths lead to it.
-            return self._changed(i) or (FORWARDED, i)
+            return self._changed(position) or (FORWARDED, position)
         carried = self.carried_places.get(id(leaf))
         if carried is not None:
             return carried
@@ -316,9 +313,17 @@ class Leaving:
         stays = i is not None and i not in self.departure.replaced and not self.crossing.rides[i].gives_away
         if i is not None and stays and ride.update == self.crossing.rides[i].update:
             return FORWARDED, i
-        self._refuse_new_carried(leaf, ride)
+        if isinstance(ride.update, Along):
+            raise CarryError(
+                "the carry of scan changes from one iteration to the next",
+                at=f"a new {type(leaf).__name__} in an argument that is carried",
+                fix="create it before the scan",
+            )
         value = leaf._raw_value if type(leaf) in VARIABLE_TYPES else leaf
-        return self.lanes.update(ride.update, value, lambda: "argument")
+        place = self.lanes.update(ride.update, value, lambda: format_path(path))
+        if position is not None:
+            self.places[position] = place
+        return place
 
     def _has_moved(self, i: int, ride: Ride) -> bool:
         """Whether the path at which an argument's Variable is met first now has another axis or spec than it came on.
@@ -327,14 +332,6 @@ class Leaving:
         """
         entered = self.crossing.rides[i]
         return entered.is_place and ride.is_place and entered.place != ride.place
-
-    def _refuse_new_carried(self, leaf: Any, ride: Ride) -> None:
-        if isinstance(ride.update, Along):
-            raise CarryError(
-                "the carry of scan changes from one iteration to the next",
-                at=f"a new {type(leaf).__name__} in an argument that is carried",
-                fix="create it before the scan",
-            )
 
     # ------------------------------------------------------------------ what the function returned
 
