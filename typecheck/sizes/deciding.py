@@ -36,8 +36,8 @@ from weft.typecheck.sizes.polynomials import (
 _MOST_RESTS = 600
 # `otherwise` looks for the other answer among this many sizes of one dim,
 _LARGEST = 400
-# No axis is larger. What JAX asks about larger numbers, such as whether an index needs 64 bits, is not about shapes.
-_LARGEST_TRACED = 1 << 20
+# up to this size where its question is not linear in it, since each is looked at; and up to this one where it is,
+_LARGEST_TRACED, _LARGEST_SIZE = 1 << 20, 1 << 40
 # among this many of each of two dims that change together,
 _LARGEST_OF_TWO = 30
 # The prefix of the variables that stand for quotients: no dim of a program has such a name.
@@ -160,8 +160,6 @@ def decided(question: Question, least: Mapping[str, int]) -> bool | None:
     terms = dict(question.terms)
     names = sorted(dims_of(terms))
     step = period(terms)
-    if question.is_order and abs(terms.get((), 0)) > _LARGEST_TRACED:
-        return terms[()] < 0
     if step is None:
         # A divisor is no number. The *ends* are the polynomial at the least and greatest values of its remainders. A
         # sign that it has at all ends it has between them, too; if the ends differ in sign, it may be 0 between them.
@@ -397,11 +395,13 @@ def _candidates(question: Question, name: str, sizes: Mapping[str, int]) -> Iter
     """Sizes of a dim at which a question may have the other answer: small ones, and those near a linear one's root."""
     yield from range(_LARGEST)
     terms = dict(question.terms)
-    slope = terms.get((name,), 0)
-    rest = {monomial: coefficient for monomial, coefficient in terms.items() if monomial != (name,)}
     numbers = {abs(number) for atom in atoms_of(terms) for _, number in (*atom.dividend, *atom.divisor)}
-    if slope and name not in dims_of(rest):
-        root = -value(rest, sizes) // slope
-        yield from range(max(root - 1, 0), min(root + 3, _LARGEST_TRACED))
+    slope, rest = 0, 0
+    if not numbers:  # where the others have the given sizes, the polynomial may be linear in the dim
+        rest, at_1, at_2 = (value(terms, {**sizes, name: size}) for size in range(3))
+        slope = at_1 - rest if at_2 - at_1 == at_1 - rest else 0
+    if slope:
+        root = -rest // slope
+        yield from range(max(root - 1, 0), min(root + 3, _LARGEST_SIZE))
     elif (largest := max((*numbers, *map(abs, terms.values())))) > _LARGEST // 4:
         yield from range(_LARGEST, min(4 * largest, _LARGEST_TRACED))

@@ -14,6 +14,8 @@ from weft.typecheck.sizes.polynomials import Terms, dims_of, with_remainders, wi
 Place = tuple[str, int]
 
 _numbers = itertools.count()
+# What no size of an array that fits into memory is.
+_OF_MACHINES = 1 << 30
 
 
 @dataclass(eq=False)
@@ -91,6 +93,10 @@ class Space:
         asked = self.asked.get(question)
         if asked is None:
             answer = decided(question, self.least)
+            # JAX asks whether a size fits into its integers, which any size of an array in memory does.
+            is_of_machines = is_order and not own and abs(dict(question.terms).get((), 0)) >= _OF_MACHINES
+            if answer is None and is_of_machines:
+                answer = dict(question.terms)[()] < 0
             if answer is not None:
                 return answer
             asked = bool(question.answer(self.numbers)), at, own
