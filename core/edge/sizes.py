@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -23,7 +23,8 @@ from jax.core import Tracer
 from weft.core.edge.generated import is_generated
 from weft.core.edge.moved import Names
 
-__all__ = ["Tracer", "caller", "is_library", "looks_for_symbols", "register", "takes_for_integer", "value_of"]
+__all__ = ["Tracer", "caller", "is_library", "looks_for_symbols", "register", "register_numbers", "takes_for_integer",
+           "value_of"]  # fmt: skip
 
 _FEATURE = "proofs for all sizes"
 _core = Names("jax._src.core", _FEATURE, "pytype_aval_mappings", "dim_value_aval")
@@ -101,15 +102,20 @@ def register(of_int: type, of_float: type, number: Callable[[Any], int]) -> None
         of_int, of_float: the classes.
         number: a size's value as a number, which the plan of an einsum needs.
     """
+    register_numbers({of_int: int, of_float: float})
     _core.pytype_aval_mappings[of_int] = _aval
-    _core.pytype_aval_mappings[of_float] = _core.pytype_aval_mappings[float]
-    for cls, python in ((of_int, int), (of_float, float)):
+    if _einsum.present:
+        _einsum._poly_einsum_handlers[of_int] = functools.partial(_planned, number)
+
+
+def register_numbers(classes: Mapping[type, type]) -> None:
+    """Registers classes with JAX that stand for Python's numbers, each with the class of numbers that it stands for."""
+    for cls, python in classes.items():
+        _core.pytype_aval_mappings[cls] = _core.pytype_aval_mappings[python]
         _dtypes.register_weak_scalar_type(cls)
         _dtypes.python_scalar_types.add(cls)
         _dtypes.python_scalar_types_to_dtypes[cls] = _dtypes.python_scalar_types_to_dtypes[python]
         _dtypes.register_canonicalize_value_handler(cls, None)
-    if _einsum.present:
-        _einsum._poly_einsum_handlers[of_int] = functools.partial(_planned, number)
 
 
 def _planned(number: Callable[[Any], int], *operands: Any, **options: Any) -> Any:

@@ -20,9 +20,9 @@ from weft.typecheck.arguments.builder import Builder, Scope
 from weft.typecheck.arguments.new_shapes import new_shape
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import ANY_DTYPE, Annotation, Anything, ArrayOf
-from weft.typecheck.language.dims import Hole, Shape, SymbolicDim
+from weft.typecheck.language.dims import Shape
 from weft.typecheck.language.forms import MODULE, OBJECT, form_of_value, is_module
-from weft.typecheck.language.names import names_of_class, shapes_in
+from weft.typecheck.language.names import fields_in_holes, names_of_class
 from weft.typecheck.language.objects import (
     Layer,
     children_of,
@@ -119,21 +119,12 @@ def _dims(instance: Any) -> dict[str, int]:
         except (Mismatch, AnnotationError):
             bindings.restore(before)
     # An expression such as `{self.width}` binds nothing, so the fields that expressions read are named here.
-    named = {*bindings.sizes, *_read_by_holes(annotations.values())}
+    named = {*bindings.sizes, *fields_in_holes(annotations.values())}
     if form is OBJECT:
         named |= names_of_class(type(instance))
         values = {**values, **sizes_of_object(instance)}
     bind_numbers(bindings, {name: value for name, value in values.items() if name in named})
     return {name: size for name, size in bindings.sizes.items() if isinstance(size, int)}
-
-
-def _read_by_holes(annotations: Iterable[Annotation]) -> Iterator[str]:
-    """The fields that expressions in braces read, such as `width` in `{self.width}`."""
-    dims = (dim for one in annotations for shape in shapes_in(one) for dim in shape.dims)
-    for dim in dims:
-        for piece in dim.pieces if isinstance(dim, SymbolicDim) else ():
-            source = piece.source if isinstance(piece, Hole) else ""
-            yield from (part.removeprefix("self.") for part in source.split() if part.startswith("self."))
 
 
 def _scope(builder: Builder, instance: Any, path: str, dims: Mapping[str, int], clashing: frozenset[str]) -> Scope:

@@ -31,6 +31,7 @@ from weft.typecheck.language.annotations import (
     ArrayOf,
     BatchedOf,
     BoxOf,
+    Dtypes,
     Instance,
     LiteralOf,
     MappingOf,
@@ -113,10 +114,24 @@ def _plain_array(builder: Builder, spec: ArrayOf, place: str, scope: Scope) -> A
     # All items of a list get the same dtype: what takes a list of floats may refuse a list of floats and ints.
     if spec.dtype.accepted is None and builder.choose(f"{_ITEM.sub('[:]', place)} dtype", 2) == 1:
         return jax.ShapeDtypeStruct(shape, jnp.result_type(int))
-    for name in (*_usual(builder, spec), *_DTYPES, *(one for one in spec.dtype.accepted or () if isinstance(one, str))):
-        if spec.dtype.accepts(name):
-            return jax.ShapeDtypeStruct(shape, jnp.dtype(name))
-    raise Unbuildable(f"{place}: weft knows no dtype that {spec.dtype.name} accepts")
+    named = (one for one in spec.dtype.accepted or () if isinstance(one, str))
+    usual = next(filter(spec.dtype.accepts, (*_usual(builder, spec), *_DTYPES, *named)), None)
+    if usual is None:
+        raise Unbuildable(f"{place}: weft knows no dtype that {spec.dtype.name} accepts")
+    if spec.dtype.accepted is None and spec.shape == Shape.parse("..."):
+        return jax.ShapeDtypeStruct(shape, jnp.dtype(usual))
+    # All arrays of a family get the same dtype: JAX refuses many an operation of two.
+    others = _others_of_family(spec.dtype, usual)
+    chosen = builder.one_of(f"{spec.dtype.name} arrays", (usual, *others), str)
+    return jax.ShapeDtypeStruct(shape, jnp.dtype(chosen))
+
+
+def _others_of_family(family: Dtypes, usual: str) -> list[str]:
+    """Another dtype of each kind that a class of dtypes accepts; if it accepts floats alone, floats of 16 bits."""
+    others = [kind for kind in ("int32", "complex64", "bool") if kind != usual and family.accepts(kind)]
+    if not others and usual in ("float32", "float64") and family.accepts("bfloat16"):
+        return ["bfloat16"]
+    return others if usual in ("float32", "float64") else []
 
 
 def _usual(builder: Builder, spec: ArrayOf) -> tuple[str, ...]:
@@ -223,12 +238,13 @@ def _plain_mapping(builder: Builder, spec: MappingOf, place: str, scope: Scope) 
     scope = dataclasses.replace(scope, many=True)
     # The keys that the body reads are what a caller passes; without them `batch["image"]` would raise KeyError.
     read = keys_read(scope.function, place.removeprefix(scope.path)) or dict.fromkeys(builder.texts.values())
-    keys: tuple[Any, ...] = tuple(read) or ("a", "b")
+    keys: tuple[Any, ...] = tuple(read)
     if isinstance(spec.key, LiteralOf):
         keys = spec.key.values
         builder.vague.discard(place)
-    elif spec.key == Instance(int):
-        keys = (0, 1)
+    elif not keys:
+        count = ITEMS[builder.choose(f"{place} length", len(ITEMS))]
+        keys = tuple(range(count)) if spec.key == Instance(int) else ("a", "b", "c")[:count]
     return {key: builder.build(spec.value, f"{place}[{key!r}]", scope) for key in keys}
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import jax
 from weft.core.caches import cached_by
+from weft.typecheck.arguments.asked import Asked, Values
 from weft.typecheck.language.annotations import Annotation
 from weft.typecheck.language.dims import AnyDim, Dim, FixedDim, NamedDim, Shape, SymbolicDim, UnboundDim, VariadicDim
 from weft.typecheck.language.names import names_of_class
@@ -72,6 +73,7 @@ class Scope:
         leaf: which leaf of a pytree, for dims that differ from leaf to leaf.
         many: whether the value is an item of a collection, in which each record has names of its own.
         function: whose parameters they are; its body shows what some of them may be.
+        owner: the class whose constructor or method it is.
         loose: whether two of its names may be one size, as in a library's layer, which knows no dims of the program.
     """
 
@@ -85,6 +87,7 @@ class Scope:
     many: bool = False
     loose: bool = False
     function: Callable[..., Any] | None = None
+    owner: type | None = None
 
     def contract_of(self, name: str) -> str:
         """The contract that a name of this scope is under."""
@@ -126,6 +129,13 @@ class Builder:
             says whether strings may be made up.
         lenient: whether an annotation that no value satisfies, such as `key: Key`, is read as what it most likely
             means; `bare` has a warning for each.
+        asked: the values of the proof that note what is asked of them; `given` has those of this trial, by place.
+        is_symbolic: whether sizes are symbolic.
+        is_written: whether the values are written into a program, and so are plain.
+        fixed: the parameters that stay at their default, with its words, as their annotation does not say what else
+            there is.
+        own: the parameters with a default that are the program's own, and none of another package's class.
+        is_foreign: whether a class belongs to another package than the program that is judged.
         calls: the records that were made: each with its class, what was called for it, and with which arguments.
         stand_ins: what was made for callables, each with its annotation.
     """
@@ -137,12 +147,22 @@ class Builder:
         known: Mapping[Any, Any] | None = None,
         *,
         lenient: bool = False,
+        asked: Asked | None = None,
+        is_symbolic: bool = False,
+        is_written: bool = False,
+        is_foreign: Callable[[type], bool] = lambda _: False,
     ):
         self.assignment = assignment
         # The caller keeps `made` and passes it as `known` to the next trial:
         # initialisers were two thirds of a layer's trial.
         self.known, self.made = known or {}, dict[Any, Any]()
-        self.fixed = dict(dims or {})
+        self.kept = dict(dims or {})
+        self.asked = {} if asked is None else asked
+        self.given: dict[str, Values] = {}
+        self.is_symbolic, self.is_written = is_symbolic, is_written
+        self.fixed: dict[str, str] = {}
+        self.own: set[str] = set()
+        self.is_foreign = is_foreign
         self.sizes: dict[str, Any] = {}
         self.scopes: dict[str, set[str]] = {}
         self.originals: dict[str, int] = {}
@@ -219,7 +239,7 @@ class Builder:
             self.originals.setdefault(key, original)
         if key not in self.sizes:
             # Sizes that the user fixes by key or by name come before those of the assignment.
-            size = self.fixed.get(key, self.fixed.get(name, self.assignment.sizes.get(key)))
+            size = self.kept.get(key, self.kept.get(name, self.assignment.sizes.get(key)))
             self.sizes[key] = self._fresh() if size is None else size
         return self.sizes[key]
 
@@ -282,6 +302,13 @@ class Builder:
         self.values[place] = tuple(map(words, values))
         return values[self.choose(place, len(values))]
 
+    def value(self, place: str, *usual: Any) -> Any:
+        """A text or a number that notes what is asked of it: one of the usual ones, or of those that questions gave."""
+        values = self.asked.setdefault((place, *map(repr, usual)), Values(place, list(usual)))
+        self.given[place], values.is_heard = values, self.is_symbolic
+        chosen = self.one_of(place, values.extend())
+        return chosen if self.is_written else values.given(chosen)
+
     @property
     def ranks_of_records(self) -> frozenset[str]:
         """The `*name`s that only records among the arguments use; the function and its own record do not use them."""
@@ -310,7 +337,8 @@ class Builder:
                 # An anonymous dim is a size of its own wherever it stands, so its place is its name.
                 return (self.size(place, scope),)
             case VariadicDim():
-                return self.variadic(dim, place, scope)
+                axes = self.variadic(dim, place, scope)
+                return self._broadcast(dim, axes, place) if dim.broadcastable else axes
             case NamedDim(name):
                 full = self.size(scope.leaf + name if dim.per_leaf else name, scope)
                 self.shaped.append(full)
@@ -322,6 +350,12 @@ class Builder:
         if dim.broadcastable and self.choose(f"{place} broadcast", 2) == 1:
             return (1,)
         return (full,)
+
+    def _broadcast(self, dim: VariadicDim, axes: tuple[Any, ...], place: str) -> tuple[Any, ...]:
+        """The axes of a `*#name` in one array: all of them, none, or as many of size 1."""
+        ways = ("in full", "()", f"{(1,) * len(axes)}")[: 3 if axes else 1]
+        way = self.one_of(f"the `{dim}` of {place.rpartition('[')[0]}", ways, str)
+        return axes if way == ways[0] else () if way == "()" else (1,) * len(axes)
 
     def _evaluated(self, dim: SymbolicDim, scope: Scope) -> Any:
         """The size of an expression, whose holes may name further dims: `{('in','out')[transposed]}`."""
@@ -398,4 +432,7 @@ def _defaults_of_call(call: Callable[..., Any], args: tuple[Any, ...], kwargs: M
         passed = inspect.signature(call).bind(*args, **kwargs).arguments
     except (TypeError, ValueError):  # a builtin without a signature
         return
-    yield from (one.default for name, one in parameters.items() if passed.get(name, one.default) is one.default)
+    for name, one in parameters.items():
+        value = passed.get(name, one.default)
+        if getattr(value, "number", value) is one.default:
+            yield one.default

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,16 +13,16 @@ from weft.core.records.module import Module
 from weft.typecheck.arguments.abstract import abstractly, closed, is_plain_class, opened
 from weft.typecheck.arguments.builder import Builder, Scope, Unbuildable
 from weft.typecheck.arguments.constructors import counts_of_class, makers_of, signature_of_class
-from weft.typecheck.arguments.parameters import build_arguments, string_of
+from weft.typecheck.arguments.parameters import build_arguments, defaulted, string_of
 from weft.typecheck.arguments.protocols import is_protocol, protocol_object
 from weft.typecheck.arguments.stand_ins import any_callable
 from weft.typecheck.arguments.subclasses import concrete_subclasses, is_abstract
-from weft.typecheck.arguments.values import is_made_of_its_own, value_of
+from weft.typecheck.arguments.values import holds_objects, is_made_of_its_own, value_of
 from weft.typecheck.language.annotations import Instance, RecordOf, holds_arrays
 from weft.typecheck.language.forms import form_of, has_own_dims
 from weft.typecheck.language.names import names_of_class
 from weft.typecheck.language.objects import is_library
-from weft.typecheck.language.signatures import Signature, fields_of
+from weft.typecheck.language.signatures import Parameter, Signature, fields_of
 from weft.typecheck.sizes.dim import Dim
 from weft.typecheck.sizes.space import Space
 
@@ -44,13 +45,16 @@ def record_of(builder: Builder, spec: RecordOf, place: str, scope: Scope) -> Any
     maker = _maker_of(builder, spec.cls, place, inner)
     if maker is not None:
         return _called(builder, spec.cls, maker.function, *build_arguments(builder, maker, inner))
-    # A field with a default that says nothing of shapes, such as `steps: int = 0`, stays at its default.
-    fields = [field for field in fields_of(spec.cls) if field.required or not isinstance(field.annotation, Instance)]
-    values = {
-        field.name: builder.build(field.annotation, f"{inner.path}{field.name}", inner)
-        for field in fields
-        if field.required or builder.choose(f"{inner.path}{field.name} given", 2) == 0
-    }
+    inner.owner, values = spec.cls, dict[str, Any]()
+    defaults = {name: default for name, _, _, default in spec.form.fields(spec.cls)}
+    for field in fields_of(spec.cls):
+        place, default = f"{inner.path}{field.name}", defaults[field.name]
+        is_array = holds_arrays(field.annotation) or holds_objects(field.annotation)
+        if field.required or ((default is ... or is_array) and builder.choose(f"{place} given", 2) == 0):
+            values[field.name] = builder.build(field.annotation, place, inner)
+        elif default is not ... and not is_array:
+            parameter = Parameter(field.name, field.annotation, inspect.Parameter.KEYWORD_ONLY, default)
+            values[field.name] = defaulted(builder, parameter, place, inner, frozenset())
     return spec.cls(**values)
 
 

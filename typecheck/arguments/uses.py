@@ -71,6 +71,32 @@ def _integers(node: ast.expr) -> list[int]:
     return [one.value for one in several if isinstance(one, ast.Constant) and type(one.value) is int]
 
 
+# Among the names that a function reads: it looks whether something is a part of a constant text.
+IN_A_TEXT = "in a text"
+
+
+@cached_by("code")
+def names_read(code: CodeType) -> frozenset[str]:
+    """The names of variables and attributes whose values a function looks at, with those of functions inside of it.
+
+    An assignment of a parameter to an attribute of the same name, as in a constructor, only keeps the value.
+    """
+    loaded, names, before = list[str](), set[str](), None
+    for instruction in dis.get_instructions(code):
+        argument = instruction.argval if isinstance(instruction.argval, tuple) else (instruction.argval,)
+        if instruction.opname.startswith("LOAD") and instruction.opname != "LOAD_CONST":
+            loaded += (name for name in argument if isinstance(name, str))
+        elif instruction.opname == "STORE_ATTR" and loaded[-2:-1] == [instruction.argval]:
+            del loaded[-2:]
+        elif instruction.opname == "CONTAINS_OP" and type(before) is str:
+            names.add(IN_A_TEXT)
+        before = instruction.argval
+        names.update(loaded[:-2])
+        del loaded[:-2]
+    inner = (names_read(constant) for constant in code.co_consts if isinstance(constant, CodeType))
+    return frozenset({*names, *loaded}).union(*inner)
+
+
 def is_stub(function: Any) -> bool:
     """Whether a function leaves its body to subclasses: it only raises, or is empty and promises a result."""
     if not inspect.isfunction(function):

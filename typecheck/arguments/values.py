@@ -121,7 +121,7 @@ VALUES: dict[type, ValueBuilder] = {
     type(None): lambda builder, place, scope: None,
     bool: _flag,
     int: lambda builder, place, scope: _integer(builder, place, scope),
-    float: lambda builder, place, scope: 0.5,
+    float: lambda builder, place, scope: builder.value(place, 0.5),
     complex: lambda builder, place, scope: 0.5j,
     np.dtype: lambda builder, place, scope: jnp.dtype("float32"),
     np.random.Generator: lambda builder, place, scope: np.random.default_rng(0),

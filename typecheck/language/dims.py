@@ -110,6 +110,12 @@ class SymbolicDim:
         """The arguments that the holes read, `self` included."""
         return frozenset().union(*(piece.names for piece in self.pieces if isinstance(piece, Hole)))
 
+    @property
+    def fields(self) -> frozenset[str]:
+        """The attributes of `self` that the holes read, such as `width` in `{self.width}`."""
+        sources = (piece.source for piece in self.pieces if isinstance(piece, Hole))
+        return frozenset(name for source in sources for name in re.findall(r"\bself\.(\w+)", source))
+
     def evaluate(self, sizes: Mapping[str, Any], arguments: Mapping[str, Any]) -> Any:
         """The value of the expression.
 

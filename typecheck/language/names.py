@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import FunctionType
 
 from weft.core.caches import cached_by
@@ -14,6 +14,12 @@ from weft.typecheck.language.dims import NamedDim, Shape, SymbolicDim, VariadicD
 from weft.typecheck.language.forms import form_of
 from weft.typecheck.language.objects import layer_of
 from weft.typecheck.language.signatures import Signature, fields_of, signature_of
+
+
+def fields_in_holes(annotations: Iterable[Annotation]) -> frozenset[str]:
+    """The fields that expressions in annotations read, such as `width` in `{self.width}`."""
+    dims = (dim for one in annotations for shape in shapes_in(one) for dim in shape.dims)
+    return frozenset().union(*(dim.fields for dim in dims if isinstance(dim, SymbolicDim)))
 
 
 def shapes_in(

@@ -35,7 +35,7 @@ _OF_KEYWORD = Refusal((TypeError,), ("got an unexpected keyword argument",))
 def beyond_annotations(trial: Trial) -> str | None:
     """Why a failure shows nothing about the contract; None if annotations settle everything that it depends on."""
     reason = _beyond(trial)
-    if reason is None and trial.unsaid.texts:  # another text may well do otherwise
+    if reason is None and trial.unsaid.texts and not trial.violations:  # another text may well do otherwise
         texts = ", ".join(sorted(trial.unsaid.texts))
         unknown = "neither the annotation nor the body says which text it may be"
         return f"{texts}: {unknown} ({_said(trial)}); pass it in `args`"

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from weft.typecheck.arguments.asked import Values
 from weft.typecheck.arguments.builder import Builder
 
 
@@ -52,23 +53,49 @@ class Rank(NamedTuple):
     is_of_records: bool = False
 
 
+# Names by which a program reads variables and attributes whatever their names are.
+_BY_ANY_NAME = frozenset({"getattr", "vars", "locals", "__dict__", "attrgetter", "asdict", "astuple", "fields"})
+
+
 @dataclass(frozen=True)
 class Options:
     """The choices that annotations leave, by place; `options` says which places there are.
 
     Attributes:
-        counts: how many options each place has.
+        noted: how many options each place had in the trial.
+        own: the parameters with a default that are the program's own.
+        given: the values that note what is asked of them, by place.
         classes: the names of the concrete classes for an abstract class.
-        values: the text of each option, where the options are values or members of a union.
+        noted_values: the text of each option, where the options are values or members of a union.
         optional: the dims in the annotation of an argument that may be left out.
         makers: the names of class methods and functions that return a record.
     """
 
-    counts: Mapping[str, int]
+    noted: Mapping[str, int]
+    own: Set[str]
+    given: Mapping[str, Values]
     classes: Mapping[str, tuple[str, ...]]
-    values: Mapping[str, tuple[str, ...]]
+    noted_values: Mapping[str, tuple[str, ...]]
     optional: Mapping[str, Set[str]]
     makers: Mapping[str, tuple[str, ...]]
+
+    def is_read(self, place: str, names: Set[str]) -> bool:
+        """Whether a program that reads some names may read a parameter, to which a place belongs."""
+        parameter = place.partition(" ")[0]
+        is_own = parameter in self.own and names.isdisjoint(_BY_ANY_NAME)
+        return not is_own or parameter.rpartition(".")[2] in names
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many options each place has by now: a value has more as more is asked of it."""
+        asked = {place: len(values.extend()) for place, values in self.given.items()}
+        return {**self.noted, **{place: count for place, count in asked.items() if count > 1}}
+
+    @property
+    def values(self) -> dict[str, tuple[str, ...]]:
+        """The text of each option, where the options are values or members of a union."""
+        asked = {place: tuple(map(repr, values.extend())) for place, values in self.given.items()}
+        return {**self.noted_values, **asked}
 
 
 @dataclass(frozen=True)
@@ -85,6 +112,7 @@ class Unsaid:
         unsatisfied: annotations that nothing satisfies, each with the annotation that it was read as.
         results: the callables that were called though no annotation says what they return.
         inner_classes: the classes of records inside of other records among the arguments.
+        fixed: the parameters that stay at their default, with its words.
     """
 
     contents: Set[str]
@@ -96,6 +124,7 @@ class Unsaid:
     results: Set[str]
     empty_fields: Set[str]
     inner_classes: Set[str]
+    fixed: Mapping[str, str]
 
 
 def keys_of(builder: Builder) -> Keys:
@@ -109,9 +138,13 @@ def ranks_of(builder: Builder) -> dict[str, Rank]:
 
 
 def options_of(builder: Builder) -> Options:
-    return Options(builder.options, builder.classes, builder.values, builder.optional, builder.makers)
+    return Options(
+        builder.options, builder.own, builder.given, builder.classes, builder.values, builder.optional, builder.makers
+    )
 
 
 def unsaid_of(builder: Builder, empty_fields: Set[str], inner_classes: Set[str]) -> Unsaid:
     made_up = builder.emptied, builder.texts, builder.bare, builder.assumed
-    return Unsaid(builder.vague, builder.has_shapes, builder.by_name, *made_up, empty_fields, inner_classes)
+    return Unsaid(
+        builder.vague, builder.has_shapes, builder.by_name, *made_up, empty_fields, inner_classes, builder.fixed
+    )

@@ -129,6 +129,7 @@ _PHRASES = {
     "tree": ("{name} of one array", "{name} is one array", "{name} is not one array"),
     "width": ("{name} of 32 bits", "{name} are of 32 bits", "{name} are of 64 bits, as JAX makes them here"),
     "dtype": ("{name} of integers", "{name} is of integers", "{name} is not of integers"),
+    "arrays": ("{place} of {value}", "{place} are of {value}", "{place} are not of {value}"),
     "made": ("{name} made by {value}", "{name} is made by {value}", "{name} is not made by {value}"),
     "of a class": ("{name} of class {value}", "{name} is of class {value}", "{name} is not of class {value}"),
     "of a union": ("{name}: {value}", "{name} is a {value}", "{name} is not a {value}"),
@@ -146,7 +147,8 @@ def phrases(options: Options, place: str, option: int) -> Phrases:
     elif aspect == "made":
         value = options.makers[name][option - 1]
     elif place in options.values:
-        aspect, value = "of a union" if aspect == "type" else "a value", options.values[place][option]
+        aspect = {"type": "of a union", "arrays": aspect}.get(aspect, "a value")
+        value = options.values[place][option]
     elif not name or aspect not in _PHRASES:
         aspect = "by number"
     words = {"place": place, "name": name, "of": argument_of(place), "value": value, "number": option + 1}

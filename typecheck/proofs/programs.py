@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from weft.typecheck.arguments.builder import Builder, Unbuildable
+from weft.typecheck.arguments.builder import Unbuildable
 from weft.typecheck.arguments.stand_ins import complains
 from weft.typecheck.modes import mode
 from weft.typecheck.proofs.trial import Target, Trial, one_at_a_time, only_built
@@ -48,7 +48,7 @@ def program_of(
     with one_at_a_time, mode("off"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            builder = Builder(trial.assignment, dims, lenient=bool(trial.unsaid.unsatisfied))
+            builder = target.builder(trial.assignment, dims, lenient=bool(trial.unsaid.unsatisfied), is_written=True)
             writer = Writer(builder, checks_calls=complains(trial.error))
             lines = _lines(writer, target, trial, by_weft, *target.prepare(builder))
         except (Unwritable, Unbuildable) as reason:

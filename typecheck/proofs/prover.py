@@ -13,7 +13,6 @@ fails, and the `outer-product` lint warns of a promotion that pairs a dim with i
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +20,7 @@ from typing import Any
 from weft.core.edge import names
 from weft.typecheck.arguments.builder import Unbuildable, Unwritten
 from weft.typecheck.arguments.generalise import generalise
+from weft.typecheck.arguments.uses import IN_A_TEXT
 from weft.typecheck.errors import AnnotationError, InternalError
 from weft.typecheck.proofs.beyond import NOT_ABSTRACT, beyond_annotations
 from weft.typecheck.proofs.budget import USUAL, Budget
@@ -168,6 +168,8 @@ def prove(target: Target, dims: Mapping[str, Any], budget: Budget, met: set[str]
     sampled, reason = tuple(dict.fromkeys((*answers.sampled, *dict(outcome.needs.among)))), ""
     if answers.open:
         reason = f"only some sizes were tried at which {', '.join(answers.open)}"
+    elif outcome.in_pairs:
+        reason = "options were tried alone and in pairs"
     elif sampled:
         reason = "; ".join(dict.fromkeys(filter(None, answers.sampled.values())))
     assumptions = _assumptions(target, outcome)
@@ -188,10 +190,10 @@ def _contract(target: Target, verdict: Verdict, **more: Any) -> Contract:
 
 
 def _assumptions(target: Target, outcome: Outcome) -> tuple[str, ...]:
-    """The conditions of a verdict, in words: needs of sizes, notes about options, and what trials made up."""
-    assumed, emptied, named = (
+    """The conditions of a verdict, in words: needs of sizes, notes about options, and what trials made up or left."""
+    assumed, emptied = (
         sorted({place for trial in outcome.passed for place in getattr(trial.unsaid, name)})
-        for name in ("results", "emptied", "texts")
+        for name in ("results", "emptied")
     )
     guards = dict.fromkeys(guard for trial in outcome.passed for guard in trial.passing)
     return (
@@ -200,9 +202,30 @@ def _assumptions(target: Target, outcome: Outcome) -> tuple[str, ...]:
         *(f"it runs under an axis named {axis!r}" for axis in target.axes),
         *(f"{place} returns a value like its first argument" for place in assumed),
         *(f"{place} is empty" for place in emptied),
-        *(f"the text of {place} makes no difference" for place in dict.fromkeys(_ITEM.sub("", one) for one in named)),
+        *(() if outcome.failed else _values_tried(outcome)),
         *(f"the numbers pass the {guard}" for guard in guards),
     )
+
+
+# What reads a text in C code, where nothing notes it.
+_READ_TEXTS = {IN_A_TEXT, "re", "fnmatch", "join", "json", "literal_eval", "eval", "exec"}
+
+
+def _values_tried(outcome: Outcome) -> Iterator[str]:
+    """The parameters that the program read, or that stay fixed, with the values that were tried."""
+    read, fixed = dict[str, dict[str, None]](), dict[str, dict[str, None]]()
+    names = frozenset[str]().union(*(trial.names for trial in outcome.passed))
+    for trial in outcome.passed:
+        for place, values in trial.options.given.items():
+            unheard = not _READ_TEXTS.isdisjoint(names) and isinstance(values.tried[-1], str)
+            if values.is_read or values.is_open or unheard:
+                chosen = trial.options.values[place][trial.assignment.options.get(place, 0)]
+                read.setdefault(place, {})[chosen] = None
+        for place, words in trial.unsaid.fixed.items():
+            if trial.options.is_read(place, names):
+                fixed.setdefault(place, {})[words] = None
+    for place, words in (read | fixed).items():
+        yield f"{place} = {' or '.join(words)}"
 
 
 def _tried(outcome: Outcome) -> tuple[Mapping[str, Any], ...]:
@@ -227,9 +250,6 @@ def _missing_axis(failed: Iterable[Trial]) -> str | None:
     # JAX goes on with a full stop, and a layer's error with the next line.
     words = (error.partition(names.UNBOUND_AXIS)[2].split(maxsplit=1)[:1] for error in errors)
     return next((word.rstrip(".") for first in words for word in first), None)
-
-
-_ITEM = re.compile(r"\[\d+\]$")
 
 
 def _failed(target: Target, search: Search, outcome: Outcome) -> Contract:

@@ -21,7 +21,7 @@ from weft.typecheck.proofs.changing import changed
 from weft.typecheck.proofs.explaining import Explainer
 from weft.typecheck.proofs.options import at_guard
 from weft.typecheck.proofs.preconditions import at_least
-from weft.typecheck.proofs.trial import Trial
+from weft.typecheck.proofs.trial import DTYPE_NAMES, Trial
 from weft.typecheck.proofs.under_needs import Written, written_under
 from weft.typecheck.proofs.variations import Results
 from weft.typecheck.proofs.whose import is_of_jax, is_users
@@ -47,6 +47,7 @@ class Answers:
         free: the keys whose sizes were symbolic in every trace.
         sampled: the keys of which only particular sizes were tried, with the reason.
         open: the answers for which only some sizes were tried, or none, in words.
+        variants, seen: the variants whose questions were tried, and their questions.
         traces: the number of traces over symbolic sizes, which share no traces of JAX's own functions, as trials do.
     """
 
@@ -54,25 +55,30 @@ class Answers:
     sampled: dict[str, str] = field(default_factory=dict[str, str])
     open: dict[str, None] = field(default_factory=dict[str, None])
     traces: int = 0
+    variants: set[Any] = field(default_factory=set[Any])
+    seen: set[Any] = field(default_factory=set[Any])
 
 
-def answer(explainer: Explainer, results: Results) -> Answers:
+def answer(explainer: Explainer, results: Results, answers: Answers) -> None:
     """Tries the questions of each variant of a program both ways; adds failures and needs to `results`."""
-    answers, seen = Answers(), set[Any]()
-    variants = {
-        (tuple(trial.assignment.options.items()), tuple(trial.assignment.ranks.items())): trial
-        for trial in reversed(results.passed)
-    }
+    variants = {(_deciding(trial), tuple(trial.assignment.ranks.items())): trial for trial in reversed(results.passed)}
     # The first of the trials goes first: where not all variants can be followed, the usual options are.
-    for trial in reversed(variants.values()):
+    new = [trial for variant, trial in variants.items() if variant not in answers.variants]
+    answers.variants |= variants.keys()
+    for trial in reversed(new):
         if answers.traces >= _MOST_TRACES:
             for key in trial.assignment.sizes:
                 answers.sampled.setdefault(key, f"its questions were tried in {_MOST_TRACES} traces, and more are left")
         elif not results.failed and trial.ok:
-            _Variant(explainer, results, trial, answers, seen).answer()
+            _Variant(explainer, results, trial, answers, answers.seen).answer()
     first = results.passed[0].assignment.sizes
     answers.free = {key: None for key in answers.free if key in first and key not in answers.sampled}
-    return answers
+
+
+def _deciding(trial: Trial) -> tuple[tuple[str, int], ...]:
+    """The options of a trial that may decide which sizes it asks for. A dtype does only where the program reads one."""
+    by_dtype = not DTYPE_NAMES.isdisjoint(trial.names)
+    return tuple(one for one in trial.assignment.options.items() if by_dtype or not one[0].endswith(" arrays"))
 
 
 @dataclass
@@ -175,7 +181,7 @@ class _Variant:
         `n == 1 and m == 1` the program goes three ways.
         """
         variant = tuple(self.trial.assignment.options.items())
-        before, way, answers_of_own = list[Answer](), list[Answer](), _answers_of_own(space)
+        before, way = list[Answer](), list[Answer]()
         every = [(question, answered) for question, (answered, *_) in space.asked.items()]
         for question, (answered, at, own) in space.asked.items():
             identity = (question, at, variant, tuple(way))
@@ -183,7 +189,7 @@ class _Variant:
                 self.seen.add(identity)
                 after = tuple(every[len(before) + 1 :])
                 answer = question, answered
-                yield _Asked(space.numbers, answer, tuple(before), after, tuple(way), answers_of_own, own)
+                yield _Asked(space.numbers, answer, tuple(before), after, tuple(way), own)
             before.append((question, answered))
             way += [(question, answered)] if own or question.is_order else ()
 
@@ -223,7 +229,7 @@ class _Variant:
                 return None
             behind = asked.way if asked.own else asked.behind
             way = [asked.answer, *((question, not answer) for question, answer in behind), *turned]
-            is_few = not asked.own and asked.answers_of_own == _answers_of_own(space)
+            is_few = not asked.own and all(q.dims.isdisjoint(asked.answer[0].dims) for q, _ in _answers_of_own(space))
             if self._tried_at(sizes, way, own=asked.own, is_few=is_few):
                 self.answers.open.setdefault(asked.words(self.written))
             return None
@@ -245,8 +251,8 @@ class _Variant:
             way: answers of which at least one, or the first if it is alone, would have kept the program from failing.
             plain: the failing trial.
             own: whether the program itself asked, rather than a library on its behalf.
-            is_few: whether a library asked, and the program itself goes the same way after either answer. A library may
-                return another shape for fewer elements than it needs, as for a window of three.
+            is_few: whether a library asked, and the program itself asks nothing about these sizes. A library may return
+                another shape for fewer elements than it needs, as for a window of three.
         """
         results, written = self.results, [(self.written.of_keys(question), answer) for question, answer in way]
         key = None if written[0][1] else _is_one(written[0][0])
@@ -281,7 +287,6 @@ class _Asked:
         answer: the question and its answer.
         before, after: all questions of the trace before this one, and after it, with their answers.
         way: the earlier questions that may decide which way the program goes: its own, and a library's orders.
-        answers_of_own: all questions that the program itself asked in that trace.
         own: whether the program itself asked this question.
         failed: the failing trace with the other answer, after which it was put off until later questions were tried.
     """
@@ -291,7 +296,6 @@ class _Asked:
     before: tuple[Answer, ...]
     after: tuple[Answer, ...]
     way: tuple[Answer, ...]
-    answers_of_own: frozenset[Answer]
     own: bool
     failed: tuple[Space, Trial | None] | None = None
 

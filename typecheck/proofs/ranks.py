@@ -11,7 +11,7 @@ from weft.typecheck.proofs.explaining import Explainer
 from weft.typecheck.proofs.needs import Needs, array_of, axes
 from weft.typecheck.proofs.options import at_guard
 from weft.typecheck.proofs.trial import Trial
-from weft.typecheck.proofs.variations import Results, options_of_fields
+from weft.typecheck.proofs.variations import Results, is_excused_by_nothing, options_of_fields
 
 
 def vary_ranks(explainer: Explainer, results: Results) -> None:
@@ -76,8 +76,8 @@ def _other_ranks(explainer: Explainer, results: Results, key: str) -> list[str]:
             results.passed.append(trial)
             holding.add(count)
         elif (
-            is_unnamed
-            or trial.guard
+            trial.guard
+            or (is_unnamed and not is_excused_by_nothing(explainer, trial))
             or (count == 0 and trial.error is not None)
             or goes_with(explainer, base, change_of(ranks={key: count}), options_of_fields(base))
         ):

@@ -136,7 +136,9 @@ class Contract:
         return "\n".join(lines)
 
     def _way(self) -> str:
-        all_of = f" for all {', '.join(map(spelled, self.symbolic))}" if self.symbolic else ""
+        # The axes of a `*name` were tried in several numbers, so the name stands for all of them.
+        names = (one.partition("[")[0] if one.startswith("*") else one for one in map(spelled, self.symbolic))
+        all_of = f" for all {', '.join(dict.fromkeys(names))}" if self.symbolic else ""
         if self.verdict is Verdict.PROVED or (self.verdict is Verdict.HOLDS and not self.sampled):
             return all_of
         if self.verdict is Verdict.HOLDS:

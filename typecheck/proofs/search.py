@@ -19,10 +19,11 @@ from weft.typecheck.proofs.budget import Budget, Exhausted
 from weft.typecheck.proofs.explaining import Explainer
 from weft.typecheck.proofs.needs import DEALS, Deal, Needs, ascending
 from weft.typecheck.proofs.options import argument_of, at_guard, is_class, leaves_kinds_open, phrases
-from weft.typecheck.proofs.pairs import vary_pairs
 from weft.typecheck.proofs.questions import Answers, answer
 from weft.typecheck.proofs.ranks import vary_ranks
+from weft.typecheck.proofs.together import vary_together
 from weft.typecheck.proofs.trial import Target, Trial
+from weft.typecheck.proofs.under_needs import written_under
 from weft.typecheck.proofs.variations import Results, is_inert, vary_classes, vary_options, with_option
 
 
@@ -39,6 +40,7 @@ class Outcome:
         ended: the reason if the search ended before it had decided.
         pending: the failure that the search was explaining when it ended.
         answers: the outcome of the questions that the program asks of its sizes.
+        in_pairs: whether options were tried alone and in pairs, and not in all combinations.
     """
 
     passed: tuple[Trial, ...]
@@ -49,13 +51,27 @@ class Outcome:
     pending: Trial | None = None
     doubtful: tuple[Trial, ...] = ()
     answers: Answers = field(default_factory=Answers)
+    in_pairs: bool = False
+
+
+def _is_past_the_joined(nearest: Trial, further: Trial) -> bool:
+    """Whether a trial with joined sizes fails later than the trial without, and not of these sizes."""
+    joined = {*further.assignment.merged, *further.assignment.merged.values()}
+    is_later = further.progress > nearest.progress and further.place != nearest.place
+    return is_later and joined.isdisjoint(further.spoken_of)
+
+
+# How often options are varied anew, as the program has asked for further ones.
+_MOST_ROUNDS = 3
 
 
 def _is_about_texts(trial: Trial) -> bool:
     """Whether a failure is about a text that the trial made up, which no sizes mend."""
     looked_up = isinstance(trial.error, KeyError | AttributeError | ImportError | OSError | NameError)
     named = any(text in str(trial.error) for text in trial.unsaid.texts.values())
-    return bool(trial.unsaid.texts) and (looked_up or named) and not trial.violations
+    # A text that the program compares with something has other values to try.
+    made_up = all(len(trial.options.given[place].tried) == 1 for place in trial.unsaid.texts)
+    return bool(trial.unsaid.texts) and made_up and (looked_up or named) and not trial.violations
 
 
 class Search(Explainer):
@@ -98,7 +114,7 @@ class Search(Explainer):
         self._meter = None
         passed, notes = (one for one in results.passed if one.ok), dict.fromkeys(results.notes)
         lists = tuple(passed), tuple(results.failed), results.needs, tuple(notes)
-        return Outcome(*lists, ended, self.pending, tuple(results.doubtful), self.answers)
+        return Outcome(*lists, ended, self.pending, tuple(results.doubtful), self.answers, results.in_pairs)
 
     def _decide(self) -> None:
         """Looks for needs under which every deal of sizes holds, then varies options, classes and numbers of axes."""
@@ -114,16 +130,36 @@ class Search(Explainer):
         if started is None or not self._dealt(*started, DEALS[: 1 if base.ok else None]):
             return
         results = self.results
-        for vary in (vary_classes, vary_options, vary_ranks, vary_pairs):
+        self._listen(results.passed[0])
+        for _ in range(_MOST_ROUNDS):
+            known = self._asked()
+            for vary in (vary_classes, vary_options, vary_ranks, vary_together):
+                if not results.failed:
+                    vary(self, results)
+            results.passed = list({id(trial): trial for trial in results.passed}.values())
+            # Needs of axes that no passed trial has would be told of sizes that a reader does not see.
+            if results.passed:
+                results.needs = results.needs.about({key for trial in results.passed for key in trial.assignment.sizes})
             if not results.failed:
-                vary(self, results)
-        # Needs of axes that no passed trial has would be told of sizes that a reader does not see.
-        if results.passed:
-            results.needs = results.needs.about({key for trial in results.passed for key in trial.assignment.sizes})
-        if not results.failed:
-            self.answers = answer(self, results)
-            if self.answers.sampled and not results.failed:
-                self._dealt(results.passed[0], results.needs, DEALS[1:])
+                answer(self, results, self.answers)
+            # With another option, or at other sizes, a program may have asked a value for something new.
+            if results.failed or self._asked() == known:
+                break
+        else:
+            for values in self.target.asked.values():
+                values.is_open = True
+        if self.answers.sampled and not results.failed:
+            self._dealt(results.passed[0], results.needs, DEALS[1:])
+
+    def _listen(self, base: Trial) -> None:
+        """Traces a trial over symbolic sizes, if it has numbers that are no sizes: only there these note questions."""
+        if any(not isinstance(values.tried[-1], str) for values in base.options.given.values()):
+            written = written_under(self.results.needs, base.assignment.sizes, set(self.dims))
+            self.followed(base, written, written.numbers)
+
+    def _asked(self) -> int:
+        """How many values there are to try, of all parameters."""
+        return sum(len(values.extend()) for values in self.target.asked.values())
 
     def _started(self, base: Trial) -> tuple[Trial, Needs] | None:
         """The options and needs under which a failing trial holds; None, with the failure noted, if there are none.
@@ -163,7 +199,9 @@ class Search(Explainer):
         if needs is None:
             # Where other options only move the error elsewhere, the failure is told for the usual options.
             nearest = varied if base is first and varied.progress > first.progress else base
-            self.results.failed.append(self._blamed(nearest))
+            blamed = self._blamed(nearest)
+            self.results.failed.append(blamed)
+            self.results.needs = Needs(merged=tuple(blamed.assignment.merged.items()))
             return None
         self.pending = None
         return base, needs
@@ -174,8 +212,10 @@ class Search(Explainer):
         If needs got a trial further before it failed, that trial is reported: its error is one that no need mends.
         """
         further = self.furthest
-        # But a trial with joined sizes, or with records that do not share dims, is no trial of what annotations say.
-        blamed = nearest if further is None or further.joins_dims or further.assignment.names_per_record else further
+        # But a trial with joined sizes, or with records that do not share dims, is no trial of what annotations say,
+        # unless what fails there is about other sizes: then a right program has to join these as well.
+        joined = further is not None and further.joins_dims and not _is_past_the_joined(nearest, further)
+        blamed = nearest if further is None or joined or further.assignment.names_per_record else further
         if blamed.error is not None and not blamed.guard and self.ran_through is not None:
             return self.ran_through  # the program ran to its end, and only its result is wrong
         return blamed

@@ -15,10 +15,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from weft.core.callers import owner_of
 from weft.core.contexts import trial_context
 from weft.core.edge import _tracers
 from weft.core.tracebacks import whole_tracebacks
+from weft.typecheck.arguments.asked import Asked
 from weft.typecheck.arguments.builder import Assignment, Builder, Unbuildable
+from weft.typecheck.arguments.uses import names_read
 from weft.typecheck.errors import InternalError
 from weft.typecheck.language import objects
 from weft.typecheck.matching.scopes import records_in
@@ -50,6 +53,10 @@ _COLLECTIONS = tuple | list | dict | set
 one_at_a_time = threading.RLock()
 
 
+# What a program reads to decide something by a dtype.
+DTYPE_NAMES = frozenset({"dtype", "itemsize", "nbytes", "result_type", "promote_types", "iscomplexobj", "isrealobj"})
+
+
 class Signal(Exception):
     """Stands for an exception of the program's own that is no `Exception`; its message is that class's name."""
 
@@ -77,6 +84,7 @@ class Target:
         axes: names of axes that it is run under, as inside a `vmap` with an `axis_name`.
         inherited: whether it is a method that a base class defines, for all of its subclasses.
         made: the instances that its trials have made, by class and arguments, so that each is constructed once.
+        asked: its values that are no sizes, with what its trials asked of them.
         space: the space of the symbolic sizes of its trials.
         transformed: whether a transform around it was taken off, under which callers call it.
         passed_when_made: the guards that numbers were taken to pass while these instances were made.
@@ -98,6 +106,7 @@ class Target:
     inherited: bool = False
     transformed: bool = False
     made: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
+    asked: Asked = field(default_factory=dict, compare=False, repr=False)
     space: Space = field(default_factory=Space, compare=False, repr=False)
     passed_when_made: dict[str, None] = field(default_factory=dict, compare=False, repr=False)
 
@@ -105,6 +114,15 @@ class Target:
     def is_users(self) -> bool:
         """Whether the user wrote it, in a file or for `python -c`."""
         return self.file == "<string>" or is_users(self.file)
+
+    def builder(self, assignment: Assignment, dims: Mapping[str, Any] | None, **how: Any) -> Builder:
+        """A builder of the target's arguments under an assignment."""
+        return Builder(assignment, dims, asked=self.asked, is_foreign=self._is_foreign, **how)
+
+    def _is_foreign(self, cls: type) -> bool:
+        """Whether a class is another package's, so that what it takes by default is no part of the contract."""
+        file = file_of(cls)
+        return not is_users(file, self.own) or (owner_of(file) == "modules" != owner_of(self.file))
 
 
 @dataclass(frozen=True)
@@ -123,6 +141,7 @@ class Trial:
         guard: the place and text of the program's own statement that raised on purpose; "" if none did.
         progress: how far the trial got before its first violation or error.
         jaxpr: the jaxpr of the trace, if no error was raised.
+        names: the names that the user's functions in the trace read, of variables and attributes.
         transformed: whether a transform around the function was taken off.
         passing: the guards that the numbers in arrays were taken to pass.
     """
@@ -138,6 +157,7 @@ class Trial:
     guard: str = ""
     progress: tuple[int, int, int] = (0, 0, 0)
     jaxpr: Any = field(default=None, repr=False)
+    names: frozenset[str] = frozenset()
     transformed: bool = False
     passing: tuple[str, ...] = ()
 
@@ -226,7 +246,8 @@ def run_trial(
     """
     # An annotation that nothing satisfies is its author's error, but nobody can mend one in an installed package: there
     # it is read as what it was meant to be.
-    builder = Builder(assignment, dims, target.made, lenient=not target.is_users)
+    lenient, is_symbolic = not target.is_users, space is not None
+    builder = target.builder(assignment, dims, known=target.made, lenient=lenient, is_symbolic=is_symbolic)
     passing = Passing(target.own)
     with (
         one_at_a_time,
@@ -259,6 +280,7 @@ def run_trial(
         guard=guard,
         progress=_progress(watch, ran.called, at[1]),
         jaxpr=ran.jaxpr,
+        names=frozenset[str]().union(*map(names_read, watch.codes)),
         transformed=target.transformed,
         passing=(*{**target.passed_when_made, **passing.passed},),
     )

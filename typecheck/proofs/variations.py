@@ -27,6 +27,7 @@ class Results:
         settled: the places whose options a note mentions already.
         alternatives: trials that hold with other options of these places.
         doubtful: trials that fail for one concrete class of an abstract class, and by no guard of that class.
+        in_pairs: whether options were tried alone and in pairs, and not in all combinations.
     """
 
     passed: list[Trial] = field(default_factory=list)
@@ -36,6 +37,7 @@ class Results:
     settled: set[str] = field(default_factory=set)
     alternatives: list[Trial] = field(default_factory=list)
     doubtful: list[Trial] = field(default_factory=list)
+    in_pairs: bool = False
 
 
 def vary_classes(explainer: Explainer, results: Results) -> None:
@@ -59,6 +61,9 @@ def vary_classes(explainer: Explainer, results: Results) -> None:
                 results.passed.append(trial)
                 results.needs = further
                 holding[option] = _further_options(base, trial, place)
+            elif is_excused_by_nothing(explainer, trial):
+                results.failed.append(trial)
+                return
             elif not trial.ok:  # a class that needs much of its own is not named: needs are stated for all classes
                 failing.append(names[option] + at_guard(trial))
                 if not trial.guard and beyond_annotations(trial) is None:
@@ -86,51 +91,65 @@ def vary_options(explainer: Explainer, results: Results) -> None:
     A failing option is a failure of the program, unless a guard refuses it or annotations cannot say what goes with it.
     """
     base = results.passed[0]
-    seen: set[str] = set(results.settled)
+    seen = set[tuple[str, int]]()
     queue = [base]
     results.passed += results.alternatives
     while queue:
         current = queue.pop(0)
-        for place, count in current.options.counts.items():
-            # Classes have been varied; dtypes are tried where an error names them, as most programs take floats alone.
-            if place in seen or place.endswith((" dtype", " class")):
+        # One at a time, as a trial may ask a value for something new, which gives that value a further option.
+        while untried := next(_untried(current, results, seen), None):
+            place, option = untried
+            seen.add(untried)
+            try:
+                trial, further = with_option(explainer, current, {place: option}, results.needs)
+            except Unbuildable:  # the option could not be tried, and the report says so
+                results.notes.append(phrases(current.options, place, option).excluded)
                 continue
-            seen.add(place)
-            for option in range(1, count):
-                try:
-                    trial, further = with_option(explainer, current, {place: option}, results.needs)
-                except Unbuildable:  # the option could not be tried, and the report says so
-                    results.notes.append(phrases(current.options, place, option).excluded)
-                    continue
-                excluded = phrases(trial.options, place, option).excluded
-                # Many who annotate any number of items, or any tree, mean a certain one: a failure is only a condition.
-                is_loose = place.endswith((" length", " tree", " width"))
-                if trial.ok and not _suits(explainer, results, further):
-                    results.notes.append(excluded)
-                elif trial.ok:
-                    results.passed.append(trial)
-                    results.needs = further
-                    queue.append(trial)  # an option may lead to arguments that have options of their own
-                elif (together := _left_out_together(explainer, current, trial, place, results.needs)) is not None:
-                    results.passed.append(together)
-                    more = (one for _, one in difference(current, together) if one != place)
-                    partners = " and ".join(map(argument_of, more))
-                    results.notes.append(f"{excluded}, or left out with {partners}")
-                elif (none := _where_there_is_none(explainer, trial, place)) is not None:
-                    results.notes.append(f"{excluded}, or {none}")
-                elif (
-                    trial.guard
-                    or is_loose
-                    or _is_open(trial)
-                    or _is_for_others(explainer, trial, place)
-                    or (
-                        not _is_own_fault(explainer, trial, place)
-                        and _helped(explainer, current, place, option, results.needs)
-                    )
-                ):
-                    results.notes.append(excluded + at_guard(trial))
-                else:
-                    results.failed.append(trial)
+            excluded = phrases(trial.options, place, option).excluded
+            # Many who annotate any number of items, or any tree, mean a certain one: a failure is only a condition.
+            is_loose = place.endswith((" length", " tree", " width"))
+            # A dtype that JAX refuses is none that the program is for, though its annotation allows it; nor is a number
+            # next to those that it asks for.
+            of_value = trial.options.given.get(place)
+            is_made_up = of_value is not None and not of_value.is_asked_for(option)
+            is_loose |= (is_made_up or place.endswith(" arrays")) and not trial.violations
+            if trial.ok and not _suits(explainer, results, further):
+                results.notes.append(excluded)
+            elif trial.ok:
+                results.passed.append(trial)
+                results.needs = further
+                queue.append(trial)  # an option may lead to arguments that have options of their own
+            elif is_excused_by_nothing(explainer, trial) and not _goes_with_axes(explainer, current, place, option):
+                results.failed.append(trial)
+            elif (together := _left_out_together(explainer, current, trial, place, results.needs)) is not None:
+                results.passed.append(together)
+                more = (one for _, one in difference(current, together) if one != place)
+                partners = " and ".join(map(argument_of, more))
+                results.notes.append(f"{excluded}, or left out with {partners}")
+            elif (none := _where_there_is_none(explainer, trial, place)) is not None:
+                results.notes.append(f"{excluded}, or {none}")
+            elif (
+                trial.guard
+                or is_loose
+                or _is_open(trial)
+                or _is_for_others(explainer, trial, place)
+                or _helped(explainer, current, place, option, results.needs)
+            ):
+                results.notes.append(excluded + at_guard(trial))
+            else:
+                results.failed.append(trial)
+
+
+def _untried(current: Trial, results: Results, seen: set[tuple[str, int]]) -> Iterator[tuple[str, int]]:
+    """The options that a trial has and that have not been tried.
+
+    Classes have been varied; dtypes are tried where an error names them, as most programs take floats alone.
+    """
+    names = frozenset[str]().union(*(trial.names for trial in results.passed))
+    for place, count in current.options.counts.items():
+        is_read = current.options.is_read(place, names)  # what the program never looks at decides nothing
+        if is_read and place not in results.settled and not place.endswith((" dtype", " class")):
+            yield from ((place, option) for option in range(1, count) if (place, option) not in seen)
 
 
 def with_option(explainer: Explainer, base: Trial, options: Mapping[str, int], needs: Needs) -> tuple[Trial, Needs]:
@@ -180,13 +199,12 @@ def _breaks_own_promise(explainer: Explainer, trial: Trial) -> bool:
     return any(one.place[:2] == (target.file, target.line) for one in trial.violations)
 
 
-def _is_own_fault(explainer: Explainer, trial: Trial, place: str) -> bool:
-    """Whether an option makes the user's own function return another shape than it says: no other option excuses that.
+def is_excused_by_nothing(explainer: Explainer, trial: Trial) -> bool:
+    """Whether the user's own function returns another shape than it says.
 
-    Which members of two unions go together no annotation can say, so another member may excuse it; and in an installed
-    package nobody can ask which options its author meant to be given together.
+    In an installed package nobody can ask which options its author meant to be given together.
     """
-    return explainer.target.is_users and not place.endswith(" type") and _breaks_own_promise(explainer, trial)
+    return explainer.target.is_users and trial.breaks_promise and _breaks_own_promise(explainer, trial)
 
 
 def _suits(explainer: Explainer, results: Results, needs: Needs) -> bool:
@@ -234,10 +252,18 @@ def _where_there_is_none(explainer: Explainer, failing: Trial, place: str) -> st
     return " and ".join(f"{key} = 0" for key in keys) if is_right else None
 
 
+def _goes_with_axes(explainer: Explainer, base: Trial, place: str, option: int) -> bool:
+    """Whether another member of a union goes with the failing one, or a field's option with another number of axes: no
+    annotation can say that."""
+    if place.endswith(" type"):
+        return True
+    ranks = (change_of(ranks={key: rank}) for key, usual in base.ranks.items() for rank in (1, 2) if rank != usual.axes)
+    return "." in place and goes_with(explainer, base, change_of(options={place: option}), ranks)
+
+
 def _helped(explainer: Explainer, base: Trial, place: str, option: int, needs: Needs) -> bool:
     """Whether an option that fails alone holds with another option, or a field's with another number of axes."""
-    ranks = (change_of(ranks={key: rank}) for key, usual in base.ranks.items() for rank in (1, 2) if rank != usual.axes)
-    if "." in place and goes_with(explainer, base, change_of(options={place: option}), ranks):
+    if not place.endswith(" type") and _goes_with_axes(explainer, base, place, option):
         return True
     for options in _options_together(explainer, base, {place: option}):
         with contextlib.suppress(Unbuildable):

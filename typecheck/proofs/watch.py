@@ -53,6 +53,7 @@ class Watch:
         violations: the violations, in order.
         calls: pairs of a user's function and a place in the user's code that calls it, which measure how far a trace
             got. A loop or recursion that runs longer at larger sizes adds none.
+        codes: the codes of the user's functions that ran.
         calls_at_violation: the number of these pairs at the first violation.
         space: the space of the trace's sizes, if they are symbolic.
         endless: the endless recursion of the trace, if there was one; the program may have caught the error.
@@ -70,6 +71,7 @@ class Watch:
         self.unreadable: AnnotationError | None = None
         self.violations: list[Violation] = []
         self.calls: set[tuple[int, int, int]] = set()
+        self.codes: set[CodeType] = set()
         self.calls_at_violation: int | None = None
         self.space: Space | None = None
         self.endless: Endless | None = None
@@ -120,6 +122,7 @@ class Watch:
             return
         site = (id(frame.f_code), *_site(frame.f_back, self._whose))
         self.calls.add(site)
+        self.codes.add(frame.f_code)
         try:
             self._depths.called(site, frame)
         except Endless as endless:

@@ -267,7 +267,9 @@ def test_every_condition_of_one_size_is_exact():
             return jax.nn.relu(x)
 
         expected = [f"{step} divides n"] * (step > 1) + [f"n >= {least}"] * (least > step)
-        assert [one.partition(" (guard")[0] for one in verify(guarded).assumptions] == expected
+        *conditions, of_least, of_step = verify(guarded).assumptions
+        assert [one.partition(" (guard")[0] for one in conditions] == expected
+        assert (of_least, of_step) == (f"least = {least}", f"step = {step}")
 
 
 def _as_points(x: Float[Array, "n d"] | Float[Array, "n"]) -> Float[Array, "n d"]:
@@ -391,7 +393,7 @@ def whitened_by(x: Float[Array, "n d"], cov: Float[Array, "d d"] | Float[Array, 
 def test_a_function_need_not_take_all_that_a_record_may_hold_but_what_it_writes():
     for function in (whitened, whitened_in_two):
         (contract,) = verify(function).contracts
-        assert contract.assumptions == ('normal.cov is not a Float[Array, "packed"]',)
+        assert 'normal.cov is not a Float[Array, "packed"]' in contract.assumptions
     assert verify(whitened_by).verdict is Verdict.FAILS
 
 

@@ -9,6 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import pytest
+import weft
 from jaxtyping import Array, Float, Shaped
 from weft.typecheck.proofs.prover import verify
 from weft.typecheck.proofs.report import Contract, Verdict
@@ -145,3 +146,50 @@ def test_no_size_is_looked_for_where_no_size_would_do(
     contract, tried = sizes_tried(function, monkeypatch)
     assert contract.verdict is verdict
     assert tried <= most
+
+
+class First(weft.Module):
+    w: Float[Array, "d e"]
+
+    def __call__(self, x: Float[Array, "s d"]) -> Float[Array, "s e"]:
+        return x @ self.w
+
+
+class Second(weft.Module):
+    w: Float[Array, "m k"]
+
+    def __call__(self, x: Float[Array, "s m"]) -> Float[Array, "s k"]:
+        return x @ self.w
+
+
+class Transposed(weft.Module):
+    first: First
+    second: Second
+    out: Float[Array, "vocab d"]
+
+    def __call__(self, x: Float[Array, "s d"]) -> Float[Array, "s vocab"]:
+        self.second(self.first(x))
+        return x @ self.out.T
+
+
+class Untransposed(Transposed):
+    def __call__(self, x: Float[Array, "s d"]) -> Float[Array, "s vocab"]:
+        self.second(self.first(x))
+        return x @ self.out
+
+
+def test_a_need_that_a_right_program_has_too_is_kept_and_the_fault_behind_it_is_told():
+    (right,) = verify(Transposed).contracts
+    assert right.assumptions == ("m = e",)
+    (wrong,) = verify(Untransposed).contracts
+    assert wrong.assumptions == ("m = e",)
+    assert "got (d,) and (vocab,)" in wrong.failures[0].message
+
+
+def at_least_two(x: Float[Array, "n"]) -> Float[Array, "n"]:
+    summed = jnp.concatenate([jnp.zeros(1), jnp.cumsum(x)])
+    return summed[: max(2, x.shape[0])]
+
+
+def test_no_size_excuses_what_a_program_itself_makes_of_it():
+    assert verify(at_least_two).verdict is Verdict.FAILS

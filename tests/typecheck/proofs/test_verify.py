@@ -30,7 +30,7 @@ def test_what_traces_symbolically_is_proved():
     report = verify(project)
     assert report.proved
     assert report.contracts[0].symbolic == ("batch.0", "i", "o")
-    assert str(report) == "project: proved for all *batch[0], i, o"
+    assert str(report) == "project: proved for all *batch, i, o"
 
 
 def test_a_failure_names_the_function_the_line_and_the_smallest_sizes():

@@ -76,7 +76,7 @@ def method(report: Report, name: str) -> Any:
 
 def test_a_class_is_built_from_its_constructor_and_proved_for_all_sizes():
     contract = method(verify(Dense), "__call__")
-    assert str(contract) == "Dense.__call__: proved for all din, dout, *b[0]"
+    assert str(contract) == "Dense.__call__: proved for all din, dout, *b"
 
 
 def test_a_transposed_weight_fails_at_the_smallest_sizes():
