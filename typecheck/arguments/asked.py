@@ -66,7 +66,7 @@ class Values:
     is_heard: bool = True
     is_open: bool = False
 
-    def given(self, value: Any) -> Any:
+    def noting(self, value: Any) -> Any:
         """A value as one that notes what is asked of it; None as it is."""
         if value is None:
             return None
@@ -102,12 +102,12 @@ class Values:
         if isinstance(usual, str):
             yield from (*constants, *(() if self.is_read or not constants else (OTHER,)))
             return
-        numbers = sorted(one for one in constants if math.isfinite(one))
+        numbers = sorted(filter(math.isfinite, constants))
         if isinstance(usual, int):
-            yield from dict.fromkeys(math.floor(one) + step for one in numbers for step in (0, 1, -1))
+            yield from dict.fromkeys(math.floor(number) + step for number in numbers for step in (0, 1, -1))
             return
         yield from map(float, numbers)
-        yield from ((one + other) / 2 for one, other in itertools.pairwise(numbers))
+        yield from ((below + above) / 2 for below, above in itertools.pairwise(numbers))
         yield from (numbers[-1] + 1.0, numbers[0] - 1.0) if numbers else ()
 
 
@@ -191,9 +191,9 @@ for _name in (*{*vars(str)}.difference(_QUESTIONS, _SILENT, vars(Text), vars(obj
         setattr(Text, _name, _reading(_name))
 
 
-def _added(self: Text, other: str) -> str:
+def _added(self: Text, text: str) -> str:
     self._values.is_read = True
-    return other + str.__str__(self)
+    return text + str.__str__(self)
 
 
 Text.__radd__ = _added  # type: ignore[attr-defined]
@@ -219,19 +219,19 @@ class Number:
             values.is_read = True
         return self.number
 
-    def _compared(self, how: str, other: Any) -> bool:
-        if type(other) in (Whole, Fraction):
+    def _compared(self, how: str, operand: Any) -> bool:
+        if type(operand) in (Whole, Fraction):
             if not (_is_kept(sys._getframe(2)) and how == "eq"):
                 self._read()
-                other._read()
-            return _ANSWERS[how](self.number, other.number)
-        is_asked = self.is_given and _is_plain(other) and not _is_nan(other)
+                operand._read()
+            return _ANSWERS[how](self.number, operand.number)
+        is_asked = self.is_given and _is_plain(operand) and not _is_nan(operand)
         if is_asked and _owner(sys._getframe(2)) != "contracts":  # there it is an operand of a size
-            if self.of[0].is_heard and not (abs(other) >= _OF_JAX and _is_library(sys._getframe(2))):
-                self.of[0].ask(how, other)
+            if self.of[0].is_heard and not (abs(operand) >= _OF_JAX and _is_library(sys._getframe(2))):
+                self.of[0].ask(how, operand)
         else:
             self._read()
-        return _ANSWERS[how](self.number, other)
+        return _ANSWERS[how](self.number, operand)
 
     def __eq__(self, other: object) -> Any:
         return self._compared("eq", other) if _is_comparable(other) else NotImplemented
@@ -347,14 +347,14 @@ class Fraction(Number):
 
 def _arithmetic(name: str, plain: Callable[..., Any], *, reflected: bool = False) -> None:
     def method(self: Number, *operands: Any) -> Any:
-        numbers = [one.number if type(one) in (Whole, Fraction) else one for one in operands]
+        numbers = [x.number if type(x) in (Whole, Fraction) else x for x in operands]
         if not all(map(_is_plain, numbers)):
             # Of a size or an array of numbers, the result depends on this very number.
-            if all(type(one) in (Dim, Real) for one in operands):
+            if all(type(x) in (Dim, Real) for x in operands):
                 return plain(*((*operands, self._read()) if reflected else (self._read(), *operands)))
             return NotImplemented
         result = plain(*((*numbers, self.number) if reflected else (self.number, *numbers)))
-        of = {id(one): one for number in (self, *operands) for one in getattr(number, "of", ())}
+        of = {id(values): values for x in (self, *operands) for values in getattr(x, "of", ())}
         if type(result) not in (int, float):
             self._read()
             return result

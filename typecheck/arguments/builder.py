@@ -307,7 +307,7 @@ class Builder:
         values = self.asked.setdefault((place, *map(repr, usual)), Values(place, list(usual)))
         self.given[place], values.is_heard = values, self.is_symbolic
         chosen = self.one_of(place, values.extend())
-        return chosen if self.is_written else values.given(chosen)
+        return chosen if self.is_written else values.noting(chosen)
 
     @property
     def ranks_of_records(self) -> frozenset[str]:
@@ -432,7 +432,7 @@ def _defaults_of_call(call: Callable[..., Any], args: tuple[Any, ...], kwargs: M
         passed = inspect.signature(call).bind(*args, **kwargs).arguments
     except (TypeError, ValueError):  # a builtin without a signature
         return
-    for name, one in parameters.items():
-        value = passed.get(name, one.default)
-        if getattr(value, "number", value) is one.default:
-            yield one.default
+    for name, parameter in parameters.items():
+        value = passed.get(name, parameter.default)
+        if getattr(value, "number", value) is parameter.default:
+            yield parameter.default

@@ -176,10 +176,7 @@ def defaulted(builder: Builder, parameter: Parameter, place: str, scope: Scope, 
     if not is_foreign:
         builder.own.add(place)
     if listed:
-        others = (one for one in listed if one is not default)
-        return builder.one_of(
-            place, (default, *others), lambda one: str(one) if isinstance(one, enum.Enum) else repr(one)
-        )
+        return builder.one_of(place, (default, *(item for item in listed if item is not default)), _in_words)
     is_text = Instance(str) in members and (default is None or isinstance(default, str))
     known = strings_compared(scope.function, parameter.name) if is_text else ()
     if known or (not is_foreign and (is_text or type(default) in (str, int, float))):
@@ -202,14 +199,14 @@ def defaulted(builder: Builder, parameter: Parameter, place: str, scope: Scope, 
 
 def _in_words(value: Any) -> str:
     """A value as somebody would write it who speaks of it."""
-    name = getattr(value, "__name__", None)
+    name = str(value) if isinstance(value, enum.Enum) else getattr(value, "__name__", None)
     return textwrap.shorten(name if isinstance(name, str) else repr(value), 40, placeholder="...")
 
 
 def _read_by_holes(signature: Signature) -> frozenset[str]:
     """The parameters that expressions in the annotations of other parameters read: `"{shape[0]} d"`."""
-    annotations = [one.annotation for one in signature.parameters]
-    dims = (dim for one in annotations for shape in shapes_in(one) for dim in shape.dims)
+    annotations = [parameter.annotation for parameter in signature.parameters]
+    dims = (dim for annotation in annotations for shape in shapes_in(annotation) for dim in shape.dims)
     arguments = (dim.arguments for dim in dims if isinstance(dim, SymbolicDim))
     return fields_in_holes(annotations).union(*arguments)
 

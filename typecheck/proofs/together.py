@@ -28,13 +28,12 @@ def vary_together(explainer: Explainer, results: Results) -> None:
     reads_dtypes = any(not DTYPE_NAMES.isdisjoint(trial.names) for trial in results.passed)
     known = dict.fromkeys(frozenset(difference(base, passed).items()) for passed in results.passed[1:])
     # What was changed together, such as two arguments that are left out together, stays together.
-    changes = [one for one in known if reads_dtypes or not any(place.endswith(" arrays") for (_, place), _ in one)]
+    changes = [change for change in known if reads_dtypes or not _is_of_dtypes(change)]
     every = list(itertools.islice(_combinations(changes, len(changes)), _MOST + 1))
     results.in_pairs = len(every) > _MOST
     chosen = itertools.islice(_combinations(changes, 2), MOST_PAIRS) if results.in_pairs else every
-    for combination in (one for one in chosen if frozenset().union(*one) not in known):
-        change = [dict(one) for one in combination]
-        trial = _together(explainer, results, change)
+    for several in (each for each in chosen if frozenset().union(*each) not in known):
+        trial = _together(explainer, results, [*map(dict, several)])
         if trial is None:
             continue
         if trial.ok:
@@ -42,20 +41,24 @@ def vary_together(explainer: Explainer, results: Results) -> None:
         # An array without a shape promises no size, so a violation about its sizes may only show that the changes do
         # not go together; and so may the classes of two arguments.
         elif trial.violations and not (
-            any(is_class(place) for one in change for _, place in one)
+            any(is_class(place) for (_, place), _ in frozenset().union(*several))
             or any(key in trial.keys.unnamed for key in trial.spoken_of)
         ):
             results.failed.append(trial)
             break
         else:
-            results.notes.append(f"not both {in_words(trial, change)}{at_guard(trial)}")
+            results.notes.append(f"not both {in_words(trial, [*map(dict, several)])}{at_guard(trial)}")
+
+
+def _is_of_dtypes(change: frozenset[_Entry]) -> bool:
+    return any(place.endswith(" arrays") for (_, place), _ in change)
 
 
 def _combinations(changes: Sequence[frozenset[_Entry]], most: int) -> Iterator[tuple[frozenset[_Entry], ...]]:
     """Two changes or more, no two of which change the same entry; the fewest first."""
     for size in range(2, most + 1):
         for several in itertools.combinations(changes, size):
-            entries = [entry for one in several for entry, _ in one]
+            entries = [entry for change in several for entry, _ in change]
             if len(entries) == len({*entries}):
                 yield several
 

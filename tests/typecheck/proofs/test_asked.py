@@ -16,7 +16,7 @@ X = jnp.ones((4, 3))
 
 def seen(usual: Any, use: Callable[[Any], Any]) -> Values:
     values = Values("k", [usual])
-    use(values.given(usual))
+    use(values.noting(usual))
     values.extend()
     return values
 
