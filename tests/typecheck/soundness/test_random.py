@@ -104,7 +104,7 @@ def test_what_is_wrong_somewhere_is_not_proved(condition: str):
 
 @pytest.mark.slow
 @given(CONDITIONS)
-@settings(max_examples=1500, derandomize=True)
+@settings(max_examples=600, derandomize=True)
 def test_what_is_wrong_somewhere_is_not_proved_of_many(condition: str):
     _is_not_proved(condition, 12)
 
