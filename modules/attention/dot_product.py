@@ -215,6 +215,8 @@ def cache_step(
     ([0.0, 1.0, 0.0], [[[True, True, False]]])
     """
     batch, length = cached_key.shape[:-3], cached_key.shape[-3]
+    if index.ndim:  # one number for all rows may be an array of size 1
+        index = jnp.broadcast_to(index, batch)
     steps = steps_behind(index, key.shape[-3])
     # Later places of the cache hold zeros, whose keys would get weight in the softmax: the mask hides them.
     places = jnp.arange(length, dtype=index.dtype)

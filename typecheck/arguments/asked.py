@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
+import numpy as np
 from weft.core.callers import Owner, owner_of
 from weft.core.edge import sizes as edge
 from weft.core.records import leaves
@@ -254,6 +255,11 @@ class Number:
     def __bool__(self) -> bool:
         return not self._compared("eq", 0)
 
+    def __getattr__(self, name: str) -> Any:
+        if hasattr(type(self.number), name):  # `k.bit_length`, `rate.real`
+            return getattr(self._read(), name)
+        raise AttributeError(f"{type(self.number).__name__!r} object has no attribute {name!r}")
+
     def __hash__(self) -> int:
         return hash(self.number if _is_kept(sys._getframe(1)) else self._read())
 
@@ -271,8 +277,6 @@ class Number:
         return edge.value_of(self.number)
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
-        import numpy as np
-
         return np.asarray(self.number if _is_library(sys._getframe(1)) else self._read(), *args)
 
     def __repr__(self) -> str:
@@ -340,10 +344,6 @@ class Fraction(Number):
     def __ceil__(self) -> int:
         return math.ceil(self._read())
 
-    def is_integer(self) -> bool:
-        """Whether the float is a whole number."""
-        return self._read().is_integer()
-
 
 def _arithmetic(name: str, plain: Callable[..., Any], *, reflected: bool = False) -> None:
     def method(self: Number, *operands: Any) -> Any:
@@ -366,6 +366,9 @@ def _arithmetic(name: str, plain: Callable[..., Any], *, reflected: bool = False
 for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
     _arithmetic(_name, getattr(operator, _name))
     _arithmetic(_name, getattr(operator, _name), reflected=True)
+_arithmetic("divmod", divmod)
+_arithmetic("divmod", divmod, reflected=True)
+_arithmetic("invert", operator.invert)
 for _name in ("neg", "pos", "abs"):
     _arithmetic(_name, getattr(operator, _name))
 _arithmetic("round", round)

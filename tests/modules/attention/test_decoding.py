@@ -7,6 +7,7 @@ import pytest
 import weft
 from weft.errors import CacheError, FilterError
 from weft.modules import KeyValueCache, LayerNorm, MultiHeadAttention, RMSNorm, RoPE
+from weft.modules.attention.dot_product import cache_step
 from weft.typecheck import verify
 
 KEY = jax.random.key(0)
@@ -251,3 +252,11 @@ def test_decoding_holds_for_all_sizes():
 def test_a_cache_says_its_sizes():
     with pytest.raises(weft.errors.ConfigError, match="max_length must be positive, not 0"):
         KeyValueCache(0, 1, 1)
+
+
+def test_one_number_of_steps_for_all_rows_may_be_an_array_of_size_one():
+    cached, step = jnp.zeros((2, 4, 1, 3)), jnp.ones((2, 1, 1, 3))
+    of_array = cache_step(cached, cached, jnp.array([2]), step, step)
+    for array, expected in zip(of_array, cache_step(cached, cached, jnp.array(2), step, step), strict=True):
+        assert array.shape == expected.shape
+        assert (array == expected).all()

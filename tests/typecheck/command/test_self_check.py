@@ -75,6 +75,7 @@ NOT_CHECKED = {
         "cast",  # of NumPy's arrays, which are numbers
         "entries_in",
         "entry_of",
+        "fit",  # of mappings whose names belong together
         "in_host_memory",
         "loaded",
         "offer_in",

@@ -52,6 +52,8 @@ def test_a_comparison_is_a_question_whose_other_answers_are_tried(
         (2, lambda k: (0, 0, 1)[k]),
         (2, lambda k: X[k:]),
         (2, lambda k: k % 2 == 0),
+        (2, lambda k: divmod(k, 2)),
+        (2, lambda k: divmod(7, k)),
         (2, lambda k: f"{k}"),
         (2, lambda k: X.sum(k - 1)),
         (2, lambda k: {2: 1}[k]),
@@ -86,6 +88,13 @@ def test_a_number_that_becomes_an_array_is_not_read(use: Callable[[Any], Any]):
     values = seen(0.5, lambda k: jax.eval_shape(lambda: use(k)))
     assert not values.is_read
     assert values.tried == [0.5]
+
+
+@pytest.mark.parametrize("usual", [2, 0.5])
+def test_a_number_has_what_python_numbers_have(usual: Any):
+    number = Values("k", [usual]).noting(usual)
+    assert [name for name in dir(type(usual)) if not hasattr(number, name)] == []
+    assert not hasattr(number, "shape")
 
 
 def test_what_is_read_is_tried_with_no_made_up_text():
