@@ -54,7 +54,8 @@ def _custom_jvp(nnx: Any) -> Callable[..., Any]:
         def call(m: Any, n: Any, x: Any) -> Any:
             def pure(state: Any, x: Any) -> Any:
                 models = nnx.merge(graphdef, state)
-                return function(*models, x), nnx.state(models, graph=graph)
+                # Variables alone: a plain array is never changed here, and to write it would change the structure.
+                return function(*models, x), nnx.state(models, nnx.Variable, graph=graph)
 
             def rule(primals: Any, tangents: Any) -> Any:
                 out, tangent = jax.jvp(pure, primals, tangents)
