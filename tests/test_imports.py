@@ -76,9 +76,8 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "arguments": {*MATCHING, "sizes"},
         "proofs": {*MATCHING, "messages", "sizes", "arguments"},
         # What was called while the checker's hook was installed, and proofs that start from it: it knows both.
-        "recording": {*MATCHING, "messages", "calls", "arguments", "proofs"},
         "shapes": {*MATCHING, "sizes", "arguments", "proofs"},
-        "command": {*MATCHING, "arguments", "proofs", "recording", "shapes"},
+        "command": {*MATCHING, "arguments", "proofs", "shapes"},
         "server": {*MATCHING, "shapes", "command"},
     },
     "nnx": {

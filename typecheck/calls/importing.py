@@ -116,10 +116,6 @@ class ImportHook(MetaPathFinder):
         """Whether a module is one of the packages or inside one."""
         return any(module == package or module.startswith(f"{package}.") for package in self.packages)
 
-    def has_loaded(self, spec: importlib.machinery.ModuleSpec) -> bool:
-        """Whether a module was loaded with the decorator of this hook."""
-        return isinstance(spec.loader, _Loader) and spec.loader.hook is self
-
     def not_checked(self) -> dict[str, str]:
         """The functions, classes and packages that were to be checked and are not, with the reasons."""
         missing = [package for package in self.packages if package not in sys.modules]

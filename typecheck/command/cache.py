@@ -24,7 +24,6 @@ from pathlib import Path
 from ..language.siblings import sources_below
 from .config import Settings
 from .lines import Checked, from_json, to_json
-from .recorded import write_below_weft
 from .units import WEFT, Unit
 
 # How many entries a folder may have before the oldest half is deleted.
@@ -96,7 +95,7 @@ class Cache:
         entry = {"key": self._key(unit), "reads": list(reads), "read": read, "parts": outcomes}
         # A project in a read-only folder is checked all the same.
         with contextlib.suppress(OSError):
-            write_below_weft(self._file(unit), json.dumps(entry))
+            _write_below_weft(self._file(unit), json.dumps(entry))
 
     def _delete_oldest(self) -> None:
         """Deletes the oldest entries if there are too many: each option and each renamed file adds some."""
@@ -109,6 +108,21 @@ class Cache:
     def _file(self, unit: Unit) -> Path:
         # Paths in lines are relative to the current folder, so each folder has entries of its own.
         return self.folder / f"{_digest((os.path.abspath(unit.file), os.getcwd(), self._settings))[:32]}.json"
+
+
+def _write_below_weft(file: Path, text: str) -> None:
+    """Writes a file below the folder `.weft` of a project in one step.
+
+    An editor and a terminal may run at once, and one of them would read half of what the other writes.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    # What is below `.weft` is made anew at any time, and must not be committed by mistake.
+    ignoring = next(folder for folder in file.parents if folder.name == ".weft") / ".gitignore"
+    if not ignoring.exists():
+        ignoring.write_text("*\n")
+    unfinished = file.with_suffix(f".{os.getpid()}")
+    unfinished.write_text(text)
+    unfinished.replace(file)
 
 
 def _digest_of_file(path: str) -> str:

@@ -39,7 +39,6 @@ class Settings:
         strict: whether warnings and undecided contracts are failures.
         trials, seconds: the budget of each contract.
         dims, args: sizes and arguments by `module:name`.
-        calls: the file of recorded calls and its digest; both empty if there is none.
     """
 
     only: str | None = None
@@ -48,7 +47,6 @@ class Settings:
     seconds: float = 60.0
     dims: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     args: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    calls: tuple[str, str] = ("", "")
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,6 @@ from .config import Config, ConfigError, Settings, checked, nearest, read
 from .formats import FORMATS, Text, as_json, as_sarif, github
 from .lines import Checked, Line, joined
 from .markers import ignores_in
-from .recorded import calls_in
 from .shapes_front import add_shapes, show_shapes
 from .units import Unit, shown, units_of
 from .watching import watch
@@ -169,8 +168,6 @@ def _configured(options: argparse.Namespace) -> Config:
             exclude=(*config.exclude, *(options.exclude or ())),
             baseline=baseline,
             only=options.only,
-            # Read here as well, so that a broken file of recorded calls ends the command and not each worker.
-            calls=calls_in(config.root),
             **{name: value for name, value in values.items() if value is not None},
         )
     )

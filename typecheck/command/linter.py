@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib.util
-import inspect
 import linecache
 import os
 import re
@@ -21,7 +20,6 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from weft.core.errors import ForeignObjectError, WeftError
-from weft.typecheck.command.called import Recorded
 from weft.typecheck.command.config import Settings
 from weft.typecheck.command.defined import definitions, unjudged
 from weft.typecheck.command.flax_programs import flax_over_weft
@@ -112,7 +110,6 @@ def judged(unit: Unit, settings: Settings, steps: Steps | None = None) -> Iterat
         if steps.enter(("subclasses of its package", unit.file, 0)) or not steps.has_ended_a_worker:
             import_below(unit.module)
         unreadable: dict[str, Exception] = {}
-        recorded = Recorded(unit, module, settings)
         things = [*definitions(module, unreadable)]
 
         def asked(named: Iterable[Any]) -> Iterator[Any]:
@@ -121,12 +118,10 @@ def judged(unit: Unit, settings: Settings, steps: Steps | None = None) -> Iterat
         for name, error in asked(unreadable.items()):
             yield _crash((name, shown(unit.file), 0), error)
         for name, thing in asked(things):
-            yield from _definition(unit, name, thing, settings, steps, recorded)
+            yield from _definition(unit, name, thing, settings, steps)
         for name, thing in asked(unjudged(module, things)):
             file, line = place_of(thing)
             yield one_line("unbuilt", shown(file), line, name, f"not checked: {PRIVATE}", "private")
-        for name, function, owner in asked(recorded.recorded_only()):
-            yield from _recorded(unit, name, function, owner, settings, steps, recorded)
 
 
 @contextlib.contextmanager
@@ -155,23 +150,7 @@ def _not_imported(unit: Unit, error: BaseException) -> Checked:
     return one_line("unusable", file, line, "import", f"{type(error).__name__}: {first_line(error)}", "import")
 
 
-def _recorded(
-    unit: Unit, name: str, function: Any, owner: type | None, settings: Settings, steps: Steps, recorded: Recorded
-) -> Iterator[Checked]:
-    """The verdict for a function from its recorded calls alone."""
-    plain = inspect.unwrap(function)
-    place = name, *place_of(plain)
-    if any(skip_reason(*place_of(thing)) for thing in (plain, owner) if thing) or not steps.enter(place):
-        return
-    key = f"{unit.module}:{name.partition('.')[0]}"
-    yield Checked(targets=(key,))
-    dims, budget = settings.dims.get(key, {}), Budget(settings.trials, settings.seconds)
-    yield from _verdict(steps, place, settings, lambda: recorded.contract(name, function, owner, dims, budget))
-
-
-def _definition(
-    unit: Unit, name: str, thing: Any, settings: Settings, steps: Steps, recorded: Recorded
-) -> Iterator[Checked]:
+def _definition(unit: Unit, name: str, thing: Any, settings: Settings, steps: Steps) -> Iterator[Checked]:
     """The parts of one function or class."""
     place = (name, *place_of(thing))
     key = f"{unit.module}:{name}"
@@ -185,9 +164,8 @@ def _definition(
         return
     for proof in proofs:
         place = proof.target.name, proof.target.file, proof.target.line
-        recorded.judged.add(proof.target.name)
         if steps.enter(place):
-            yield from _verdict(steps, place, settings, lambda proof=proof: recorded.contract_of(proof, thing))
+            yield from _verdict(steps, place, settings, proof.contract)
 
 
 def _skipped(place: Place) -> Checked | None:
@@ -214,11 +192,10 @@ def _value(written: Any) -> Any:
         raise AnnotationError(f"[tool.weft.check] import = {written['import']!r} fails: {first_line(error)}") from None
 
 
-def _verdict(steps: Steps, place: Place, settings: Settings, prove: Callable[[], Contract | None]) -> Iterator[Checked]:
-    """The part for one contract, if there is something to report."""
+def _verdict(steps: Steps, place: Place, settings: Settings, prove: Callable[[], Contract]) -> Iterator[Checked]:
+    """The part for one contract."""
     part = _skipped(place) or guarded(steps, place, settings.strict, prove)
-    if part is not None:
-        yield part if isinstance(part, Checked) else _part(part, settings.strict)
+    yield part if isinstance(part, Checked) else _part(part, settings.strict)
 
 
 def guarded(steps: Steps, place: Place, strict: bool, work: Callable[[], T]) -> T | Checked:

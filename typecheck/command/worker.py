@@ -31,7 +31,6 @@ from weft.typecheck.command.inside import (
 from weft.typecheck.command.lines import to_json as lines_to_json
 from weft.typecheck.command.linter import Steps, judged
 from weft.typecheck.command.loading import up_to_date
-from weft.typecheck.command.recorded import read_calls
 from weft.typecheck.command.shaping import shaped
 from weft.typecheck.command.units import WEFT, Unit, installed_roots
 from weft.typecheck.shapes.notes import to_json
@@ -44,9 +43,6 @@ def main() -> None:
     asked, say = channels()
     first = json.loads(asked.readline())
     settings = Settings(**first["settings"])
-    if settings.calls[0]:
-        # Files that checked code reads count as dependencies of its verdict; reading this one here does not.
-        read_calls(settings.calls[0], settings.calls[1])
     no_core_dumps()
     end_with_the_command()
     reads = note_reads()

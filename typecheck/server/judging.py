@@ -18,7 +18,6 @@ from pathlib import Path
 from ..command.config import Config, ConfigError, read
 from ..command.conversation import Conversation
 from ..command.lines import Checked, Line
-from ..command.recorded import calls_in
 from ..command.running import judged
 from ..command.units import is_of_weft, unit_of
 from ..shapes.notes import Note, Shapes, joined
@@ -171,9 +170,9 @@ class Judge(threading.Thread):
     def _conversation(self, folder: Path) -> Conversation:
         config = read(folder)
         budget = {"seconds": min(config.seconds, _SECONDS), "trials": min(config.trials, _TRIALS)}
-        config = dataclasses.replace(config, calls=calls_in(config.root), **budget)
+        config = dataclasses.replace(config, **budget)
         known, conversation = self._conversations.get(config.root, (None, None))
-        # The configuration or the recorded calls may have changed since the last save in this project.
+        # The configuration may have changed since the last save in this project.
         if conversation is None or known != config:
             if conversation is not None:
                 conversation.close()

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from weft.typecheck.command.lines import Checked, Line, to_json
-from weft.typecheck.command.recorded import PLACE, write_calls
 from weft.typecheck.server import judging
 from weft.typecheck.server.hovers import hover
 from weft.typecheck.server.judging import Document, Judge
@@ -155,16 +154,10 @@ def test_a_configuration_that_cannot_be_read_is_said(judge, tmp_path: Path):
     assert "jobs = 'many' is not a number of processes" in message
 
 
-def test_recorded_calls_are_in_force_and_new_ones_are_seen(judge, tmp_path: Path):
-    judge(TEXT)
-    assert CONVERSATIONS[0].settings.calls[0] == ""
-    file = tmp_path / PLACE
-    for i in (1, 2):
-        write_calls(file, {"net:first": [{"args": [i], "kwargs": {}}]})
-        assert judge(TEXT)[0] == (4, "says first")
-        assert CONVERSATIONS[i].settings.calls[0] == str(file)
-        assert CONVERSATIONS[i].asked == ["net.py"]
-    judge(TEXT)
-    assert len(CONVERSATIONS) == 3
-    file.write_text("{}")
-    assert "this is not a file of recorded calls" in judge(TEXT)[0][1]
+def test_a_new_configuration_begins_a_new_conversation(judge, tmp_path: Path):
+    for number, trials in enumerate((7, 8)):
+        (tmp_path / "pyproject.toml").write_text(f"[tool.weft.check]\ntrials = {trials}")
+        for _ in range(2):
+            assert judge(TEXT)[0] == (4, "says first")
+        assert CONVERSATIONS[number].settings.trials == trials
+    assert len(CONVERSATIONS) == 2
