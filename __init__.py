@@ -108,17 +108,3 @@ if _is_on(_DEBUG_NONFINITE):
     from weft.insight.debug.guarding import guard_process as _guard_process
 
     _guard_process()
-
-
-def load_ipython_extension(shell) -> None:
-    """`%load_ext weft`, in IPython and Jupyter: contracts, lost successors as errors, tracebacks of cells only."""
-    from weft.typecheck.notebook import load
-
-    load(shell)
-
-
-def unload_ipython_extension(shell) -> None:
-    """`%unload_ext weft`: puts back what `%load_ext weft` found."""
-    from weft.typecheck.notebook import unload
-
-    unload(shell)

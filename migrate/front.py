@@ -23,7 +23,7 @@ def parser() -> argparse.ArgumentParser:
         "and uses of equinox that have a counterpart in weft, each with what to do by hand.",
         epilog="Exit code: 0, or 2 if a path cannot be read or written; nothing is written then.",
     )
-    top.add_argument("paths", nargs="+", metavar="PATH", help="files, notebooks and folders: best, a whole code base")
+    top.add_argument("paths", nargs="+", metavar="PATH", help="files and folders: best, a whole code base")
     top.add_argument("--write", action="store_true", help="change the files, all of them or none")
     top.add_argument("--from", dest="library", choices=LIBRARIES, help="only this library (default: all)")
     top.add_argument("--exclude", action="append", default=[], metavar="PATTERN", help="leave out such files (repeat)")
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for path, (before, after) in done.files.items():
         print(diff(_shown(path).lstrip("/"), before, after), end="")
     for finding in sorted(done.findings):
-        print(finding.shown(f"{_shown(finding.file)}{project.place(finding.file, finding.line)}"), file=sys.stderr)
+        print(finding.shown(f"{_shown(finding.file)}:{finding.line}"), file=sys.stderr)
     if options.write:
         try:
             write(done.files)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from . import LIBRARIES, from_equinox, from_nnx, from_weft
 from .findings import Changes, Finding, edited
-from .notebooks import masked_lines
 from .project import Project, Source
 from .reading import Reader
 
@@ -46,10 +45,14 @@ def migrated(project: Project, libraries: Collection[str] = LIBRARIES) -> Migrat
         data = edited(readers[source].module, changes).bytes
         # A second run must change nothing: an edit that gives the same bytes is no change.
         if data != source.data:
-            done.files[source.path] = (source.original, source.written(data))
+            done.files[source.path] = (source.data, data)
     if "equinox" in libraries:
         concerned = [reader for source, reader in readers.items() if source.asked and source.mentions("equinox")]
         done.findings += [finding for reader in concerned for finding in from_equinox.findings_of(reader)]
+    for path in project.notebooks:
+        if any(library.encode() in path.read_bytes() for library in ("flax", "equinox", "weft")):
+            fix = "change its imports by hand, together with the files that it imports"
+            done.findings.append(Finding(path, 1, "the file", "a notebook is not rewritten", fix))
     return done
 
 
@@ -84,7 +87,7 @@ def _over_nnx(project: Project, readers: dict[Source, Reader], done: Migrated) -
     for source in project.sources:
         group = groups[source]
         if source in changes_by_file:
-            changes_by_file[source].findings += [*from_nnx.foreign(source, project), *_of_ipython(source)]
+            changes_by_file[source].findings += from_nnx.foreign(source, project)
         firm = (
             [finding for finding in changes_by_file[source].findings if finding.holds]
             if source in changes_by_file
@@ -115,21 +118,10 @@ def _over_nnx(project: Project, readers: dict[Source, Reader], done: Migrated) -
         holder = holding[group]
         # The finding that holds the group may be in another file, so this file gets one that names it.
         if holder not in changes.findings:
-            place = project.place(holder.file, holder.line)
-            why = f"it is connected by imports to {holder.file.name}{place}, which must stay with flax ({holder.code})"
+            place = f"{holder.file.name}:{holder.line}"
+            why = f"it is connected by imports to {place}, which must stay with flax ({holder.code})"
             done.findings.append(Finding(source.path, 1, "flax.nnx", why, "resolve that finding first", True))
         elif changes.edits:
             why = "the rest of the file stays with flax.nnx, because both must not be mixed"
             done.findings.append(dataclasses.replace(holder, code="flax.nnx", why=why, fix=""))
     return moving
-
-
-def _of_ipython(source: Source) -> list[Finding]:
-    """Finds lines in IPython's syntax that name flax."""
-    if source.notebook is None:
-        return []
-    why = "this line in IPython's syntax names flax, and cannot be rewritten"
-    return [
-        Finding(source.path, line, "the line", why, "write it as Python", True)
-        for line in masked_lines(source.data, "flax")
-    ]

@@ -19,11 +19,9 @@ from pathlib import Path
 
 import libcst as cst
 
-from .notebooks import Notebook
-
 # A folder with one of these is the root of a code base.
 _ROOTS = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
-NOTEBOOK = ".ipynb"
+_NOTEBOOK = ".ipynb"
 _SKIPPED = ("__pycache__", "node_modules", "site-packages", "build", "dist")
 # Finds imports in a file that Python cannot parse: the module (if any), and the imported names.
 _IMPORT = re.compile(rb"^\s*(?:from\s+([\w.]+)\s+)?import\s+(\([^)]*\)|[^\n]*)", re.MULTILINE)
@@ -35,43 +33,13 @@ class Source:
 
     Attributes:
         path: the file's path.
-        data: its code; for a notebook, the joined code of its cells.
+        data: its code.
         asked: whether the user named it, so that it is migrated and not only read.
-        original: the content of the file.
-        notebook: the notebook, if it is one.
-        broken: the reason why a notebook cannot be read.
     """
 
     path: Path
     data: bytes
     asked: bool
-    original: bytes
-    notebook: Notebook | None = None
-    broken: str = ""
-
-    @classmethod
-    def read(cls, path: Path, asked: bool) -> Source:
-        """Reads a file."""
-        data = path.read_bytes()
-        if path.suffix != NOTEBOOK:
-            return cls(path, data, asked, data)
-        try:
-            notebook = Notebook.read(data)
-        except ValueError as error:
-            return cls(path, data, asked, data, None, str(error))
-        return cls(path, notebook.code, asked, data, notebook)
-
-    def written(self, code: bytes) -> bytes:
-        """Returns the content of the file with edited code.
-
-        Raises:
-            ValueError: if the code does not fit the cells of a notebook.
-        """
-        return code if self.notebook is None else self.notebook.written(code)
-
-    def place(self, line: int) -> str:
-        """Names the place of a line of the code, to be appended to the file's name."""
-        return f":{line}" if self.notebook is None else f", {self.notebook.place(line)}"
 
     @cached_property
     def module(self) -> cst.Module:
@@ -80,8 +48,6 @@ class Source:
         Raises:
             ValueError: if the file cannot be parsed, or not be reproduced.
         """
-        if self.broken:
-            raise ValueError(self.broken)
         try:
             module = cst.parse_module(self.data)
         except cst.ParserSyntaxError as error:
@@ -97,16 +63,11 @@ class Source:
     def imports(self) -> list[str]:
         """The dotted names of all imports: `from a import b` is `a.b`, and relative names start with dots."""
         try:
-            # A broken notebook has no code but JSON, which Python would parse without finding imports: "(" fails
-            # instead.
-            tree = ast.parse("(" if self.broken else self.data)
+            tree = ast.parse(self.data)
         except (SyntaxError, ValueError):
-            # In the JSON of a broken notebook, line ends are `\n` in strings; split there, each line of code is one
-            # line.
-            text = self.data.replace(b"\\n", b"\n").replace(b'"', b"\n")
             raw_imports = [
                 (origin.decode(), re.findall(r"[\w.]+", names.decode(errors="replace")))
-                for origin, names in _IMPORT.findall(text)
+                for origin, names in _IMPORT.findall(self.data)
             ]
             return [_within(origin, name) for origin, names in raw_imports for name in names]
         names: list[str] = []
@@ -125,10 +86,17 @@ class Source:
 
 @dataclass(eq=False)
 class Project:
-    """The files that the user named, and the other files of the code base, which may be in their groups."""
+    """The files that the user named, and the other files of the code base, which may be in their groups.
+
+    Attributes:
+        root: the folder of the code base.
+        sources: the Python files.
+        notebooks: the notebooks that the user named.
+    """
 
     root: Path
     sources: list[Source] = field(default_factory=list[Source])
+    notebooks: list[Path] = field(default_factory=list[Path])
 
     @classmethod
     def read(cls, names: Sequence[str], exclude: Sequence[str] = ()) -> Project:
@@ -147,18 +115,14 @@ class Project:
         root = _root_of([Path(name).resolve() for name in names])
         chosen = {path for path in asked if not any(fnmatch(_below(path, root), pattern) for pattern in exclude)}
         around = dict.fromkeys(file.resolve() for file in _python_files(root))
-        return cls(root, [Source.read(path, path in chosen) for path in sorted({*asked, *around})])
-
-    def place(self, path: Path, line: int) -> str:
-        """Names the place of a line of a file's code, to be appended to the file's name."""
-        return next(source for source in self.sources if source.path == path).place(line)
+        programs = sorted(path for path in {*asked, *around} if path.suffix != _NOTEBOOK)
+        notebooks = sorted(path for path in chosen if path.suffix == _NOTEBOOK)
+        return cls(root, [Source(path, path.read_bytes(), path in chosen) for path in programs], notebooks)
 
     @cached_property
     def _by_name(self) -> dict[str, list[Source]]:
         table: dict[str, list[Source]] = {}
         for source in self.sources:
-            if source.path.suffix == NOTEBOOK:
-                continue  # a notebook cannot be imported
             parts = _below(source.path, self.root).removesuffix(".py").split("/")
             parts = parts[:-1] if parts[-1] == "__init__" else parts
             # `src/pkg/a.py` may be imported as `src.pkg.a`, `pkg.a` or `a`, depending on `sys.path`: all are entered.
@@ -246,4 +210,4 @@ def _python_files(path: Path) -> Iterator[Path]:
             for name in folders
             if not name.startswith(".") and name not in _SKIPPED and not (Path(folder, name) / "pyvenv.cfg").exists()
         )
-        yield from (Path(folder, name) for name in sorted(files) if name.endswith((".py", NOTEBOOK)))
+        yield from (Path(folder, name) for name in sorted(files) if name.endswith((".py", _NOTEBOOK)))

@@ -135,3 +135,11 @@ def test_modes_newlines_and_encodings_stay(tmp_path: Path):
 def test_a_path_without_python_files_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main([str(tmp_path / "none")]) == 2
     assert "none: there is no Python file" in capsys.readouterr().err
+
+
+def test_a_notebook_is_listed_and_holds_no_file(migrate: Migrate):
+    notebook = '{"cells": [{"cell_type": "code", "source": ["from flax import nnx\\n", "import net"]}]}'
+    after, report = migrate({"a.ipynb": notebook, "net.py": "from flax import nnx\n", "b.ipynb": "{}"})
+    assert after == {"a.ipynb": notebook, "net.py": "from weft import nnx\n", "b.ipynb": "{}"}
+    assert "a.ipynb:1: the file: a notebook is not rewritten\n    do: change its imports by hand" in report
+    assert "b.ipynb" not in report
