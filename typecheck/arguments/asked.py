@@ -256,7 +256,7 @@ class Number:
         return not self._compared("eq", 0)
 
     def __getattr__(self, name: str) -> Any:
-        if hasattr(type(self.number), name):  # `k.bit_length`, `rate.real`
+        if hasattr(self.number, name):  # `k.bit_length`, `rate.real`
             return getattr(self._read(), name)
         raise AttributeError(f"{type(self.number).__name__!r} object has no attribute {name!r}")
 
