@@ -121,7 +121,6 @@ class Builder:
             and the number of the subclass that does.
         values: the options of a place as written in source, where the options are values.
         optional: the dims that the annotation of an optional argument names, by the place of its option.
-        makers: the names of class methods and functions that make a record, by the place of the record.
         standing_in: the abstract classes for which an instance of a subclass is being made.
         inside: the plain classes and protocols for which an instance is being made.
         assumed: the callables that were called although no annotation says what they return.
@@ -187,7 +186,6 @@ class Builder:
         self.shaped: list[Any] = []
         self.calls: list[tuple[Any, type, Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = []
         self.stand_ins: list[tuple[Callable[..., Any], Any]] = []
-        self.makers: dict[str, tuple[str, ...]] = {}
         self.vocabulary: dict[str, frozenset[str]] = {}
         self.classes: dict[str, tuple[str, ...]] = {}
         self.chosen_classes: dict[str, int] = {}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import itertools
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,7 +15,7 @@ from weft.typecheck.arguments.abstract import abstractly
 from weft.typecheck.arguments.builder import Assignment, Builder, Scope, key_dtype
 from weft.typecheck.arguments.values import BY_NAME, holds_objects, load_values
 from weft.typecheck.errors import AnnotationError
-from weft.typecheck.language.annotations import NONE, Annotation, Anything, ArrayOf, Instance, RecordOf, members_of
+from weft.typecheck.language.annotations import NONE, Annotation, Anything, ArrayOf, Instance, members_of
 from weft.typecheck.language.forms import OBJECT, form_of
 from weft.typecheck.language.key_names import with_keys
 from weft.typecheck.language.names import names_of_class
@@ -42,43 +40,6 @@ def signature_of_class(cls: type) -> Signature:
         for p in list(inspect.signature(cls.__init__).parameters.values())[1:]
     )
     return Signature(cls.__init__, parameters, NONE, owner=cls)
-
-
-# Each way to make a record is an option that costs the search trials, so their number is bounded.
-_MOST_MAKERS = 4
-
-
-@cached_by("class")
-def makers_of(cls: type) -> tuple[Signature, ...]:
-    """The class methods of a class, and the functions of its module, whose annotation says that they return the class.
-
-    They know how fields belong together where no annotation says so. A function that takes an instance to make another
-    is left out, because it needs an instance already.
-    """
-    methods = [name for name, member in vars(cls).items() if isinstance(member, classmethod | staticmethod)]
-    own = {name: getattr(cls, name) for name in methods}
-    module = vars(sys.modules.get(cls.__module__, object)).items()
-    functions = {name: f for name, f in module if inspect.isfunction(f) and f.__module__ == cls.__module__}
-    makers = (_maker(f, cls) for name, f in (*own.items(), *functions.items()) if not name.startswith("_"))
-    return tuple(itertools.islice((maker for maker in makers if maker is not None), _MOST_MAKERS))
-
-
-def _maker(function: Any, cls: type) -> Signature | None:
-    """The signature of a function that returns instances of a class; None for any other function."""
-    bound = inspect.ismethod(function)
-    if not bound and not inspect.isfunction(function):
-        return None  # a transformed function, such as a `jax.jit` object, which may have no name
-    try:
-        written = signature_of(function.__func__ if bound else function, cls)
-    except (AnnotationError, TypeError, ValueError):
-        return None
-    # A class method has the class as its first parameter, which the call of the bound method does not pass.
-    parameters = written.parameters[1:] if bound else written.parameters
-    if written.returns not in (RecordOf(cls), Instance(cls)):
-        return None
-    if any(getattr(one, "cls", None) is cls for parameter in parameters for one in members_of(parameter.annotation)):
-        return None
-    return dataclasses.replace(written, function=function, parameters=with_keys(parameters))
 
 
 def _of_field(parameter: Parameter, cls: type) -> Parameter:

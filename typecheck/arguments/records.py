@@ -12,7 +12,7 @@ import jax
 from weft.core.records.module import Module
 from weft.typecheck.arguments.abstract import abstractly, closed, is_plain_class, opened
 from weft.typecheck.arguments.builder import Builder, Scope, Unbuildable
-from weft.typecheck.arguments.constructors import counts_of_class, makers_of, signature_of_class
+from weft.typecheck.arguments.constructors import counts_of_class, signature_of_class
 from weft.typecheck.arguments.parameters import build_arguments, defaulted, string_of
 from weft.typecheck.arguments.protocols import is_protocol, protocol_object
 from weft.typecheck.arguments.stand_ins import any_callable
@@ -22,7 +22,7 @@ from weft.typecheck.language.annotations import Instance, RecordOf, holds_arrays
 from weft.typecheck.language.forms import form_of, has_own_dims
 from weft.typecheck.language.names import names_of_class
 from weft.typecheck.language.objects import is_library
-from weft.typecheck.language.signatures import Parameter, Signature, fields_of
+from weft.typecheck.language.signatures import Parameter, fields_of
 from weft.typecheck.sizes.dim import Dim
 from weft.typecheck.sizes.space import Space
 
@@ -42,9 +42,6 @@ def record_of(builder: Builder, spec: RecordOf, place: str, scope: Scope) -> Any
         return build_module(builder, spec.cls, place, inner, dict.fromkeys(counts_of_class(spec.cls), 2))
     if is_abstract(spec.cls):
         return _of_subclass(builder, spec.cls, place, inner, None)
-    maker = _maker_of(builder, spec.cls, place, inner)
-    if maker is not None:
-        return _called(builder, spec.cls, maker.function, *build_arguments(builder, maker, inner))
     inner.owner, values = spec.cls, dict[str, Any]()
     defaults = {name: default for name, _, _, default in spec.form.fields(spec.cls)}
     for field in fields_of(spec.cls):
@@ -94,9 +91,6 @@ def build_module(builder: Builder, cls: type, place: str, scope: Scope, passed: 
     """
     if is_abstract(cls):
         return _of_subclass(builder, cls, place, scope, passed)
-    maker = None if passed else _maker_of(builder, cls, place, scope)
-    if maker is not None:
-        return _called(builder, cls, maker.function, *build_arguments(builder, maker, scope))
     signature = signature_of_class(cls)
     if cls in _BASES:
         builder.vague.add(place)
@@ -110,16 +104,6 @@ def build_module(builder: Builder, cls: type, place: str, scope: Scope, passed: 
         # An `__init__` without annotations says nothing, where the annotated fields still say what an instance holds.
         return _of_fields(builder, cls, scope)
     return _called(builder, cls, cls, args, kwargs)
-
-
-def _maker_of(builder: Builder, cls: type, place: str, scope: Scope) -> Signature | None:
-    """The class method or function by which the assignment makes an instance; None if it calls the class."""
-    # In a stack each array gets further axes in front, and a class method would have to be mapped for them.
-    makers = () if scope.lead else makers_of(cls)
-    if makers:
-        builder.makers[place] = tuple(one.function.__qualname__ for one in makers)
-    number = builder.assignment.options.get(f"{place} made", 0)
-    return makers[number - 1] if 0 < number <= len(makers) else None
 
 
 def _called(

@@ -8,7 +8,6 @@ exactly what a contract forbids. A need that lets the trace get further stays, a
 from __future__ import annotations
 
 import collections
-import contextlib
 import copy
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -16,22 +15,21 @@ from typing import Any
 
 from weft.typecheck.arguments.builder import Assignment, Unbuildable
 from weft.typecheck.errors import AnnotationError
-from weft.typecheck.proofs.beyond import beyond_annotations, needs_numbers
+from weft.typecheck.proofs.beyond import needs_numbers
 from weft.typecheck.proofs.budget import Budget, Exhausted, Meter
 from weft.typecheck.proofs.endless import Endless
-from weft.typecheck.proofs.needs import Deal, Needs, ascending, assignment_for, interleaved
+from weft.typecheck.proofs.needs import Deal, Needs, ascending, assignment_for
+from weft.typecheck.proofs.of_no_size import of_no_size
 from weft.typecheck.proofs.options import (
     asks_for_dtype,
     is_class,
     leaves_kinds_open,
     unpacks_items,
-    untried_makers,
     untried_options,
 )
 from weft.typecheck.proofs.preconditions import preconditions
-from weft.typecheck.proofs.rules import candidates, of_no_size
 from weft.typecheck.proofs.steps import Step, as_tried, is_out_of_hand, weakened
-from weft.typecheck.proofs.trial import Target, Trial, clashing_keys, run_trial
+from weft.typecheck.proofs.trial import Target, Trial, run_trial
 from weft.typecheck.proofs.under_needs import Written, written_under
 from weft.typecheck.proofs.violations import OF_KIND
 from weft.typecheck.sizes.clauses import Answer
@@ -46,10 +44,10 @@ MOST_PAIRS = 40
 _MOST_ROUNDS = 3
 # After so many options that do not change how a class fails, the search assumes that no other option does either.
 _MOST_ALIKE = 8
-# The most trials with records made by a class method or a function instead of their class.
-_MOST_MAKERS = 12
 # The most concrete classes that are tried for an abstract class.
 MOST_CLASSES = 4
+# Sizes that powers of two, squares, most divisors and small counts have in common.
+_ROUND = (64, 144, 2)
 # A failure is told at sizes up to this one, if it remains there.
 _SMALL = 4
 
@@ -229,19 +227,17 @@ class Explainer:
         return explanation
 
     def _candidates(self, step: Step) -> Iterator[Needs]:
-        """Yields the needs with one more: first those that the trial's questions show, then guesses.
-
-        Guesses are made only if the program read the number of a size, since such a size asks no questions.
-        """
+        """Yields the needs with one more: those about numbers of axes and items, then those that questions show."""
         trial, needs, constants = step.trial, step.needs, self.target.constants
-        yield from of_no_size(trial, needs, constants)
-        asked, is_known, pinned, denied = self.asked_last(trial)
+        yield from of_no_size(trial, needs)
+        asked, pinned, denied = self.asked_last(trial)
         step.asked_last = tuple(asked.items())
         for candidate in preconditions(asked, trial, needs, constants):
             step.by_question = as_tried(candidate, needs, pinned, denied)
             yield step.by_question
-        if not is_known and step.best is None:
-            yield from candidates(trial, needs, constants, pinned, self._is_of_whole_sizes(trial, needs))
+        # A key whose number the program read asks no questions, so that the program is known at the sizes tried alone.
+        read = sorted(pinned - dict(needs.among).keys() - dict(needs.equal).keys()) if step.best is None else []
+        yield from (needs.plus(among=(key, (size,))) for key in read for size in _ROUND)
 
     def _with_the_rest_as_before(self, trial: Trial, needs: Needs, asked: tuple[Answer, ...]) -> Trial | None:
         """The trial at sizes that meet the needs and leave every other question its answer; None if there are none.
@@ -275,40 +271,22 @@ class Explainer:
         space.end()
         return copy.copy(space), traced  # the next trace begins with the space anew
 
-    def asked_last(self, trial: Trial) -> tuple[dict[Question, bool], bool, frozenset[str], list[Question]]:
-        """The questions of a failing trial, whether they explain it, the keys whose numbers the program read, and the
+    def asked_last(self, trial: Trial) -> tuple[dict[Question, bool], frozenset[str], list[Question]]:
+        """The questions of a failing trial, the last of them last, the keys whose numbers the program read, and the
         equations that the program itself asked and that did not hold.
-
-        The last questions come last. They explain the failure if the trace over symbolic sizes fails in the same place,
-        and the failure mentions no size whose number the program read: such a size asks no questions.
         """
         if isinstance(trial.error, RecursionError):
-            return {}, True, frozenset(), []  # of Python's own limit, too, which no size changes
+            return {}, frozenset(), []  # of Python's own limit, too, which no size changes
         sizes = trial.assignment.sizes
         written = written_under(Needs(), sizes, set(self.dims))
         space, traced = self.followed(trial, written, written.numbers)
         if isinstance(traced, Exception):
-            return {}, False, frozenset(), []
+            return {}, frozenset(), []
         asked = {written.of_keys(question): answer for question, answer in space.last.items()}
         pinned = frozenset(space.pinned)
         own = ((question, answer) for question, (answer, _, own) in space.asked.items() if own)
         denied = [question for question, answer in own if not answer and not question.is_order]
-        is_known = traced.place[:2] == trial.place[:2] and not pinned & {*(trial.spoken_of or pinned)}
-        return asked, is_known, pinned, denied
-
-    def _is_of_whole_sizes(self, trial: Trial, needs: Needs) -> bool:
-        """Whether an error shows two sizes of keys that disagree, at other sizes as well.
-
-        At one assignment a number in an error may be a key's size by chance: half of 11 is 5, another key's size.
-        """
-        keys = clashing_keys(trial)
-        if not keys or trial.guard:
-            return False
-        try:
-            dealt = self.with_needs(trial, needs, interleaved)
-        except Unbuildable:
-            return False
-        return clashing_keys(dealt) == keys
+        return asked, pinned, denied
 
     def _explained(self, trial: Trial, needs: Needs, deal: Deal) -> Needs | None:
         complaints = {trial.complaint}
@@ -362,33 +340,6 @@ class Explainer:
         if trial.place == base.place and trial.complaint == base.complaint and len(trial.spoken_of) == 1:
             return None  # a failure about one size alone, such as an odd one, is not about names that records share
         return needs if trial.ok else self.explain(trial, needs, ascending)
-
-    def made_by_functions(self, base: Trial) -> tuple[Trial, Needs] | None:
-        """A trial that holds, with records that class methods or functions make, and its needs; None if there is none.
-
-        Annotations may not say what the fields of a record have in common, and a function that returns the record knows
-        it. Where the failure says nothing of the contract anyhow, as a guard's does, no trials are spent on this.
-        """
-        if beyond_annotations(self.furthest or base) is not None:
-            return None
-        noted = self.furthest, self.stuck, self.past_guard, self.unbuilt
-        queue, tried = [base], 0
-        try:
-            while queue and tried < _MOST_MAKERS:
-                current = queue.pop(0)
-                for options in untried_makers(current):
-                    tried += 1
-                    options = {**current.assignment.options, **options}
-                    with contextlib.suppress(Unbuildable):
-                        trial = self.attempt(dataclasses.replace(base.assignment, options=options))
-                        needs = Needs() if trial.ok else self.explain(trial, Needs(), ascending)
-                        if needs is not None:
-                            return self.with_needs(trial, needs, ascending), needs
-                        queue.append(trial)
-            return None
-        finally:
-            # Readers make records by their class, so a failure is reported for such records.
-            self.furthest, self.stuck, self.past_guard, self.unbuilt = noted
 
     def shrink(self, trial: Trial, needs: Needs) -> Trial:
         """The trial at the smallest sizes at which the same failure remains."""

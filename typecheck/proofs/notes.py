@@ -68,7 +68,6 @@ class Options:
         classes: the names of the concrete classes for an abstract class.
         noted_values: the text of each option, where the options are values or members of a union.
         optional: the dims in the annotation of an argument that may be left out.
-        makers: the names of class methods and functions that return a record.
     """
 
     noted: Mapping[str, int]
@@ -77,7 +76,6 @@ class Options:
     classes: Mapping[str, tuple[str, ...]]
     noted_values: Mapping[str, tuple[str, ...]]
     optional: Mapping[str, Set[str]]
-    makers: Mapping[str, tuple[str, ...]]
 
     def is_read(self, place: str, names: Set[str]) -> bool:
         """Whether a program that reads some names may read a parameter, to which a place belongs."""
@@ -138,9 +136,7 @@ def ranks_of(builder: Builder) -> dict[str, Rank]:
 
 
 def options_of(builder: Builder) -> Options:
-    return Options(
-        builder.options, builder.own, builder.given, builder.classes, builder.values, builder.optional, builder.makers
-    )
+    return Options(builder.options, builder.own, builder.given, builder.classes, builder.values, builder.optional)
 
 
 def unsaid_of(builder: Builder, empty_fields: Set[str], inner_classes: Set[str]) -> Unsaid:

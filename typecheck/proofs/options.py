@@ -7,7 +7,6 @@ broadcast`; the place of a flag is its name. `floats width` is about all floats,
 
 from __future__ import annotations
 
-import ast
 import collections
 from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
@@ -17,7 +16,7 @@ from weft.typecheck.matching.bindings import Mismatch
 from weft.typecheck.proofs.notes import Options
 from weft.typecheck.proofs.trial import Trial
 from weft.typecheck.proofs.violations import OF_KIND
-from weft.typecheck.proofs.wording import DTYPE_OR_INTEGER, DTYPES, OF_NOTHING, UNPACKED, says
+from weft.typecheck.proofs.wording import DTYPE_OR_INTEGER, DTYPES, UNPACKED, says
 
 
 def leaves_kinds_open(trial: Trial) -> bool:
@@ -59,44 +58,6 @@ def speaks_of_rank(trial: Trial) -> bool:
     return isinstance(reason, Mismatch) and reason.reason == "rank"
 
 
-_ASKS_FOR_KINDS = {"isinstance", "issubclass", "hasattr", "callable"}
-
-
-def is_about_kinds(trial: Trial) -> bool:
-    """Whether a failure is about the kind of a value, whatever its sizes are, so that no need of sizes mends it.
-
-    That is a value of another kind, or dtype, than its annotation says; a guard that only tests for classes, or for
-    None; a missing attribute, or an operation that a class or None does not support. JAX's errors about shapes are
-    TypeErrors, too, but they show the shapes.
-    """
-    if trial.violations:
-        return trial.violations[0].reason in (*OF_KIND, "dtype")
-    if trial.guard:
-        return _asks_for_kinds(trial.guard.partition(": ")[2])
-    of_kind = isinstance(trial.error, AttributeError | TypeError) or says(str(trial.error), OF_NOTHING)
-    return of_kind and not trial.mentioned
-
-
-def _asks_for_kinds(guard: str) -> bool:
-    """Whether a guard's condition consists of `isinstance`, `is None` and the like alone."""
-    try:
-        tree = ast.parse(f"{guard}: ..." if guard.startswith("if ") else guard)
-    except SyntaxError:  # a part of a statement
-        return False
-    (statement,) = tree.body if len(tree.body) == 1 else (None,)
-    return isinstance(statement, ast.If | ast.Assert) and _is_of_kinds(statement.test)
-
-
-def _is_of_kinds(test: ast.expr) -> bool:
-    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        return _is_of_kinds(test.operand)
-    if isinstance(test, ast.BoolOp):
-        return all(map(_is_of_kinds, test.values))
-    if isinstance(test, ast.Compare):
-        return all(isinstance(one, ast.Is | ast.IsNot) for one in test.ops)
-    return isinstance(test, ast.Call) and isinstance(test.func, ast.Name) and test.func.id in _ASKS_FOR_KINDS
-
-
 def at_guard(trial: Trial) -> str:
     """The place of the guard that a trial ended at, in brackets."""
     return f" ({': '.join(trial.guard.split(': ')[:1])})" if trial.guard else ""
@@ -130,7 +91,6 @@ _PHRASES = {
     "width": ("{name} of 32 bits", "{name} are of 32 bits", "{name} are of 64 bits, as JAX makes them here"),
     "dtype": ("{name} of integers", "{name} is of integers", "{name} is not of integers"),
     "arrays": ("{place} of {value}", "{place} are of {value}", "{place} are not of {value}"),
-    "made": ("{name} made by {value}", "{name} is made by {value}", "{name} is not made by {value}"),
     "of a class": ("{name} of class {value}", "{name} is of class {value}", "{name} is not of class {value}"),
     "of a union": ("{name}: {value}", "{name} is a {value}", "{name} is not a {value}"),
     "a value": ("{place} = {value}", "{place} = {value}", "{place} is not {value}"),
@@ -144,8 +104,6 @@ def phrases(options: Options, place: str, option: int) -> Phrases:
     items, value = ITEMS[option] if aspect == "length" else 0, ""
     if place in options.classes:  # not if the trial failed before it came to that argument
         aspect, value = "of a class", options.classes[place][option]
-    elif aspect == "made":
-        value = options.makers[name][option - 1]
     elif place in options.values:
         aspect = {"type": "of a union", "arrays": aspect}.get(aspect, "a value")
         value = options.values[place][option]
@@ -163,13 +121,6 @@ def is_class(place: str) -> bool:
 
 # The most options of one place that are tried, if they are no classes: literals, members of a union, lengths.
 _MOST_OF_ONE = 4
-
-
-def untried_makers(trial: Trial) -> Iterator[dict[str, int]]:
-    """For each record that its class has made, each class method or function that could make it instead."""
-    for place, makers in trial.options.makers.items():
-        if not trial.assignment.options.get(f"{place} made"):
-            yield from ({f"{place} made": number + 1} for number in range(len(makers)))
 
 
 def _unions_alike(trial: Trial) -> Iterator[dict[str, int]]:

@@ -28,7 +28,6 @@ from weft.typecheck.proofs.drift import drifts
 from weft.typecheck.proofs.endless import Endless
 from weft.typecheck.proofs.following import listening
 from weft.typecheck.proofs.in_names import in_names
-from weft.typecheck.proofs.links import what_is_unsaid
 from weft.typecheck.proofs.lints import lint
 from weft.typecheck.proofs.needs import DEALS, Needs, assignment_for
 from weft.typecheck.proofs.options import argument_of
@@ -267,9 +266,6 @@ def _failed(target: Target, search: Search, outcome: Outcome) -> Contract:
     if all(each.doubt for each in told):
         return _undecided(target, Cause.DOUBT, f"{told[0].findings[0]}: {told[0].doubt}", _tried(outcome))
     findings = [finding for each in told if not each.doubt for finding in each.findings]
-    unsaid = None if target.is_users else what_is_unsaid(search, outcome.failed, none_passed=none_passed)
-    if unsaid is not None:
-        return _undecided(target, Cause.DOUBT, f"{findings[0]}: {unsaid}")
     return _contract(
         target,
         Verdict.FAILS,

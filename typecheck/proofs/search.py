@@ -166,7 +166,7 @@ class Search(Explainer):
 
         The ways are tried in order, those that assume least first: other options with their needs; needs with the usual
         options; other kinds of values for the trial that got furthest; needs behind a guard that a trial has passed;
-        records that do not share dims; records made by class methods or functions instead of their class.
+        records that do not share dims.
         """
         self.pending = first = base
         varied = self.with_options_in_rounds(base)
@@ -193,9 +193,6 @@ class Search(Explainer):
                 self.furthest = base
         if needs is None:
             needs = self.explain_with_names_per_record(base)
-        if needs is None and (made := self.made_by_functions(first)) is not None:
-            base, needs = made
-            self.results.notes += self._chosen(base, needs)
         if needs is None:
             # Where other options only move the error elsewhere, the failure is told for the usual options.
             nearest = varied if base is first and varied.progress > first.progress else base

@@ -216,13 +216,6 @@ class Trial:
         )
 
 
-def clashing_keys(trial: Trial) -> frozenset[str]:
-    """The keys of the sizes that disagree in an error; none, if one of these is the size of no key."""
-    sizes = sizes_that_disagree(str(trial.error)) if trial.error is not None and not trial.violations else set[int]()
-    keys = frozenset(key for key, size in trial.assignment.sizes.items() if size in sizes)
-    return keys if len(keys) == len(sizes) else frozenset()
-
-
 def run_trial(
     target: Target,
     assignment: Assignment,

@@ -1,48 +1,37 @@
-"""Guesses about numbers of axes, and about shapes that arrays without a shape may have in common; see `rules`."""
+"""Needs about numbers of axes and of items, which are no sizes: no question of the trace shows them.
+
+They are gone through one after the other. A `...`, and an array without a shape, may stand for the axes of another one.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 from weft.core.edge import names
 from weft.typecheck.proofs.needs import Needs
+from weft.typecheck.proofs.options import items_of, takes_apart
 from weft.typecheck.proofs.trial import Trial
 from weft.typecheck.proofs.whose import is_of_jax
-from weft.typecheck.proofs.wording import numbers_in
+from weft.typecheck.proofs.wording import UNPAIRED, numbers_in, says
 
-
-@dataclass(frozen=True)
-class Suspects:
-    """The sizes and keys that a rule may use.
-
-    Attributes:
-        sizes: the sizes of all keys, where they are plain numbers.
-        keys: the keys whose sizes the failure mentions; all keys, if it mentions none.
-        constants: sizes of arrays and numbers outside of the program, which it may require.
-    """
-
-    sizes: Mapping[str, int]
-    keys: list[str]
-    constants: frozenset[int] = frozenset()
-
-
-def suspects_of(trial: Trial, constants: frozenset[int] = frozenset()) -> Suspects:
-    """The sizes and keys that rules may use for a failing trial."""
-    sizes = {key: size for key, size in trial.assignment.sizes.items() if isinstance(size, int)}
-    return Suspects(sizes, list(trial.spoken_of) or list(sizes), constants)
-
-
+# The numbers of axes that are tried, the likeliest first.
 _RANKS = (1, 2, 0, 3, 4)
 # The most axes of a `...`.
 _MOST_DOTS = 3
 
 
-def same_shapes(trial: Trial, needs: Needs, suspects: Suspects) -> Iterator[Needs]:
+def of_no_size(trial: Trial, needs: Needs) -> Iterator[Needs]:
+    """The needs with one more that is about numbers of axes or of items, whichever questions the trace asked."""
+    # What takes an argument apart takes a fixed number of axes, or of items.
+    for rule in (_ranks,) if takes_apart(trial) else (_one_dots, _one_shape, _items, _ranks):
+        yield from rule(trial, needs)
+
+
+def _one_shape(trial: Trial, needs: Needs) -> Iterator[Needs]:
     """The needs that all arrays without a shape in their annotations have one shape, or one number of axes."""
-    keys = [key for key in trial.keys.unnamed if key in suspects.sizes]
+    keys = [key for key in trial.keys.unnamed if isinstance(trial.assignment.sizes.get(key), int)]
     names = dict.fromkeys(key.rpartition(".")[0] for key in keys)
     open_ranks = {key: rank.axes for key, rank in trial.ranks.items() if rank.is_unnamed}
     if needs.merged or not open_ranks:
@@ -60,7 +49,7 @@ def same_shapes(trial: Trial, needs: Needs, suspects: Suspects) -> Iterator[Need
             yield dataclasses.replace(needs, ranks=tuple((key, rank) for key in open_ranks))
 
 
-def same_dots(trial: Trial, needs: Needs, suspects: Suspects) -> Iterator[Needs]:
+def _one_dots(trial: Trial, needs: Needs) -> Iterator[Needs]:
     """The needs that the `...` of two arrays, or of all arrays, stand for the same axes.
 
     A `...` binds nothing, but the author of `"batch ... d"`, written twice, may mean the same axes.
@@ -72,7 +61,39 @@ def same_dots(trial: Trial, needs: Needs, suspects: Suspects) -> Iterator[Needs]
         yield dataclasses.replace(needs, merged=together, alike=together)
 
 
-def ranks_needed(trial: Trial, needs: Needs, suspects: Suspects) -> Iterator[Needs]:
+def _items(trial: Trial, needs: Needs) -> Iterator[Needs]:
+    """The needs with two collections of the same length, or with a size that is the length of a collection.
+
+    A grid has a size for each axis, and its points as many coordinates; an annotation `tuple[int, ...]` cannot say so.
+    """
+    sizes = {key: size for key, size in trial.assignment.sizes.items() if isinstance(size, int)}
+    lengths = items_of(trial.assignment, trial.options.counts)
+    free = [place for place in lengths if place not in dict(needs.items)]
+    # The need was found where all collections have the same length, so the size may be another collection's.
+    for key, place in needs.counts:
+        rest = tuple(count for count in needs.counts if count[0] != key)
+        others = (further for further in free if lengths[further] != lengths[place])
+        yield from (dataclasses.replace(needs, counts=(*rest, (key, further))) for further in others)
+    unlike = [(first, second) for first in free for second in free if lengths[first] != lengths[second]]
+    # The collection whose length was varied differs from all others: one of these, or all, must follow it.
+    unlike.sort(key=lambda pair: sum(length == pair[1] for _, length in unlike), reverse=True)
+    yield from (needs.plus(items=pair) for pair in unlike)
+    if len(unlike) > 2:
+        leading = unlike[0][1]
+        together = tuple(pair for pair in unlike if pair[1] == leading)
+        yield dataclasses.replace(needs, items=(*needs.items, *together))
+    of_items = bool(trial.guard) or says(str(trial.error), UNPAIRED)
+    for key in trial.spoken_of or sizes:
+        for place in free:
+            if (
+                (of_items or {sizes[key], lengths[place]} <= trial.mentioned)
+                and key not in dict(needs.equal)
+                and sizes[key] != lengths[place]
+            ):
+                yield needs.plus(equal=(key, lengths[place]), counts=(key, place))
+
+
+def _ranks(trial: Trial, needs: Needs) -> Iterator[Needs]:
     """The needs that a `*name`, a `...` or an array without a shape has another number of axes.
 
     A name such as `*batch` promises any number of axes. Only a guard, an array without a shape, or a record that writes

@@ -1,125 +1,18 @@
-"""Records whose fields belong together in ways that no annotation says: made by what makes them in their package.
-
-Beside them what else annotations leave to who calls: which member of a union, which integers are a shape.
-"""
+"""What annotations leave to who calls: which member of a union, which integers are a shape."""
 
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float
 from weft.typecheck import verify
 from weft.typecheck.proofs.report import Verdict
-
-
-class Table(eqx.Module):
-    """`rows` and `columns` are the sizes of `base`, and only `of_sizes` says so."""
-
-    base: Float[Array, "height width"]
-    rows: Float[Array, "rows"]
-    columns: Float[Array, "columns"]
-
-    @classmethod
-    def of_sizes(cls, rows: int, columns: int, *, key: PRNGKeyArray) -> Self:
-        return cls(jax.random.normal(key, (rows, columns)), jnp.ones(rows), jnp.ones(columns))
-
-    def total(self) -> Float[Array, "rows"]:
-        return self.base @ self.columns + self.rows
-
-    def mixed(self) -> Float[Array, "rows"]:
-        return self.base.T @ self.columns + self.rows
-
-    def across(self) -> Float[Array, "columns"]:
-        return self.base @ self.columns + self.rows
-
-
-def totals(table: Table, x: Float[Array, "b columns"]) -> Float[Array, "b rows"]:
-    return jax.vmap(lambda row: table.base @ (row * table.columns))(x)
-
-
-def first_totals(table: Table, count: int) -> Float[Array, "rows"]:
-    if count > table.rows.shape[0]:
-        raise ValueError("too many")
-    return table.total()
-
-
-def test_behind_a_guard_too():
-    (contract,) = verify(first_totals).contracts
-    assert contract.verdict in (Verdict.HOLDS, Verdict.PROVED)
-    assert "table is made by Table.of_sizes" in contract.assumptions
-
-
-def test_a_record_is_made_by_what_its_class_has_for_that_where_its_fields_alone_do_not_agree():
-    total, mixed, across = verify(Table).contracts[:3]
-    assert total.verdict is Verdict.HOLDS
-    assert "self is made by Table.of_sizes" in total.assumptions
-    # What is wrong whoever makes it stays wrong, and is told of the class itself.
-    assert mixed.verdict is across.verdict is Verdict.FAILS
-    assert "made by" not in str(mixed.failures[0])
-    (contract,) = verify(totals).contracts
-    assert contract.verdict is Verdict.HOLDS
-    assert "table is made by Table.of_sizes" in contract.assumptions
-
-
-class Wrong(eqx.Module):
-    """What makes it breaks the annotations of its fields."""
-
-    weight: Float[Array, "o i"]
-    bias: Float[Array, "i"]
-
-    @classmethod
-    def zeros(cls, i: int, o: int) -> Wrong:
-        return cls(jnp.zeros((o, i)), jnp.zeros(o))
-
-    def __call__(self, x: Float[Array, "i"]) -> Float[Array, "o"]:
-        return self.weight @ x + self.bias
-
-
-def test_what_breaks_annotations_makes_no_record():
-    assert verify(Wrong).contracts[0].verdict is Verdict.FAILS
-
-
-class Jitted(eqx.Module):
-    """What makes it is an object without a name."""
-
-    weight: Float[Array, "n"]
-
-    @classmethod
-    @eqx.filter_jit
-    def zeros(cls, n: int) -> Jitted:
-        return cls(jnp.zeros(n))
-
-    def doubled(self) -> Float[Array, "n"]:
-        return 2 * self.weight
-
-
-def test_a_class_method_may_be_any_object():
-    assert verify(Jitted).contracts[0].verdict is Verdict.PROVED
-
-
-class Pair(NamedTuple):
-    left: Float[Array, "m"]
-    right: Float[Array, "n"]
-
-
-def pair_of(x: Float[Array, "n"]) -> Pair:
-    return Pair(x, 2 * x)
-
-
-def added(pair: Pair) -> Float[Array, "n"]:
-    return pair.left + pair.right
-
-
-def test_a_function_beside_a_class_makes_it_too():
-    (contract,) = verify(added).contracts
-    assert contract.verdict is Verdict.HOLDS
-    assert contract.assumptions == ("pair is made by pair_of",)
 
 
 class Where(NamedTuple):
