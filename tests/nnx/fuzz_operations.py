@@ -56,13 +56,16 @@ LAYERS = {
     "nnx.Sequential(nnx.Linear(2, 2, param_dtype=float, rngs=r), nnx.PReLU(param_dtype=float))": "m.f(z(3, 2))",
 }
 
+# An update from a Variable without metadata, which takes a named axis away.
+_NEW_PARAM = "nnx.update({owner}, {{'w': nnx.Param({owner}.w[...] * {number})}})"
+
 # Each is (text, weight, whether it changes structure). The names in braces are `Writer.operation`'s.
 _ALWAYS = [
     ("{variable}[...] = {values}", 5.0, False),
     ("{variable}.set_value({values})", 1.0, False),
     ("{variable}[...] *= {number}", 2.0, False),
     ("nnx.update(m, nnx.state(m, nnx.Param))", 0.3, False),
-    ("nnx.update({owner}, {{'w': nnx.Param({owner}.w[...] * {number})}})", 0.2, False),
+    (_NEW_PARAM, 0.2, False),
     ("{where}.{name} = nnx.BatchStat(jnp.full({where}.w.shape, {number}))", 1.0, True),
     ("{where}.{name} = Node({number}, {where}.w)", 1.0, True),
     ("{where}.{name} = jnp.full({where}.w.shape, {number})", 0.1, True),
@@ -162,5 +165,6 @@ def operations(names: Mapping[str, str], features: Features, structural: float, 
     weights = {
         text.format(**names): weight * (structural if changes else 1.0)
         for text, weight, changes in _rows(features, names)
+        if metadata or not (features.named and text is _NEW_PARAM)
     }
     return weights | {"{variable}.set_metadata(note={count})".format(**names): 0.7 * metadata}
