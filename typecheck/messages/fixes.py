@@ -140,7 +140,7 @@ ROWS = (
         _RANK,
         slips.batch,
         "this per-example function was given a batch: map it over axis 0 with weft.vmap, or annotate the batch axis "
-        '("batch {dims}")',
+        '("{dims}")',
     ),
     Row(
         _RANK,

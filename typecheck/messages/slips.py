@@ -143,7 +143,8 @@ def of_mapped(miss: Mismatch) -> Words | None:
 
 def batch(miss: Mismatch) -> Words | None:
     """Recognises one axis too many in front, as a batch has it where a single example is annotated."""
-    return {"dims": miss.annotation.shape} if _extra_axis(miss) is not None else None
+    # A scalar's annotation has no axes: `""`.
+    return {"dims": f"batch {miss.annotation.shape}".strip()} if _extra_axis(miss) is not None else None
 
 
 def lacks_first(miss: Mismatch) -> Words | None:

@@ -72,6 +72,7 @@ def test_verbose_says_every_name(monkeypatch):
         ({"x": Float[Array, "b 1"]}, [jnp.ones(4)], "it lacks the last axis of size 1: add it with x[..., None]"),
         ({"x": Float[Array, "b n"]}, [jnp.ones(4)], "the axis 'b' is missing: add it with x[None]"),
         ({"x": Float[Array, "n"]}, [jnp.ones((4, 3))], "this per-example function was given a batch"),
+        ({"x": Float[Array, ""]}, [jnp.ones(4)], 'or annotate the batch axis ("batch")'),
         (
             {"x": Float[Array, "n"], "w": Float[Array, "n m"], "y": Float[Array, "m"]},
             [jnp.ones(2), jnp.ones((3, 2)), jnp.ones(3)],
