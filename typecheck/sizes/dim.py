@@ -38,7 +38,8 @@ _OWN = tuple(f"{_ROOT / room}{os.sep}" for room in ("core", "transforms", "modul
 
 def _is_silent(frame: FrameType) -> bool:
     """Whether a frame runs code of JAX, of NumPy or of weft, whose use of a size is no decision of the program."""
-    return _is_silent_file(edge.caller(frame).f_code.co_filename)
+    # Most frames are JAX's own, which are told by their file alone.
+    return _is_silent_file(frame.f_code.co_filename) or _is_silent_file(edge.caller(frame).f_code.co_filename)
 
 
 @cached_by("file")
@@ -92,12 +93,13 @@ class Dim:
     """
 
     # No subclass of `int`: C code would read the number of such a size, and no question would be recorded.
-    __slots__ = ("_number", "part", "space", "terms")
+    __slots__ = ("_hash", "_number", "part", "space", "terms")
     _weft_is_size = True  # see `language.objects.is_size`
 
     def __init__(self, space: Space, terms: Terms):
         self.space, self.terms, self.part = space, terms, space.part
         self._number: int | None = None
+        self._hash: int | None = None
 
     @property
     def number(self) -> int:
@@ -293,7 +295,7 @@ class Dim:
         # JAX calls `operator.index` to find out whether a size is a number; the error tells it that this one is
         # symbolic.
         if edge.looks_for_symbols(sys._getframe(1)):
-            raise TypeError(f"the size {self!r} is symbolic")
+            raise TypeError("the size is symbolic")  # without its text, which nobody reads and JAX asks for often
         return self._pinned()
 
     __int__ = __index__
@@ -313,7 +315,9 @@ class Dim:
         if _is_silent(sys._getframe(1)):
             # Apart from the hash of the number: where the two were equal, JAX's caches returned the trace of a call at
             # concrete sizes, and the program was not traced over this size at all.
-            return hash((self.space.number, frozen(self.terms)))
+            if self._hash is None:
+                self._hash = hash((self.space.number, frozen(self.terms)))
+            return self._hash
         return hash(self._pinned())
 
     def __str__(self) -> str:
