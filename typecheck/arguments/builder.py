@@ -120,7 +120,6 @@ class Builder:
         classes, chosen_classes: by the place of an abstract class, the names of the subclasses that may stand there,
             and the number of the subclass that does.
         values: the options of a place as written in source, where the options are values.
-        optional: the dims that the annotation of an optional argument names, by the place of its option.
         standing_in: the abstract classes for which an instance of a subclass is being made.
         inside: the plain classes and protocols for which an instance is being made.
         assumed: the callables that were called although no annotation says what they return.
@@ -190,7 +189,6 @@ class Builder:
         self.classes: dict[str, tuple[str, ...]] = {}
         self.chosen_classes: dict[str, int] = {}
         self.values: dict[str, tuple[str, ...]] = {}
-        self.optional: dict[str, frozenset[str]] = {}
         self.standing_in: tuple[type, ...] = ()
         self.inside: tuple[type, ...] = ()
 

@@ -30,7 +30,6 @@ from weft.typecheck.language.forms import OBJECT, form_of
 from weft.typecheck.language.key_names import is_key_by_name, with_keys
 from weft.typecheck.language.names import (
     fields_in_holes,
-    names_in,
     names_of_class,
     names_of_fields,
     names_of_signature,
@@ -188,7 +187,6 @@ def defaulted(builder: Builder, parameter: Parameter, place: str, scope: Scope, 
         return default
     if default is None and isinstance(annotation, OneOf):  # the option `given` covers None already
         annotation = OneOf(tuple(one for one in annotation.members if one != NONE))
-    builder.optional[f"{place} given"] = names_in(annotation)
     if builder.choose(f"{place} given", 2) == 1:
         return default
     try:

@@ -1,10 +1,8 @@
 """Changes: how one trial differs from another, and which other change makes a failing change hold.
 
-A change that fails by itself need not be a fault of the program. Annotations cannot say that two arguments are left out
-together, that a field gives the number of axes of others, or that an integer of a record is the size of an axis. So the
-search always asks whether the failure goes away when something else is changed together with it. `goes_with` answers
-that for pairs of options, for options and axes, for arguments and sizes of zero, and for integers and axes alike. Its
-caller names the other changes that may be related, since each costs a trial, and words the result for the reader.
+A change that fails by itself need not be a fault of the program: annotations cannot say that a field gives the number
+of axes of others. So the search asks whether the failure goes away when something else is changed together with it.
+The caller of `goes_with` names the other changes that may be related, since each costs a trial, and words the result.
 """
 
 from __future__ import annotations

@@ -67,7 +67,6 @@ class Options:
         given: the values that note what is asked of them, by place.
         classes: the names of the concrete classes for an abstract class.
         noted_values: the text of each option, where the options are values or members of a union.
-        optional: the dims in the annotation of an argument that may be left out.
     """
 
     noted: Mapping[str, int]
@@ -75,7 +74,6 @@ class Options:
     given: Mapping[str, Values]
     classes: Mapping[str, tuple[str, ...]]
     noted_values: Mapping[str, tuple[str, ...]]
-    optional: Mapping[str, Set[str]]
 
     def is_read(self, place: str, names: Set[str]) -> bool:
         """Whether a program that reads some names may read a parameter, to which a place belongs."""
@@ -136,7 +134,7 @@ def ranks_of(builder: Builder) -> dict[str, Rank]:
 
 
 def options_of(builder: Builder) -> Options:
-    return Options(builder.options, builder.own, builder.given, builder.classes, builder.values, builder.optional)
+    return Options(builder.options, builder.own, builder.given, builder.classes, builder.values)
 
 
 def unsaid_of(builder: Builder, empty_fields: Set[str], inner_classes: Set[str]) -> Unsaid:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from weft.typecheck.arguments.builder import Unbuildable
 from weft.typecheck.proofs.beyond import beyond_annotations
-from weft.typecheck.proofs.changing import Change, change_of, changed, difference, goes_with, with_changes
+from weft.typecheck.proofs.changing import Change, change_of, changed, goes_with, with_changes
 from weft.typecheck.proofs.explaining import MOST_CLASSES, Explainer
 from weft.typecheck.proofs.needs import Needs, ascending
 from weft.typecheck.proofs.options import argument_of, at_guard, is_class, phrases
@@ -121,13 +121,6 @@ def vary_options(explainer: Explainer, results: Results) -> None:
                 queue.append(trial)  # an option may lead to arguments that have options of their own
             elif is_excused_by_nothing(explainer, trial) and not _goes_with_axes(explainer, current, place, option):
                 results.failed.append(trial)
-            elif (together := _left_out_together(explainer, current, trial, place, results.needs)) is not None:
-                results.passed.append(together)
-                more = (one for _, one in difference(current, together) if one != place)
-                partners = " and ".join(map(argument_of, more))
-                results.notes.append(f"{excluded}, or left out with {partners}")
-            elif (none := _where_there_is_none(explainer, trial, place)) is not None:
-                results.notes.append(f"{excluded}, or {none}")
             elif (
                 trial.guard
                 or is_loose
@@ -221,35 +214,6 @@ def _suits(explainer: Explainer, results: Results, needs: Needs) -> bool:
 def _is_open(trial: Trial) -> bool:
     """Whether an error depends on something that annotations leave open, so that another choice of it may hold."""
     return not trial.violations and beyond_annotations(trial) is not None
-
-
-def _left_out_together(explainer: Explainer, base: Trial, failing: Trial, place: str, needs: Needs) -> Trial | None:
-    """The trial that leaves out an argument together with the arguments that share a dim with it, if it holds.
-
-    If a call leaves out the points alone, and gives their mean and covariance, the default points have another size.
-    """
-    spoken_of = {key.rpartition(".")[2] for key in failing.spoken_of}
-    own = base.options.optional.get(place, frozenset()) & spoken_of
-    others = [further for further, dims in base.options.optional.items() if further != place and dims & own]
-    if not others or failing.guard or any(base.assignment.options.get(further, 0) for further in others):
-        return None
-    with contextlib.suppress(Unbuildable):
-        trial = with_changes(explainer, base, needs, options=dict.fromkeys((place, *others), 1))
-        return trial if trial.ok else None
-    return None
-
-
-def _where_there_is_none(explainer: Explainer, failing: Trial, place: str) -> str | None:
-    """The sizes that have to be 0 for a program to hold without an argument, in words: `inputs_dim = 0`; else None.
-
-    A model without inputs has weights for no inputs. No other trial has a size of 0, at which most wrong programs hold.
-    """
-    own = failing.options.optional.get(place, frozenset())
-    keys = [key for key in failing.spoken_of if key.rpartition(".")[2] in own]
-    if not keys or failing.guard or 0 not in failing.mentioned:
-        return None
-    is_right = goes_with(explainer, failing, {}, [change_of(sizes=dict.fromkeys(keys, 0))])
-    return " and ".join(f"{key} = 0" for key in keys) if is_right else None
 
 
 def _goes_with_axes(explainer: Explainer, base: Trial, place: str, option: int) -> bool:

@@ -88,7 +88,12 @@ def refused(x: Float[Array, "n"]) -> Float[Array, "n"]:
     return jax.grad(lambda y: jnp.sum(eqx.internal.nondifferentiable(y)))(x)
 
 
-@pytest.mark.parametrize("function", [halves, stepped, stepped_in_part, refused])
+def test_what_is_taken_apart_holds_for_that_many_items():
+    (contract,) = verify(halves).contracts
+    assert contract.assumptions == ("pair is of 1 axis", "pair.shape[0] is among the sizes tried: 2")
+
+
+@pytest.mark.parametrize("function", [stepped, stepped_in_part, refused])
 def test_what_annotations_leave_to_the_caller_and_what_a_library_refuses_is_skipped(function):
     assert verify(function).contracts[0].verdict is Verdict.SKIPPED
 
