@@ -72,17 +72,21 @@ def with_metadata_axes(
     if not metadata:
         return function
 
+    def name(variable: Any, axis: int) -> None:
+        _with_axis(variable, axis, metadata)
+
     def transformed(*args: Any, **kwargs: Any) -> Any:
         entered = _each(boundary, in_axes, args, lambda variable, axis: _without_axis(variable, axis, metadata), {})
         out = function(*args, **kwargs)
         # Inside the function the Variables have one axis less, and so must their names; afterwards both have it again.
-        put_back = _each(boundary, in_axes, args, lambda variable, axis: _with_axis(variable, axis, metadata), {})
+        # What the function has put into a tree does not leave, so there the Variables that entered are all.
+        named_again = _each(boundary, in_axes, args, name, {}) if boundary.graph else {}
         # The function may have replaced a Variable by a new one. The old one is still the caller's, and needs its axis.
         for number, (variable, axis) in entered.items():
-            if axis is not None and number not in put_back:
-                _with_axis(variable, axis, metadata)
+            if axis is not None and number not in named_again:
+                name(variable, axis)
         # A Variable of the arguments that is also returned has its axis already.
-        _each(boundary, out_axes, out, lambda variable, axis: _with_axis(variable, axis, metadata), put_back)
+        _each(boundary, out_axes, out, name, entered | named_again)
         return out
 
     return named_like(function, transformed)

@@ -26,6 +26,22 @@ def replace(library, model, x):
     model.w = library.Param(model.w[...] * x, out_sharding=("new",), eager_sharding=False)
 
 
+def put_into_another(library):
+    def function(model, same, x):
+        model.same = same  # of other axes than the model's
+        return same.b[...] + x
+
+    trees, axes = {"graph": False}, (0, None, 0)
+    inside = library.transform_metadata(function, in_axes=axes, partition="layers", **trees)
+    model, same = model_of(library), model_of(library, None)
+    out = library.vmap(inside, in_axes=axes, **trees)(model, same, jnp.ones(2))
+    return out, model.w.out_sharding, hasattr(model, "same")
+
+
+def test_what_is_put_into_a_tree_behind_transform_metadata_does_not_leave_it(agree):
+    agree(put_into_another)
+
+
 @ways
 def test_a_variable_that_is_replaced_behind_transform_metadata_keeps_the_names_of_its_axes(agree, way):
     def program(library):
