@@ -49,8 +49,10 @@ def migrated(project: Project, libraries: Collection[str] = LIBRARIES) -> Migrat
     if "equinox" in libraries:
         concerned = [reader for source, reader in readers.items() if source.asked and source.mentions("equinox")]
         done.findings += [finding for reader in concerned for finding in from_equinox.findings_of(reader)]
+    wanted = [b"flax" if library == "nnx" else library.encode() for library in libraries]
     for path in project.notebooks:
-        if any(library.encode() in path.read_bytes() for library in ("flax", "equinox", "weft")):
+        data = path.read_bytes()
+        if any(name in data for name in wanted):
             fix = "change its imports by hand, together with the files that it imports"
             done.findings.append(Finding(path, 1, "the file", "a notebook is not rewritten", fix))
     return done
