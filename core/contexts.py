@@ -77,6 +77,8 @@ DEBUG_NONFINITE = "WEFT_DEBUG_NONFINITE"
 
 # Whether contracts are checked, and how strictly; see `typecheck.modes`.
 contract_mode = Ambient[str]("weft_contract_mode", os.environ.get("WEFT_TYPECHECK") or "on")
+# The rules of the innermost block of `weft.axis_rules`; see `axis_rules.py`.
+axis_rules: Ambient[Any] = Ambient("weft_axis_rules", None)
 # The names of the open scopes inside of a capture; None outside.
 capture_context: UserContext[tuple[str, ...] | None] = make_user_context(None)
 # LOOKING while `debug_successors` is on, MARKING while it traces a program to mark successors in it, else None.

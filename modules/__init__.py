@@ -121,6 +121,7 @@ if TYPE_CHECKING:
     from weft.modules.recurrence.state_space import DiagonalSSM as DiagonalSSM
     from weft.modules.shaping import Flatten as Flatten
     from weft.modules.shaping import Identity as Identity
+    from weft.modules.sharding.block import axis_rules as axis_rules
     from weft.modules.sharding.placing import named_shardings as named_shardings
     from weft.modules.sharding.placing import shard as shard
     from weft.modules.summary import tabulate as tabulate
@@ -176,6 +177,7 @@ _HOMES = {
     "weft.modules.recurrence.rnn": "RNN Bidirectional",
     "weft.modules.recurrence.state_space": "DiagonalSSM",
     "weft.modules.shaping": "Flatten Identity",
+    "weft.modules.sharding.block": "axis_rules",
     "weft.modules.sharding.placing": "named_shardings shard",
     "weft.modules.summary": "tabulate",
 }

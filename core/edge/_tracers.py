@@ -29,6 +29,7 @@ from weft.core.edge.patches import patched
 
 # The innermost running trace. JAX has no public function that says whether a tracer is still alive.
 trace_ctx: Any = Names("jax._src.core", "weft", "trace_ctx").trace_ctx
+_core = Names("jax._src.core", "`axis_rules` under a `vmap` with `spmd_axis_name`", "get_axis_env")
 
 # Sets how tracebacks are filtered in one thread; JAX exports the setting of the whole process only.
 _SPEED = "the speed of `weft check`"
@@ -105,6 +106,19 @@ def is_outermost_trace() -> bool:
     """Whether the running trace stages a program, and lies inside of no other trace."""
     outer = getattr(trace_ctx.trace, "parent_trace", None)
     return outer is not None and getattr(outer, "parent_trace", None) is None and not hasattr(outer, "frame")
+
+
+def is_staged() -> bool:
+    """Whether the running code is traced into a program, and not computed at once, as by `jax.grad` alone."""
+    trace = trace_ctx.trace
+    while trace is not None and not hasattr(trace, "frame"):
+        trace = getattr(trace, "parent_trace", None)
+    return trace is not None
+
+
+def spmd_axes() -> Sequence[str]:
+    """The axes of a mesh over which the `vmap`s around divide what they map (`spmd_axis_name`)."""
+    return tuple(_core.get_axis_env().spmd_axis_names)
 
 
 def truth_of_tracers(decide: Callable[[FrameType], bool | None]) -> AbstractContextManager[None]:

@@ -31,6 +31,7 @@ class AxisNames:
         before: the names of leading axes that containers add: of layers, of members.
         names: the names of the array's own axes; None if none are declared.
         inherited: whether the names were declared for a record around the field, and so for arrays of any rank.
+        dims: the names of the dims in the field's annotation, None for a dim without one.
         rank: the number of axes in the field's annotation, if that says it. A stacked bias has two axes, as a kernel
             has, but must not get the kernel's names.
     """
@@ -39,13 +40,14 @@ class AxisNames:
     names: tuple[Name, ...] | None = None
     inherited: bool = False
     rank: int | None = None
+    dims: tuple[Name, ...] = ()
 
     def inside(self, outer: AxisNames) -> AxisNames:
         """These names, in a field with outer names: the inner names win, and leading axes add up."""
         before = outer.before + self.before
         if self.names is not None or outer.names is None:
             return replace(self, before=before)
-        return AxisNames(before, outer.names, inherited=True, rank=self.rank)
+        return AxisNames(before, outer.names, inherited=True, rank=self.rank, dims=self.dims)
 
     def of_rank(self, rank: int) -> tuple[Name, ...] | None:
         """A name, or None, for each axis of an array; None if the array has fewer axes than were declared."""

@@ -303,17 +303,24 @@ def _role_of_annotation(annotation: object, where: str) -> Role:
     if len(set(sharded)) > 1:
         names = ", ".join(sorted(map(repr, set(sharded))))
         raise StaticError(f"a field names its axes once, but this one says {names}", at=where, fix="split the field")
-    axes = replace(sharded[0].axes if sharded else NO_NAMES, rank=_rank(annotation))
+    axes = sharded[0].axes if sharded else NO_NAMES
+    if (dims := _dims(annotation)) is not None:
+        axes = replace(axes, rank=len(dims), dims=dims)
     return Role(kinds[0] if kinds else None, tags, axes=axes)
 
 
-def _rank(annotation: object) -> int | None:
-    """The number of axes of the arrays in a field; None if its annotation leaves that open."""
+def _dims(annotation: object) -> tuple[str | None, ...] | None:
+    """The names of the axes of the arrays in a field, None for one without; None if their number is open."""
     shape = getattr(annotation, "dim_str", None)
     if isinstance(shape, str):
-        return None if "*" in shape or "..." in shape else len(shape.split())
-    ranks = {_rank(argument) for argument in get_args(annotation)} - {None}
-    return ranks.pop() if len(ranks) == 1 else None
+        if "*" in shape or "..." in shape:
+            return None
+        return tuple(dim if dim.isidentifier() and not dim.startswith("_") else None for dim in shape.split())
+    found = {_dims(argument) for argument in get_args(annotation)} - {None}
+    # Two arrays of one rank, as in a union, have names only where they agree.
+    if len({len(dims or ()) for dims in found}) != 1:
+        return None
+    return tuple(names[0] if len(set(names)) == 1 else None for names in zip(*(d or () for d in found), strict=True))
 
 
 def _labels(annotation: Any) -> Iterator[object]:

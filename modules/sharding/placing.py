@@ -18,7 +18,8 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 from jax.core import Tracer
-from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from weft.core.axis_rules import AnyMesh, axes_of, show_mesh
 from weft.core.errors import AxisError
 from weft.core.paths import Path, format_path
 from weft.core.records.axis_names import AxisNames, Name, Sharded
@@ -29,15 +30,30 @@ from weft.core.records.sorting import sort_leaves
 from weft.core.records.surgery import part_at
 from weft.modules.learning.optimizer import Optimizer
 from weft.modules.sharding.conventions import conventional_names, names_of_adapter
-from weft.modules.sharding.rules import MeshAxes, Rules, Table, axes_of, on_mesh, optional_names, read_rules
-from weft.modules.sharding.unnamed import check_used, divided, warn_of_replicated
+from weft.modules.sharding.rules import (
+    MeshAxes,
+    Rules,
+    Table,
+    check_axes,
+    on_mesh,
+    optional_names,
+    read_rules,
+    rules_of_block,
+)
+from weft.modules.sharding.unnamed import check_used, divided, is_near, warn_of_replicated
 
 T = TypeVar("T")
-AnyMesh = Mesh | AbstractMesh
 NamesByFilter = Mapping[Any, Any]
 
 
-def shard(tree: T, mesh: AnyMesh, rules: Rules, *, names: NamesByFilter | None = None, unnamed: MeshAxes = None) -> T:
+def shard(
+    tree: T,
+    mesh: AnyMesh | None = None,
+    rules: Rules | None = None,
+    *,
+    names: NamesByFilter | None = None,
+    unnamed: MeshAxes = None,
+) -> T:
     """Places the arrays of a tree on a mesh, each axis by the rule for its logical name.
 
     Inside of a compiled function it constrains the shardings of values, as `jax.lax.with_sharding_constraint` does (on
@@ -46,11 +62,13 @@ def shard(tree: T, mesh: AnyMesh, rules: Rules, *, names: NamesByFilter | None =
     Args:
         tree: a model, an `Optimizer`, a tuple of both, or any tree. Axes without a logical name are replicated: all
             axes of an array without names (unless `unnamed` divides it), and leading axes that a stack or a mapped
-            constructor has added.
+            constructor has added. A field without `Sharded` has the names of its dims that a rule is for.
         mesh: a mesh of `jax.make_mesh`; its axes may be automatic or explicit.
         rules: maps logical names to axes of the mesh (a name, a tuple of names, or None), as a mapping or as pairs. The
             rule for `...` holds for all names without a rule. A logical name that is also the name of a mesh axis needs
-            no rule. In a table for several models, `Maybe(name)` is a rule for a name that this model may not have.
+            no rule. An axis of the mesh divides an array once: names take theirs in the order of the table. In a table
+            for several models, `Maybe(name)` is a rule for a name that this model may not have. Without `mesh` and
+            `rules`, those of the block (`weft.axis_rules`) hold.
         names: maps filters to logical names (`Sharded(...)` or tuples), aligned at the last axis, which replace the
             declared ones; the names of `Sharded("members", ...)` are put in front of the declared ones.
         unnamed: axes of the mesh that divide each array without names, along the largest axis whose size they divide.
@@ -61,7 +79,7 @@ def shard(tree: T, mesh: AnyMesh, rules: Rules, *, names: NamesByFilter | None =
 
     Raises:
         AxisError: naming all paths with the names and sizes of their axes: for a name without a rule, a rule for an
-            axis that the mesh does not have, an axis whose size the mesh does not divide, or a mesh axis used twice.
+            axis that the mesh does not have, or an axis whose size the mesh does not divide.
         FilterError: if a filter of `names` matches nothing; if a rule names an axis that no array has, and either the
             name is not one of weft's own or no rule divides an array.
 
@@ -88,7 +106,12 @@ def shard(tree: T, mesh: AnyMesh, rules: Rules, *, names: NamesByFilter | None =
 
 
 def named_shardings(
-    tree: T, mesh: AnyMesh, rules: Rules, *, names: NamesByFilter | None = None, unnamed: MeshAxes = None
+    tree: T,
+    mesh: AnyMesh | None = None,
+    rules: Rules | None = None,
+    *,
+    names: NamesByFilter | None = None,
+    unnamed: MeshAxes = None,
 ) -> T:
     """Returns the tree with the `jax.sharding.NamedSharding` that `shard` would use in the place of each array.
 
@@ -134,11 +157,17 @@ def _put(value: Any, sharding: NamedSharding) -> Any:
 
 @dataclass(frozen=True)
 class _Named:
-    """An array with the names of its axes."""
+    """An array with the names of its axes.
+
+    Attributes:
+        leaf: the array.
+        axes: a name, or None, for each axis; None if there are more names than axes.
+        declared: what names them: a declaration, a convention, or dims that have a rule; None if nothing does.
+    """
 
     leaf: Leaf
     axes: tuple[Name, ...] | None
-    declared: AxisNames
+    declared: AxisNames | None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -147,12 +176,13 @@ class _Named:
     def __str__(self) -> str:
         path = format_path(self.leaf.path)
         if self.axes is None:
+            assert self.declared is not None
             return f"{path}: {(*self.declared.before, *(self.declared.names or ()))} for the shape {self.shape}"
         written = ", ".join(f"{name or '_'}={size}" for name, size in zip(self.axes, self.shape, strict=True))
         return f"{path}: ({written})"
 
 
-def _named_arrays(tree: Any, names: NamesByFilter | None) -> Iterator[_Named]:
+def _named_arrays(tree: Any, names: NamesByFilter | None, table: Table) -> Iterator[_Named]:
     leaves = [leaf for leaf in iter_leaves(tree) if leaf.dynamic and type(leaf.value) not in NUMBERS]
     models = list(_as_in_the_model(tree, leaves))
     axes_of_mapping = [_axes_of_names(value) for value in (names or {}).values()]
@@ -169,7 +199,21 @@ def _named_arrays(tree: Any, names: NamesByFilter | None) -> Iterator[_Named]:
             outside = axes_of_mapping[place]
             before = outside.before + axes.before
             axes = replace(axes if outside.names is None else outside, before=before, rank=axes.rank)
-        yield _Named(leaf, axes.of_rank(np.ndim(leaf.value)), axes)
+        named = axes.of_rank(np.ndim(leaf.value))
+        if axes.names is None and named is not None:
+            # The names of dims are there for the checks, too, so only rules for them make them names of axes.
+            dims = _names_of_dims(model, table)
+            named = (*named[: max(0, len(named) - len(dims))], *dims[max(0, len(dims) - len(named)) :])
+            yield _Named(leaf, named, axes if any(dims) else None)
+            continue
+        yield _Named(leaf, named, axes)
+
+
+def _names_of_dims(leaf: Leaf, table: Table) -> tuple[Name, ...]:
+    """The dims in the annotation of an array's field that have a rule; none in weft's own layers."""
+    if not leaf.owners or leaf.owners[-1].__module__.partition(".")[0] == "weft":
+        return ()
+    return tuple(name if name in table else None for name in leaf.role.axes.dims)
 
 
 def _axes_of_names(value: Any) -> AxisNames:
@@ -201,11 +245,17 @@ def _as_in_the_model(tree: Any, leaves: list[Leaf]) -> Iterator[Leaf]:
 
 
 def _places(
-    tree: Any, mesh: AnyMesh, rules: Rules, names: NamesByFilter | None, unnamed: MeshAxes
+    tree: Any, mesh: AnyMesh | None, rules: Rules | None, names: NamesByFilter | None, unnamed: MeshAxes
 ) -> list[tuple[Leaf, NamedSharding]]:
-    arrays, table = list(_named_arrays(tree, names)), read_rules(rules)
-    _check_rules(mesh, table | {"unnamed": unnamed})
-    specs = [on_mesh(array.axes or (), _complete(array.axes or (), table)) for array in arrays]
+    mesh, rules, block = rules_of_block(mesh, rules)
+    table = read_rules(rules)
+    arrays = list(_named_arrays(tree, names, table))
+    check_axes(mesh, table | {"unnamed": unnamed})
+    names_of_axes = {name for array in arrays for name in array.axes or () if name is not None}
+    # A name that is that of an axis of the mesh needs no rule.
+    whole = {**table, **{name: name for name in names_of_axes if name not in table and name in mesh.shape}}
+    by_name = on_mesh(mesh, whole)
+    specs = [by_name.spec(array.axes or ()) for array in arrays]
     # All problems are collected: one error for each run would cost a user as many runs as there are arrays.
     problems: dict[str, list[str]] = {}
     for array, spec in zip(arrays, specs, strict=True):
@@ -215,15 +265,16 @@ def _places(
             problems.setdefault(fix, []).append(line)
     if problems:
         raise AxisError(
-            f"the rules cannot place this tree on the mesh {_show(mesh)}",
+            f"the rules cannot place this tree on the mesh {show_mesh(mesh)}",
             at=[line for lines in problems.values() for line in lines],
             fix="; ".join(problems),
         )
-    names_of_axes = {name for array in arrays for name in array.axes or () if name is not None}
     # `Maybe(name)` says that the name may belong to another model, which the same table serves.
     needed = {name: entry for name, entry in table.items() if name not in optional_names(rules)}
-    check_used(needed, names_of_axes, any(any(spec) for spec in specs))
-    nameless = [array.declared.names is None for array in arrays]
+    # The table of a block names axes of activations, too, which this tree has not.
+    others = set() if block is None else {name for name in needed if name is not ... and not is_near(name, names_of_axes)}
+    check_used(needed, names_of_axes | others, any(any(spec) for spec in specs))
+    nameless = [array.declared is None for array in arrays]
     if unnamed is not None:
         specs = [
             divided(array.leaf, array.axes or (), spec, unnamed, mesh) if without else spec
@@ -247,50 +298,17 @@ def _spelled(spec: PartitionSpec, mesh: AnyMesh) -> PartitionSpec:
     return PartitionSpec(*spec[:length])
 
 
-def _complete(axes: tuple[Name, ...], table: Table) -> Mapping[Any, Any]:
-    if ... not in table:
-        return table
-    return {**{name: table[...] for name in axes if name is not None}, **table}
-
-
-def _check_rules(mesh: AnyMesh, table: Table) -> None:
-    unknown = [
-        f"{name if name is ... else repr(name)}: {entry!r}"
-        for name, entry in table.items()
-        if any(axis not in mesh.shape for axis in axes_of(entry))
-    ]
-    if unknown:
-        raise AxisError(
-            f"the rules name axes that the mesh {_show(mesh)} does not have",
-            at=unknown,
-            fix="correct the rule, give None for what is not divided, or make a mesh with this axis",
-        )
-
-
 def _problem(array: _Named, spec: Any, mesh: AnyMesh) -> tuple[str, str] | None:
     """Returns a fix and a line for the error if a spec does not fit an array, else None."""
     if array.axes is None:
         return "name as many axes as the array has", f"{array}: more names than axes"
-    used: list[Any] = []
     for name, size, entry in zip(array.axes, array.shape, spec, strict=True):
-        axes = axes_of(entry)
-        missing = [axis for axis in axes if axis not in mesh.shape]
-        if missing:
+        if entry is PartitionSpec.UNCONSTRAINED:
             fix = f"add a rule for {name!r} (None: not divided), or one for the rest, `...: None`"
             return fix, f"{array}: no rule for {name!r}"
-        parts = math.prod(mesh.shape[axis] for axis in axes)
+        parts = math.prod(mesh.shape[axis] for axis in axes_of(entry))
         if size % parts:
             fix = "make the size a multiple, or give the name another rule, None if it is not to be divided"
             return fix, f"{array}: {size} is no multiple of {parts}, the size of {entry!r}"
-        twice = [axis for axis in axes if axis in used]
-        if twice:
-            return (
-                "give one of the names another rule: an array's axes lie on different axes of the mesh",
-                f"{array}: two of its axes lie on {twice[0]!r}",
-            )
-        used += axes
     return None
 
-
-def _show(mesh: AnyMesh) -> str:
-    return ", ".join(f"{name}={size}" for name, size in mesh.shape.items())

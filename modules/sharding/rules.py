@@ -6,11 +6,12 @@ names (the array's axis is divided by all of them), or None, which divides nothi
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import EllipsisType
 from typing import Any, cast
 
-from jax.sharding import PartitionSpec
+from weft.core.axis_rules import AnyMesh, AxisRules, axes_of, interned, rules_in_force, show_mesh
+from weft.core.errors import AxisError
 from weft.core.records.filters import Maybe
 
 MeshAxes = str | tuple[str, ...] | None
@@ -38,15 +39,44 @@ def optional_names(rules: Rules | None) -> set[Any]:
     return {key.filters[0] for key, _ in pairs if isinstance(key, Maybe)}
 
 
-def on_mesh(names: Iterable[Any], table: Mapping[Any, Any]) -> PartitionSpec:
-    """Returns the spec of an array whose axes have these names. A name without a rule stands for itself.
+def on_mesh(mesh: AnyMesh, rules: Rules | None, *, strict: bool = False) -> AxisRules:
+    """Returns rules for a mesh.
 
-    >>> on_mesh(("embed", None, "model"), {"embed": ("data", "model")})
-    P(('data', 'model'), None, 'model')
+    Raises:
+        AxisError: for a rule that names an axis that the mesh does not have.
     """
-    return PartitionSpec(*(table.get(name, name) if isinstance(name, Hashable) else name for name in names))
+    table = read_rules(rules)
+    check_axes(mesh, table)
+    return interned(mesh, {name: axes_of(entry) for name, entry in table.items()}, strict)
 
 
-def axes_of(entry: Any) -> tuple[Any, ...]:
-    """Returns the mesh axes in an entry of a spec."""
-    return () if entry is None else tuple(entry) if isinstance(entry, (tuple, list)) else (entry,)
+def rules_of_block(mesh: AnyMesh | None, rules: Rules | None) -> tuple[AnyMesh, Rules, AxisRules | None]:
+    """Returns the mesh and the rules that were given, or those of the block, with the block's own rules.
+
+    Raises:
+        AxisError: if one of them is missing.
+    """
+    block = rules_in_force()
+    if mesh is not None and rules is not None:
+        return mesh, rules, None
+    if block is None or mesh is not None or rules is not None:
+        raise AxisError(
+            f"there {'is no mesh' if mesh is None else 'are no rules'} to place arrays by",
+            fix="give a mesh and rules, or neither of them inside of `with weft.axis_rules(mesh, rules):`",
+        )
+    return block.mesh, block.table, block
+
+
+def check_axes(mesh: AnyMesh, table: Table) -> None:
+    """Refuses rules for axes that a mesh does not have."""
+    unknown = [
+        f"{name if name is ... else repr(name)}: {entry!r}"
+        for name, entry in table.items()
+        if any(axis not in mesh.shape for axis in axes_of(entry))
+    ]
+    if unknown:
+        raise AxisError(
+            f"the rules name axes that the mesh {show_mesh(mesh)} does not have",
+            at=unknown,
+            fix="correct the rule, give None for what is not divided, or make a mesh with this axis",
+        )

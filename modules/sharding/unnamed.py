@@ -15,12 +15,13 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
+from weft.core.axis_rules import axes_of
 from weft.core.errors import FilterError
 from weft.core.paths import format_path
 from weft.core.records.kinds import RngState
 from weft.core.records.leaves import Leaf
 from weft.modules.sharding.conventions import CONVENTIONAL
-from weft.modules.sharding.rules import MeshAxes, Table, axes_of
+from weft.modules.sharding.rules import MeshAxes, Table
 
 # Replicated arrays of at least so many bytes are reported. Right programs replicate small ones, such as biases, too.
 LARGE = 2**20
@@ -60,6 +61,11 @@ def check_used(table: Table, names: Collection[str], divides: bool) -> None:
             'them by Sharded(...) on fields or by names=, or divide what has no names by unnamed="axis of the mesh"; '
             "in a table for several models, weft.filters.Maybe(name) may be for none",
         )
+
+
+def is_near(name: str, names: Collection[str]) -> bool:
+    """Whether a name is none of some names, and perhaps one of them misspelt."""
+    return name not in names and bool(difflib.get_close_matches(name, names, n=1, cutoff=0.75))
 
 
 def divided(leaf: Leaf, names: Sequence[str | None], spec: PartitionSpec, axes: MeshAxes, mesh: Any) -> PartitionSpec:

@@ -22,7 +22,9 @@ from typing import Any, cast
 import equinox as eqx
 from weft.core.errors import WeftError
 from weft.core.tracebacks import cut
+from weft.core.axis_rules import AxisRules, rules_in_force
 from weft.typecheck.calls.asking import sharing_dims
+from weft.typecheck.calls.placing import place_arguments, place_result
 from weft.typecheck.calls.plans import FunctionPlan, Row, owner_of, plan_of, wrapper_of
 from weft.typecheck.calls.strictness import call_strictly
 from weft.typecheck.errors import AnnotationError
@@ -46,7 +48,7 @@ class Running:
     Attributes:
         function, args, kwargs: the function to call and its arguments.
         plan: the function's plan, if there is something to check.
-        bindings: the scope of the call, if there is a plan.
+        bindings: the scope of the call, if there is a plan; None if contracts are off, and only rules place arrays.
         token: the entry in `messages.running` of the record whose method runs.
         context: the open jaxtyping context, if the function's body asks jaxtyping about dims.
     """
@@ -112,6 +114,8 @@ def enter(
         if plan is not None:
             running.bindings = _enter(plan, args, kwargs, False)
             running.plan = plan
+            if (rules := rules_in_force()) is not None:
+                running.args, running.kwargs = place_arguments(rules, plan, args, kwargs)
             if plan.asking:
                 running.context = ExitStack()
                 running.context.enter_context(sharing_dims(running.bindings))
@@ -123,6 +127,17 @@ def enter(
             running.fail(error)
         running.end()
         raise
+    return running
+
+
+def enter_unchecked(rules: AxisRules, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Running:
+    """Begins a call whose contract is off, and whose arrays are placed all the same."""
+    if type(function) is not FunctionType:
+        function, args, kwargs = _plain(function, args, kwargs)
+    running = Running(function, args, kwargs)
+    running.plan = plan_of(function, args)
+    if running.plan is not None:
+        running.args, running.kwargs = place_arguments(rules, running.plan, args, kwargs)
     return running
 
 
@@ -178,20 +193,26 @@ def run(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     lenient: bool = False,
+    checked: bool = True,
 ) -> Any:
-    """Calls a function under its plan, and checks arguments and result.
+    """Calls a function under its plan, checks arguments and result, and places them if rules are in force.
 
     Args:
         plan: the function's plan.
         function: the function to call.
         args, kwargs: its arguments.
         lenient: whether fields of the record that do not fit are ignored rather than refused.
+        checked: whether contracts are on.
 
     Raises:
         ContractError: if an argument, a field of the record, or the result does not fit its annotation.
     """
     __tracebackhide__ = True
-    bindings = _enter(plan, args, kwargs, lenient)
+    bindings = _enter(plan, args, kwargs, lenient) if checked else None
+    if (rules := rules_in_force()) is not None:
+        args, kwargs = place_arguments(rules, plan, args, kwargs)
+    if bindings is None:
+        return _leave(plan, None, function(*args, **kwargs))
     if current_mode() == "strict" and plan.signature.flavour == "function":
         function = functools.partial(call_strictly, function)
     with sharing_dims(bindings) if plan.asking else nullcontext():
@@ -203,14 +224,14 @@ def run(
         return _leave(plan, bindings, result)
 
 
-def _leave(plan: FunctionPlan, bindings: Bindings, result: Any) -> Any:
+def _leave(plan: FunctionPlan, bindings: Bindings | None, result: Any) -> Any:
     """Checks a function's result in the scope of its call; a generator or coroutine is checked as it runs."""
     __tracebackhide__ = True
     if plan.signature.flavour != "function":
         return _WRAPPERS[plan.signature.flavour](plan, bindings, result)
     if plan.returns is not None:
-        _check_value(plan.returns, result, bindings)
-    if bindings.pending:
+        result = _checked_value(plan.returns, result, bindings)
+    if bindings is not None and bindings.pending:
         _settle(bindings)
     return result
 
@@ -297,15 +318,18 @@ def _record_scope(method: FunctionPlan, record: Any, lenient: bool) -> Bindings:
         raise contract_error(mismatch_of(record, plan, Bindings(slot)), module=module_path()) from None
 
 
-def _check_value(row: Row, value: Any, bindings: Bindings) -> None:
+def _checked_value(row: Row, value: Any, bindings: Bindings | None) -> Any:
+    """A value that leaves a call, or is sent into it, after its check (none without bindings) and placed."""
     __tracebackhide__ = True
-    bindings.slot = row[0]
-    try:
-        row[1](value, bindings)
-        if bindings.pending:
-            settle(bindings, finally_=False)
-    except Mismatch as miss:
-        raise contract_error(miss, module=module_path()) from None
+    if bindings is not None:
+        bindings.slot = row[0]
+        try:
+            row[1](value, bindings)
+            if bindings.pending:
+                settle(bindings, finally_=False)
+        except Mismatch as miss:
+            raise contract_error(miss, module=module_path()) from None
+    return place_result(row, value)
 
 
 def _settle(bindings: Bindings) -> None:
@@ -321,7 +345,7 @@ def _settle(bindings: Bindings) -> None:
         raise AnnotationError(f"{place_of(origin.slot, origin.path)}: {unbound.what}") from None
 
 
-def _generator(plan: FunctionPlan, bindings: Bindings, inner: Generator[Any, Any, Any]) -> Any:
+def _generator(plan: FunctionPlan, bindings: Bindings | None, inner: Generator[Any, Any, Any]) -> Any:
     assert inspect.isgenerator(inner)
     yields, sent, returns = plan.streams or (None, None, None)
 
@@ -333,11 +357,9 @@ def _generator(plan: FunctionPlan, bindings: Bindings, inner: Generator[Any, Any
             try:
                 value = step(sent_value)
             except StopIteration as stop:
-                if returns is not None:
-                    _check_value(returns, stop.value, bindings)
-                return stop.value
+                return stop.value if returns is None else _checked_value(returns, stop.value, bindings)
             if yields is not None:
-                _check_value(yields, value, bindings)
+                value = _checked_value(yields, value, bindings)
             try:
                 step, sent_value = inner.send, (yield value)
             # Closing the outer generator must close the inner one, whose `finally` blocks have to run.
@@ -349,23 +371,21 @@ def _generator(plan: FunctionPlan, bindings: Bindings, inner: Generator[Any, Any
                 step, sent_value = cast(Callable[[Any], Any], inner.throw), error
                 continue
             if sent is not None and sent_value is not None:
-                _check_value(sent, sent_value, bindings)
+                sent_value = _checked_value(sent, sent_value, bindings)
 
     return generator()
 
 
-def _coroutine(plan: FunctionPlan, bindings: Bindings, inner: Coroutine[Any, Any, Any]) -> Any:
+def _coroutine(plan: FunctionPlan, bindings: Bindings | None, inner: Coroutine[Any, Any, Any]) -> Any:
     async def coroutine() -> Any:
         __tracebackhide__ = True
         result = await inner
-        if plan.returns is not None:
-            _check_value(plan.returns, result, bindings)
-        return result
+        return result if plan.returns is None else _checked_value(plan.returns, result, bindings)
 
     return coroutine()
 
 
-def _async_generator(plan: FunctionPlan, bindings: Bindings, inner: AsyncGenerator[Any, Any]) -> Any:
+def _async_generator(plan: FunctionPlan, bindings: Bindings | None, inner: AsyncGenerator[Any, Any]) -> Any:
     yields, sent, _ = plan.streams or (None, None, None)
 
     async def generator() -> AsyncGenerator[Any, Any]:
@@ -378,10 +398,10 @@ def _async_generator(plan: FunctionPlan, bindings: Bindings, inner: AsyncGenerat
                 except StopAsyncIteration:
                     return
                 if yields is not None:
-                    _check_value(yields, value, bindings)
+                    value = _checked_value(yields, value, bindings)
                 sent_value = yield value
                 if sent is not None and sent_value is not None:
-                    _check_value(sent, sent_value, bindings)
+                    sent_value = _checked_value(sent, sent_value, bindings)
         finally:
             # An async generator that is abandoned would otherwise run its `finally` blocks at some later time.
             await inner.aclose()
@@ -389,7 +409,7 @@ def _async_generator(plan: FunctionPlan, bindings: Bindings, inner: AsyncGenerat
     return generator()
 
 
-_WRAPPERS: dict[str, Callable[[FunctionPlan, Bindings, Any], Any]] = {
+_WRAPPERS: dict[str, Callable[[FunctionPlan, Bindings | None, Any], Any]] = {
     "generator": _generator,
     "coroutine": _coroutine,
     "async generator": _async_generator,

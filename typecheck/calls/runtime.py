@@ -10,9 +10,11 @@ from typing import Any, TypeVar, cast, overload
 
 import jax
 from weft.core import hooks
+from weft.core.axis_rules import rules_in_force
 from weft.core.records.leaves import is_array
 from weft.core.records.module import Module
 from weft.typecheck.calls import calls
+from weft.typecheck.calls.placing import place_fields
 from weft.typecheck.calls.plans import FunctionPlan, function_plan, owner_of
 from weft.typecheck.calls.rebuilding import is_rebuilding
 from weft.typecheck.errors import AnnotationError, ContractError
@@ -64,6 +66,9 @@ class Contracts:
         __tracebackhide__ = True
         mode = current_mode()
         if mode == "off":
+            rules = rules_in_force()
+            if rules is not None:
+                return calls.enter_unchecked(rules, function, args, kwargs)
             return calls.Running(function, args, kwargs)
         return calls.enter(function, args, kwargs, typed or mode == "strict")
 
@@ -77,7 +82,10 @@ def _check_fields(record: Any, arguments: Any = None) -> None:
     """
     __tracebackhide__ = True
     is_new = arguments is not None
+    rules = rules_in_force()
     if current_mode() == "off":
+        if rules is not None:
+            place_fields(rules, record, record_plan(type(record), RUN_TIME))
         return
     plan = record_plan(type(record), RUN_TIME)
     try:
@@ -90,6 +98,8 @@ def _check_fields(record: Any, arguments: Any = None) -> None:
             stack_of(record, plan, everything=True, sparse=not is_new, shares=not is_new)
         except Mismatch as nearest:
             raise contract_error(nearest) from None
+    if rules is not None:
+        place_fields(rules, record, plan)
 
 
 # The checker of this process.
@@ -160,9 +170,10 @@ def _checked_function(function: Callable[..., Any], names: Mapping[str, Any]) ->
     @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        if current_mode() == "off" or getattr(checked, "__no_type_check__", False):
+        off = current_mode() == "off" or getattr(checked, "__no_type_check__", False)
+        if off and rules_in_force() is None:
             return function(*args, **kwargs)
-        return calls.run(plan_for(args), function, args, kwargs)
+        return calls.run(plan_for(args), function, args, kwargs, checked=not off)
 
     return checked
 

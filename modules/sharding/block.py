@@ -1,0 +1,118 @@
+"""axis_rules: the block in which shape annotations place arrays.
+
+    with weft.axis_rules(mesh, {"batch": "data", "embed": "data", "heads": "model", ...: None}):
+        model = weft.init(Model, key=key)
+        loss, model, opt = step(model, opt, batch)
+
+One table is for parameters and activations. A field is placed by its `Sharded` names or by its dims, and an argument or
+result of a function under contract by its dims.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Generator, Mapping
+from typing import Any
+
+import jax
+from jax.sharding import AxisType, Mesh
+from weft.core import hooks
+from weft.core.axis_rules import AnyMesh, AxisRules, in_force, show_mesh
+from weft.core.errors import AxisError
+from weft.modules.sharding.conventions import CONVENTIONAL
+from weft.modules.sharding.rules import Rules, on_mesh, optional_names
+from weft.modules.sharding.unnamed import is_near
+
+
+class UnusedRuleWarning(UserWarning):
+    """A rule is for a name that no traced array had, and that looks like another one misspelt."""
+
+
+@contextlib.contextmanager
+def axis_rules(mesh: AnyMesh, rules: Rules, *, strict: bool = False) -> Generator[AxisRules]:
+    """Places annotated arrays by the names of their axes: the field's logical axis rules, without a call for each.
+
+    Inside of the block each program that is traced (`weft.jit`, `jax.jit`) has the arguments and results of functions
+    under contract constrained to lie on the mesh as the names of their dims say, and the fields of records that are
+    made. So do the cotangents of these arrays. Nothing is moved eagerly. `weft.shard`, `weft.named_shardings`,
+    `weft.init` and `weft.plan` take mesh and rules of the block.
+
+    An array's axes take axes of the mesh in the order of the table, each once: under `{"batch": "data", "embed":
+    "data"}` a `Float[Array, "batch seq embed"]` has its batch divided and its features whole.
+
+    Args:
+        mesh: a mesh of `jax.make_mesh`. On an automatic mesh an array is constrained; on an explicit one, an array
+            whose type says otherwise is resharded. An explicit mesh is set for the block (`jax.set_mesh`).
+        rules: maps names to axes of the mesh (a name, a tuple of names, or None: whole), as a mapping or as pairs. A
+            name without a rule is left to the compiler; the rule for `...` holds for all other names. Dims such as
+            `#n`, `n+1`, `3` and `_` have no name. Of a `*name`, the rule for `"*name"` divides the first axis.
+        strict: whether an array that lies otherwise on an explicit mesh is an error, and not moved.
+
+    Returns:
+        A context manager; the block belongs to its thread or task. Of two nested blocks, the inner one holds.
+
+    Raises:
+        AxisError: for a rule with an axis that the mesh does not have, or two rules for a name; when a program is
+            traced, for an axis that the mesh does not divide, or, with `strict`, for an array that lies otherwise.
+
+    Warns:
+        UnusedRuleWarning: at the end of the block, for a rule whose name no array had, but almost.
+
+    Source: the logical axis rules of T5X and flax, `flax.linen.logical_axis_rules`.
+
+    >>> import jax.numpy as jnp, weft
+    >>> from jaxtyping import Array, Float
+    >>> @weft.jit
+    ... def double(x: Float[Array, "batch embed"]) -> Float[Array, "batch embed"]:
+    ...     return 2 * x
+    >>> mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    >>> with axis_rules(mesh, {"batch": "data", ...: None}):
+    ...     double(jnp.ones((4, 2))).sharding.spec
+    P('data',)
+    """
+    _check_once(rules)
+    block = on_mesh(mesh, rules, strict=strict)
+    # Contracts say what an array's axes are called, also where they check nothing.
+    if hooks.installed_contracts() is None:
+        hooks.load_contracts()
+    with in_force(block), _set(mesh):
+        yield block
+    unused = {name for name in block.table if isinstance(name, str)} - block.met - optional_names(rules)
+    near = sorted(name for name in unused - set(CONVENTIONAL) if is_near(name, block.met))
+    if near:
+        warnings.warn(
+            f"axis_rules: no array that was traced has an axis called {', '.join(map(repr, near))}, but "
+            f"{', '.join(sorted(map(repr, block.met - block.table.keys())))}",
+            UnusedRuleWarning,
+            stacklevel=3,
+        )
+
+
+def _check_once(rules: Rules) -> None:
+    if isinstance(rules, Mapping):
+        return
+    names = [name for name, _ in rules]
+    twice = sorted({repr(name) for name in names if names.count(name) > 1})
+    if twice:
+        raise AxisError(
+            f"there are two rules for {', '.join(twice)}",
+            fix='keep one of them; to divide an axis over two axes of the mesh, write a tuple: "batch": ("data", "fsdp")',
+        )
+
+
+def _set(mesh: AnyMesh) -> contextlib.AbstractContextManager[Any]:
+    """Sets an explicit mesh, without which operations on its arrays raise."""
+    current = jax.sharding.get_abstract_mesh()
+    abstract = mesh.abstract_mesh if isinstance(mesh, Mesh) else mesh
+    if AxisType.Explicit not in mesh.axis_types or current.axis_names == abstract.axis_names:
+        return contextlib.nullcontext()
+    if not isinstance(mesh, Mesh):
+        return jax.sharding.use_abstract_mesh(mesh)
+    try:
+        return jax.set_mesh(mesh)
+    except ValueError:
+        raise AxisError(
+            f"the explicit mesh {show_mesh(mesh)} cannot be set in a function that is being compiled",
+            fix="open the block around the call of the compiled function, or jax.set_mesh(mesh) around that",
+        ) from None
