@@ -77,7 +77,7 @@ DEBUG_NONFINITE = "WEFT_DEBUG_NONFINITE"
 
 # Whether contracts are checked, and how strictly; see `typecheck.modes`.
 contract_mode = Ambient[str]("weft_contract_mode", os.environ.get("WEFT_TYPECHECK") or "on")
-# The rules of the innermost block of `weft.axis_rules`; see `axis_rules.py`.
+# The rules of the innermost block of `weft.axis_rules`; see `logical_axes.py`.
 axis_rules: Ambient[Any] = Ambient("weft_axis_rules", None)
 # The names of the open scopes inside of a capture; None outside.
 capture_context: UserContext[tuple[str, ...] | None] = make_user_context(None)

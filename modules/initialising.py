@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
+from weft.core.logical_axes import rules_in_force
 from weft.core.constants import constants_of
 from weft.core.edge import trees
 from weft.core.interpreter.prefixes import RidesByKind
@@ -58,8 +59,9 @@ def init(
         abstract: whether to compute nothing and return `jax.ShapeDtypeStruct`s for arrays, into which
             `load_checkpoint` can load. They have the shardings that were given.
         shardings: where arrays are made: a sharding, a tree prefix of the model with shardings, `weft.axes({filter:
-            sharding})`, or a function that gives one of these for the abstract model. With a function or a tree of
-            records it is compiled at each call.
+            sharding})`, or a function that gives one of these for the abstract model; by default, inside of a block
+            of `weft.axis_rules`, what its rules say. With a function or a tree of records, and in a block, it is
+            compiled at each call.
         kwargs: for `make`, by name.
 
     Returns:
@@ -83,9 +85,17 @@ def init(
             fix="init(Model, ..., key=key)",
         )
     key = _key_for(make, key, abstract)
+    if shardings is None and (rules := rules_in_force()) is not None:
+        shardings = rules.shardings
     # The abstract model costs one trace and no memory, and has the paths and shapes that such a function needs.
     if _is_function_of_model(shardings):
-        shardings = shardings(init(make, *args, key=key, abstract=True, **kwargs))
+        shardings = shardings(_made(make, args, kwargs, key, None, abstract=True))
+    return _made(make, args, kwargs, key, shardings, abstract=abstract)
+
+
+def _made(
+    make: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any], key: Any, shardings: Any, *, abstract: bool
+) -> T:
     texts: list[Any] = [_by_text(make)]
     arguments = tuple(_bound(argument, ("args", i), texts) for i, argument in enumerate(args))
     named = {name: _bound(argument, (name,), texts) for name, argument in kwargs.items()}

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, cast, overloa
 
 import jax
 import numpy as np
+from weft.core.logical_axes import rules_in_force
 from weft.core.edge.untyped import is_tuple
 from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.errors import AxisError
@@ -158,7 +159,8 @@ class _Mapped:
             return body(before_and_groups[len(self.before) :])
 
         # The last of `out_axes` is for the outcome, which has no leaves.
-        self.mapped = transform(
+        self.mapped_over = functools.partial(
+            transform,
             titled(body.name, run),
             in_axes=(*(0 for _ in self.before), *map(self._axis, lift.lanes)),
             out_axes=(as_written(lift.out_lanes), as_written(lift.update_lanes), None),
@@ -166,6 +168,7 @@ class _Mapped:
             axis_size=options.axis_size,
             **options.jax_options,
         )
+        self.mapped = self.mapped_over()
 
     def _axis(self, lane: Ride) -> Any:
         # An empty lane gets axis 0: `jax.pmap` counts a None for an empty lane as a leaf, and then gives the following
@@ -175,8 +178,12 @@ class _Mapped:
     def __call__(self, extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
         # The frame is opened here and not by the interpreter (`frame=None`), because `lower` needs it too.
         size = size_of_lanes(groups, self.lanes, self.options.axis_size)
+        mapped, rules = self.mapped, rules_in_force()
+        if rules is not None and self.name == "vmap" and "spmd_axis_name" not in self.options.jax_options:
+            axes = rules.mapped(self.options.axis_name, size)
+            mapped = self.mapped_over(spmd_axis_name=axes) if axes else mapped
         with open_frame(self.name, axis_name=self.options.axis_name, size=size):
-            return self.mapped(*self.before, *groups)
+            return mapped(*self.before, *groups)
 
     def lower(self, *groups: tuple[Any, ...]) -> Any:
         size = size_of_lanes(groups, self.lanes, self.options.axis_size)
@@ -228,7 +235,8 @@ def vmap(
         out_axes: an axis, or a prefix of the output.
         axis_name: a name for the axis, for collectives.
         axis_size: needed only if nothing is mapped.
-        spmd_axis_name: mesh axes over which the mapped axis is sharded.
+        spmd_axis_name: mesh axes over which the mapped axis is sharded; by default those that the rules in force
+            (`weft.axis_rules`) have for `axis_name`.
 
     Returns:
         A function with the same signature, over a batch.

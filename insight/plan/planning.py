@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from jax.sharding import AbstractMesh, AxisType, Mesh
+from weft.core.logical_axes import rules_in_force
 from weft.core.errors import AxisError, MeshError
 from weft.insight.plan.activations import activations_of
 from weft.insight.plan.analysis import analysed
@@ -18,9 +19,10 @@ from weft.insight.plan.simulated import compiled
 from weft.insight.plan.tracing import Program, traced
 from weft.insight.terminal import progress_bar
 
-FSDP = {"embed": "data", ...: None}
-TENSOR = {"mlp": "model", "heads": "model", "vocab": "model", ...: None}
-TABLES = {"data": {...: None}, "fsdp": FSDP, "tensor": TENSOR, "fsdp_tensor": {**TENSOR, **FSDP}}
+DATA = {"batch": "data", ...: None}
+FSDP = {"batch": "data", "embed": "data", ...: None}
+TENSOR = {"batch": "data", "mlp": "model", "heads": "model", "vocab": "model", ...: None}
+TABLES = {"data": DATA, "fsdp": FSDP, "tensor": TENSOR, "fsdp_tensor": {**TENSOR, **FSDP}}
 _FIRST: Any = object()
 # A layer that is divided into more parts than this leaves each device a product too small to keep it busy.
 _MOST_TENSOR_PARTS = 64
@@ -38,7 +40,7 @@ class Planning:
         step: Callable[..., Any],
         /,
         *args: Any,
-        mesh: Mapping[str, int] | AbstractMesh | Mesh,
+        mesh: Mapping[str, int] | AbstractMesh | Mesh | None = None,
         rules: Any = None,
         hardware: str | _Hardware = "h100",
         batch: Any = _FIRST,
@@ -54,8 +56,9 @@ class Planning:
         Args:
             step: a function of `args`; if it is compiled, the plan has its donation and its output shardings.
             args: models, optimizers, NNX objects, batches; arrays may be shapes (`weft.init(..., abstract=True)`).
-            mesh: sizes by axis, or a mesh.
-            rules: for `weft.shard`; without them the arrays' own shardings hold. For NNX, its logical axis rules.
+            mesh: sizes by axis, or a mesh; by default that of the block (`weft.axis_rules`).
+            rules: those of the block that the step is traced in, by default of the block around the call; without any
+                the arrays' own shardings hold. For NNX, its logical axis rules.
             hardware: a name of `weft.plan.HARDWARE`, or a `weft.plan.Hardware`.
             batch: the axes that divide a batch's first axis: by default the mesh's first; None for none.
             names, unnamed: as for `weft.shard`.
@@ -73,6 +76,7 @@ class Planning:
         >>> plan.bytes_per_device.batch, [(each.kind, each.axes) for each in plan.collectives]
         (128, [('all-reduce', ('model',))])
         """
+        mesh, rules = _of_block(mesh, rules)
         device, on = hardware_of(hardware), as_mesh(mesh)
         axes = next(iter(on.shape)) if batch is _FIRST else batch
         with progress_bar("planning", 3, progress) as stage:
@@ -135,6 +139,15 @@ class Planning:
                 (name, shape, _planned(program, as_mesh(shape), device, stage)) for *_, name, shape, program in chosen
             ]
         return sorted((entry for entry in plans if entry[2].fits), key=lambda entry: entry[2].seconds.serial)
+
+
+def _of_block(mesh: Any, rules: Any) -> tuple[Any, Any]:
+    block = rules_in_force()
+    if mesh is None and block is None:
+        raise MeshError("a plan is for a mesh", fix='give mesh={"data": 8}, or plan inside of `weft.axis_rules`')
+    if block is None or rules is not None:
+        return block.mesh if mesh is None else mesh, rules
+    return block.mesh if mesh is None else mesh, block.table
 
 
 def as_mesh(mesh: Mapping[str, int] | AbstractMesh | Mesh) -> AbstractMesh | Mesh:

@@ -23,7 +23,7 @@ def inputs_of_trees(trees: dict[int, Any], mesh: Any, rules: Any, batch_axes: An
         shape = with_leaves(tree, {leaf.path: shape_on(leaf.value, mesh) for leaf in leaves})
         # A batch has no names of axes, and `shard` refuses rules for names that no array has.
         is_model = rules is not None and any(leaf.owners for leaf in leaves)
-        shapes.append(shard(shape, mesh, cast(Any, rules), **naming) if is_model else shape)
+        shapes.append(shard(shape, **naming) if is_model else shape)
     numbers = list(trees)
     leaves = [leaf for leaf in iter_leaves(shapes) if leaf.dynamic]
     arguments = []

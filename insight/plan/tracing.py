@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import itertools
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from weft.insight.plan.arguments import Argument
 from weft.insight.plan.records import inputs_of_trees
 from weft.insight.plan.simulated import Lowered
 from weft.modules.learning.optimizer import Optimizer
+from weft.modules.sharding.block import axis_rules
 
 # Numbers that become part of JAX's cache keys. A step that was traced before would come from the cache, without the
 # named scopes by which a plan finds modules.
@@ -75,13 +77,15 @@ def traced(
         step: a function, compiled or not; the plan keeps the donation and output shardings of a compiled one.
         args: records, NNX objects or any trees; arrays may be shapes.
         mesh: an abstract mesh or a mesh of devices.
-        rules: the rules for `weft.shard`; without rules the arrays' own shardings hold.
+        rules: the rules of the block (`weft.axis_rules`) that the step is traced in; without rules the arrays' own
+            shardings hold, and those of a block around.
         batch: the axes of the mesh that divide the first axis of a batch.
         naming: `names` and `unnamed` of `weft.shard`.
     """
     objects = {number: arg for number, arg in enumerate(args) if is_object(arg)}
     trees = {number: arg for number, arg in enumerate(args) if number not in objects}
-    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+    block = contextlib.nullcontext() if rules is None else axis_rules(mesh, rules)
+    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh), block:
         groups = [(trees, inputs_of_trees(trees, mesh, rules, batch, naming))]
         if objects:
             from weft.insight.plan.objects import inputs_of_objects

@@ -14,13 +14,14 @@ from typing import Any, Literal, NamedTuple, TypedDict
 import jax
 import numpy as np
 from jax.typing import DTypeLike
+from weft.core.logical_axes import rules_in_force
 from weft.core.paths import format_path
-from weft.core.records.leaves import Leaf
-from weft.core.records.partition import take_apart
+from weft.core.records.leaves import Leaf, iter_leaves
+from weft.core.records.partition import take_apart, with_leaves
 from weft.modules.checkpoints.configuration import Description, configuration, difference, is_empty_field, show
 from weft.modules.checkpoints.format import CheckpointError, Entry, Target, brief
 from weft.modules.checkpoints.kinds import dtype_of
-from weft.modules.checkpoints.leaves import Cast, as_leaf, kind_of, needs_x64, show_type, target_of
+from weft.modules.checkpoints.leaves import Cast, as_leaf, kind_of, needs_x64, placement, show_type, target_of
 from weft.modules.checkpoints.names import Rename, around, is_inside, refuse_two_at_one_path, renamed
 
 # Lines of one error: a wrong tree mismatches at every leaf, and nobody reads a thousand lines.
@@ -88,6 +89,23 @@ class Fit(NamedTuple):
     left_over: tuple[str, ...]
 
 
+def _on_mesh(like: Any) -> Any:
+    """A tree whose arrays lie as the rules in force say, where the user has not put them anywhere."""
+    rules = rules_in_force()
+    arrays = [leaf for leaf in iter_leaves(like) if isinstance(leaf.value, jax.Array | jax.ShapeDtypeStruct)]
+    free = [leaf for leaf in arrays if placement(leaf.value) is None]
+    if rules is None or not free:
+        return like
+    places = {leaf.path: leaf.value for leaf in iter_leaves(rules.shardings(like))}
+    return with_leaves(
+        like,
+        {
+            leaf.path: jax.ShapeDtypeStruct(leaf.value.shape, leaf.value.dtype, sharding=places[leaf.path])
+            for leaf in free
+        },
+    )
+
+
 def loaded(offer: Offer, like: Any, options: Options, read: Read, check: Callable[[], None] = lambda: None) -> Any:
     """Loads a checkpoint into a tree like another one; with `partial`, returns a `LoadReport` as well.
 
@@ -101,6 +119,7 @@ def loaded(offer: Offer, like: Any, options: Options, read: Read, check: Callabl
     Raises:
         CheckpointError: if something does not fit; the error names paths.
     """
+    like = _on_mesh(like)
     structure, leaves = take_apart(like)
     wanted = {name: as_leaf(leaf.value) for name, leaf in by_name(leaves).items()}
     here: dict[str, Description] = {}

@@ -18,10 +18,11 @@ from typing import Any
 import jax
 from jax.sharding import AxisType, Mesh
 from weft.core import hooks
-from weft.core.axis_rules import AnyMesh, AxisRules, in_force, show_mesh
+from weft.core.logical_axes import AnyMesh, AxisRules, in_force, interned, show_mesh
 from weft.core.errors import AxisError
 from weft.modules.sharding.conventions import CONVENTIONAL
-from weft.modules.sharding.rules import Rules, on_mesh, optional_names
+from weft.modules.sharding.placing import axis_rules_of
+from weft.modules.sharding.rules import Rules, check_axes, optional_names, read_rules
 from weft.modules.sharding.unnamed import is_near
 
 
@@ -72,7 +73,9 @@ def axis_rules(mesh: AnyMesh, rules: Rules, *, strict: bool = False) -> Generato
     P('data',)
     """
     _check_once(rules)
-    block = on_mesh(mesh, rules, strict=strict)
+    table = read_rules(rules)
+    check_axes(mesh, table)
+    block = interned(axis_rules_of(mesh, table, strict))
     # Contracts say what an array's axes are called, also where they check nothing.
     if hooks.installed_contracts() is None:
         hooks.load_contracts()

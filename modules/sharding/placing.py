@@ -19,7 +19,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
-from weft.core.axis_rules import AnyMesh, axes_of, show_mesh
+from weft.core.logical_axes import AnyMesh, AxisRules, axes_of, show_mesh
 from weft.core.errors import AxisError
 from weft.core.paths import Path, format_path
 from weft.core.records.axis_names import AxisNames, Name, Sharded
@@ -35,7 +35,6 @@ from weft.modules.sharding.rules import (
     Rules,
     Table,
     check_axes,
-    on_mesh,
     optional_names,
     read_rules,
     rules_of_block,
@@ -138,6 +137,11 @@ def named_shardings(
     """
     places = _places(tree, mesh, rules, names, unnamed)
     return with_leaves(tree, {leaf.path: where for leaf, where in places})
+
+
+def axis_rules_of(mesh: AnyMesh, table: Table, strict: bool = False) -> AxisRules:
+    """Returns a table as rules for a mesh."""
+    return AxisRules(mesh, {name: axes_of(entry) for name, entry in table.items()}, strict, named_shardings)
 
 
 def _put(value: Any, sharding: NamedSharding) -> Any:
@@ -254,7 +258,7 @@ def _places(
     names_of_axes = {name for array in arrays for name in array.axes or () if name is not None}
     # A name that is that of an axis of the mesh needs no rule.
     whole = {**table, **{name: name for name in names_of_axes if name not in table and name in mesh.shape}}
-    by_name = on_mesh(mesh, whole)
+    by_name = axis_rules_of(mesh, whole)
     specs = [by_name.spec(array.axes or ()) for array in arrays]
     # All problems are collected: one error for each run would cost a user as many runs as there are arrays.
     problems: dict[str, list[str]] = {}

@@ -6,11 +6,12 @@ names (the array's axis is divided by all of them), or None, which divides nothi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from types import EllipsisType
 from typing import Any, cast
 
-from weft.core.axis_rules import AnyMesh, AxisRules, axes_of, interned, rules_in_force, show_mesh
+from jax.sharding import PartitionSpec
+from weft.core.logical_axes import AnyMesh, AxisRules, axes_of, rules_in_force, show_mesh
 from weft.core.errors import AxisError
 from weft.core.records.filters import Maybe
 
@@ -39,15 +40,13 @@ def optional_names(rules: Rules | None) -> set[Any]:
     return {key.filters[0] for key, _ in pairs if isinstance(key, Maybe)}
 
 
-def on_mesh(mesh: AnyMesh, rules: Rules | None, *, strict: bool = False) -> AxisRules:
-    """Returns rules for a mesh.
+def on_mesh(names: Iterable[Any], table: Mapping[Any, Any]) -> PartitionSpec:
+    """Returns the spec of an array whose axes have these names. A name without a rule stands for itself.
 
-    Raises:
-        AxisError: for a rule that names an axis that the mesh does not have.
+    >>> on_mesh(("embed", None, "model"), {"embed": ("data", "model")})
+    P(('data', 'model'), None, 'model')
     """
-    table = read_rules(rules)
-    check_axes(mesh, table)
-    return interned(mesh, {name: axes_of(entry) for name, entry in table.items()}, strict)
+    return PartitionSpec(*(table.get(name, name) if isinstance(name, Hashable) else name for name in names))
 
 
 def rules_of_block(mesh: AnyMesh | None, rules: Rules | None) -> tuple[AnyMesh, Rules, AxisRules | None]:

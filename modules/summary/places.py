@@ -8,7 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 from jax.core import Tracer
-from jax.sharding import NamedSharding
+from jax.sharding import AbstractMesh, NamedSharding
+from weft.core.logical_axes import rules_in_force
 from weft.core.paths import format_path
 from weft.core.records.leaves import NUMBERS, iter_leaves
 from weft.modules.summary.texts import as_text
@@ -19,9 +20,14 @@ PLACE_HEADS = ["path", "array", "lies", "bytes", "bytes a device"]
 def rows_of_places(tree: Any) -> tuple[list[list[str]], list[str]]:
     """Returns a row for each array of a tree, and the row of totals."""
     leaves = [leaf for leaf in iter_leaves(tree, ("model",)) if leaf.dynamic and type(leaf.value) not in NUMBERS]
-    sizes = [(_bytes(leaf.value), _bytes_on_a_device(leaf.value)) for leaf in leaves]
+    lies = {leaf.path: _sharding(leaf.value) for leaf in leaves}
+    if (rules := rules_in_force()) is not None:
+        # What nobody has placed is shown as the rules of the block would place it.
+        by_rules = {("model", *leaf.path): leaf.value for leaf in iter_leaves(rules.shardings(tree))}
+        lies = {path: by_rules[path] if where is None else where for path, where in lies.items()}
+    sizes = [(_bytes(leaf.value), _bytes_on_a_device(leaf.value, lies[leaf.path])) for leaf in leaves]
     rows = [
-        [format_path(leaf.path), as_text(leaf.value), _where(leaf.value), *map(_short, both)]
+        [format_path(leaf.path), as_text(leaf.value), _where(leaf.value, lies[leaf.path]), *map(_short, both)]
         for leaf, both in zip(leaves, sizes, strict=True)
     ]
     totals = [_short(sum(column)) for column in zip(*sizes, strict=True)] or ["", ""]
@@ -33,21 +39,24 @@ def _bytes(value: Any) -> int:
 
 
 def _sharding(value: Any) -> Any:
-    return jax.typeof(value).sharding if isinstance(value, Tracer) else getattr(value, "sharding", None)
+    """The sharding of an array; None for an abstract one, and for one that lies where it was made by chance."""
+    if isinstance(value, Tracer):
+        return jax.typeof(value).sharding
+    return getattr(value, "sharding", None) if getattr(value, "committed", True) else None
 
 
-def _bytes_on_a_device(value: Any) -> int:
-    sharding = _sharding(value)
+def _bytes_on_a_device(value: Any, sharding: Any) -> int:
     if sharding is None:
         return _bytes(value)
     return math.prod(sharding.shard_shape(tuple(np.shape(value)))) * value.dtype.itemsize
 
 
-def _where(value: Any) -> str:
-    sharding = _sharding(value)
+def _where(value: Any, sharding: Any) -> str:
     if sharding is None:
         return "nowhere: a shape" if isinstance(value, jax.ShapeDtypeStruct) else "one device"
-    if len(sharding.device_set) == 1 if not isinstance(value, Tracer) else False:
+    if not (isinstance(value, Tracer) or isinstance(getattr(sharding, "mesh", None), AbstractMesh)) and len(
+        sharding.device_set
+    ) == 1:
         return "one device"
     # Told apart from one device: a replicated array takes its bytes on each of them.
     if sharding.is_fully_replicated:

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
-from weft.core.axis_rules import FREE, AxisRules, placing, rules_in_force
+from weft.core.logical_axes import FREE, AxisRules, placing, rules_in_force
 from weft.core.callers import owner_of, shorten
 from weft.core.hooks import object_layer
 from weft.core.records.kinds import field_roles

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast, overload
 
 import jax
 from weft.core import hooks
-from weft.core.axis_rules import rules_in_force
+from weft.core.logical_axes import rules_in_force
 from weft.core.records.leaves import is_array
 from weft.core.records.module import Module
 from weft.typecheck.calls import calls

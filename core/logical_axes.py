@@ -61,12 +61,14 @@ class AxisRules:
         table: axes of the mesh by name, in the order in which an array's axes take them; () leaves an axis whole. The
             entry of `...` is that of all other names.
         strict: whether an array that lies otherwise on an explicit mesh is an error, and not moved.
+        shardings: gives a tree's shardings: `weft.named_shardings`.
         met: the names of axes that traces under these rules have met.
     """
 
     mesh: AnyMesh
     table: Mapping[str | EllipsisType, MeshAxes]
-    strict: bool = False
+    strict: bool
+    shardings: Callable[[Any], Any]
     met: set[str] = field(default_factory=set[str])
 
     def axes(self, name: str | None) -> MeshAxes | None:
@@ -76,6 +78,18 @@ class AxisRules:
         # A variadic name stands for several axes, the first of which a rule for `...` hardly means.
         is_one = not name.startswith((FREE, "*"))
         return self.table.get(name, self.table.get(...) if is_one else None)
+
+    def mapped(self, name: Any, size: int | None) -> MeshAxes:
+        """The axes of the mesh that divide the axis over which a `vmap` of that name maps (`spmd_axis_name`).
+
+        Raises:
+            AxisError: if they do not divide it.
+        """
+        own = (self.axes(name) or ()) if isinstance(name, str) and _tracers.is_staged() else ()
+        axes = tuple(axis for axis in own if axis not in _tracers.spmd_axes())
+        if axes:
+            self.check_divisible((size,), (name,), PartitionSpec(axes), lambda: "the mapped axis of vmap")
+        return axes
 
     def spec(self, names: Sequence[str | None], used: Sequence[str] = ()) -> PartitionSpec:
         """The spec of an array whose axes have these names.
@@ -111,9 +125,10 @@ class AxisRules:
         """
         self.met.update(name for name in names if name is not None)
         mesh = jax.sharding.get_abstract_mesh()
-        # In a `shard_map` values have the mesh of the trace, some of whose axes are manual.
-        mesh = mesh if mesh.manual_axes else self.mesh
-        spec = self.spec(names, (*mesh.manual_axes, *_tracers.spmd_axes()))
+        # In a `shard_map` some axes of the mesh are manual, and in `jax.sharding.auto_axes` explicit ones are automatic.
+        mesh = mesh if mesh.axis_names == self.mesh.axis_names else self.mesh
+        manual = [axis for axis, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind is AxisType.Manual]
+        spec = self.spec(names, (*manual, *_tracers.spmd_axes()))
         decides = any(entry is not _OPEN for entry in spec)
         if (notes := _notes.get()) is not None:
             notes.append(Placed(where(), value.shape, value.dtype, tuple(names), spec if decides else None))
@@ -197,14 +212,11 @@ def placing(value: object) -> bool:
     return isinstance(value, Tracer) and _tracers.is_staged()
 
 
-def interned(mesh: AnyMesh, table: Mapping[str | EllipsisType, MeshAxes], strict: bool) -> AxisRules:
+def interned(rules: AxisRules) -> AxisRules:
     """The one object for a mesh and a table."""
-    key = mesh, tuple(table.items()), strict
+    key = rules.mesh, tuple(rules.table.items()), rules.strict
     with _lock:
-        rules = _known.get(key)
-        if rules is None:
-            rules = _known[key] = AxisRules(mesh, table, strict)
-    return rules
+        return _known.setdefault(key, rules)
 
 
 @contextlib.contextmanager
