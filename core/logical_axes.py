@@ -17,13 +17,14 @@ import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import EllipsisType
-from typing import Any
+from typing import Any, cast
 
 import jax
 from jax.core import Tracer
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 from weft.core import contexts
 from weft.core.edge import _tracers
+from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.edge.untyped import lax
 from weft.core.errors import AxisError
 
@@ -103,29 +104,38 @@ class AxisRules:
         order = {name: i for i, name in enumerate(self.table)}
         last = order.get(..., len(order))
         entries: list[Any] = [_OPEN] * len(names)
-        taken = set(used)
+        divided = set(used)
         for i in sorted(range(len(names)), key=lambda i: order.get(names[i] or ..., last)):
             axes = self.axes(names[i])
             if axes is not None:
-                own = tuple(axis for axis in axes if axis not in taken)
-                taken.update(own)
+                own = tuple(axis for axis in axes if axis not in divided)
+                divided.update(own)
                 entries[i] = own if len(own) > 1 else own[0] if own else None
         return PartitionSpec(*entries)
 
-    def place(self, value: Any, names: Sequence[str | None], where: Callable[[], str]) -> Any:
+    def place(
+        self,
+        value: Any,
+        names: Sequence[str | None],
+        where: Callable[[], str],
+        otherwise: Callable[[PartitionSpec, PartitionSpec], Exception],
+    ) -> Any:
         """An array of a running trace, constrained to lie as the names of its axes say.
 
         Args:
             value: the array.
             names: a name for each axis.
             where: names the array in errors.
+            otherwise: makes the error of strict rules for an array that lies otherwise, from both specs.
 
         Raises:
-            AxisError: if the mesh does not divide an axis; if, with `strict`, the array lies otherwise.
+            AxisError: if the mesh does not divide an axis.
         """
+        if not names:
+            return value
         self.met.update(name for name in names if name is not None)
         mesh = jax.sharding.get_abstract_mesh()
-        # In a `shard_map` some axes of the mesh are manual, and in `jax.sharding.auto_axes` explicit ones are automatic.
+        # In a `shard_map` some of its axes are manual, and in `jax.sharding.auto_axes` explicit ones are automatic.
         mesh = mesh if mesh.axis_names == self.mesh.axis_names else self.mesh
         manual = [axis for axis, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind is AxisType.Manual]
         spec = self.spec(names, (*manual, *_tracers.spmd_axes()))
@@ -137,12 +147,18 @@ class AxisRules:
         self.check_divisible(value.shape, names, spec, where)
         kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
         if AxisType.Explicit in mesh.axis_types:
-            value = self._resharded(value, mesh, _only(spec, kinds, AxisType.Explicit), where)
+            value = self._resharded(value, mesh, _only(spec, kinds, AxisType.Explicit), otherwise)
         if AxisType.Auto in mesh.axis_types:
             value = lax.with_sharding_constraint(value, NamedSharding(mesh, _only(spec, kinds, AxisType.Auto)))
         return value
 
-    def _resharded(self, value: Any, mesh: AnyMesh, spec: PartitionSpec, where: Callable[[], str]) -> Any:
+    def _resharded(
+        self,
+        value: Any,
+        mesh: AnyMesh,
+        spec: PartitionSpec,
+        otherwise: Callable[[PartitionSpec, PartitionSpec], Exception],
+    ) -> Any:
         lies: Any = jax.typeof(value).sharding
         before = (*lies.spec, *(None,) * (value.ndim - len(lies.spec)))
         fixed = {axis for entry in spec for axis in axes_of(entry)}
@@ -154,11 +170,8 @@ class AxisRules:
         if after == before:
             return value
         if self.strict:
-            raise AxisError(
-                f"{where()} lies as {PartitionSpec(*before)} on the mesh, and its annotation says {PartitionSpec(*after)}",
-                fix="divide it so where it is made (jax.sharding.reshard), correct the rules, or leave out strict=True",
-            )
-        return jax.sharding.reshard(value, NamedSharding(mesh, PartitionSpec(*after)))
+            raise otherwise(PartitionSpec(*before), PartitionSpec(*after))
+        return untyped_jax.sharding.reshard(value, NamedSharding(mesh, PartitionSpec(*after)))
 
     def check_divisible(
         self, shape: Sequence[Any], names: Sequence[str | None], spec: PartitionSpec, where: Callable[[], str]
@@ -177,7 +190,7 @@ class AxisRules:
 
 def axes_of(entry: Any) -> tuple[Any, ...]:
     """Returns the mesh axes in an entry of a spec."""
-    return () if entry is None else tuple(entry) if isinstance(entry, (tuple, list)) else (entry,)
+    return () if entry is None else tuple(cast("list[Any]", entry)) if isinstance(entry, tuple | list) else (entry,)
 
 
 def show_mesh(mesh: AnyMesh) -> str:

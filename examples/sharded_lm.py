@@ -2,7 +2,7 @@
 
     python examples/sharded_lm.py --rules fsdp
     python examples/sharded_lm.py --rules product --explicit
-    python examples/sharded_lm.py --rules fsdp --checkpoints out/lm      # saved each step; a second run goes on from there
+    python examples/sharded_lm.py --rules fsdp --checkpoints out/lm   # a second run goes on from the last step
 
 The model and the step know nothing of devices: the names in their shape annotations, and those of weft's layers, say
 where arrays lie, by the table of `weft.axis_rules`. What differs from one way to the next is the table. With fewer than

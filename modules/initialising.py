@@ -17,11 +17,11 @@ from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
-from weft.core.logical_axes import rules_in_force
 from weft.core.constants import constants_of
 from weft.core.edge import trees
 from weft.core.interpreter.prefixes import RidesByKind
 from weft.core.interpreter.rides import is_sharding
+from weft.core.logical_axes import rules_in_force
 from weft.core.memory import Recent
 from weft.core.paths import Path
 from weft.core.records.leaves import is_array, iter_leaves
@@ -88,7 +88,7 @@ def init(
     if shardings is None and (rules := rules_in_force()) is not None:
         shardings = rules.shardings
     # The abstract model costs one trace and no memory, and has the paths and shapes that such a function needs.
-    if _is_function_of_model(shardings):
+    if shardings is not None and _is_function_of_model(shardings):
         shardings = shardings(_made(make, args, kwargs, key, None, abstract=True))
     return _made(make, args, kwargs, key, shardings, abstract=abstract)
 

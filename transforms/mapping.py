@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, cast, overloa
 
 import jax
 import numpy as np
-from weft.core.logical_axes import rules_in_force
 from weft.core.edge.untyped import is_tuple
 from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.errors import AxisError
@@ -25,6 +24,7 @@ from weft.core.interpreter.prefixes import mapped_size, size_of_lanes
 from weft.core.interpreter.rides import Ride, as_written, axis_of
 from weft.core.interpreter.rules import Lift, Rule
 from weft.core.interpreter.values import VALUES
+from weft.core.logical_axes import rules_in_force
 from weft.core.memory import live
 from weft.core.records.leaves import Leaf
 from weft.core.tracebacks import cutting

@@ -316,11 +316,11 @@ def _dims(annotation: object) -> tuple[str | None, ...] | None:
         if "*" in shape or "..." in shape:
             return None
         return tuple(dim if dim.isidentifier() and not dim.startswith("_") else None for dim in shape.split())
-    found = {_dims(argument) for argument in get_args(annotation)} - {None}
+    shapes = [dims for argument in get_args(annotation) if (dims := _dims(argument)) is not None]
     # Two arrays of one rank, as in a union, have names only where they agree.
-    if len({len(dims or ()) for dims in found}) != 1:
+    if len({len(dims) for dims in shapes}) != 1:
         return None
-    return tuple(names[0] if len(set(names)) == 1 else None for names in zip(*(d or () for d in found), strict=True))
+    return tuple(names[0] if len(set(names)) == 1 else None for names in zip(*shapes, strict=True))
 
 
 def _labels(annotation: Any) -> Iterator[object]:

@@ -19,6 +19,7 @@ from weft.core.interpreter.retraces import explain_retraces
 if TYPE_CHECKING:
     from weft.core.threads.lost import debug_successors
     from weft.insight.debug.guarding import expected, nonfinite
+    from weft.insight.debug.lying import Placements, placements
     from weft.insight.debug.reuse import debug_keys
     from weft.insight.debug.showing import plot, table
     from weft.insight.debug.watching import Row, watch
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "weft.core.threads.lost": "debug_successors",
     "weft.insight.debug.guarding": "expected nonfinite",
+    "weft.insight.debug.lying": "Placements placements",
     "weft.insight.debug.reuse": "debug_keys",
     "weft.insight.debug.showing": "plot table",
     "weft.insight.debug.watching": "Row watch",
@@ -39,12 +41,14 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "Placements",
     "Row",
     "debug_keys",
     "debug_successors",
     "expected",
     "explain_retraces",
     "nonfinite",
+    "placements",
     "plot",
     "table",
     "watch",

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from jax.sharding import AbstractMesh, AxisType, Mesh
-from weft.core.logical_axes import rules_in_force
 from weft.core.errors import AxisError, MeshError
+from weft.core.logical_axes import rules_in_force
 from weft.insight.plan.activations import activations_of
 from weft.insight.plan.analysis import analysed
 from weft.insight.plan.hardware import HARDWARE as _HARDWARE
@@ -76,8 +76,8 @@ class Planning:
         >>> plan.bytes_per_device.batch, [(each.kind, each.axes) for each in plan.collectives]
         (128, [('all-reduce', ('model',))])
         """
-        mesh, rules = _of_block(mesh, rules)
-        device, on = hardware_of(hardware), as_mesh(mesh)
+        chosen, rules = _of_block(mesh, rules)
+        device, on = hardware_of(hardware), as_mesh(chosen)
         axes = next(iter(on.shape)) if batch is _FIRST else batch
         with progress_bar("planning", 3, progress) as stage:
             stage("tracing")
@@ -142,12 +142,13 @@ class Planning:
 
 
 def _of_block(mesh: Any, rules: Any) -> tuple[Any, Any]:
+    """Returns mesh and rules, by default those of the block around."""
     block = rules_in_force()
-    if mesh is None and block is None:
+    if block is None and mesh is None:
         raise MeshError("a plan is for a mesh", fix='give mesh={"data": 8}, or plan inside of `weft.axis_rules`')
-    if block is None or rules is not None:
-        return block.mesh if mesh is None else mesh, rules
-    return block.mesh if mesh is None else mesh, block.table
+    if block is None:
+        return mesh, rules
+    return block.mesh if mesh is None else mesh, block.table if rules is None else rules
 
 
 def as_mesh(mesh: Mapping[str, int] | AbstractMesh | Mesh) -> AbstractMesh | Mesh:

@@ -18,8 +18,8 @@ from typing import Any
 import jax
 from jax.sharding import AxisType, Mesh
 from weft.core import hooks
-from weft.core.logical_axes import AnyMesh, AxisRules, in_force, interned, show_mesh
 from weft.core.errors import AxisError
+from weft.core.logical_axes import FREE, AnyMesh, AxisRules, in_force, interned, show_mesh
 from weft.modules.sharding.conventions import CONVENTIONAL
 from weft.modules.sharding.placing import axis_rules_of
 from weft.modules.sharding.rules import Rules, check_axes, optional_names, read_rules
@@ -69,8 +69,8 @@ def axis_rules(mesh: AnyMesh, rules: Rules, *, strict: bool = False) -> Generato
     ...     return 2 * x
     >>> mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     >>> with axis_rules(mesh, {"batch": "data", ...: None}):
-    ...     double(jnp.ones((4, 2))).sharding.spec
-    P('data',)
+    ...     weft.debug.placements(double, jnp.ones((4, 2))).placed[0].spec
+    P('data', None)
     """
     _check_once(rules)
     table = read_rules(rules)
@@ -81,12 +81,13 @@ def axis_rules(mesh: AnyMesh, rules: Rules, *, strict: bool = False) -> Generato
         hooks.load_contracts()
     with in_force(block), _set(mesh):
         yield block
-    unused = {name for name in block.table if isinstance(name, str)} - block.met - optional_names(rules)
-    near = sorted(name for name in unused - set(CONVENTIONAL) if is_near(name, block.met))
-    if near:
+    met = block.met - {FREE}
+    unused = {name for name in block.table if isinstance(name, str)} - met - optional_names(rules)
+    misspelt = sorted(name for name in unused - set(CONVENTIONAL) if is_near(name, met))
+    if misspelt:
         warnings.warn(
-            f"axis_rules: no array that was traced has an axis called {', '.join(map(repr, near))}, but "
-            f"{', '.join(sorted(map(repr, block.met - block.table.keys())))}",
+            f"axis_rules: no array that was traced has an axis called {', '.join(map(repr, misspelt))}, but "
+            f"{', '.join(sorted(map(repr, met - block.table.keys())))}",
             UnusedRuleWarning,
             stacklevel=3,
         )
@@ -100,7 +101,7 @@ def _check_once(rules: Rules) -> None:
     if twice:
         raise AxisError(
             f"there are two rules for {', '.join(twice)}",
-            fix='keep one of them; to divide an axis over two axes of the mesh, write a tuple: "batch": ("data", "fsdp")',
+            fix='keep one of them; an axis may be divided over several axes of the mesh: "batch": ("data", "fsdp")',
         )
 
 

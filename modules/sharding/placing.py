@@ -19,8 +19,8 @@ import jax
 import numpy as np
 from jax.core import Tracer
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
-from weft.core.logical_axes import AnyMesh, AxisRules, axes_of, show_mesh
 from weft.core.errors import AxisError
+from weft.core.logical_axes import AnyMesh, AxisRules, axes_of, show_mesh
 from weft.core.paths import Path, format_path
 from weft.core.records.axis_names import AxisNames, Name, Sharded
 from weft.core.records.filters import Filter
@@ -276,7 +276,9 @@ def _places(
     # `Maybe(name)` says that the name may belong to another model, which the same table serves.
     needed = {name: entry for name, entry in table.items() if name not in optional_names(rules)}
     # The table of a block names axes of activations, too, which this tree has not.
-    others = set() if block is None else {name for name in needed if name is not ... and not is_near(name, names_of_axes)}
+    others = (
+        set() if block is None else {name for name in needed if name is not ... and not is_near(name, names_of_axes)}
+    )
     check_used(needed, names_of_axes | others, any(any(spec) for spec in specs))
     nameless = [array.declared is None for array in arrays]
     if unnamed is not None:
@@ -315,4 +317,3 @@ def _problem(array: _Named, spec: Any, mesh: AnyMesh) -> tuple[str, str] | None:
             fix = "make the size a multiple, or give the name another rule, None if it is not to be divided"
             return fix, f"{array}: {size} is no multiple of {parts}, the size of {entry!r}"
     return None
-

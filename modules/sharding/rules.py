@@ -11,8 +11,8 @@ from types import EllipsisType
 from typing import Any, cast
 
 from jax.sharding import PartitionSpec
-from weft.core.logical_axes import AnyMesh, AxisRules, axes_of, rules_in_force, show_mesh
 from weft.core.errors import AxisError
+from weft.core.logical_axes import AnyMesh, AxisRules, axes_of, rules_in_force, show_mesh
 from weft.core.records.filters import Maybe
 
 MeshAxes = str | tuple[str, ...] | None

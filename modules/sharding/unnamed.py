@@ -15,8 +15,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
-from weft.core.logical_axes import axes_of
 from weft.core.errors import FilterError
+from weft.core.logical_axes import axes_of
 from weft.core.paths import format_path
 from weft.core.records.kinds import RngState
 from weft.core.records.leaves import Leaf

@@ -10,7 +10,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.sharding import AbstractMesh, NamedSharding
 from weft.core.logical_axes import rules_in_force
-from weft.core.paths import format_path
+from weft.core.paths import Path, format_path
 from weft.core.records.leaves import NUMBERS, iter_leaves
 from weft.modules.summary.texts import as_text
 
@@ -23,7 +23,7 @@ def rows_of_places(tree: Any) -> tuple[list[list[str]], list[str]]:
     lies = {leaf.path: _sharding(leaf.value) for leaf in leaves}
     if (rules := rules_in_force()) is not None:
         # What nobody has placed is shown as the rules of the block would place it.
-        by_rules = {("model", *leaf.path): leaf.value for leaf in iter_leaves(rules.shardings(tree))}
+        by_rules: dict[Path, Any] = {("model", *leaf.path): leaf.value for leaf in iter_leaves(rules.shardings(tree))}
         lies = {path: by_rules[path] if where is None else where for path, where in lies.items()}
     sizes = [(_bytes(leaf.value), _bytes_on_a_device(leaf.value, lies[leaf.path])) for leaf in leaves]
     rows = [
@@ -54,9 +54,10 @@ def _bytes_on_a_device(value: Any, sharding: Any) -> int:
 def _where(value: Any, sharding: Any) -> str:
     if sharding is None:
         return "nowhere: a shape" if isinstance(value, jax.ShapeDtypeStruct) else "one device"
-    if not (isinstance(value, Tracer) or isinstance(getattr(sharding, "mesh", None), AbstractMesh)) and len(
-        sharding.device_set
-    ) == 1:
+    if (
+        not (isinstance(value, Tracer) or isinstance(getattr(sharding, "mesh", None), AbstractMesh))
+        and len(sharding.device_set) == 1
+    ):
         return "one device"
     # Told apart from one device: a replicated array takes its bytes on each of them.
     if sharding.is_fully_replicated:

@@ -21,8 +21,8 @@ from typing import Any, cast
 
 import equinox as eqx
 from weft.core.errors import WeftError
-from weft.core.tracebacks import cut
 from weft.core.logical_axes import AxisRules, rules_in_force
+from weft.core.tracebacks import cut
 from weft.typecheck.calls.asking import sharing_dims
 from weft.typecheck.calls.placing import place_arguments, place_result
 from weft.typecheck.calls.plans import FunctionPlan, Row, owner_of, plan_of, wrapper_of

@@ -13,16 +13,16 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, cast
 
 import jax
-from weft.core.logical_axes import FREE, AxisRules, placing, rules_in_force
 from weft.core.callers import owner_of, shorten
 from weft.core.hooks import object_layer
+from weft.core.logical_axes import FREE, AxisRules, placing, rules_in_force
 from weft.core.records.kinds import field_roles
 from weft.typecheck.calls.plans import FunctionPlan, Row
-from weft.typecheck.errors import AnnotationError
+from weft.typecheck.errors import AnnotationError, ContractError
 from weft.typecheck.language.annotations import ArrayOf, holds_arrays
 from weft.typecheck.language.dims import Dim, NamedDim, Shape, VariadicDim
 from weft.typecheck.matching.bindings import Bindings, Mismatch, Slot
@@ -41,9 +41,7 @@ def place_arguments(
         return args, kwargs
     rows = (*plan.positional, *(plan.rest[0],) * (len(args) - len(plan.positional)))
     placed = tuple(_placed(rules, row, value) for row, value in zip(rows, args, strict=False))
-    return placed, {
-        name: _placed(rules, plan.named.get(name, plan.rest[1]), value) for name, value in kwargs.items()
-    }
+    return placed, {name: _placed(rules, plan.named.get(name, plan.rest[1]), value) for name, value in kwargs.items()}
 
 
 def place_result(row: Row | None, value: Any) -> Any:
@@ -55,17 +53,11 @@ def place_result(row: Row | None, value: Any) -> Any:
 
 
 def place_fields(rules: AxisRules, record: Any, plan: RecordPlan) -> None:
-    """Places the arrays in the fields of a record that has just been made; `Sharded` on a field names its axes."""
-    if not _names_axes(record.__init__) and not _names_axes(type(record)):
-        return
-    roles = field_roles(plan.cls) if dataclasses.is_dataclass(plan.cls) else {}
-    for field, value in ((field, plan.form.values(record).get(field.slot.name)) for field in plan.inside):
-        declared = roles[field.slot.name].axes if field.slot.name in roles else None
-        names = None if declared is None or declared.names is None else declared.of_rank(getattr(value, "ndim", 0))
-        if names is not None and field.array is not None:
-            new = rules.place(value, names, lambda slot=field.slot: _where(slot)) if placing(value) else value
-        else:
-            new = _placed(rules, (field.slot, field.own), value)
+    """Places the arrays in the fields of a record that has just been made."""
+    values = plan.form.values(record)
+    for field in plan.inside:
+        value = values.get(field.slot.name)
+        new = _placed(rules, (field.slot, field.own), value)
         if new is not value:
             object.__setattr__(record, field.slot.name, new)
 
@@ -78,27 +70,44 @@ def _placed(rules: AxisRules, row: Row | None, value: Any) -> Any:
         return _array(rules, slot, slot.annotation.shape, value) if placing(value) else value
     if not holds_arrays(slot.annotation):
         return value
-    met: list[tuple[Any, Shape]] = []
+    met: list[tuple[Any, Slot, Shape]] = []
     bindings = Bindings(slot)
     bindings.met, bindings.numpy, bindings.sparse = met, True, True
     with contextlib.suppress(Mismatch, AnnotationError):
         check(value, bindings)
-    # By identity, as a union's members may meet an array one after the other, and the last of them fits.
-    new = {id(array): _array(rules, slot, shape, array) for array, shape in dict_of(met) if placing(array)}
-    if all(new.get(id(array), array) is array for array, _ in met):
+    # By identity, as several members of a union may meet an array, the last of which fits.
+    last = {id(array): (slot, shape, array) for array, slot, shape in met if placing(array)}
+    new = {key: _array(rules, *meeting) for key, meeting in last.items()}
+    if all(new[key] is array for key, (_, _, array) in last.items()):
         return value
     # An object that is mutable would be another one after its parts were put together again.
     stays = lambda node: id(node) in new or object_layer(type(node)) is not None  # noqa: E731
     return jax.tree.map(lambda leaf: new.get(id(leaf), leaf), value, is_leaf=stays)
 
 
-def dict_of(met: Sequence[tuple[Any, Shape]]) -> Sequence[tuple[Any, Shape]]:
-    """Each array once, with the shape that met it last."""
-    return list({id(array): (array, shape) for array, shape in met}.values())
-
-
 def _array(rules: AxisRules, slot: Slot, shape: Shape, value: Any) -> Any:
-    return rules.place(value, axis_names(shape, value.ndim), lambda: _where(slot))
+    names = _declared(slot, value.ndim) or axis_names(shape, value.ndim)
+    # A row of a function has been looked at, a field of a record in an argument has not.
+    if len(names) != value.ndim or not _names_axes(slot.owner):
+        return value
+
+    def otherwise(lies: Any, should: Any) -> ContractError:
+        return ContractError(
+            f"{place_of(slot)} lies as {lies} on the mesh, and by its annotation as {should}",
+            at=_line(slot),
+            fix="divide it so where it is made (jax.sharding.reshard), correct the rules, or leave out strict=True",
+        )
+
+    return rules.place(value, names, lambda: f"{place_of(slot)} ({_line(slot)})", otherwise)
+
+
+def _declared(slot: Slot, rank: int) -> tuple[str | None, ...] | None:
+    """The names that `Sharded` on a field gives the axes of its array."""
+    owner: Any = slot.owner
+    if slot.role != "field" or not dataclasses.is_dataclass(owner):
+        return None
+    role = field_roles(cast("type", owner)).get(slot.name)
+    return None if role is None or role.axes.names is None else role.axes.of_rank(rank)
 
 
 def axis_names(shape: Shape, rank: int) -> tuple[str, ...]:
@@ -121,15 +130,15 @@ def _name(dim: Dim) -> str:
 
 
 def _names_axes(owner: Any) -> bool:
-    function = inspect.unwrap(owner) if callable(owner) and not isinstance(owner, type) else owner
-    code = getattr(function, "__code__", None)
-    if code is not None:
-        return owner_of(code.co_filename) in _NAMING
-    return not getattr(owner, "__module__", "").startswith("weft.")
+    """Whether the dims of a function or of a record's fields are names of axes."""
+    if isinstance(owner, type):
+        return owner.__module__.partition(".")[0] != "weft"
+    code = getattr(inspect.unwrap(owner), "__code__", None)
+    return code is None or owner_of(code.co_filename) in _NAMING
 
 
-def _where(slot: Slot) -> str:
+def _line(slot: Slot) -> str:
+    """The line of the function or class whose annotation it is."""
     function = getattr(slot.owner, "__wrapped__", slot.owner)
     code = getattr(function, "__code__", None) or getattr(getattr(slot.owner, "__init__", None), "__code__", None)
-    line = "" if code is None else f" ({shorten(code.co_filename)}:{code.co_firstlineno})"
-    return f"{place_of(slot)}{line}"
+    return "" if code is None else f"{shorten(code.co_filename)}:{code.co_firstlineno}"

@@ -50,7 +50,8 @@ def _check_of_array(spec: ArrayOf) -> Check:
             if not fits:
                 raise Mismatch("dtype", spec, value, bindings)
         if bindings.met is not None:
-            bindings.met.append((value, shape if bindings.lead is None else shape.under(bindings.lead[0])))
+            whole = shape if bindings.lead is None else shape.under(bindings.lead[0])
+            bindings.met.append((value, bindings.slot, whole))
         actual = value.shape
         skip = 0
         # The leading axes are checked and removed first: the annotation of the array inside does not name them.

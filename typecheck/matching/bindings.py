@@ -92,14 +92,27 @@ class Bindings:
         leaf: which leaf of a `PyTree`, for dims that differ from leaf to leaf.
         lead: the leading axes of arrays here, from a stack of records, and the scope that names these axes.
         stack: the stack around a record here, whose arrays may have different leading axes.
-        met: the arrays that checks have met, with their dims, if somebody wants to know them.
+        met: the arrays that checks have met, with their slots and dims, if somebody wants to know them.
         numpy: whether NumPy arrays may stand for JAX arrays here, as `jit` would convert them.
         sparse: whether `None` may stand for an array, as in one part of a split record.
     """
 
     # Slots, because a checked call makes a `Bindings` each time and reads its attributes at each axis.
     __slots__ = (
-        *("arguments", "lead", "leaf", "met", "numpy", "origins", "path", "pending", "sizes", "slot", "sparse", "stack"),
+        *(
+            "arguments",
+            "lead",
+            "leaf",
+            "met",
+            "numpy",
+            "origins",
+            "path",
+            "pending",
+            "sizes",
+            "slot",
+            "sparse",
+            "stack",
+        ),
         *("structures", "variadics"),
     )
 
@@ -115,7 +128,7 @@ class Bindings:
         self.leaf = ""
         self.lead: tuple[Shape, Bindings] | None = None
         self.stack: Stack | None = None
-        self.met: list[tuple[Any, Shape]] | None = None
+        self.met: list[tuple[Any, Slot, Shape]] | None = None
         self.numpy = self.sparse = False
 
     def snapshot(self) -> tuple[Any, ...]:

@@ -102,7 +102,7 @@ def _scope_inside(spec: RecordOf, value: Any, plan: RecordPlan, outer: Bindings)
         inner = start(value, plan, values, outer.slot, sparse)
         # A record stores arrays as they are, so a NumPy array in an equinox
         # Module stays one and must not pass for JAX's.
-        inner.numpy = outer.numpy and not sparse
+        inner.numpy, inner.met = outer.numpy and not sparse, outer.met
         return inner
 
     if outer.stack is None:
