@@ -311,7 +311,8 @@ def test_a_mapped_axis_whose_name_has_a_rule_is_divided():
     inner = weft.vmap(weft.jit(per_row), axis_name="batch")
     assert placed_by(RULES, inner, X) == [ROW] * 2
     assert (
-        placed_by(RULES, weft.vmap(per_row, axis_name="batch", spmd_axis_name="model"), X) == [P("model", None, "data")] * 2
+        placed_by(RULES, weft.vmap(per_row, axis_name="batch", spmd_axis_name="model"), X)
+        == [P("model", None, "data")] * 2
     )
     with (
         weft.axis_rules(MESH, RULES),
