@@ -1,16 +1,15 @@
-"""Finds the values that a traced step keeps for its backward pass, and counts the operations of matrix products."""
+"""Finds the values that a traced step keeps for its backward pass."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import jax
-from jax.extend.core import Jaxpr, JaxprEqn
+from jax.extend.core import JaxprEqn
 from weft.core.edge import _jax, equations
 from weft.core.edge._jax import ClosedJaxpr
-from weft.insight.equations import RECOMPUTED, is_backward, iter_equations, scopes
+from weft.insight.equations import is_backward, iter_equations, scopes
 from weft.insight.plan.tracing import Program
 
 
@@ -104,23 +103,3 @@ def _path_of(equation: JaxprEqn, index: int) -> str:
             if var in maker.outvars and (path := _path_of(maker, maker.outvars.index(var))):
                 return path
     return "".join(scopes(equation)[1][-1:])
-
-
-def matrix_flops(jaxpr: Jaxpr) -> tuple[int, int]:
-    """Counts the operations of matrix products without those that remat repeats: all of them, and in half precision."""
-    total = half = 0
-    for equation in jaxpr.eqns:
-        # `model` counts the operations that the mathematics needs, and remat repeats some of them.
-        if RECOMPUTED in scopes(equation)[0]:
-            continue
-        if equation.primitive.name == "dot_general":
-            (contracting, _), _ = equation.params["dimension_numbers"]
-            lhs: Any = equation.invars[0].aval
-            out: Any = equation.outvars[0].aval
-            flops = 2 * math.prod(out.shape) * math.prod(lhs.shape[i] for i in contracting)
-            total, half = total + flops, half + flops * (lhs.dtype.itemsize <= 2)
-        turns = equation.params["length"] if equation.primitive.name == "scan" else 1
-        for inner in map(equations.opened, equations.inner_jaxprs(equation.params)):
-            flops, of_half = matrix_flops(inner)
-            total, half = total + turns * flops, half + turns * of_half
-    return total, half

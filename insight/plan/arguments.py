@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -29,6 +29,17 @@ class Argument:
     aval: jax.ShapeDtypeStruct
 
     @property
+    def owner(self) -> str:
+        """The path of the module that holds it, without the step's argument."""
+        return self.path.rpartition(".")[0].partition(".")[2]
+
+    @property
+    def batch_axis(self) -> int:
+        """The axis of an array of the batch that counts examples: the first one that is divided, or else the first."""
+        spec: Any = getattr(self.aval.sharding, "spec", ())
+        return next((axis for axis, entry in enumerate(spec) if entry), 0)
+
+    @property
     def size(self) -> int:
         """Bytes of the whole array."""
         return math.prod(self.aval.shape) * self.aval.dtype.itemsize
@@ -47,6 +58,23 @@ class Argument:
 
 
 @dataclass(frozen=True)
+class Batch:
+    """The examples of a step.
+
+    Attributes:
+        size: how many there are.
+        parts: over how many devices they are divided.
+        axes: the axes of the mesh that divide them.
+        tokens: the elements of the batch's largest array if these are ids, integers of more than 8 bits; or 0.
+    """
+
+    size: int = 0
+    parts: int = 1
+    axes: tuple[str, ...] = ()
+    tokens: int = 0
+
+
+@dataclass(frozen=True)
 class Inputs:
     """A group of arguments of a step, flattened to arrays.
 
@@ -59,6 +87,40 @@ class Inputs:
     arguments: list[Argument]
     rebuilt: Callable[[Sequence[Any]], list[Any]]
     changed: Callable[[list[Any]], list[Any]]
+
+
+def batch_of(arguments: Iterable[Argument]) -> Batch:
+    """Returns the batch: the largest array among a step's arguments that is no part of a model or an optimizer."""
+    arrays = [argument for argument in arguments if argument.role == "batch" and argument.aval.shape]
+    if not arrays:
+        return Batch()
+    is_whole = {argument.path: jnp.issubdtype(argument.aval.dtype, jnp.integer) for argument in arrays}
+    largest = max(arrays, key=lambda argument: (argument.aval.size, is_whole[argument.path]))
+    shape, sharding = largest.aval.shape, largest.aval.sharding
+    entry: Any = (*getattr(sharding, "spec", ()), *[None] * len(shape))[largest.batch_axis]
+    axes = (entry,) if isinstance(entry, str) else tuple(entry or ())
+    size = shape[largest.batch_axis]
+    assert sharding is not None
+    parts = size // max(sharding.shard_shape(shape)[largest.batch_axis], 1)
+    # Integers of 8 bits are the pixels of an image.
+    is_tokens = len(shape) > 1 and is_whole[largest.path] and largest.aval.dtype.itemsize > 1
+    return Batch(size, parts, axes, largest.aval.size if is_tokens else 0)
+
+
+def enlarged(arguments: list[Argument], times: int) -> list[Argument]:
+    """Returns the arguments of a step for a batch that is `times` as large."""
+    size = batch_of(arguments).size
+
+    def larger(argument: Argument) -> Argument:
+        axis, shape = argument.batch_axis, argument.aval.shape
+        # An array of another length, such as a table of positions, is no part of the batch.
+        if argument.role != "batch" or not shape or shape[axis] != size:
+            return argument
+        shape = (*shape[:axis], times * size, *shape[axis + 1 :])
+        aval = jax.ShapeDtypeStruct(shape, argument.aval.dtype, sharding=argument.aval.sharding)
+        return replace(argument, aval=aval)
+
+    return [larger(argument) for argument in arguments]
 
 
 def shape_on(value: Any, mesh: Any) -> jax.ShapeDtypeStruct:

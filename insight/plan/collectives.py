@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
+from jax.extend.core import JaxprEqn
+from weft.core.edge import _jax
 from weft.insight.equations import MODULE, RECOMPUTED
 from weft.insight.plan.arguments import Argument
 from weft.insight.plan.hardware import Hardware
@@ -15,6 +17,8 @@ from weft.insight.plan.hlo import Instruction, Module, bytes_of
 from weft.insight.plan.report import Collective
 
 _SUMS = ("all-reduce", "reduce-scatter")
+# In the order in which a step runs them.
+_PHASES = ("forward", "recomputed", "backward", "update")
 KINDS = (*_SUMS, "all-gather", "all-to-all", "collective-permute", "collective-broadcast")
 _WEFT = Path(__file__).parents[2]
 _ROOMS = tuple(str(_WEFT / room) for room in ("core", "transforms", "modules", "nnx", "typecheck", "insight"))
@@ -37,13 +41,15 @@ def collectives_of(
         # A sum computes, so it moves no argument: an all-reduce of a gradient is not a move of the parameter.
         number = None if kind in _SUMS else module.parameter_of(operands[0])
         moved = None if number is None or arguments[number].role == "batch" else arguments[number].path
-        origin = _with_lines(module, instruction)
-        phase = phase_of(origin.op_name, module)
+        origin = with_lines(module, instruction)
+        phase = phase_of(origin, module)
         # Gathering a divided parameter is what FSDP means, and updates follow the optimizer's sharding. A collective in
         # the middle of forward or backward that does none of this is a resharding that XLA chose.
-        is_asked = kind in _SUMS or moved is not None or phase == "update"
-        seconds = _seconds(kind, size, groups, device) * times
-        axes, where = axes_over(groups, mesh), _where(module, origin)
+        is_outside = module.has_derivative and "jvp(" not in origin.op_name and phase != "recomputed"
+        is_shift = kind == "collective-permute" and shifts(groups, mesh)
+        is_asked = kind in _SUMS or moved is not None or is_outside or is_shift
+        seconds = seconds_of(kind, size, groups, device) * times
+        axes, where = axes_over(groups, mesh), where_of(module, origin)
         # What remat recomputes runs in the backward pass.
         phase = "backward" if phase == "recomputed" else phase
         collectives.append(Collective(kind, size, times, axes, where, phase, moved, is_asked, seconds))
@@ -60,13 +66,36 @@ def path_in(names: str) -> str:
     return paths[-1] if paths else ""
 
 
-def phase_of(op_name: str, module: Module) -> str:
-    """Returns the phase of an operation, from JAX's name stack: forward, backward, recomputed or update."""
-    if RECOMPUTED in op_name:
+def phase_of(instruction: Instruction, module: Module) -> str:
+    """Returns the phase of an instruction from JAX's name stack and, where that says nothing, from what it reads."""
+    name = instruction.op_name
+    if RECOMPUTED in name:
         return "recomputed"
-    if "transpose(" in op_name:
+    if "transpose(" in name:
         return "backward"
-    return "forward" if "jvp(" in op_name or not module.has_derivative else "update"
+    # A product that does not enter the derivative, such as a teacher's, is forward without being under `jvp`.
+    if "jvp(" in name or (instruction.computation, instruction.name) not in module.after_backward:
+        return "forward"
+    if name:
+        return "update"
+    # XLA drops the name of a product when it removes an axis of size 1. Its phase lies between those of its neighbours:
+    # a gradient that the update reads is backward, and what was recomputed is read by the backward pass alone.
+    before = [_PHASES.index(phase_of(each, module)) for each in _nearest_named(instruction, module.sources)]
+    after = [_PHASES.index(phase_of(each, module)) for each in _nearest_named(instruction, module.readers)]
+    return _PHASES[min(max(before, default=len(_PHASES) - 1), *after, len(_PHASES) - 1)]
+
+
+def _nearest_named(
+    instruction: Instruction, step: Callable[[Instruction], Iterable[Instruction]]
+) -> Iterator[Instruction]:
+    ahead, seen = [*step(instruction)], {instruction.name}
+    while ahead:
+        nearest = ahead.pop(0)
+        if nearest.op_name:
+            yield nearest
+        elif nearest.name not in seen:
+            ahead += step(nearest)
+        seen.add(nearest.name)
 
 
 def groups_of(attributes: str, count: int) -> list[list[int]]:
@@ -100,37 +129,74 @@ def axes_over(groups: list[list[int]], mesh: Mapping[str, int]) -> tuple[str, ..
     return tuple(name for i, name in enumerate(mesh) if any(np.ptp(place[i]) for place in places))
 
 
-def _seconds(kind: str, size: int, groups: list[list[int]], device: Hardware) -> float:
-    """Estimates the time of one run, in which each device sends its share of a ring's traffic."""
+def shifts(pairs: list[list[int]], mesh: Mapping[str, int]) -> bool:
+    """Whether each device sends to the one that is a fixed number of places further along one axis of the mesh.
+
+    This is what a roll or a slice does along a divided axis, such as the stages of a pipeline.
+
+    >>> shifts([[0, 2], [1, 3], [2, 0], [3, 1]], {"data": 2, "model": 2}), shifts([[1, 2], [2, 1]], {"data": 4})
+    (True, False)
+    """
+    shape = list(mesh.values())
+    sources, targets = (np.array(np.unravel_index(ends, shape)) for ends in zip(*pairs, strict=True))
+    steps = (targets - sources) % np.array(shape)[:, None]
+    return bool((steps == steps[:, :1]).all() and np.count_nonzero(steps[:, 0]) == 1)
+
+
+def seconds_of(kind: str, size: int, groups: list[list[int]], device: Hardware) -> float:
+    """Estimates the time of one run, in which each device sends its share of a ring's traffic.
+
+    >>> from weft.insight.plan.hardware import HARDWARE
+    >>> round(1e3 * seconds_of("all-gather", 10**9, [[*range(8)]], HARDWARE["v5e"]), 2)  # 7 / 8 GB over 2 * 50 GB/s
+    8.75
+    """
     n = len(groups[0])
-    share = {"all-reduce": 2 * (n - 1) / n, "collective-permute": 1.0, "collective-broadcast": 1.0}
     # A group that leaves a node goes over the slower network.
-    is_in_node = all(len({member // device.node for member in group}) == 1 for group in groups)
-    return size * share.get(kind, (n - 1) / n) / (device.link if is_in_node else device.network)
+    if not all(len({member // device.node for member in group}) == 1 for group in groups):
+        rate, is_ring = device.network, False
+    else:
+        # Devices that all send to their next neighbour use one direction of a ring.
+        is_ring = device.directions > 1
+        rate = device.link * (1 if kind == "collective-permute" else device.directions)
+    share = {"all-reduce": 2 * (n - 1) / n, "collective-permute": 1.0, "collective-broadcast": 1.0}
+    # A switch connects any two devices. On a ring the parts of an all-to-all go over a quarter of its links on average.
+    ways = {"all-to-all": n / 4} if is_ring else {}
+    return size * {**share, **ways}.get(kind, (n - 1) / n) / rate
 
 
-def _where(module: Module, origin: Instruction) -> str:
+def where_of(module: Module, origin: Instruction) -> str:
     """Returns the user's source line of an instruction, and the path of the module whose method ran it."""
-    lines = list(module.lines(origin)) or [("", 0)]
+    return place_of(list(module.lines(origin)), path_in(origin.op_name))
+
+
+def place_of(lines: list[tuple[str, int]], path: str) -> str:
+    """Returns the user's line of a stack, innermost first, and a module's path as one text."""
     # Weft's own files are on every stack, and so are those of optax and JAX: a user can change the first other line.
     users = [place for place in lines if not place[0].startswith(_ROOMS) and "site-packages" not in place[0]]
-    file, line = (users or lines)[0]
+    file, line = (users or lines or [("", 0)])[0]
     place = f"{Path(file).name}:{line}" if file else "no source line"
-    path = path_in(origin.op_name)
     return f"{place} ({path})" if path else place
 
 
-def _with_lines(module: Module, instruction: Instruction) -> Instruction:
+def lines_of(equations: Iterable[JaxprEqn]) -> list[tuple[str, int]]:
+    """Returns the source lines of an equation and of those around it: a loop's body may be traced without the lines
+    that led to the loop."""
+    return [(file, line) for equation in equations for file, _, line, *_ in _jax.lines_of(equation)]
+
+
+def with_lines(module: Module, instruction: Instruction) -> Instruction:
     """Returns the nearest instruction with source lines: XLA inserts some instructions without any."""
-    around = module.computations[instruction.computation].values()
     # Breadth first, over readers and operands: the nearest neighbour is most likely traced from the same line.
     ahead, seen = [instruction], {instruction.name}
     while ahead:
         nearest = ahead.pop(0)
         if next(module.lines(nearest), None):
             return nearest
-        readers = [reader for reader in around if nearest.name in reader.operands]
-        neighbours = [each for each in (*readers, *module.operands(nearest)) if each.name not in seen]
+        every = (*module.readers(nearest), *module.sources(nearest))
+        neighbours = [each for each in every if each.name not in seen]
+        if instruction.opcode == "dot":
+            # XLA reshapes a product that it has rewritten, and the reshape keeps the product's name.
+            neighbours.sort(key=lambda each: not each.op_name.endswith("dot_general"))
         seen |= {neighbour.name for neighbour in neighbours}
         ahead += neighbours
     return instruction

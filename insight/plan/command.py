@@ -30,6 +30,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--hardware", default="h100", help="a name of weft.plan.HARDWARE (default: %(default)s)")
     parser.add_argument("--rules", help="a table of weft.plan.TABLES, or the name of one in SCRIPT")
     parser.add_argument("--out", metavar="PAGE", help="write a page of HTML, too")
+    parser.add_argument("--largest-batch", action="store_true", help="tell the largest batch that fits: compiles twice")
     options = parser.parse_args(argv)
     file, _, name = options.target.rpartition(":")
     pairs = [entry.partition("=") for entry in options.mesh.split(",")]
@@ -64,7 +65,8 @@ def _plan(file: str, name: str, sizes: dict[str, int], options: Any, refuse: Cal
     made = function(mesh) if inspect.signature(function).parameters else function()
     if not isinstance(made, tuple) or not made or not callable(made[0]):
         refuse(f"{options.target} returns {type(made).__name__}, and has to return (step, *arguments)")
-    return plan(made[0], *made[1:], mesh=mesh, rules=rules, hardware=options.hardware)
+    asked = {"hardware": options.hardware, "largest_batch": options.largest_batch}
+    return plan(made[0], *made[1:], mesh=mesh, rules=rules, **asked)
 
 
 def _simulate(count: int) -> None:

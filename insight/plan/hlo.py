@@ -132,6 +132,48 @@ class Module:
         around = self.computations[instruction.computation]
         return [] if instruction.opcode == "parameter" else [around[name] for name in instruction.operands]
 
+    def sources(self, instruction: Instruction) -> list[Instruction]:
+        """Returns the operands; for a parameter of a fusion or call, the operand that the caller gives it."""
+        caller = self.callers.get(instruction.computation)
+        if instruction.opcode == "parameter" and caller and caller.opcode in ("fusion", "call"):
+            return [self.operands(caller)[int(instruction.operands[0])]]
+        return self.operands(instruction)
+
+    def readers(self, instruction: Instruction) -> list[Instruction]:
+        """Returns the instructions that read a result; the root of a fusion or call has its caller for a reader."""
+        caller = self.callers.get(instruction.computation)
+        if instruction.is_root and caller and caller.opcode in ("fusion", "call"):
+            return [caller]
+        return self._readers.get((instruction.computation, instruction.name), [])
+
+    @cached_property
+    def _readers(self) -> dict[tuple[str, str], list[Instruction]]:
+        readers: dict[tuple[str, str], list[Instruction]] = {}
+        for name, computation in self.computations.items():
+            for instruction in computation.values():
+                for operand in instruction.operands:
+                    readers.setdefault((name, operand), []).append(instruction)
+        return readers
+
+    @cached_property
+    def after_backward(self) -> set[tuple[str, str]]:
+        """The instructions, by computation and name, that are in a backward pass or read what one gives."""
+        inside: set[str] = set()
+        # A computation stands before its callers in the text, and an instruction after its operands.
+        for name, computation in self.computations.items():
+            if any("transpose(" in each.op_name or inside & {*each.called} for each in computation.values()):
+                inside.add(name)
+        after: set[tuple[str, str]] = set()
+        for name in reversed(self.computations):
+            for instruction in self.computations[name].values():
+                is_entered = instruction.opcode == "parameter" and name in self.callers
+                caller = self.callers[name] if is_entered else instruction
+                sources = self.sources(instruction) or (self.operands(caller) if is_entered else [])
+                is_backward = "transpose(" in instruction.op_name or inside & {*instruction.called}
+                if is_backward or any((source.computation, source.name) in after for source in sources):
+                    after.add((name, instruction.name))
+        return after
+
     def root(self, computation: str) -> Instruction:
         return next(each for each in self.computations[computation].values() if each.is_root)
 

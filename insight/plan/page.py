@@ -6,7 +6,16 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from weft.insight.plan.text import COLLECTIVE_HEADS, bound, collective_rows, mesh_of, show, sizes_of, verdict
+from weft.insight.plan.text import (
+    COLLECTIVE_HEADS,
+    bound,
+    collective_rows,
+    mesh_of,
+    show,
+    sizes_of,
+    throughput,
+    verdict,
+)
 
 _STYLE = """
 body { font: 16px/1.45 system-ui, sans-serif; margin: 0 auto; padding: 1em; max-width: 70em; color: #222; }
@@ -32,7 +41,7 @@ def as_page(plan: Any) -> str:
     activations = [(activation.path, activation.bytes) for activation in plan.activations[:20]]
     parts = [
         f"<h1>{title}</h1>",
-        *(f"<p>{escape(line)}</p>" for line in (verdict(plan), bound(plan))),
+        *(f"<p>{escape(line)}</p>" for line in (verdict(plan), bound(plan), throughput(plan))),
         *(f'<p class="warning">{escape(f"{each.kind}: {each.text}")}</p>' for each in plan.warnings),
         *_bars("Bytes a device", sizes_of(plan)),
         *_bars("Kept for the backward pass", activations),

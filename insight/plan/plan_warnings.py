@@ -14,34 +14,37 @@ from weft.insight.plan.text import show
 _SHARE = 0.01
 
 
-def warnings_of(
-    arguments: list[Argument], collectives: list[Collective], sizes: Bytes, device: Hardware, devices: int
-) -> list[PlanWarning]:
+def warnings_of(arguments: list[Argument], collectives: list[Collective], devices: int) -> list[PlanWarning]:
     """Returns the warnings, causes before effects: an undivided kernel causes transfers, and these fill memory."""
     warnings: list[PlanWarning] = []
     params = [argument for argument in arguments if argument.role == "params"]
     total = sum(param.size for param in params)
     is_divided = any(param.parts > 1 for param in params)
-    # If no parameter is divided, data parallelism is intended, and a single warning below says what it costs.
+    # If no parameter is divided, data parallelism is intended.
     large = [param for param in params if param.parts == 1 and len(param.aval.shape) > 1]
     large = [param for param in large if is_divided and devices > 1 and param.size > _SHARE * total]
     for param in large:
         text = f"{param.path} {param.aval.shape} is whole on every device, while the rules divide other parameters"
         warnings.append(PlanWarning("replicated", f"{text}: {show(param.size)}", param.size))
     warnings += _undivided_moments(arguments, params)
-    warnings += _reshardings(collectives, [_owner(param) for param in large])
-    if params and not is_divided and devices > 1:
-        text = f"all parameters are whole on each of {devices} devices: {show(total)}"
-        warnings.append(PlanWarning("replicated", text, total))
-    if sizes.peak > device.memory:
-        text = f"the step does not fit: {show(sizes.peak)} of {show(device.memory)}"
-        warnings.append(PlanWarning("memory", text, sizes.peak - int(device.memory)))
+    warnings += _reshardings(collectives, [param.owner for param in large])
     return warnings
 
 
-def _owner(param: Argument) -> str:
-    """Returns the path of the module that a parameter belongs to, without the step's argument."""
-    return param.path.rpartition(".")[0].partition(".")[2]
+def memory_warnings(arguments: list[Argument], sizes: Bytes, device: Hardware, devices: int) -> list[PlanWarning]:
+    """Warns about a step that does not fit, and about parameters that are whole on every device of it."""
+    if sizes.peak <= device.memory:
+        return []
+    text = f"the step does not fit: {show(sizes.peak)} of {show(device.memory)}"
+    warnings = [PlanWarning("memory", text, sizes.peak - int(device.memory))]
+    params = [argument for argument in arguments if argument.role == "params"]
+    # Data parallelism that fits has whole parameters on purpose.
+    if params and devices > 1 and all(param.parts == 1 for param in params):
+        total = sum(param.size for param in params)
+        text = f"all parameters are whole on each of {devices} devices: {show(total)}"
+        text += "; divide them with a rule, as `weft.plan.TABLES` has them"
+        warnings.insert(0, PlanWarning("replicated", text, total))
+    return warnings
 
 
 def _undivided_moments(arguments: list[Argument], params: list[Argument]) -> list[PlanWarning]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
@@ -10,7 +11,8 @@ from jax.sharding import AbstractMesh, AxisType, Mesh
 from weft.core.errors import AxisError, MeshError
 from weft.core.logical_axes import rules_in_force
 from weft.insight.plan.activations import activations_of
-from weft.insight.plan.analysis import analysed
+from weft.insight.plan.analysis import Runs, analysed
+from weft.insight.plan.batches import growth_of
 from weft.insight.plan.hardware import HARDWARE as _HARDWARE
 from weft.insight.plan.hardware import Hardware as _Hardware
 from weft.insight.plan.hardware import hardware_of
@@ -46,6 +48,7 @@ class Planning:
         batch: Any = _FIRST,
         names: Any = None,
         unnamed: Any = None,
+        largest_batch: bool = False,
         progress: bool = True,
     ) -> Plan:
         """Plans a step: bytes a device, every collective, operations and an estimate of its time.
@@ -62,6 +65,8 @@ class Planning:
             hardware: a name of `weft.plan.HARDWARE`, or a `weft.plan.Hardware`.
             batch: the axes that divide a batch's first axis: by default the mesh's first; None for none.
             names, unnamed: as for `weft.shard`.
+            largest_batch: whether to tell the largest batch that fits. The step is then compiled a second time, for a
+                batch twice as large, and the bytes of the two peaks are taken to grow with the batch along a line.
             progress: whether a terminal shows the progress, if `rich` is installed.
 
         Raises:
@@ -81,8 +86,8 @@ class Planning:
         axes = next(iter(on.shape)) if batch is _FIRST else batch
         with progress_bar("planning", 3, progress) as stage:
             stage("tracing")
-            program = traced(step, args, on, rules, axes, names=names, unnamed=unnamed)
-            return _planned(program, on, device, stage)
+            trace = functools.partial(traced, step, args, on, rules, axes, names=names, unnamed=unnamed)
+            return _planned(trace(), trace, on, device, stage, largest_batch)
 
     def search(
         self,
@@ -124,10 +129,11 @@ class Planning:
                 stage(f"tracing {name}")
                 # A mesh that does not divide the model or the batch is no candidate.
                 with contextlib.suppress(AxisError, MeshError):
-                    program = traced(step, args, as_mesh(shape), tables[name], "data")
+                    trace = functools.partial(traced, step, args, as_mesh(shape), tables[name], "data")
+                    program = trace()
                     local = sum(argument.local for argument in program.arguments)
                     if local <= device.memory:
-                        candidates.append((local, len(candidates), name, shape, program))
+                        candidates.append((local, len(candidates), name, shape, program, trace))
         if not candidates:
             raise MeshError(
                 f"no mesh of {devices} {device.name} divides the arguments of this step and has room for them"
@@ -136,7 +142,8 @@ class Planning:
         chosen = sorted(candidates)[:most]
         with progress_bar("planning", 2 * len(chosen), progress) as stage:
             plans = [
-                (name, shape, _planned(program, as_mesh(shape), device, stage)) for *_, name, shape, program in chosen
+                (name, shape, _planned(program, trace, as_mesh(shape), device, stage))
+                for *_, name, shape, program, trace in chosen
             ]
         return sorted((entry for entry in plans if entry[2].fits), key=lambda entry: entry[2].seconds.serial)
 
@@ -164,14 +171,27 @@ def as_mesh(mesh: Mapping[str, int] | AbstractMesh | Mesh) -> AbstractMesh | Mes
     return AbstractMesh(tuple(mesh.values()), tuple(mesh), axis_types=(AxisType.Auto,) * len(mesh))
 
 
-def _planned(program: Program, mesh: Any, device: _Hardware, stage: Callable[[str], None]) -> Plan:
+def _planned(
+    program: Program,
+    trace: Callable[[int], Program],
+    mesh: Any,
+    device: _Hardware,
+    stage: Callable[[str], None],
+    largest_batch: bool = False,
+) -> Plan:
     stage("lowering")
     activations = activations_of(program)
-    lowered = [each.lowered() for each in (program, activations.program) if each is not None]
+    growth = growth_of(program, activations, trace)
+    programs = [program, activations.program]
+    if largest_batch:
+        # Tracing the step again raises the error that it has for another batch.
+        programs.append(growth.larger if growth else trace(2))
     stage(f"compiling for {mesh.size} devices")
-    # One child for both programs: each start of a child imports JAX again.
-    step, *returning = compiled(lowered, mesh.size)
-    return analysed(program, activations, step, returning[0] if returning else None, mesh.shape, device)
+    # One child for all programs: each start of a child imports JAX again.
+    lowered = [each.lowered() for each in programs if each is not None]
+    step, *others = compiled(lowered, mesh.size)
+    larger = others.pop() if largest_batch else None
+    return analysed(program, activations, growth, Runs(step, others[0] if others else None, larger), mesh.shape, device)
 
 
 plan = Planning()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -80,9 +81,9 @@ class PlanWarning:
     """A cost of the step that could be lower.
 
     Attributes:
-        kind: `replicated`, `optimizer`, `resharding` or `memory`.
+        kind: `replicated`, `optimizer`, `resharding`, `micro-batch`, `activations`, `compute` or `memory`.
         text: one sentence.
-        bytes: the bytes a device that it costs.
+        bytes: the bytes a device that it costs; 0 if it costs time alone.
     """
 
     kind: str
@@ -137,6 +138,10 @@ class Plan:
         warnings: the costs to look at first.
         notes: which figures are estimates, and from which sources.
         intensity: operations for each byte of memory traffic.
+        examples: the examples in the batch.
+        tokens: the elements of the batch's largest array if these are ids, integers of more than 8 bits; or 0.
+        largest_batch: the largest batch that fits, if the plan was asked for it: by a line through the peaks for this
+            batch and for one twice as large. None if the peak does not grow with the batch.
     """
 
     mesh: dict[str, int]
@@ -149,6 +154,36 @@ class Plan:
     warnings: list[PlanWarning]
     notes: list[str]
     intensity: float
+    examples: int = 0
+    tokens: int = 0
+    largest_batch: int | None = None
+
+    @property
+    def examples_per_second(self) -> float:
+        """Examples of all devices, by the time without overlap."""
+        return self._rate(self.examples)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens of all devices, by the time without overlap."""
+        return self._rate(self.tokens)
+
+    @property
+    def mfu(self) -> float:
+        """Model FLOPs utilisation: the share of the devices' peak that the model's own operations use.
+
+        `flops["model"] / (devices * peak * seconds.serial)`, where the peak is the datasheet's rate for the dtypes of
+        the products. What remat and devices repeat does not count. It is an upper bound, as the time is a lower one.
+
+        Source: Chowdhery et al., "PaLM", 2022, appendix B.
+        """
+        devices = math.prod(self.mesh.values())
+        # The time of computing is the operations of a device over this peak.
+        return self._rate(self.seconds.compute * self.flops["model"] / max(devices * self.flops["total"], 1))
+
+    def _rate(self, amount: float) -> float:
+        # A step without arguments and results takes no time.
+        return amount / self.seconds.serial if self.seconds.serial else 0.0
 
     @property
     def fits(self) -> bool:

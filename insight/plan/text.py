@@ -22,7 +22,7 @@ def as_text(plan: Any) -> str:
         ("kept for the backward pass (remat saves at most this)", [(a.path, show(a.bytes)) for a in plan.activations]),
         ("collectives", [COLLECTIVE_HEADS, *collective_rows(plan)] if plan.collectives else []),
     ]
-    lines = [f"plan for {mesh_of(plan)} of {plan.hardware.name}: {verdict(plan)}", bound(plan)]
+    lines = [f"plan for {mesh_of(plan)} of {plan.hardware.name}: {verdict(plan)}", bound(plan), throughput(plan)]
     lines += [f"! {warning.kind}: {warning.text}" for warning in plan.warnings]
     for title, rows in tables:
         # A deep model has hundreds of rows, and the largest are first. `plan.collectives` has all of them.
@@ -50,6 +50,15 @@ def bound(plan: Any) -> str:
         f"bound by {times.bound}: compute {seconds(times.compute)}, memory {seconds(times.memory)}, "
         f"collectives {seconds(times.collectives)}"
     )
+
+
+def throughput(plan: Any) -> str:
+    """Returns one sentence with the rate of the batch, the MFU and, if it was asked for, the largest batch."""
+    name, rate = ("tokens", plan.tokens_per_second) if plan.tokens else ("examples", plan.examples_per_second)
+    largest = (
+        "" if plan.largest_batch is None else f"; the largest batch that fits is {plan.largest_batch:,} (estimated)"
+    )
+    return f"at most {rate:,.0f} {name} a second on all devices, MFU at most {plan.mfu:.1%} (estimated){largest}"
 
 
 def seconds(number: float) -> str:
@@ -102,5 +111,6 @@ def comparison(plan: Any, alternative: Any) -> str:
     figures = [(name, a, b, show) for (name, a), (_, b) in zip(sizes_of(plan), sizes_of(alternative), strict=True)]
     for name in ("compute", "memory", "collectives", "overlapped", "serial"):
         figures.append((f"{name} time", getattr(plan.seconds, name), getattr(alternative.seconds, name), seconds))
+    figures.append(("MFU", plan.mfu, alternative.mfu, "{:.1%}".format))
     rows += [(name, written(a), written(b), f"{b / a:.2f}" if a else "") for name, a, b, written in figures]
     return "\n".join(columns([*rows, ("warnings", str(len(plan.warnings)), str(len(alternative.warnings)), "")]))

@@ -17,7 +17,7 @@ from weft.core.records.keys import Keys
 from weft.core.sowing.tags import take_arrays
 from weft.insight.calls import around_calls, is_object
 from weft.insight.equations import MODULE
-from weft.insight.plan.arguments import Argument
+from weft.insight.plan.arguments import Argument, enlarged
 from weft.insight.plan.records import inputs_of_trees
 from weft.insight.plan.simulated import Lowered
 from weft.modules.learning.optimizer import Optimizer
@@ -69,6 +69,7 @@ def traced(
     mesh: AbstractMesh | Mesh,
     rules: Any = None,
     batch: Any = None,
+    times: int = 1,
     **naming: Any,
 ) -> Program:
     """Traces a step for arguments that lie on a mesh.
@@ -80,6 +81,7 @@ def traced(
         rules: the rules of the block (`weft.axis_rules`) that the step is traced in; without rules the arrays' own
             shardings hold, and those of a block around.
         batch: the axes of the mesh that divide the first axis of a batch.
+        times: how many times as large as the arguments' the batch is.
         naming: `names` and `unnamed` of `weft.shard`.
     """
     objects = {number: arg for number, arg in enumerate(args) if is_object(arg)}
@@ -91,7 +93,7 @@ def traced(
             from weft.insight.plan.objects import inputs_of_objects
 
             groups.append((objects, inputs_of_objects(objects, mesh, rules)))
-        arguments = [argument for _, inputs in groups for argument in inputs.arguments]
+        arguments = enlarged([argument for _, inputs in groups for argument in inputs.arguments], times)
 
         def run(*arrays: Any) -> list[Any]:
             unused, values, changed = iter(arrays), dict[int, Any](), list[Any]()

@@ -127,9 +127,11 @@ def script(tmp_path: Path) -> Path:
 
 def test_the_command_prints_a_plan_and_writes_its_page(script: Path, capsys: pytest.CaptureFixture[str]):
     page = script.with_suffix(".html")
-    arguments = ["--mesh", "data=2,model=2", "--rules", "tensor", "--out", str(page)]
+    arguments = ["--mesh", "data=2,model=2", "--rules", "tensor", "--largest-batch", "--out", str(page)]
     assert main([f"{script}:made", *arguments]) == 0
-    assert "plan for data=2 model=2" in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert "plan for data=2 model=2" in output
+    assert "the largest batch that fits is" in output
     assert page.read_text().startswith("<!DOCTYPE html>")
 
 
