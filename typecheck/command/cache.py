@@ -1,10 +1,14 @@
 """Stores verdicts from run to run in `.weft/cache`, next to the `pyproject.toml`.
 
-An entry is for one unit and one set of options. It is valid as long as these are unchanged: all Python files of the
-unit's package (or of a script's folder), the files that its worker read, the modules outside of installed packages
-that it imported, the versions of Python and of installed packages, and weft's own sources. An edit invalidates all
-verdicts of its package: dependencies between files are not tracked, because imports by computed names and new
-subclasses make them a guess.
+An entry is for one unit and one set of options; in it, the outcomes of each definition (a function or a class) are
+valid by themselves. They are valid as long as these are unchanged: the definitions that they reach and the skeletons of
+all Python files of the unit's package, or of a script's folder (`sources`); the files that its worker read, and the
+modules outside of the package and of installed packages that it imported; the versions of Python and of installed
+packages; and weft's own sources. The lines of an outcome follow its definitions (`places`).
+
+What a definition reaches is found twice: by the names in the sources, since a process runs a cached function once for
+many verdicts; and by the functions that ran while it was judged. A function that ran although no name leads to it, one
+that ran while modules were imported, and one whose results are kept, count for all later verdicts of its process.
 
 An entry that cannot be read is ignored.
 """
@@ -18,13 +22,17 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from ..language.siblings import sources_below
+from ..language.siblings import is_test_or_script, sources_below
 from .config import Settings
 from .lines import Checked, from_json, to_json
-from .units import WEFT, Unit
+from .places import moved, places, places_in_texts
+from .sources import Node, Sources, digest, summary
+from .units import MACHINERY, WEFT, Unit, state_of
 
 # How many entries a folder may have before the oldest half is deleted.
 _MOST = 5000
@@ -37,11 +45,33 @@ def sources_of(unit: Unit) -> tuple[str, ...]:
     """The Python files that a unit's verdicts may depend on: those of its package, or of a script's folder."""
     top, *rest = unit.module.split(".")
     package = os.path.join(unit.root, top)
-    if unit.root == str(WEFT.parent) and top == "weft":  # the folder of a checkout may have any name
+    if _is_of_weft(unit):  # the folder of a checkout may have any name
         package = str(WEFT)
     if (rest or Path(unit.file).stem == "__init__") and os.path.isdir(package):
         return tuple(sources_below(package))
     return tuple(sorted(map(str, Path(unit.root).glob("*.py"))))
+
+
+@dataclass
+class Group:
+    """The outcomes of one definition.
+
+    Attributes:
+        name: the definition as `module:name`; "" for what comes before all definitions, `module:` for what comes after.
+        parts: its outcomes.
+        ran: the file and qualified name of each function that ran while it was judged; None if that is not known.
+        is_stored: whether it comes from an entry; then `ran` has all that it depends on.
+    """
+
+    name: str
+    parts: list[Checked] = field(default_factory=list)
+    ran: Sequence[Node] | None = None
+    is_stored: bool = False
+
+    @property
+    def lasting(self) -> bool:
+        """Whether each outcome is one that the same sources always give."""
+        return all(part.lasting for part in self.parts)
 
 
 class Cache:
@@ -54,60 +84,146 @@ class Cache:
 
     def __init__(self, root: Path, settings: Settings):
         self.folder = root / ".weft" / "cache"
+        self._args = settings.args
         self._settings = json.dumps(dataclasses.asdict(settings), sort_keys=True)
         # Each file is read once in a run, and has one state in it: the 200 units of a package share the same 200 files.
         self._digest_of_file = functools.cache(_digest_of_file)
         self._digest_of_files = functools.cache(
-            lambda files: _digest(f"{file}\0{self._digest_of_file(file)}" for file in files)
+            lambda files: digest(f"{file}\0{self._digest_of_file(file)}" for file in files)
         )
-        self._versions = _digest(_versions())
-        # The key of a unit's first look-up: verdicts of the old text of a file that is edited during the run must not
-        # be stored under its new text.
-        self._key = functools.cache(self._key_now)
+        self._versions = functools.cache(lambda own: digest(_versions(own)))
+        self._sources = functools.cache(self._sources_now)
+        # As of a unit's first look-up: verdicts of the old text of a file that is edited during the run must not be
+        # stored under its new text.
+        self._states = functools.cache(_states)
         self._delete_oldest()
 
-    def _key_now(self, unit: Unit) -> str:
-        """The digest of the sources and versions for which an entry is valid."""
+    def _files(self, unit: Unit) -> tuple[str, ...]:
         files = (str(Path(unit.file).resolve()), *sources_of(unit))
-        return f"{self._versions} {self._digest_of_files(files)}"
+        self._states(files)
+        return files
 
-    def find(self, unit: Unit) -> list[Checked] | None:
-        """The parts of a unit from its entry; None if there is no valid entry."""
-        key = self._key(unit)
+    def find(self, unit: Unit) -> tuple[dict[str, Group], bool]:
+        """The valid outcomes of a unit by definition, and whether these are all of the unit."""
+        files = self._files(unit)
         try:
             entry = json.loads(self._file(unit).read_text())
             # The entry's own list of files is used: a worker knows which files it reads after it has judged the unit.
-            if entry["key"] != key or self._digest_of_files(tuple(entry["reads"])) != entry["read"]:
-                return None
-            return [from_json(part) for part in entry["parts"]]
-        except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError):
-            return None
+            if entry["key"] != self._versions(_is_of_weft(unit)) or self._read(entry["reads"]) != entry["read"]:
+                return {}, False
+            if entry["files"] == self._digest_of_files(files):
+                groups = {name: _group(name, stored) for name, stored in entry["groups"].items()}
+                return groups, entry["whole"]
+            sources = self._sources_of(unit)
+            if entry["skeleton"] != sources.skeleton:
+                return {}, False
+            stored = entry["groups"].items()
+            groups = {name: _group(name, one, sources) for name, one in stored if _is_valid(one["reach"], sources)}
+            is_whole = entry["whole"] and len(groups) == len(stored)
+            if is_whole:  # the next run need not look at single definitions
+                self.store(unit, groups, entry["reads"], set())
+            return groups, is_whole
+        except (OSError, KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError):
+            return {}, False
 
-    def store(self, unit: Unit, parts: Sequence[Checked], reads: Sequence[str]) -> None:
-        """Stores the parts of a unit, unless another run may give others.
+    def store(self, unit: Unit, groups: Mapping[str, Group], reads: Sequence[str] | None, carried: set[Node]) -> None:
+        """Stores the outcomes of a unit, except those that another run may change.
 
         A limit may end a proof on one machine and not on another; a missing library may be installed.
+
+        Args:
+            unit: the unit.
+            groups: its outcomes by definition, in the order in which they were judged.
+            reads: the files outside of its package that its worker has read so far; None if it gave no whole answer.
+            carried: the functions on which all verdicts of its worker's process depend; those of this unit are added.
         """
-        if not all(part.lasting and not any(line.rule == "import" for line in part.lines) for part in parts):
+        files, sources = self._files(unit), self._sources_of(unit)
+        # Also if nothing is stored: what ran may serve later verdicts of the process.
+        reaches = {name: self._reach(unit, group, sources, carried) for name, group in groups.items()}
+        lines = (line for group in groups.values() for part in group.parts for line in part.lines)
+        if reads is None or any(line.rule == "import" for line in lines) or _states(files) != self._states(files):
             return
-        read = self._digest_of_files(tuple(reads))
-        outcomes = [to_json(part) for part in parts]
-        entry = {"key": self._key(unit), "reads": list(reads), "read": read, "parts": outcomes}
+        reads = [file for file in reads if file not in sources]
+        entry = {
+            "key": self._versions(_is_of_weft(unit)),
+            "files": self._digest_of_files(files),
+            "skeleton": sources.skeleton,
+            "reads": reads,
+            "read": self._read(reads),
+            "whole": all(group.lasting for group in groups.values()),
+            "groups": {
+                name: {"parts": [to_json(part) for part in group.parts], "reach": reaches[name]}
+                for name, group in groups.items()
+                if group.lasting
+            },
+        }
         # A project in a read-only folder is checked all the same.
         with contextlib.suppress(OSError):
             _write_below_weft(self._file(unit), json.dumps(entry))
 
+    def _read(self, files: Iterable[str]) -> str:
+        return self._digest_of_files(tuple(files))
+
+    def _reach(self, unit: Unit, group: Group, sources: Sources, carried: set[Node]) -> dict[str, Any] | None:
+        """The definitions that outcomes depend on; None if these depend on all text of all files."""
+        if group.ran is None:
+            return None
+        file, name = str(Path(unit.file).resolve()), group.name.partition(":")[2]
+        ran = _nodes(group.ran, sources)
+        own = {sources.node(file, name)} if name and file in sources else set[Node]()
+        for written in (self._args.get(group.name) or {}).values():
+            module, _, name = str(written.get("import") if isinstance(written, dict) else "").partition(":")
+            own |= sources.imported(module, name)
+        if not group.is_stored:
+            reached = sources.reached(own)
+            carried |= (ran - reached) | sources.kept(reached)
+        roots = own | (ran if group.is_stored else carried)
+        return _reach_of(group.parts, roots, sources) if file in sources else None
+
+    def carry(self, unit: Unit, ran: Sequence[Node] | None, carried: set[Node]) -> None:
+        """Adds the functions that ran for another question about a unit, and that its names do not lead to."""
+        file, sources = str(Path(unit.file).resolve()), self._sources_of(unit)
+        carried |= _nodes(ran or (), sources) - sources.reached({(file, "")})
+
+    def _sources_of(self, unit: Unit) -> Sources:
+        is_script = "." not in unit.module and not unit.in_package
+        # The units of a package share one object.
+        files = tuple(sorted({*self._files(unit)}))
+        return self._sources(unit.root, "" if is_script else unit.module.partition(".")[0], files)
+
+    def _sources_now(self, root: str, top: str, files: tuple[str, ...]) -> Sources:
+        """The definitions of a package's files; those of unchanged files are stored, because parsing takes long."""
+        modules = dict(_modules(root, top, files))
+        if any(os.path.realpath(path) != path for path in modules):  # code and this would name it by two paths
+            modules = {}
+        file = self.folder / f"{digest((root, top))[:32]}.sources"
+        known: dict[str, Any] = {}
+        with contextlib.suppress(OSError, ValueError):
+            known = json.loads(file.read_text())
+        version = digest((sys.version, self._digest_of_file(str(Path(__file__).with_name("sources.py")))))
+        keys = {path: f"{version} {self._digest_of_file(path)}" for path in modules}
+        summaries = {path: known[path] for path in modules if known.get(path, {}).get("key") == keys[path]}
+        if len(summaries) < len(modules):
+            for path in modules.keys() - summaries.keys():
+                with contextlib.suppress(OSError):
+                    text = Path(path).read_text(encoding="utf-8", errors="surrogateescape")
+                    made = summary(text, modules[path], Path(path).stem == "__init__")
+                    summaries[path] = {**json.loads(json.dumps(made)), "key": keys[path]}
+            with contextlib.suppress(OSError):
+                _write_below_weft(file, json.dumps(summaries))
+        return Sources(modules, summaries, {path: self._digest_of_file(path) for path in modules})
+
     def _delete_oldest(self) -> None:
         """Deletes the oldest entries if there are too many: each option and each renamed file adds some."""
         with contextlib.suppress(OSError):
-            entries = list(self.folder.glob("*.json"))
+            entries = [*self.folder.glob("*.json"), *self.folder.glob("*.sources")]
             if len(entries) > _MOST:
                 for entry in sorted(entries, key=lambda file: file.stat().st_mtime)[: -_MOST // 2]:
                     entry.unlink()
 
     def _file(self, unit: Unit) -> Path:
         # Paths in lines are relative to the current folder, so each folder has entries of its own.
-        return self.folder / f"{_digest((os.path.abspath(unit.file), os.getcwd(), self._settings))[:32]}.json"
+        return self.folder / f"{digest((os.path.abspath(unit.file), os.getcwd(), self._settings))[:32]}.json"
 
 
 def _write_below_weft(file: Path, text: str) -> None:
@@ -134,12 +250,93 @@ def _digest_of_file(path: str) -> str:
         return ""
 
 
-def _digest(words: Iterable[str]) -> str:
-    return hashlib.sha256("\0".join(words).encode()).hexdigest()
+def _states(files: tuple[str, ...]) -> tuple[Any, ...]:
+    return tuple(map(state_of, files))
 
 
-def _versions() -> Iterable[str]:
-    """All that every verdict depends on: Python, versions of installed packages, the environment, and weft itself."""
+def _nodes(functions: Iterable[Sequence[str]], sources: Sources) -> set[Node]:
+    """The definitions that functions are in, by file and qualified name; a lambda of a module is in its skeleton."""
+    return {sources.node(file, name) for file, name in functions if file in sources and not name.startswith("<")}
+
+
+def _group(name: str, stored: Mapping[str, Any], sources: Sources | None = None) -> Group:
+    """An entry's outcomes of one definition, at the lines where the definitions are now."""
+    parts, reach = [from_json(part) for part in stored["parts"]], stored["reach"]
+    if sources is not None:
+        moves = reach["moves"]
+        lines = {(file, line): _line_of(node, index, sources) + after for file, line, node, index, after in moves}
+        parts = [moved(part, lambda file, line: lines.get((file, line), line)) for part in parts]
+    ran = None if reach is None else [(file, name) for file, name in reach["roots"]]
+    return Group(name, parts, ran, is_stored=True)
+
+
+def _line_of(node: Sequence[str], index: int, sources: Sources) -> int:
+    return sources.spans((node[0], node[1]))[index][0]
+
+
+def _reach_of(parts: Iterable[Checked], roots: set[Node], sources: Sources) -> dict[str, Any] | None:
+    """What outcomes depend on, as an object for JSON, with the definitions that their lines are in."""
+    nodes, moves, fixed = sources.reached(roots), list[Any](), list[Any]()
+    shown, named = set[Node](), set[tuple[str, int]]()
+    for part in parts:
+        of_texts = places_in_texts(part)
+        if of_texts is None:
+            return None
+        named |= {*of_texts}
+        for file, line in places(part):
+            if (path := os.path.realpath(file)) not in sources:
+                continue
+            place = sources.at(path, line)
+            if place is None:
+                return None
+            shown.add(place[0])
+            moves.append((file, line, *place, line - _line_of(*place, sources)))
+    # A text is not changed, as its file may be another one of that name: where it points to has to stay in place.
+    for name, line in named:
+        for path in sources.called(name):
+            node, index = sources.at(path, line) or ((path, ""), 0)
+            is_reached = node in nodes
+            fixed.append((node, index, _line_of(node, index, sources)) if is_reached else ((path, ""), 0, 0))
+    also = shown | {(node[0], node[1]) for node, _, _ in fixed}
+    return {
+        "roots": sorted(roots),
+        "also": sorted(also),
+        "digest": sources.digest_of(nodes | also),
+        "moves": moves,
+        "fixed": fixed,
+    }
+
+
+def _is_valid(reach: Mapping[str, Any] | None, sources: Sources) -> bool:
+    if reach is None:
+        return False
+    roots, also = ({(file, name) for file, name in reach[key]} for key in ("roots", "also"))
+    return sources.digest_of(sources.reached(roots) | also) == reach["digest"] and all(
+        not node[1] or _line_of(node, index, sources) == line for node, index, line in reach["fixed"]
+    )
+
+
+def _is_of_weft(unit: Unit) -> bool:
+    return unit.root == str(WEFT.parent) and unit.module.partition(".")[0] == "weft"
+
+
+def _modules(root: str, top: str, files: Iterable[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The files of a package, or of a script's folder, whose definitions are looked at, with their dotted names."""
+    for file in dict.fromkeys(files):
+        *inner, name = os.path.relpath(file, root).removesuffix(".py").split(os.sep)
+        module = (*([top, *inner[1:]] if inner else ()), *(() if name == "__init__" and inner else (name,)))
+        # weft's own machinery is part of every key, and its tests are imported by nothing else.
+        is_other = is_test_or_script(".".join(module)) or not {*module[1:2]}.isdisjoint(MACHINERY)
+        if not (is_other and top == "weft" and root == str(WEFT.parent)):
+            yield file, module
+
+
+def _versions(own: bool) -> Iterable[str]:
+    """All that every verdict depends on: Python, versions of installed packages, the environment, and weft itself.
+
+    Args:
+        own: whether weft's own modules are what is checked, and not part of what checks.
+    """
     yield sys.version
     for folder in dict.fromkeys(sys.path):
         with contextlib.suppress(OSError):
@@ -147,6 +344,6 @@ def _versions() -> Iterable[str]:
     for name in sorted(os.environ):
         if name.startswith(_PREFIXES) and not name.startswith(_NOT_DECIDING):
             yield f"{name}={os.environ[name]}"
-    rooms = (WEFT / name for name in ("core", "transforms", "modules", "typecheck", "nnx"))
+    rooms = (WEFT / name for name in (*MACHINERY, *(() if own else ("modules",))))
     for file in (WEFT / "__init__.py", *sorted(file for room in rooms for file in room.rglob("*.py"))):
         yield f"{file}\0{_digest_of_file(str(file))}"

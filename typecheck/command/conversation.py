@@ -45,6 +45,8 @@ class Conversation:
         # The worker is started at the first question, so that a run without questions starts none.
         self.settings, self.memory = settings, memory
         self._worker: Process | None = None
+        # The functions that ran in a worker, and that its later verdicts may rest on without calling them.
+        self.carried = set[tuple[str, str]]()
         self._closed = self._changed = self._abandoned = False
         self._heard = time.monotonic()
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import json
 import os
 import signal
@@ -10,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from types import CodeType
 from typing import Any, TextIO
 
 
@@ -87,6 +90,38 @@ def note_reads() -> set[str]:
 
     sys.addaudithook(hook)
     return reads
+
+
+def note_runs(unrelated: tuple[str, ...]) -> set[tuple[str, str]] | None:
+    """The set of functions that run from now on, by file and qualified name; None on Python 3.11, which is too slow.
+
+    Args:
+        unrelated: the beginnings of the paths of files whose functions are not noted.
+    """
+    monitoring: Any = getattr(sys, "monitoring", None)
+    return None if monitoring is None else _noted_runs(monitoring, unrelated)
+
+
+def _noted_runs(monitoring: Any, unrelated: tuple[str, ...]) -> set[tuple[str, str]] | None:
+    tool = next((tool for tool in range(5, -1, -1) if monitoring.get_tool(tool) is None), None)
+    if tool is None:
+        return None
+    runs = set[tuple[str, str]]()
+    is_noted = functools.cache(lambda file: os.path.isabs(file) and not os.path.realpath(file).startswith(unrelated))
+
+    def note(code: CodeType, offset: int) -> Any:
+        # The code of modules and classes is no function's: it is in the skeleton of its file.
+        if not is_noted(code.co_filename) or not code.co_flags & inspect.CO_OPTIMIZED:
+            return monitoring.DISABLE
+        # Not disabled: a function that runs for a later verdict has to be noted again.
+        runs.add((code.co_filename, code.co_qualname))
+        return None
+
+    monitoring.use_tool_id(tool, "weft check")
+    for event in (monitoring.events.PY_START, monitoring.events.PY_RESUME):
+        monitoring.register_callback(tool, event, note)
+    monitoring.set_events(tool, monitoring.events.PY_START | monitoring.events.PY_RESUME)
+    return runs
 
 
 def limit_processor_time(seconds: float) -> None:

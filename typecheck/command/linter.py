@@ -14,7 +14,7 @@ import linecache
 import os
 import re
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -68,6 +68,10 @@ class Steps:
         after: the number of the last step to skip.
         announce: called with the number, name, file and line of each step before it is taken.
         walled: whether this process is a worker, which the user's ^C does not reach.
+        known: the definitions, as `module:name`, whose outcomes need not be found.
+
+    Attributes:
+        definition: the definition that is being judged; "" before the first, and `module:` after the last.
     """
 
     def __init__(
@@ -75,9 +79,10 @@ class Steps:
         after: int = 0,
         announce: Announce = lambda number, name, file, line: None,
         walled: bool = False,
+        known: Collection[str] = (),
     ):
-        self.after, self.announce, self.walled = after, announce, walled
-        self.number = 0
+        self.after, self.announce, self.walled, self.known = after, announce, walled, known
+        self.number, self.definition = 0, ""
 
     def begin(self, file: str) -> None:
         """Takes the first step, the import, which no worker can skip."""
@@ -119,6 +124,7 @@ def judged(unit: Unit, settings: Settings, steps: Steps | None = None) -> Iterat
             yield _crash((name, shown(unit.file), 0), error)
         for name, thing in asked(things):
             yield from _definition(unit, name, thing, settings, steps)
+        steps.definition = f"{unit.module}:"
         for name, thing in asked(unjudged(module, things)):
             file, line = place_of(thing)
             yield one_line("unbuilt", shown(file), line, name, f"not checked: {PRIVATE}", "private")
@@ -153,7 +159,10 @@ def _not_imported(unit: Unit, error: BaseException) -> Checked:
 def _definition(unit: Unit, name: str, thing: Any, settings: Settings, steps: Steps) -> Iterator[Checked]:
     """The parts of one function or class."""
     place = (name, *place_of(thing))
-    key = f"{unit.module}:{name}"
+    key = steps.definition = f"{unit.module}:{name}"
+    if key in steps.known:
+        yield Checked(targets=(key,))
+        return
     # A definition that an earlier worker judged is examined again, because contracts of it may remain to be judged.
     if not steps.enter(place) and steps.has_ended_a_worker:
         return

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from .cache import Cache
+from .cache import Cache, Group
 from .config import Settings
 from .conversation import Conversation
 from .lines import Checked, from_json, one_line, undecided
+from .sources import Node
 from .units import Unit
 
 
@@ -30,18 +31,18 @@ def results(
         ConfigError: if workers cannot be started.
     """
     cache = None if root is None else Cache(root, settings)
-    known = {unit: parts for unit in units if cache and (parts := cache.find(unit)) is not None}
+    known = {unit: cache.find(unit) if cache else ({}, False) for unit in units}
     # Stored verdicts need no worker, and a run that needs none starts none.
-    ahead = [unit for unit in units if unit not in known]
+    ahead = [unit for unit in units if not known[unit][1]]
     conversations = [Conversation(settings, memory) for _ in range(min(jobs, len(ahead)))]
     idle = queue.SimpleQueue[Conversation]()
     for conversation in conversations:
         idle.put(conversation)
 
-    def judge(unit: Unit) -> tuple[list[Checked], list[str]]:
+    def judge(unit: Unit) -> Judgement:
         conversation = idle.get()
         try:
-            return judged(conversation, unit)
+            return judgement(conversation, unit, known[unit][0])
         finally:
             idle.put(conversation)
 
@@ -50,13 +51,13 @@ def results(
     try:
         results_ahead = threads.map(judge, ahead)
         for unit in units:
-            if unit in known:
-                yield known[unit]
-                continue
-            parts, reads = next(results_ahead)
-            if cache is not None:
-                cache.store(unit, parts, reads)
-            yield parts
+            groups, is_whole = known[unit]
+            if not is_whole:
+                judged = next(results_ahead)
+                groups = judged.groups
+                if cache is not None:
+                    cache.store(unit, groups, judged.reads, judged.carried)
+            yield parts_of(groups)
     finally:
         # Also after an error or ^C, because a worker would go on with its proof.
         for conversation in conversations:
@@ -64,17 +65,41 @@ def results(
         threads.shutdown(cancel_futures=True)
 
 
-def judged(conversation: Conversation, unit: Unit) -> tuple[list[Checked], list[str]]:
-    """The parts of a unit, and the files outside of its package that its verdicts depend on."""
-    parts, reads = list[Checked](), list[str]()
-    for message in conversation.ask(unit, {}):
-        if "part" in message:
-            parts.append(from_json(message["part"]))
+class Judgement(NamedTuple):
+    """What a worker says of a unit.
+
+    Attributes:
+        groups: the outcomes of each definition; those that were known before are among them.
+        reads: the files outside of the unit's package that its verdicts depend on; None if there is no whole answer.
+        carried: the functions that all verdicts of the worker depend on.
+    """
+
+    groups: dict[str, Group]
+    reads: list[str] | None
+    carried: set[Node]
+
+
+def parts_of(groups: Mapping[str, Group]) -> list[Checked]:
+    """The outcomes of all definitions."""
+    return [part for group in groups.values() for part in group.parts]
+
+
+def judgement(conversation: Conversation, unit: Unit, known: Mapping[str, Group]) -> Judgement:
+    """Has a worker judge all definitions of a unit whose outcomes are not known."""
+    groups, group = {"": Group("")}, Group("")
+    reads: list[str] | None = None
+    for message in conversation.ask(unit, {"known": [*known]}):
+        name = message.get("of", group.name)
+        group = groups.setdefault(name, known.get(name) or Group(name))
+        if "part" in message and not group.is_stored:
+            group.parts.append(from_json(message["part"]))
+        elif message.get("ran") is not None and not group.is_stored:
+            group.ran = [*(group.ran or ()), *((file, name) for file, name in message["ran"])]
         elif "end" in message:
             reads = message["reads"]
         elif "died" in message:
-            parts.append(_died(unit.file, message, strict=conversation.settings.strict))
-    return parts, reads
+            group.parts.append(_died(unit.file, message, strict=conversation.settings.strict))
+    return Judgement(groups, reads, conversation.carried)
 
 
 def _died(file: str, message: dict[str, Any], *, strict: bool) -> Checked:

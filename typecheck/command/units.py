@@ -19,6 +19,8 @@ from ..language.siblings import sources_below
 from .lines import Checked, one_line
 
 WEFT = Path(__file__).resolve().parents[2]
+# weft's folders that take part in each judgement; its `modules` do only as far as a program calls them.
+MACHINERY = ("core", "transforms", "typecheck", "nnx")
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 

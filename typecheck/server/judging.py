@@ -15,10 +15,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..command.cache import Cache
 from ..command.config import Config, ConfigError, read
 from ..command.conversation import Conversation
 from ..command.lines import Checked, Line
-from ..command.running import judged
+from ..command.running import judgement, parts_of
 from ..command.units import is_of_weft, unit_of
 from ..shapes.notes import Note, Shapes, joined
 from ..shapes.notes import from_json as shapes_from_json
@@ -142,7 +143,7 @@ class Judge(threading.Thread):
             document = self.documents.get(path)
             try:
                 if document is None:
-                    self._conversation(Path(path)).start()
+                    self._conversation(Path(path))[0].start()
                 else:
                     self._judge(document)
             except ConfigError as error:
@@ -167,7 +168,8 @@ class Judge(threading.Thread):
             del self._due[path]
             return path
 
-    def _conversation(self, folder: Path) -> Conversation:
+    def _conversation(self, folder: Path) -> tuple[Conversation, Cache]:
+        """The worker of the project that a folder is in, and its stored verdicts as of now."""
         config = read(folder)
         budget = {"seconds": min(config.seconds, _SECONDS), "trials": min(config.trials, _TRIALS)}
         config = dataclasses.replace(config, **budget)
@@ -178,10 +180,10 @@ class Judge(threading.Thread):
                 conversation.close()
             conversation = Conversation(config.settings, config.memory)
             self._conversations[config.root] = config, conversation
-        return conversation
+        return conversation, Cache(config.root, config.settings)
 
     def _judge(self, document: Document) -> None:
-        conversation = self._conversation(Path(document.path).parent)
+        conversation, cache = self._conversation(Path(document.path).parent)
         # Copied now: the text may be edited while the worker judges the saved one.
         with self._changed:
             document.judged, document.judged_version = document.text, document.version
@@ -190,13 +192,20 @@ class Judge(threading.Thread):
             Path(os.path.realpath(document.path))
         ):  # the running worker has imported the old text as part of the checker
             conversation.restart()
-        parts, _ = judged(conversation, unit_of(Path(document.path)))
+        unit = unit_of(Path(document.path))
+        groups, is_whole = cache.find(unit)
+        if not is_whole:
+            groups, reads, carried = judgement(conversation, unit, groups)
+            cache.store(unit, groups, reads, carried)
         with self._changed:
             if document.path in self._due:  # saved again meanwhile: the new text's verdicts replace these in a moment
                 return
-        document.parts = tuple(parts)
+        document.parts = tuple(parts_of(groups))
         document.trouble = ()
         self.told(document, False)  # findings are shown at once, since the shapes take as long again
-        answers = conversation.ask(unit_of(Path(document.path)), {"shapes": None})
+        answers = [*conversation.ask(unit, {"shapes": None})]
         document.shapes = tuple(shapes_from_json(answer["shapes"]) for answer in answers if "shapes" in answer)
+        for answer in answers:
+            if "ran" in answer:
+                cache.carry(unit, answer["ran"], conversation.carried)
         self.told(document, True)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from weft.typecheck.command.cache import Cache, sources_of
+from weft.typecheck.command.cache import Cache, Group, sources_of
 from weft.typecheck.command.config import Settings
 from weft.typecheck.command.lines import Checked, one_line, undecided
 from weft.typecheck.command.units import unit_of, units_of
@@ -34,6 +34,10 @@ PACKAGE = {
 }
 USUAL = Settings()
 RESULT = [Checked((), ("proved",))]
+
+
+def stored(parts: list[Checked]) -> dict[str, Group]:
+    return {"": Group("", parts)}
 
 
 @pytest.fixture
@@ -65,11 +69,11 @@ def test_an_edit_makes_new_the_verdicts_of_its_package(project: Path, edited: st
     units, _ = units_of(["pkg", "kinds", "script.py"])
     cache = Cache(project, Settings())
     for unit in units:
-        cache.store(unit, RESULT, [])
+        cache.store(unit, stored(RESULT), [], set())
     with (project / edited).open("a") as file:
         file.write("\nMORE = 1\n")
     cache = Cache(project, Settings())
-    missed = {unit.file for unit in units if cache.find(unit) is None}
+    missed = {unit.file for unit in units if not cache.find(unit)[1]}
     assert missed == {unit.file for unit in units if str(Path(unit.file).parent).partition("/")[0].strip(".") in anew}
 
 
@@ -80,10 +84,10 @@ def again(project: Path) -> Callable[..., list[Checked] | None]:
 
     def ask(change: Callable[[], object], settings: Settings = USUAL, result: list[Checked] = RESULT, reads=()):
         cache = Cache(project, Settings())
-        cache.store(unit, result, reads)
+        cache.store(unit, stored(result), reads, set())
         change()
-        cache = Cache(project, settings)
-        return cache.find(unit)
+        groups, is_whole = Cache(project, settings).find(unit)
+        return groups[""].parts if is_whole else None
 
     return ask
 
@@ -116,7 +120,7 @@ def test_a_file_that_was_read_counts(again, project: Path):
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"key": 3}', "null", '{"parts": 1}'])
 def test_a_damaged_file_is_judged_again(again, project: Path, content: str):
     def damage() -> None:
-        for file in (project / ".weft" / "cache").iterdir():
+        for file in (project / ".weft" / "cache").iterdir():  # also the file of the definitions
             file.write_text(content)
 
     assert again(damage) is None

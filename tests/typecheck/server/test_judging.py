@@ -34,7 +34,7 @@ class Worker:
 
     def __init__(self, settings, memory):
         self.asked: list[str] = []
-        self.settings = settings
+        self.settings, self.carried = settings, set()
         CONVERSATIONS.append(self)
 
     def start(self):
