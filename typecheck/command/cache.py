@@ -96,6 +96,8 @@ class Cache:
         # As of a unit's first look-up: verdicts of the old text of a file that is edited during the run must not be
         # stored under its new text.
         self._states = functools.cache(_states)
+        # The files that the valid outcomes of a unit depend on: a worker that judges the others does not read them.
+        self._reads = dict[Unit, list[str]]()
         self._delete_oldest()
 
     def _files(self, unit: Unit) -> tuple[str, ...]:
@@ -111,6 +113,7 @@ class Cache:
             # The entry's own list of files is used: a worker knows which files it reads after it has judged the unit.
             if entry["key"] != self._versions(_is_of_weft(unit)) or self._read(entry["reads"]) != entry["read"]:
                 return {}, False
+            self._reads[unit] = entry["reads"]
             if entry["files"] == self._digest_of_files(files):
                 groups = {name: _group(name, stored) for name, stored in entry["groups"].items()}
                 return groups, entry["whole"]
@@ -121,7 +124,7 @@ class Cache:
             groups = {name: _group(name, one, sources) for name, one in stored if _is_valid(one["reach"], sources)}
             is_whole = entry["whole"] and len(groups) == len(stored)
             if is_whole:  # the next run need not look at single definitions
-                self.store(unit, groups, entry["reads"], set())
+                self.store(unit, groups, [], set())
             return groups, is_whole
         except (OSError, KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError):
             return {}, False
@@ -143,7 +146,8 @@ class Cache:
         lines = (line for group in groups.values() for part in group.parts for line in part.lines)
         if reads is None or any(line.rule == "import" for line in lines) or _states(files) != self._states(files):
             return
-        reads = [file for file in reads if file not in sources]
+        known = self._reads[unit] if any(group.is_stored for group in groups.values()) else []
+        reads = sorted({file for file in (*reads, *known) if file not in sources})
         entry = {
             "key": self._versions(_is_of_weft(unit)),
             "files": self._digest_of_files(files),

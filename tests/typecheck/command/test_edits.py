@@ -193,6 +193,14 @@ def test_an_edit_judges_anew_what_reaches_it_and_all_outcomes_are_those_of_a_col
         assert project.check() >= anew, (file, text)
 
 
+def test_a_file_that_was_read_counts_although_a_later_worker_does_not_read_it(project: Project):
+    project.check()
+    for file, text, anew in (("model.py", "        pass\n", "Model"), ("size.txt", "2", "sized")):
+        project.served.restart()
+        project.choose(file, text)
+        assert anew in project.check()
+
+
 def test_outcomes_after_random_edits_are_those_of_a_cold_run(project: Project):
     draw = random.Random(0)
     places = [(name, i) for name, pieces in FILES.items() for i, piece in enumerate(pieces) if isinstance(piece, list)]
@@ -201,4 +209,6 @@ def test_outcomes_after_random_edits_are_those_of_a_cold_run(project: Project):
             name, number = draw.choice(places)
             project.chosen[name, number] = draw.randrange(len(FILES[name][number]))
         project.write()
+        if draw.random() < 0.1:
+            project.served.restart()
         project.check()
