@@ -52,6 +52,9 @@ FILES: dict[str, list[str | list[str]]] = {
     "net/model.py": [
         HEAD + "from . import helpers\nfrom .helpers import twice, WIDTH\n",
         ["", "\n\n", "# a remark\n"],
+        "def ranked(x: Float[Array, '*batch']) -> Float[Array, '*batch']:\n",
+        ["", "    pass\n"],
+        "    if x.ndim == 0:\n        raise ValueError('no axes')\n    return x\n",
         "class Model:\n    def __init__(self, n: int):\n        self.n = n\n",
         "    def __call__(self, x: Float[Array, 'a b']) -> Float[Array, 'a b']:\n",
         ["", "        pass\n", "\n\n"],
@@ -152,7 +155,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project
 
 ALL = {
     *("Model", "doubled", "turned", "wide", "named", "guarded", "sized", "powered", "repeated", "passed"),
-    *("counted", "recounted"),
+    *("counted", "recounted", "ranked"),
     *("Kernel", "Linear", "gram_of"),
 }
 # A file, the text that comes into it, and the definitions that are judged anew.
@@ -164,7 +167,7 @@ EDITS = [
     ("helpers.py", "WIDTH = 3\n", ALL),
     ("helpers.py", "@register\n@functools.cache\n", ALL),
     ("size.txt", "2", ALL),
-    ("model.py", "# a remark\n", set()),
+    ("model.py", "# a remark\n", {"ranked"}),  # "guard at model.py:8" is in its text
     ("model.py", "        pass\n", {"Model"}),
     ("model.py", "    y = x\n\n    return y\n", {"turned"}),
     ("model.py", "  # weft: skip(known)\n", {"doubled"}),
