@@ -43,13 +43,20 @@ _NOT_DECIDING = ("JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE")
 
 def sources_of(unit: Unit) -> tuple[str, ...]:
     """The Python files that a unit's verdicts may depend on: those of its package, or of a script's folder."""
+    return _sources_in(*_folder_of(unit))
+
+
+def _folder_of(unit: Unit) -> tuple[str, bool]:
+    """The folder of a unit's package, or of a script; and whether it is a package."""
     top, *rest = unit.module.split(".")
-    package = os.path.join(unit.root, top)
-    if _is_of_weft(unit):  # the folder of a checkout may have any name
-        package = str(WEFT)
-    if (rest or Path(unit.file).stem == "__init__") and os.path.isdir(package):
-        return tuple(sources_below(package))
-    return tuple(sorted(map(str, Path(unit.root).glob("*.py"))))
+    # The folder of a checkout may have any name.
+    package = str(WEFT) if _is_of_weft(unit) else os.path.join(unit.root, top)
+    is_package = bool(rest or Path(unit.file).stem == "__init__") and os.path.isdir(package)
+    return (package if is_package else unit.root), is_package
+
+
+def _sources_in(folder: str, is_package: bool) -> tuple[str, ...]:
+    return tuple(sources_below(folder) if is_package else sorted(map(str, Path(folder).glob("*.py"))))
 
 
 @dataclass
@@ -96,12 +103,15 @@ class Cache:
         # As of a unit's first look-up: verdicts of the old text of a file that is edited during the run must not be
         # stored under its new text.
         self._states = functools.cache(_states)
+        self._sources_in = functools.cache(_sources_in)
         # The files that the valid outcomes of a unit depend on: a worker that judges the others does not read them.
         self._reads = dict[Unit, list[str]]()
         self._delete_oldest()
 
     def _files(self, unit: Unit) -> tuple[str, ...]:
-        files = (str(Path(unit.file).resolve()), *sources_of(unit))
+        """The unit's own file and those that it may depend on; the same tuple for all units of a package."""
+        sources, own = self._sources_in(*_folder_of(unit)), str(Path(unit.file).resolve())
+        files = sources if own in sources else (own, *sources)
         self._states(files)
         return files
 
@@ -191,9 +201,7 @@ class Cache:
 
     def _sources_of(self, unit: Unit) -> Sources:
         is_script = "." not in unit.module and not unit.in_package
-        # The units of a package share one object.
-        files = tuple(sorted({*self._files(unit)}))
-        return self._sources(unit.root, "" if is_script else unit.module.partition(".")[0], files)
+        return self._sources(unit.root, "" if is_script else unit.module.partition(".")[0], self._files(unit))
 
     def _sources_now(self, root: str, top: str, files: tuple[str, ...]) -> Sources:
         """The definitions of a package's files; those of unchanged files are stored, because parsing takes long."""
