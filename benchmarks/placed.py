@@ -1,6 +1,6 @@
 """Where arrays lie on a mesh of 8 simulated devices, by annotations alone and by constraints by hand.
 
-Each program is written once, with the dims of its arrays in annotations. Where these place an array, a call of `by_hand`
+Each program is written once, with the dims of its arrays in annotations. Where these place one, a call of `by_hand`
 constrains it in the rows that say so, and is nothing in the others. Counted is what the compiled training step does:
 collectives and their bytes, temporaries and operations a device. Flax's rows are the same GPT with a logical constraint
 in each place.

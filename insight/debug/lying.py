@@ -21,7 +21,7 @@ from weft.insight.equations import iter_equations
 from weft.insight.terminal import columns
 from weft.transforms.tracing import make_jaxpr
 
-# How many large arrays that nothing places are listed.
+# How many arrays that nothing places are listed.
 _MOST = 10
 _PLACING = ("sharding_constraint", "reshard")
 _numbers = itertools.count(1)
@@ -49,7 +49,8 @@ class Placements:
 
     Attributes:
         placed: each annotated array, once, in the order of the trace; its `spec` is None if no rule is for its names.
-        unplaced: the largest arrays that nothing places, the largest first; the compiler places them by those around.
+        unplaced: arrays that nothing places and that are as large as the largest placed one, the largest first; the
+            compiler places them by those around.
     """
 
     placed: Sequence[Placed]
@@ -104,10 +105,16 @@ def placements(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Pl
     # What was traced before would come from JAX's caches, and place nothing.
     with noting() as notes, tabulate_context(next(_numbers)):
         jaxpr = trace(function)(*args, **kwargs)
-    return Placements(list(dict.fromkeys(notes)), _unplaced(list(iter_equations(jaxpr.eqns))))
+    placed = list(dict.fromkeys(notes))
+    least = max((_bytes(each) for each in placed if each.spec is not None), default=0)
+    return Placements(placed, _unplaced(list(iter_equations(jaxpr.eqns)), least))
 
 
-def _unplaced(eqns: list[JaxprEqn]) -> list[Unplaced]:
+def _bytes(array: Any) -> int:
+    return math.prod(array.shape) * getattr(array.dtype, "itemsize", 0)
+
+
+def _unplaced(eqns: list[JaxprEqn], least: int) -> list[Unplaced]:
     constrained = {id(var) for eqn in eqns if eqn.primitive.name in _PLACING for var in (*eqn.invars, *eqn.outvars)}
     largest: dict[str, Unplaced] = {}
     for eqn in eqns:
@@ -117,9 +124,8 @@ def _unplaced(eqns: list[JaxprEqn]) -> list[Unplaced]:
             aval: Any = var.aval
             if id(var) in constrained or not getattr(aval, "shape", ()):
                 continue
-            where = place_of(eqn).where
-            size = math.prod(aval.shape) * getattr(aval.dtype, "itemsize", 0)
-            if where and (where not in largest or size > largest[where].bytes):
+            where, size = place_of(eqn).where, _bytes(aval)
+            if where and size >= least and (where not in largest or size > largest[where].bytes):
                 largest[where] = Unplaced(where, tuple(aval.shape), aval.dtype, size)
     return sorted(largest.values(), key=lambda each: -each.bytes)[:_MOST]
 
