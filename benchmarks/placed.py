@@ -337,11 +337,11 @@ def rows_of(program: Program, kind: AxisType, shape: tuple[int, int], alone: Any
             try:
                 compiled = step.lower(model, optimizer, first).compile()
                 batches = (jax.device_put(program.batch(i), where) for i in range(steps))
-                apart = np.abs(losses(step, model, optimizer, batches) - alone).max()
+                off_by = np.abs(losses(step, model, optimizer, batches) - alone).max()
             finally:
                 _mesh.reset(token)
         name = "automatic" if kind is AxisType.Auto else "explicit"
-        yield [program.name, name, f"{shape[0]} by {shape[1]}", how, *cells(compiled), f"{apart:.0e}"]
+        yield [program.name, name, f"{shape[0]} by {shape[1]}", how, *cells(compiled), f"{off_by:.0e}"]
     if program.name == "GPT" and kind is AxisType.Auto:
         yield ["GPT", "automatic", f"{shape[0]} by {shape[1]}", "flax", *cells(flax_gpt(mesh, first)), ""]
 

@@ -190,7 +190,7 @@ class Cache:
             own |= sources.imported(module, name)
         if not group.is_stored:
             reached = sources.reached(own)
-            carried |= (ran - reached) | sources.kept(reached)
+            carried |= (ran - reached) | sources.caching(reached)
         roots = own | (ran if group.is_stored else carried)
         return _reach_of(group.parts, roots, sources) if file in sources else None
 

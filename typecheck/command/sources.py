@@ -143,15 +143,15 @@ class Sources:
     ):
         self._summaries, self._digests = summaries, digests
         self._files = {module: file for file, module in modules.items()}
-        self.skeleton = digest(f"{file}\0{one['skeleton']}" for file, one in sorted(summaries.items()))
+        self.skeleton = digest(f"{file}\0{each['skeleton']}" for file, each in sorted(summaries.items()))
         self._named = defaultdict[str, set[Node]](set)
-        for file, one in summaries.items():
-            for name in one["definitions"]:
+        for file, each in summaries.items():
+            for name in each["definitions"]:
                 self._named[name].add((file, name))
         self._edges: dict[Node, set[Node]] = {}
         self._below = defaultdict[Node, set[Node]](set)
-        for file, one in summaries.items():
-            for name, definition in one["definitions"].items():
+        for file, each in summaries.items():
+            for name, definition in each["definitions"].items():
                 for base in self._resolved(file, definition["bases"]):
                     self._below[base].add((file, name))
 
@@ -185,7 +185,7 @@ class Sources:
             pending += self._below[node]
         return nodes
 
-    def kept(self, nodes: Iterable[Node]) -> set[Node]:
+    def caching(self, nodes: Iterable[Node]) -> set[Node]:
         """The definitions among others whose results a process keeps."""
         return {node for node in nodes if self._definition(node)["keeps"]}
 
@@ -214,7 +214,7 @@ class Sources:
 
     def imported(self, module: str, name: str) -> set[Node]:
         """The definitions behind a name of a module."""
-        return self._found(tuple(module.split(".")), name, ())
+        return self._leads_to(tuple(module.split(".")), name, ())
 
     def _all(self, file: str) -> set[Node]:
         return {(file, name) for name in self._summaries.get(file, _EMPTY)["definitions"]}
@@ -229,16 +229,16 @@ class Sources:
 
     def _resolved(self, file: str, chains: Iterable[Chain]) -> set[Node]:
         """The definitions that names in a file stand for."""
-        nodes, one = set[Node](), self._summaries.get(file, _EMPTY)
+        nodes, own = set[Node](), self._summaries.get(file, _EMPTY)
         for start, *attributes in chains:
-            if start in one["definitions"]:
+            if start in own["definitions"]:
                 nodes.add((file, start))
-            for module, name in [*one["imports"].get(start, ()), *((m, start) for m, _ in one["imports"].get("*", ()))]:
+            for module, name in [*own["imports"].get(start, ()), *((m, start) for m, _ in own["imports"].get("*", ()))]:
                 whole = (*module, name) if name else tuple(module)
-                nodes |= self._found(tuple(module), name, ()) if name else set()
+                nodes |= self._leads_to(tuple(module), name, ()) if name else set()
                 whole = self._module(whole)
                 for attribute in attributes:
-                    nodes |= self._found(whole, attribute, ())
+                    nodes |= self._leads_to(whole, attribute, ())
                     whole = self._module((*whole, attribute))
                 if not attributes and whole in self._files:  # a module as a value: `getattr(models, name)`
                     nodes |= self._all(self._files[whole])
@@ -250,17 +250,17 @@ class Sources:
             return name
         file = self._files.get(self._module(name[:-1], (*seen, name)), "")
         sources = self._summaries.get(file, _EMPTY)["imports"].get(name[-1], ())
-        modules = [self._module((*source, *([other] if other else ())), (*seen, name)) for source, other in sources]
+        modules = [self._module((*source, *filter(None, (end,))), (*seen, name)) for source, end in sources]
         return next((module for module in modules if module in self._files), name)
 
-    def _found(self, module: Chain, name: str, seen: tuple[Any, ...]) -> set[Node]:
+    def _leads_to(self, module: Chain, name: str, seen: tuple[Any, ...]) -> set[Node]:
         """The definitions that a module has under a name, also from where it imports them."""
         file = self._files.get(module)
         if file is None or (module, name) in seen:
             return set()
-        one, seen = self._summaries[file], (*seen, (module, name))
-        own = {(file, name)} if name in one["definitions"] else set[Node]()
-        sources = [(tuple(source), other) for source, other in one["imports"].get(name, ())]
+        summary, seen = self._summaries[file], (*seen, (module, name))
+        own = {(file, name)} if name in summary["definitions"] else set[Node]()
+        sources = [(tuple(source), end) for source, end in summary["imports"].get(name, ())]
         if not own and not sources and (*module, name) not in self._files:
             return self._named.get(name, own)  # a star import, or a module's `__getattr__`: every one of that name
-        return own | {node for source, other in sources if other for node in self._found(source, other, seen)}
+        return own | {node for source, end in sources if end for node in self._leads_to(source, end, seen)}

@@ -99,21 +99,8 @@ class Bindings:
 
     # Slots, because a checked call makes a `Bindings` each time and reads its attributes at each axis.
     __slots__ = (
-        *(
-            "arguments",
-            "lead",
-            "leaf",
-            "met",
-            "numpy",
-            "origins",
-            "path",
-            "pending",
-            "sizes",
-            "slot",
-            "sparse",
-            "stack",
-        ),
-        *("structures", "variadics"),
+        *("arguments", "lead", "leaf", "met", "numpy", "origins", "path", "pending"),
+        *("sizes", "slot", "sparse", "stack", "structures", "variadics"),
     )
 
     def __init__(self, slot: Slot, arguments: Callable[[], Mapping[str, Any]] = dict):
