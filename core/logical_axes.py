@@ -134,7 +134,11 @@ class AxisRules:
         if not names:
             return value
         self.met.update(name for name in names if name is not None)
-        mesh = jax.sharding.get_abstract_mesh()
+        mesh: AnyMesh = jax.sharding.get_abstract_mesh()
+        if (
+            mesh.manual_axes and mesh.axis_names != self.mesh.axis_names
+        ):  # each device computes on its own, as in `pmap`
+            return value
         # In a `shard_map` some of its axes are manual, and in `jax.sharding.auto_axes` explicit ones are automatic.
         mesh = mesh if mesh.axis_names == self.mesh.axis_names else self.mesh
         manual = [axis for axis, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind is AxisType.Manual]

@@ -309,6 +309,12 @@ def _role_of_annotation(annotation: object, where: str) -> Role:
     return Role(kinds[0] if kinds else None, tags, axes=axes)
 
 
+def names_its_axes(cls: type, name: str) -> bool:
+    """Whether the dims of a field may be names of axes; those of weft's own layers, such as `in`, are local to them."""
+    own = next((base for base in cls.__mro__ if name in inspect.get_annotations(base)), cls)
+    return own.__module__.partition(".")[0] != "weft"
+
+
 def _dims(annotation: object) -> tuple[str | None, ...] | None:
     """The names of the axes of the arrays in a field, None for one without; None if their number is open."""
     shape = getattr(annotation, "dim_str", None)

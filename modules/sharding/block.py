@@ -13,13 +13,15 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Generator, Mapping
+from types import EllipsisType
 from typing import Any
 
 import jax
-from jax.sharding import AxisType, Mesh
+from jax.sharding import AbstractMesh, AxisType, Mesh
 from weft.core import hooks
 from weft.core.errors import AxisError
-from weft.core.logical_axes import FREE, AnyMesh, AxisRules, in_force, interned, show_mesh
+from weft.core.logical_axes import FREE, AnyMesh, AxisRules, axes_of, in_force, interned, show_mesh
+from weft.core.records.filters import Maybe
 from weft.modules.sharding.conventions import CONVENTIONAL
 from weft.modules.sharding.placing import axis_rules_of
 from weft.modules.sharding.rules import Rules, check_axes, optional_names, read_rules
@@ -72,7 +74,7 @@ def axis_rules(mesh: AnyMesh, rules: Rules, *, strict: bool = False) -> Generato
     ...     weft.debug.placements(double, jnp.ones((4, 2))).placed[0].spec
     P('data', None)
     """
-    _check_once(rules)
+    _check(mesh, rules)
     table = read_rules(rules)
     check_axes(mesh, table)
     block = interned(axis_rules_of(mesh, table, strict))
@@ -93,10 +95,20 @@ def axis_rules(mesh: AnyMesh, rules: Rules, *, strict: bool = False) -> Generato
         )
 
 
-def _check_once(rules: Rules) -> None:
-    if isinstance(rules, Mapping):
-        return
-    names = [name for name, _ in rules]
+def _check(mesh: Any, rules: Any) -> None:
+    if not isinstance(mesh, Mesh | AbstractMesh):
+        raise AxisError(f"rules are for a mesh, not for a {type(mesh).__name__}", fix="axis_rules(mesh, rules)")
+    pairs = list(rules.items()) if isinstance(rules, Mapping) else list(rules)
+    strange = [pair for pair in pairs if not isinstance(pair, tuple) or len(pair) != 2]
+    strange += [pair for pair in pairs if pair not in strange and not isinstance(pair[0], str | Maybe | EllipsisType)]
+    strange += [pair for pair in pairs if pair not in strange and len(set(axes_of(pair[1]))) < len(axes_of(pair[1]))]
+    if strange:
+        raise AxisError(
+            "rules map names to different axes of a mesh",
+            at=[repr(each) for each in strange],
+            fix='give a name, a tuple of names, or None for each: {"batch": ("data", "fsdp"), "seq": None, ...: None}',
+        )
+    names = [name for name, _ in pairs]
     twice = sorted({repr(name) for name in names if names.count(name) > 1})
     if twice:
         raise AxisError(

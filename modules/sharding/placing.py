@@ -24,6 +24,7 @@ from weft.core.logical_axes import AnyMesh, AxisRules, axes_of, show_mesh
 from weft.core.paths import Path, format_path
 from weft.core.records.axis_names import AxisNames, Name, Sharded
 from weft.core.records.filters import Filter
+from weft.core.records.kinds import names_its_axes
 from weft.core.records.leaves import NUMBERS, Leaf, iter_leaves
 from weft.core.records.partition import with_leaves
 from weft.core.records.sorting import sort_leaves
@@ -215,7 +216,8 @@ def _named_arrays(tree: Any, names: NamesByFilter | None, table: Table) -> Itera
 
 def _names_of_dims(leaf: Leaf, table: Table) -> tuple[Name, ...]:
     """The dims in the annotation of an array's field that have a rule; none in weft's own layers."""
-    if not leaf.owners or leaf.owners[-1].__module__.partition(".")[0] == "weft":
+    field = next((key for key in reversed(leaf.path) if isinstance(key, str)), "")
+    if not leaf.owners or not names_its_axes(leaf.owners[-1], field):
         return ()
     return tuple(name if name in table else None for name in leaf.role.axes.dims)
 

@@ -20,7 +20,7 @@ import jax
 from weft.core.callers import owner_of, shorten
 from weft.core.hooks import object_layer
 from weft.core.logical_axes import FREE, AxisRules, placing, rules_in_force
-from weft.core.records.kinds import field_roles
+from weft.core.records.kinds import field_roles, names_its_axes
 from weft.typecheck.calls.plans import FunctionPlan, Row
 from weft.typecheck.errors import AnnotationError, ContractError
 from weft.typecheck.language.annotations import ArrayOf, holds_arrays
@@ -87,8 +87,8 @@ def _placed(rules: AxisRules, row: Row | None, value: Any) -> Any:
 
 def _array(rules: AxisRules, slot: Slot, shape: Shape, value: Any) -> Any:
     names = _declared(slot, value.ndim) or axis_names(shape, value.ndim)
-    # A row of a function has been looked at, a field of a record in an argument has not.
-    if len(names) != value.ndim or not _names_axes(slot.owner):
+    # What does not fit has been refused, or contracts are off.
+    if len(names) != value.ndim or (slot.role == "field" and not names_its_axes(slot.owner, slot.name)):
         return value
 
     def otherwise(lies: Any, should: Any) -> ContractError:
@@ -129,11 +129,9 @@ def _name(dim: Dim) -> str:
     return FREE
 
 
-def _names_axes(owner: Any) -> bool:
-    """Whether the dims of a function or of a record's fields are names of axes."""
-    if isinstance(owner, type):
-        return owner.__module__.partition(".")[0] != "weft"
-    code = getattr(inspect.unwrap(owner), "__code__", None)
+def _names_axes(function: Any) -> bool:
+    """Whether the dims of a function are names of axes."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
     return code is None or owner_of(code.co_filename) in _NAMING
 
 

@@ -336,6 +336,25 @@ def test_inside_of_loops_branches_and_remat():
     assert placed_by(RULES, weft.remat(branch), jnp.ones(8)) == [P("data")] * 2
 
 
+def test_dims_that_a_layer_of_wefts_gives_its_subclass_name_no_axes():
+    class Own(weft.Linear):
+        gate: Float[Array, "embed"]
+
+        def __init__(self, *, key: Any):
+            super().__init__(4, 8, key=key)
+            self.gate = jnp.ones(4)
+
+    key = jax.random.key(0)
+    assert placed_by({"in": "data", "embed": "model", ...: None}, lambda: Own(key=key)) == [P("model")]
+    with weft.axis_rules(MESH, {"in": "data", "embed": "model"}):
+        assert lying(weft.init(Own, key=key)) == {".kernel": P(), ".bias": P(), ".gate": P("model")}
+
+
+def test_devices_of_a_pmap_are_left_alone():
+    with weft.axis_rules(MESH, RULES):
+        assert weft.pmap(contract_tokens)(jnp.ones((8, 8, 3, 4))).shape == (8, 8, 3, 4)
+
+
 def test_manual_axes_of_a_shard_map_are_left_out():
     def inside(x: Float[Array, "batch mlp"]) -> Float[Array, "batch mlp"]:
         return 2 * x
@@ -561,10 +580,18 @@ def test_placements_are_listed_with_their_lines():
     [
         ({"batch": "rows"}, r"(?s)rules name axes that the mesh data=4, model=2 does not have.*'batch': 'rows'"),
         ([("batch", "data"), ("batch", "model")], "two rules for 'batch'"),
+        ({"batch": ("data", "data")}, r"(?s)different axes of a mesh.*\('batch', \('data', 'data'\)\)"),
+        ({3: "data"}, r"(?s)map names.*\(3, 'data'\)"),
+        ("batch", r"(?s)map names.*'b'"),
     ],
 )
 def test_rules_that_cannot_be_are_refused_at_the_block(rules: Any, message: str):
     with pytest.raises(AxisError, match=message), weft.axis_rules(MESH, rules):
+        pass
+
+
+def test_rules_are_for_a_mesh():
+    with pytest.raises(AxisError, match="not for a str"), weft.axis_rules("data", RULES):  # pyright: ignore
         pass
 
 
