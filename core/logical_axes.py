@@ -86,8 +86,10 @@ class AxisRules:
         Raises:
             AxisError: if they do not divide it.
         """
-        own = (self.axes(name) or ()) if isinstance(name, str) and _tracers.is_staged() else ()
-        axes = tuple(axis for axis in own if axis not in _tracers.spmd_axes())
+        # On an explicit mesh the types of what is mapped say it.
+        says = isinstance(name, str) and AxisType.Explicit not in self.mesh.axis_types and _tracers.is_staged()
+        own = (self.axes(name) or ()) if says else ()
+        axes = tuple(axis for axis in own if axis not in _tracers.mapped_mesh_axes())
         if axes:
             self.check_divisible((size,), (name,), PartitionSpec(axes), lambda: "the mapped axis of vmap")
         return axes
@@ -135,14 +137,13 @@ class AxisRules:
             return value
         self.met.update(name for name in names if name is not None)
         mesh: AnyMesh = jax.sharding.get_abstract_mesh()
-        if (
-            mesh.manual_axes and mesh.axis_names != self.mesh.axis_names
-        ):  # each device computes on its own, as in `pmap`
+        # In a `pmap`, or a `shard_map` over another mesh, each device computes on its own.
+        if mesh.manual_axes and mesh.axis_names != self.mesh.axis_names:
             return value
         # In a `shard_map` some of its axes are manual, and in `jax.sharding.auto_axes` explicit ones are automatic.
         mesh = mesh if mesh.axis_names == self.mesh.axis_names else self.mesh
         manual = [axis for axis, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind is AxisType.Manual]
-        spec = self.spec(names, (*manual, *_tracers.spmd_axes()))
+        spec = self.spec(names, (*manual, *_tracers.mapped_mesh_axes()))
         decides = any(entry is not _OPEN for entry in spec)
         if (notes := _notes.get()) is not None:
             notes.append(Placed(where(), value.shape, value.dtype, tuple(names), spec if decides else None))

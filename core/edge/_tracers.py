@@ -29,7 +29,7 @@ from weft.core.edge.patches import patched
 
 # The innermost running trace. JAX has no public function that says whether a tracer is still alive.
 trace_ctx: Any = Names("jax._src.core", "weft", "trace_ctx").trace_ctx
-_core = Names("jax._src.core", "`axis_rules` under a `vmap` with `spmd_axis_name`", "get_axis_env")
+_core = Names("jax._src.core", "`axis_rules` under a `vmap`", "get_axis_env")
 
 # Sets how tracebacks are filtered in one thread; JAX exports the setting of the whole process only.
 _SPEED = "the speed of `weft check`"
@@ -116,9 +116,10 @@ def is_staged() -> bool:
     return trace is not None
 
 
-def spmd_axes() -> Sequence[str]:
-    """The axes of a mesh over which the `vmap`s around divide what they map (`spmd_axis_name`)."""
-    return tuple(_core.get_axis_env().spmd_axis_names)
+def mapped_mesh_axes() -> Sequence[str]:
+    """The axes of a mesh that divide what the `vmap`s around map: by `spmd_axis_name`, or by types."""
+    axes = _core.get_axis_env()
+    return (*axes.spmd_axis_names, *axes.explicit_mesh_axis_names)
 
 
 def truth_of_tracers(decide: Callable[[FrameType], bool | None]) -> AbstractContextManager[None]:

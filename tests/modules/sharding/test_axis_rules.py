@@ -439,6 +439,18 @@ def test_an_array_of_an_explicit_mesh_is_resharded_where_its_type_says_otherwise
         assert weft.jit(inner)(heads).sharding.spec == P("data", None, "model")
 
 
+def test_an_axis_that_is_mapped_on_an_explicit_mesh_keeps_its_axis_of_the_mesh():
+    @contract
+    def per_row(x: Float[Array, "seq embed"]) -> Float[Array, "seq embed"]:
+        return 2 * x
+
+    mesh = make_mesh(AxisType.Explicit)
+    with weft.axis_rules(mesh, {"batch": "data", "embed": "data", "seq": "model"}):
+        x = jax.device_put(jnp.ones((8, 4, 4)), NamedSharding(mesh, P("data")))
+        for mapped in (weft.vmap(per_row), weft.vmap(weft.jit(per_row), axis_name="batch"), jax.vmap(per_row)):
+            assert weft.jit(mapped)(x).sharding.spec == P("data", "model", None)
+
+
 def test_strict_rules_move_nothing_on_an_explicit_mesh():
     mesh = make_mesh(AxisType.Explicit)
     with weft.axis_rules(mesh, RULES, strict=True):
