@@ -60,7 +60,7 @@ SKIPPED = {
     "modules/sharding": {"conventional_names", "names_of_adapter"},
     "modules/summary": {"tabulate"},
     "modules": {"Flatten", "check_key", "draw", "einsum"},
-    "examples": {"Block", "GPT", "batches", "bits", "draw", "gpt2", "llama", "load_and_compare", "make_state", "train"},
+    "examples": {"Block", "GPT", "batches", "bits", "draw", "gpt2", "llama", "load_and_compare", "train"},
 }
 
 
@@ -82,7 +82,7 @@ NOT_CHECKED = {
         "read_arrays",
         "read_manifest",
     },
-    "modules/sharding": {"divided", "warn_of_replicated"},
+    "modules/sharding": {"axis_rules_of", "divided", "rules_of_block", "warn_of_replicated"},
     "modules": {"batched_alike"},
     "modules/learning": {"Layout.parameter_of", "Metric.all_reduce", "Metric.of_batch", "Metric.of_both"},
     "modules/summary": {"backward_cost", "estimate_program", "forward_cost", "place_of", "record_calls"},
