@@ -117,11 +117,11 @@ class Cache:
 
     def find(self, unit: Unit) -> tuple[dict[str, Group], bool]:
         """The valid outcomes of a unit by definition, and whether these are all of the unit."""
-        files = self._files(unit)
+        files, version = self._files(unit), self._versions(_is_of_weft(unit))
         try:
             entry = json.loads(self._file(unit).read_text())
             # The entry's own list of files is used: a worker knows which files it reads after it has judged the unit.
-            if entry["key"] != self._versions(_is_of_weft(unit)) or self._read(entry["reads"]) != entry["read"]:
+            if entry["key"] != version or self._read(entry["reads"]) != entry["read"]:
                 return {}, False
             self._reads[unit] = entry["reads"]
             if entry["files"] == self._digest_of_files(files):
@@ -137,6 +137,8 @@ class Cache:
                 self.store(unit, groups, [], set())
             return groups, is_whole
         except (OSError, KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError):
+            # Read before the first verdict and not after it: who interrupts the run gets the verdicts so far.
+            self._sources_of(unit)
             return {}, False
 
     def store(self, unit: Unit, groups: Mapping[str, Group], reads: Sequence[str] | None, carried: set[Node]) -> None:
