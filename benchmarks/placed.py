@@ -348,13 +348,13 @@ def rows_of(program: Program, kind: AxisType, shape: tuple[int, int], alone: Any
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one mesh and few steps")
+    parser.add_argument("--quick", action="store_true", help="one program and mesh, and few steps")
     parser.add_argument("--rounds", type=int, help="for other benchmarks")
     arguments = parser.parse_args()
     shapes, steps = ([(4, 2)], 2) if arguments.quick else ([(8, 1), (4, 2), (2, 4), (1, 8)], STEPS)
     heads = ["program", "mesh", "shape", "placed by", "collectives", "their bytes", "temporaries", "a device", "loss"]
     rows = []
-    for program in PROGRAMS:
+    for program in PROGRAMS[:1] if arguments.quick else PROGRAMS:
         model = program.make(key=jax.random.key(0))
         alone = losses(make_step(program.loss), model, weft.Optimizer(model, ADAM), map(program.batch, range(steps)))
         for kind in (AxisType.Auto, AxisType.Explicit):
