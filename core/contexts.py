@@ -56,6 +56,11 @@ class Ambient(Generic[T]):
         local = self._local.get()
         return self._process if local is _UNSET else local
 
+    @property
+    def in_key(self) -> T:
+        """The value in JAX's keys, which is another one while a task of this thread waits inside of its `scope`."""
+        return self._key.value
+
     def set(self, value: T) -> None:
         """Sets the value of the process."""
         self._process = value
@@ -70,6 +75,8 @@ class Ambient(Generic[T]):
                 yield
         finally:
             self._local.reset(token)
+            if self._key.value is not self.value:  # two tasks have left their scopes in the order in which they came
+                self._key(self.value).__enter__()
 
 
 DEBUG_SUCCESSORS, DEBUG_KEYS = "WEFT_DEBUG_SUCCESSORS", "WEFT_DEBUG_KEYS"

@@ -221,8 +221,18 @@ _lock = threading.Lock()
 
 
 def rules_in_force() -> AxisRules | None:
-    """The rules of the innermost block of `weft.axis_rules`; None outside."""
-    return contexts.axis_rules.value
+    """The rules of the innermost block of `weft.axis_rules`; None outside.
+
+    Raises:
+        AxisError: while another task of this thread is in a block: JAX would keep what is traced now for its rules.
+    """
+    rules: AxisRules | None = contexts.axis_rules.value
+    if contexts.axis_rules.in_key is not rules:
+        raise AxisError(
+            "another task of this thread waits inside of a block of `weft.axis_rules`",
+            fix="do not await inside of a block, or run the task in a thread of its own",
+        )
+    return rules
 
 
 def placing(value: object) -> bool:

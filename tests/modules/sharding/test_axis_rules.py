@@ -405,6 +405,34 @@ def contract_batch(x: Float[Array, "batch"]) -> None:
     return None
 
 
+def test_tasks_that_wait_inside_of_blocks_do_not_get_the_traces_of_others():
+    specs: list[Any] = []
+
+    async def task(rules: Any, turns: list[asyncio.Event]) -> None:
+        with weft.axis_rules(MESH, rules):
+            specs.append(specs_of(contract_batch, jnp.ones(8)))
+            turns[0].set()
+            await turns[1].wait()
+
+    async def both() -> None:
+        turns = [asyncio.Event() for _ in range(4)]
+        first = asyncio.create_task(task({"batch": "data"}, turns[:2]))
+        await turns[0].wait()
+        with pytest.raises(AxisError, match="another task of this thread"):
+            specs_of(lambda x: contract_batch(x), jnp.ones(8))
+        second = asyncio.create_task(task({"batch": "model"}, turns[2:]))
+        await turns[2].wait()
+        turns[1].set()
+        await first
+        turns[3].set()
+        await second
+        specs.append(specs_of(contract_batch, jnp.ones(8)))
+
+    asyncio.run(both())
+    assert specs == [[P("data")], [P("model")], []]
+    assert specs_of(contract_batch, jnp.ones(8)) == []
+
+
 def test_a_block_inside_of_a_compiled_function_holds_for_the_rest_of_it():
     @weft.jit
     def run(x: Any) -> None:
