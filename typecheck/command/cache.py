@@ -207,7 +207,8 @@ class Cache:
 
     def _sources_now(self, root: str, top: str, files: tuple[str, ...]) -> Sources:
         """The definitions of a package's files; those of unchanged files are stored, because parsing takes long."""
-        modules = dict(_modules(root, top, files))
+        # A named pipe is a file of the folder, too, and has no end.
+        modules = {path: module for path, module in _modules(root, top, files) if os.path.isfile(path)}
         if any(os.path.realpath(path) != path for path in modules):  # code and this would name it by two paths
             modules = {}
         file = self.folder / f"{digest((root, top))[:32]}.sources"
