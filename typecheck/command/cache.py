@@ -213,8 +213,8 @@ class Cache:
             modules = {}
         file = self.folder / f"{digest((root, top))[:32]}.sources"
         known: dict[str, Any] = {}
-        with contextlib.suppress(OSError, ValueError):
-            known = json.loads(file.read_text())
+        with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
+            known = {**json.loads(file.read_text())}
         version = digest((sys.version, self._digest_of_file(str(Path(__file__).with_name("sources.py")))))
         keys = {path: f"{version} {self._digest_of_file(path)}" for path in modules}
         summaries = {path: known[path] for path in modules if known.get(path, {}).get("key") == keys[path]}
