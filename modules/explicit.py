@@ -95,6 +95,8 @@ def matmul(
     [2.0]
     """
     where = product_sharding(x, kernel, (((x.ndim - 1,), (0,)), ((), ())))
+    if where is None and out_dtype is None:  # as in the formula, which exporters that replace `jnp.matmul` tell apart
+        return x @ kernel
     placed: Any = {} if where is None else {"out_sharding": where}
     return jnp.matmul(x, kernel, preferred_element_type=out_dtype, **placed)
 
