@@ -20,7 +20,7 @@ from typing import Any
 
 import jax
 
-PACKAGES = ("weft", "jax", "jaxlib", "equinox", "flax", "jaxtyping", "numpy")
+PACKAGES = ("weft-jax", "jax", "jaxlib", "equinox", "flax", "jaxtyping", "numpy")
 
 
 @dataclass(frozen=True)

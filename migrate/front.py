@@ -11,7 +11,7 @@ from pathlib import Path
 
 from . import LIBRARIES
 
-_MISSING = "weft migrate: libcst is not installed: pip install 'weft[migrate]'"
+_MISSING = "weft migrate: libcst is not installed: pip install 'weft-jax[migrate]' (libcst)"
 
 
 def parser() -> argparse.ArgumentParser:

@@ -56,7 +56,10 @@ def plot(history: Sequence[Iterable[Row]], *, kind: str = "activation", column: 
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError:
-        raise MissingExtraError("weft.debug.plot draws with matplotlib", fix="pip install 'weft[train]'") from None
+        raise MissingExtraError(
+            "weft.debug.plot draws with matplotlib, which is not installed",
+            fix="pip install 'weft-jax[train]' (scikit-learn, matplotlib, rich, grain, treescope, orbax-checkpoint)",
+        ) from None
     steps = [{path: v for k, path, v, _ in _lines(rows) if k == kind} for rows in history]
     paths = list(dict.fromkeys(path for step in steps for path in step))
     if not paths:

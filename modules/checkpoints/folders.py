@@ -86,7 +86,7 @@ class Checkpoints:
 
     Raises:
         CheckpointError: if the folder is a file.
-        ModuleNotFoundError: without Orbax (`pip install weft[orbax]`).
+        MissingExtraError: without Orbax.
 
     >>> import jax.numpy as jnp
     >>> from tempfile import TemporaryDirectory
@@ -319,7 +319,7 @@ def load_orbax(  # weft: skip(it reads a folder)
 
     Raises:
         CheckpointError: if it is not a checkpoint, or does not fit; the error names paths.
-        ModuleNotFoundError: without Orbax (`pip install weft[orbax]`).
+        MissingExtraError: without Orbax.
 
     >>> import jax.numpy as jnp
     >>> from tempfile import TemporaryDirectory

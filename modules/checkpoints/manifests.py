@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 from weft.core.edge import trees
+from weft.core.errors import MissingExtraError
 from weft.core.paths import Path as PathInTree
 from weft.core.paths import format_path, key_part
 from weft.core.records.leaves import NUMBERS, iter_leaves
@@ -293,5 +294,8 @@ def orbax() -> Any:
     try:
         import orbax.checkpoint
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("checkpoints in folders need Orbax: pip install weft[orbax]") from error
+        raise MissingExtraError(
+            "checkpoints in folders need Orbax, which is not installed",
+            fix="pip install 'weft-jax[orbax]' (orbax-checkpoint)",
+        ) from error
     return orbax.checkpoint

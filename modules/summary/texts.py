@@ -92,7 +92,7 @@ def rich_modules() -> Any:
         import rich.text
     except ModuleNotFoundError as error:
         raise MissingExtraError(
-            "tabulate draws with rich, which is not installed", fix="pip install 'weft[display]'"
+            "tabulate draws with rich, which is not installed", fix="pip install 'weft-jax[display]' (treescope, rich)"
         ) from error
     return rich
 

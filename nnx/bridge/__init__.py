@@ -12,7 +12,8 @@ try:
     import flax.linen as _linen  # noqa: F401
 except ModuleNotFoundError as error:
     raise MissingExtraError(
-        "nnx.bridge needs flax for its Linen modules, but flax is not installed", fix="pip install flax"
+        "nnx.bridge needs flax for its Linen modules, but flax is not installed",
+        fix="pip install 'weft-jax[linen]' (flax)",
     ) from error
 
 from weft.nnx.bridge import interop as interop

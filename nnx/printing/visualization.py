@@ -28,7 +28,7 @@ def display(*args: Any) -> None:
     except ModuleNotFoundError as missing:
         raise MissingExtraError(
             "nnx.display needs treescope, which is not installed",
-            fix="pip install 'weft[display]', or print the object",
+            fix="pip install 'weft-jax[display]' (treescope, rich), or print the object",
         ) from missing
     for value in args:
         # An object whose own rendering raises is shown all the same.

@@ -19,7 +19,7 @@ from ..command.units import installed_roots
 from .hovers import hover
 from .judging import Document, Judge
 
-_MISSING = "weft lsp: the language server needs pygls, which the extra `lsp` has: pip install 'weft[lsp]'"
+_MISSING = "weft lsp: the language server needs pygls, which is not installed: pip install 'weft-jax[lsp]' (pygls)"
 
 
 def serve(options: argparse.Namespace) -> int:

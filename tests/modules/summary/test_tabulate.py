@@ -192,5 +192,5 @@ def test_what_cannot_be_shown_is_refused(arguments, options, message):
 
 def test_without_rich_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "rich.box", None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'weft\[display\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'weft-jax\[display\]' \(treescope, rich\)"):
         weft.tabulate(weft.Dropout(0.0), jnp.ones(2))

@@ -127,7 +127,7 @@ def test_without_flax_the_bridge_says_what_it_needs():
         """
     assert printed(program, HIDE_FLAX) == [
         "nnx.bridge needs flax for its Linen modules, but flax is not installed",
-        "  fix: pip install flax",
+        "  fix: pip install 'weft-jax[linen]' (flax)",
     ]
 
 

@@ -136,4 +136,4 @@ def test_what_cannot_be_imported_is_said(client: Client):
 def test_without_pygls_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     monkeypatch.setitem(sys.modules, "pygls", None)
     assert serve(argparse.Namespace(undecided=False)) == 2
-    assert "pip install 'weft[lsp]'" in capsys.readouterr().err
+    assert "pip install 'weft-jax[lsp]' (pygls)" in capsys.readouterr().err
