@@ -68,6 +68,14 @@ def test_the_metadata_of_weft_itself_is_no_other_project(tmp_path: Path):
     assert metadata_of_another_project(str(tmp_path)) == "weft-0.9.1-py3.13.egg-info"
 
 
+def error_of(program: str, folder: Path) -> str:
+    """The last line of a program that fails with this folder before the others on its path."""
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert done.returncode == 1
+    return done.stderr.splitlines()[-1]
+
+
 @pytest.mark.parametrize("is_overwritten", [False, True], ids=["its __init__", "the other's __init__"])
 def test_an_import_from_a_folder_of_both_projects_says_so(is_overwritten: bool, tmp_path: Path):
     (tmp_path / "weft").mkdir()
@@ -79,11 +87,17 @@ def test_an_import_from_a_folder_of_both_projects_says_so(is_overwritten: bool, 
         (tmp_path / "weft" / "__init__.py").write_text("")
     (tmp_path / "weft-0.9.1.dist-info").mkdir()
     program = "import weft.nnx" if is_overwritten else "import weft"
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == (
+    assert error_of(program, tmp_path) == (
         "ImportError: the distributions weft-jax and weft 0.9.1, which is another project, both install a package "
         f"`weft` in {tmp_path}, and one has overwritten files of the other: pip uninstall weft; "
         "pip install --force-reinstall --no-deps weft-jax"
+    )
+
+
+def test_the_command_says_that_another_project_lies_before_weft(tmp_path: Path):
+    (tmp_path / "weft").mkdir()
+    (tmp_path / "weft" / "__init__.py").touch()
+    assert error_of("import weft_launcher; weft_launcher.main()", tmp_path) == (
+        f"ImportError: the package `weft` in {tmp_path / 'weft'} is another project's, not weft-jax's, to which "
+        "this command belongs: pip uninstall weft; pip install --force-reinstall --no-deps weft-jax"
     )

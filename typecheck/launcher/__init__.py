@@ -36,6 +36,11 @@ def _main() -> int:
     if weft is None or weft.origin is None:
         raise ImportError("weft is not installed beside its launcher")
     folder = Path(weft.origin).parent / "typecheck"
+    if not folder.is_dir():
+        raise ImportError(
+            f"the package `weft` in {Path(weft.origin).parent} is another project's, not weft-jax's, to which "
+            "this command belongs: pip uninstall weft; pip install --force-reinstall --no-deps weft-jax"
+        )
     spec = importlib.util.spec_from_file_location(
         _NAME, folder / "__init__.py", submodule_search_locations=[str(folder)]
     )
