@@ -5,7 +5,7 @@ from importlib import import_module as _import_module
 from types import ModuleType as _ModuleType
 
 # First, since it refuses to go on where another project has overwritten files of this one.
-from weft.core import another_project as _another_project  # noqa: F401
+from weft.core import another_project as another_project
 from weft.core.caches import clear_caches as clear_caches
 from weft.core.contexts import DEBUG_SUCCESSORS as _DEBUG_SUCCESSORS
 from weft.core.errors import AliasError as AliasError

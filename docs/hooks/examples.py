@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any
 
 import griffe
+import weft
 
 # A doctest goes on to the next empty line, as `doctest` has it.
 DOCTEST = re.compile(r"^( *)>>> (?:.*\n?)(?:^ *\S.*\n?)*", re.MULTILINE)
@@ -120,8 +121,15 @@ def shown(text: str, module: ModuleType | None = None) -> str:
     return LATER.sub(listed, DOCTEST.sub(fence, text))
 
 
+def takes_nothing(thing: object) -> bool:
+    """Whether a thing is a record without fields: no `__init__` is written that a page could show the signature of."""
+    return inspect.isclass(thing) and issubclass(thing, weft.Module) and not inspect.signature(thing).parameters
+
+
 class Examples(griffe.Extension):
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
         if obj.docstring is not None:
             module = importlib.import_module(obj.module.path) if ">>> " in obj.docstring.value else None
             obj.docstring.value = shown(obj.docstring.value, module)
+            if isinstance(obj, griffe.Class) and module is not None and takes_nothing(getattr(module, obj.name, None)):
+                obj.set_member("__init__", griffe.Function("__init__", parameters=griffe.Parameters(), parent=obj))

@@ -213,6 +213,12 @@ def test_signatures_are_wrapped(site: Path):
 
 
 @pytest.mark.slow
+def test_a_record_without_fields_has_a_signature(site: Path):
+    text = html.unescape(re.sub(r"<[^>]+>", "", (site / "api" / "layers" / "attention.html").read_text()))
+    assert re.search(r"^\s*ALiBi\(\)$", text, re.MULTILINE)
+
+
+@pytest.mark.slow
 def test_an_example_on_a_page_begins_with_its_imports(site: Path):
     text = html.unescape(re.sub(r"<[^>]+>", "", (site / "api" / "layers" / "linear-layers.html").read_text()))
     assert ">>> from weft import Linear\n" in text
