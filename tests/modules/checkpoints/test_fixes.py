@@ -338,7 +338,7 @@ def test_tracebacks_show_the_users_frames_alone(call: Callable[[Path], object], 
     assert [Path(frame.filename).name for frame in frames] == [Path(__file__).name] * 2
 
 
-# These advise another file, step or version: there is nothing to try.
+# These advise another file, step, version or package: there is nothing to try.
 UNTRIED = [
     "convert the file with the program that wrote it",
     "load it with the version of weft that wrote it, or a newer one",
@@ -347,6 +347,7 @@ UNTRIED = [
     "pass a file that save_checkpoint wrote, or another safetensors file",
     "restore another step",
     "pass the folder of a step",
+    "pip install 'weft-jax[orbax]'",
 ]
 
 
