@@ -68,8 +68,6 @@ NO_VALUE = "is not a valid JAX type"
 A_TUPLE = "'tuple'", "tuple indices", "fixed-type tuple", "is not a valid JAX array type"
 # The reverse derivative of a loop whose number of steps is traced.
 NO_REVERSE = "Reverse-mode differentiation does not work for lax.while_loop"
-# An axis number that an array does not have.
-NO_SUCH_AXIS = "out of bounds for array of dimension"
 # Operands with different numbers of axes.
 UNLIKE_RANKS = "ndim to be equal, got "
 # An axis name that no transform around has; the name follows.

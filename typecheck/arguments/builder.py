@@ -111,7 +111,6 @@ class Builder:
             with one of these names is the same dim, and so differs from the other dims of that contract.
         known, made: abstract instances by class and arguments: those of earlier trials, and those of this one.
         vague: the arguments whose annotation leaves open what the code may rely on.
-        has_shapes: whether an annotation gives the axes of an array.
         by_name: the arguments that are random keys by nothing but their names.
         emptied: the collections that are empty because their annotation does not say what the items are.
         open_keys: the keys of the axes of arrays whose annotation gives no shape, each with the place of its array.
@@ -174,7 +173,6 @@ class Builder:
         self.vague: set[str] = set()
         self.assumed: set[str] = set()
         self.by_name: set[str] = set()
-        self.has_shapes = False
         self.emptied: set[str] = set()
         self.texts: dict[str, str] = {}
         self.makes_up = True
@@ -380,7 +378,6 @@ class Builder:
             names = [f"{open_name}.{axis}" for axis in range(rank)]
             self.open_keys |= {self.key_of(name, scope): place for name in names}
             return scope.lead + tuple(self.size(name, Scope(scope.path, f"{scope.path}{name}")) for name in names)
-        self.has_shapes |= bool(shape.dims)
         axes = [self.dim(dim, f"{place}[{number}]", scope) for number, dim in enumerate(shape.dims)]
         # Leading axes are noted because an integer that no shape names may be
         # the size of a later axis, never of the first.

@@ -100,26 +100,22 @@ class Unsaid:
 
     Attributes:
         contents: the arguments whose annotation leaves open what is in them.
-        has_shapes: whether any annotation gives the axes of an array.
         keys_by_name: the arguments that only their names show to be random keys.
         emptied: the collections of anything that were left empty.
         empty_fields: the fields of records and objects among the arguments that hold an empty collection by default.
         texts: the made-up strings, where nothing says which strings are possible, by place.
         unsatisfied: annotations that nothing satisfies, each with the annotation that it was read as.
         results: the callables that were called though no annotation says what they return.
-        inner_classes: the classes of records inside of other records among the arguments.
         fixed: the parameters that stay at their default, with its words.
     """
 
     contents: Set[str]
-    has_shapes: bool
     keys_by_name: Set[str]
     emptied: Set[str]
     texts: Mapping[str, str]
     unsatisfied: Set[str]
     results: Set[str]
     empty_fields: Set[str]
-    inner_classes: Set[str]
     fixed: Mapping[str, str]
 
 
@@ -137,8 +133,6 @@ def options_of(builder: Builder) -> Options:
     return Options(builder.options, builder.own, builder.given, builder.classes, builder.values)
 
 
-def unsaid_of(builder: Builder, empty_fields: Set[str], inner_classes: Set[str]) -> Unsaid:
+def unsaid_of(builder: Builder, empty_fields: Set[str]) -> Unsaid:
     made_up = builder.emptied, builder.texts, builder.bare, builder.assumed
-    return Unsaid(
-        builder.vague, builder.has_shapes, builder.by_name, *made_up, empty_fields, inner_classes, builder.fixed
-    )
+    return Unsaid(builder.vague, builder.by_name, *made_up, empty_fields, builder.fixed)

@@ -266,7 +266,7 @@ def run_trial(
         keys=keys_of(builder),
         ranks=ranks_of(builder),
         options=options_of(builder),
-        unsaid=unsaid_of(builder, ran.empty_fields, ran.inner_classes),
+        unsaid=unsaid_of(builder, ran.empty_fields),
         violations=tuple(watch.violations),
         error=error,
         error_at=at,
@@ -294,7 +294,6 @@ class _Run:
     error: Exception | None = None
     jaxpr: Any = None
     empty_fields: frozenset[str] = frozenset()
-    inner_classes: frozenset[str] = frozenset()
 
 
 def _run(target: Target, builder: Builder, watch: Watch, passing: Passing, shared: int) -> _Run:
@@ -310,10 +309,8 @@ def _run(target: Target, builder: Builder, watch: Watch, passing: Passing, share
         passing.ended = target.transformed
         with paused():
             _check_records(watch, (args, kwargs))
-            records = list(records_in(objects.opened((args, kwargs))))
-            outer_classes = {type(argument).__name__ for argument in (*args, *kwargs.values())}
-            ran.inner_classes = frozenset(type(record).__name__ for record in records) - outer_classes
-            ran.empty_fields = _empty_fields([*records, *(made for made, *_ in builder.calls)])
+            made = (made for made, *_ in builder.calls)
+            ran.empty_fields = _empty_fields([*records_in(objects.opened((args, kwargs))), *made])
         with trial_context(next(_numbers)):
             ran.jaxpr = trace(function, args, kwargs, lambda *given: _around(target, watch, *given), target.axes)
     except Unbuildable:

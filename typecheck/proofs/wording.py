@@ -10,8 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from weft.core.edge import names
-
 # `zip(strict=True)`, or an index, meets a list of the wrong length; these texts do not say which list.
 UNPAIRED = (r"zip\(\) argument", "(list|tuple) index out of range")
 # Names to unpack into are fewer or more than the items, or the axes, of a value.
@@ -21,12 +19,6 @@ DTYPES = ("type", "integer", r"\bint", "float", r"\breal", "complex")
 # An error is about a dtype, where a function of any tree is given an array.
 DTYPE_OR_INTEGER = ("type", "integer")
 OF_NOTHING = (r"\bNone\b",)
-# JAX names the sizes that it takes, and not the sizes that it got.
-SIZES = (r"\b([dD]imensions?|shapes?|sizes?|lengths?|ax[ei]s)\b",)
-# A library, or JAX, speaks of a number of axes.
-AXES = (r"\bdimensional\b", r"\bndim\b", r"\b\d-?[dD]\b", "number of indices")
-# A library refuses shapes or dtypes, so the refusal is about the contract. The text is compared in lower case.
-SHAPES_OR_DTYPES = (r"\d|shape|dim|ax[ie]s|rank|size|length|dtype|broadcast|array|structure|scalar|matri",)
 
 # A number by itself: not the 32 of `f32`, and no part of a number with a decimal point.
 _NUMBER = re.compile(r"(?<![\w.])\d+(?!\w|\.\d)")
@@ -52,14 +44,6 @@ def numbers_in(text: str) -> list[int]:
 def without_numbers(text: str) -> str:
     """The text with each number replaced by 0, to compare texts of errors at different sizes."""
     return _DIGITS.sub("0", text)
-
-
-def rank_in(error: Exception | None) -> set[int]:
-    """The number of axes that an error says an array has; empty if it says none."""
-    text = str(error)
-    unpacked = numbers_in(text.partition("values to unpack (expected")[2])[1:2]
-    ran_through = (numbers_in(text.partition(before)[2])[:1] for before in (names.NO_SUCH_AXIS, "it has ndim "))
-    return {*unpacked, *(rank for ranks in ran_through for rank in ranks)}
 
 
 def sizes_that_disagree(message: str) -> set[int]:

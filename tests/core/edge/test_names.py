@@ -173,7 +173,6 @@ WORDS: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
     "a sharding has more axes than its array": (ValueError, names.UNFIT_SHARDING, lie_unfit),
     "a loop has no bound": (ValueError, names.NO_REVERSE, unbounded),
     "an axis is not there": (NameError, f"{names.UNBOUND_AXIS}rows", lambda: jax.lax.psum(1.0, "rows")),
-    "an array has fewer axes": (ValueError, f"{names.NO_SUCH_AXIS} 2", lambda: jnp.sum(X, axis=2)),
     "arrays are of unlike numbers of axes": (TypeError, f"{names.UNLIKE_RANKS}3 and 2", convolve_unlike),
     "equinox's error": (jax.errors.JaxRuntimeError, f"{names.OF_EQUINOX}too large\n", fail_in_a_program),
 }

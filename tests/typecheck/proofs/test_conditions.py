@@ -433,7 +433,7 @@ class Surfaces(eqx.Module):
 def test_what_needs_items_of_a_collection_that_is_empty_by_default():
     (contract,) = verify(Surfaces).contracts
     assert contract.verdict is Verdict.SKIPPED
-    assert "Surfaces.materials: it is empty by default" in contract.reason
+    assert "Surfaces.materials: the annotation leaves it open" in contract.reason
 
 
 def as_image(x: Float[Array, "n d"]) -> Float[Array, "d side side"]:

@@ -69,10 +69,10 @@ def loaded(x: Float[Array, "n m"], path: str) -> Float[Array, "n m"]:
 @pytest.mark.parametrize(
     ("judged", "reason"),
     [
-        (activated, "which text it may be"),
-        (contracted, "which text it may be"),
-        (convolved, "which text it may be"),
-        (loaded, "something else from outside of the program"),
+        (activated, "the annotation leaves it open"),
+        (contracted, "the annotation leaves it open"),
+        (convolved, "the annotation leaves it open"),
+        (loaded, "a file that is not here"),
     ],
 )
 def test_a_text_that_a_program_looks_up_is_not_blamed_on_it(judged, reason: str):
