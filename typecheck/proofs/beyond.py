@@ -16,7 +16,6 @@ from weft.core.edge import _tracers, names
 from weft.typecheck.proofs import tracing
 from weft.typecheck.proofs.guards import is_refused_by_library
 from weft.typecheck.proofs.options import argument_of
-from weft.typecheck.proofs.reshapes import REFUSED
 from weft.typecheck.proofs.trial import Trial
 from weft.typecheck.proofs.violations import OF_KIND
 from weft.typecheck.proofs.whose import is_installed
@@ -110,7 +109,7 @@ def open_parts(trial: Trial) -> set[str]:
 
 def _folds_by_integers(trial: Trial) -> bool:
     """Whether a reshape is refused whose new shape is made of integers alone that no annotation names."""
-    new = numbers_in(str(trial.error).partition(REFUSED)[2].partition("into shape ")[2].partition(")")[0])
+    new = numbers_in(str(trial.error).partition(tracing.REFUSED)[2].partition("into shape ")[2].partition(")")[0])
     return bool(new) and {trial.assignment.sizes[key] for key in trial.keys.configured}.issuperset(new)
 
 

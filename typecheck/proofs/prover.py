@@ -27,14 +27,13 @@ from weft.typecheck.proofs.budget import USUAL, Budget
 from weft.typecheck.proofs.drift import drifts
 from weft.typecheck.proofs.endless import Endless
 from weft.typecheck.proofs.following import listening
-from weft.typecheck.proofs.in_names import in_names
 from weft.typecheck.proofs.lints import lint
 from weft.typecheck.proofs.needs import DEALS, Needs, assignment_for
 from weft.typecheck.proofs.options import argument_of
 from weft.typecheck.proofs.programs import program_of
 from weft.typecheck.proofs.report import Cause, Contract, Finding, Report, Verdict
 from weft.typecheck.proofs.search import Outcome, Search
-from weft.typecheck.proofs.shown import findings_of, shown
+from weft.typecheck.proofs.shown import findings_of, in_names, shown
 from weft.typecheck.proofs.targets import names_taken, targets_of
 from weft.typecheck.proofs.trial import Target, Trial, one_at_a_time
 from weft.typecheck.proofs.watched import forget_closures

@@ -21,10 +21,9 @@ from weft.typecheck.proofs.needs import DEALS, Deal, Needs, ascending
 from weft.typecheck.proofs.options import argument_of, at_guard, is_class, leaves_kinds_open, phrases
 from weft.typecheck.proofs.questions import Answers, answer
 from weft.typecheck.proofs.ranks import vary_ranks
-from weft.typecheck.proofs.together import vary_together
 from weft.typecheck.proofs.trial import Target, Trial
 from weft.typecheck.proofs.under_needs import written_under
-from weft.typecheck.proofs.variations import Results, is_inert, vary_classes, vary_options, with_option
+from weft.typecheck.proofs.variations import Results, is_inert, vary_classes, vary_options, vary_together, with_option
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,25 @@
-"""The findings of a failing trial, with a program that shows each, and the reason if the failure is in doubt."""
+"""The findings of a failing trial, in the names of dims, with a program that shows each, and the reason of a doubt."""
 
 from __future__ import annotations
 
 import ast
 import dataclasses
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any
 
 from weft.typecheck.arguments.builder import Unbuildable
 from weft.typecheck.messages.sources import only_return
+from weft.typecheck.proofs.budget import Exhausted
+from weft.typecheck.proofs.explaining import Explainer
+from weft.typecheck.proofs.needs import Needs
 from weft.typecheck.proofs.options import is_class, phrases
 from weft.typecheck.proofs.programs import program_of
 from weft.typecheck.proofs.report import Edit, Finding
 from weft.typecheck.proofs.trial import Target, Trial, run_trial
+from weft.typecheck.proofs.under_needs import written_under
 from weft.typecheck.proofs.violations import OF_INSTANCES, Violation
 from weft.typecheck.proofs.watch import AsJaxtyping
 from weft.typecheck.proofs.wording import with_components
@@ -115,3 +121,29 @@ def _edit_of(violation: Violation) -> Edit | None:
 def _place_of(violation: Violation) -> str:
     inside = f" (in {violation.inside})" if violation.inside else ""
     return f"{violation.function}, {violation.where}{inside}"
+
+
+def in_names(explainer: Explainer, trial: Trial) -> Trial:
+    """The failing trial with its error in the names of dims, if a trace over symbolic sizes raises the same error.
+
+    No text is edited. The trial is traced once more over symbolic sizes with the same numbers, and JAX writes the
+    sizes' names where it wrote numbers: `got (dec,) and (enc,)`, not `got (2,) and (1,)`.
+    """
+    if trial.violations or trial.error is None or isinstance(trial.error, RecursionError):
+        return trial
+    written = written_under(Needs(), trial.assignment.sizes, set(explainer.dims))
+    try:
+        _, traced = explainer.followed(trial, written, written.numbers)
+    except Exhausted:
+        return trial
+    # Over symbolic sizes another line of a library may raise, and say less: `zip() argument 2 is shorter` for an einsum
+    # whose labels differ in size.
+    if isinstance(traced, Exception) or traced.error is None or _raised_by(traced.error) != _raised_by(trial.error):
+        return trial
+    return dataclasses.replace(trial, error=traced.error)
+
+
+def _raised_by(error: Exception) -> tuple[type, CodeType | None]:
+    """The class of an error, and the code object that raised it."""
+    *_, last = (None, *(frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)))
+    return type(error), last

@@ -1,19 +1,24 @@
-"""Tracing a call on shapes alone: the jaxpr, and no computation."""
+"""Tracing a call on shapes alone: its jaxpr, and the reshapes in that which only compiling would refuse."""
 
 from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
 from weft.core.records.leaves import is_array
 from weft.typecheck.arguments.abstract import closed, opened
 from weft.typecheck.arguments.builder import Unbuildable
+from weft.typecheck.proofs.axis_lints import frames, nested_jaxprs, shape_of
+from weft.typecheck.proofs.whose import is_users
 
 # The size of a named axis that a program runs under: a prime that no dim has.
 _AXIS_SIZE = 127
+# The beginning of JAX's error when it compiles such a reshape.
+REFUSED = "cannot reshape array"
 
 
 def trace(
@@ -63,3 +68,28 @@ def _ran(result: Any) -> Any:
         result.close()
         raise Unbuildable("the coroutine awaits something that only an event loop completes")
     return result
+
+
+def impossible_reshape(closed: Any, own: frozenset[str]) -> tuple[Exception, tuple[str, int]] | None:
+    """The error of the first reshape that changes the number of elements, with the user's file and line; or None.
+
+    `jax.lax.reshape` accepts any new shape while tracing, and only compiling fails.
+
+    Args:
+        closed: a closed jaxpr.
+        own: files that count as the user's.
+    """
+    for eqn in _reshapes(closed.jaxpr):
+        old, new = shape_of(eqn.invars[0]), shape_of(eqn.outvars[0])
+        if math.prod(old) != math.prod(new):
+            at = next(((file, line) for file, _, line in frames(eqn) if is_users(file, own)), ("", 0))
+            return TypeError(f"{REFUSED} of shape {old} into shape {new}"), at
+    return None
+
+
+def _reshapes(jaxpr: Any) -> Iterator[Any]:
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name == "reshape":
+            yield eqn
+        for _, inner in nested_jaxprs(eqn):
+            yield from _reshapes(inner)

@@ -30,8 +30,7 @@ from weft.typecheck.proofs.following import among_jaxs_own, paused
 from weft.typecheck.proofs.guards import is_packages, raised_at
 from weft.typecheck.proofs.notes import Keys, Options, Rank, Unsaid, keys_of, options_of, ranks_of, unsaid_of
 from weft.typecheck.proofs.passing import Passing
-from weft.typecheck.proofs.reshapes import impossible_reshape
-from weft.typecheck.proofs.tracing import trace
+from weft.typecheck.proofs.tracing import impossible_reshape, trace
 from weft.typecheck.proofs.variable_shapes import changes, shapes_of
 from weft.typecheck.proofs.violations import Violation
 from weft.typecheck.proofs.watch import Watch
