@@ -138,10 +138,10 @@ class AxisRules:
         self.met.update(name for name in names if name is not None)
         mesh: AnyMesh = jax.sharding.get_abstract_mesh()
         # In a `pmap`, or a `shard_map` over another mesh, each device computes on its own.
-        if mesh.manual_axes and mesh.axis_names != self.mesh.axis_names:
+        if mesh.manual_axes and mesh.shape != self.mesh.shape:
             return value
         # In a `shard_map` some of its axes are manual, and in `jax.sharding.auto_axes` explicit ones are automatic.
-        mesh = mesh if mesh.axis_names == self.mesh.axis_names else self.mesh
+        mesh = mesh if mesh.shape == self.mesh.shape else self.mesh
         manual = [axis for axis, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind is AxisType.Manual]
         spec = self.spec(names, (*manual, *_tracers.mapped_mesh_axes()))
         decides = any(entry is not _OPEN for entry in spec)

@@ -92,10 +92,10 @@ class Fit(NamedTuple):
 def _on_mesh(like: Any) -> Any:
     """A tree whose arrays lie as the rules in force say, where the user has not put them anywhere."""
     rules = rules_in_force()
+    if rules is None:
+        return like
     arrays = [leaf for leaf in iter_leaves(like) if isinstance(leaf.value, jax.Array | jax.ShapeDtypeStruct)]
     free = [leaf for leaf in arrays if placement(leaf.value) is None]
-    if rules is None or not free:
-        return like
     places = {leaf.path: leaf.value for leaf in iter_leaves(rules.shardings(like))}
     return with_leaves(
         like,

@@ -57,7 +57,8 @@ def axis_rules(mesh: AnyMesh, rules: Rules, *, strict: bool = False) -> Generato
 
     Raises:
         AxisError: for a rule with an axis that the mesh does not have, or two rules for a name; when a program is
-            traced, for an axis that the mesh does not divide, or, with `strict`, for an array that lies otherwise.
+            traced, for an axis that the mesh does not divide.
+        ContractError: when a program is traced, with `strict`, for an array that lies otherwise.
 
     Warns:
         UnusedRuleWarning: at the end of the block, for a rule whose name no array had, but almost.
@@ -120,8 +121,7 @@ def _check(mesh: Any, rules: Any) -> None:
 def _set(mesh: AnyMesh) -> contextlib.AbstractContextManager[Any]:
     """Sets an explicit mesh, without which operations on its arrays raise."""
     current = jax.sharding.get_abstract_mesh()
-    abstract = mesh.abstract_mesh if isinstance(mesh, Mesh) else mesh
-    if AxisType.Explicit not in mesh.axis_types or current.axis_names == abstract.axis_names:
+    if AxisType.Explicit not in mesh.axis_types or current.shape == mesh.shape:
         return contextlib.nullcontext()
     if not isinstance(mesh, Mesh):
         return jax.sharding.use_abstract_mesh(mesh)

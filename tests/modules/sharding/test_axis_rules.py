@@ -479,6 +479,11 @@ def test_an_axis_that_is_mapped_on_an_explicit_mesh_keeps_its_axis_of_the_mesh()
             assert weft.jit(mapped)(x).sharding.spec == P("data", "model", None)
 
 
+def test_a_mesh_that_is_set_with_other_sizes_is_another_mesh():
+    with jax.set_mesh(make_mesh(shape=(2, 4))), weft.axis_rules(MESH, RULES):
+        assert weft.jit(contract_tokens)(X).sharding == NamedSharding(MESH, P("data"))
+
+
 def test_strict_rules_move_nothing_on_an_explicit_mesh():
     mesh = make_mesh(AxisType.Explicit)
     with weft.axis_rules(mesh, RULES, strict=True):
