@@ -107,7 +107,7 @@ def mlp_on(mesh: Any) -> tuple[Any, ...]:
 
 def gpt_on(mesh: Any) -> tuple[Any, ...]:
     example = sharded_lm()
-    return example.make_state("product", mesh, jax.random.key(0)), example.place(next(example.batches(1)), mesh)
+    return weft.init(example.State, key=jax.random.key(0)), example.place(next(example.batches(1)), mesh)
 
 
 def gpt_planned() -> tuple[Any, ...]:
@@ -129,9 +129,7 @@ def nnx_on(mesh: Any) -> tuple[Any, ...]:
 NNX_RULES = {"embed": "data", "mlp": "model"}
 CASES = {
     "mlp": Case(lambda mesh: step, lambda: (*shapes(), X), mlp_on, RULES),
-    "gpt": Case(
-        lambda mesh: sharded_lm().make_step("product", mesh), gpt_planned, gpt_on, sharded_lm().RULES["product"][1]
-    ),
+    "gpt": Case(lambda mesh: sharded_lm().make_step(mesh), gpt_planned, gpt_on, sharded_lm().RULES["product"][1]),
     "nnx": Case(lambda mesh: nnx_step, lambda: (*nnx_objects(), X), nnx_on, NNX_RULES),
 }
 
@@ -145,7 +143,7 @@ def bytes_held(tree: Any) -> int:
 def main(name: str) -> None:
     case = CASES[name]
     mesh = jax.make_mesh(tuple(SIZES.values()), tuple(SIZES), axis_types=(AxisType.Auto,) * len(SIZES))
-    with jax.set_mesh(mesh):
+    with jax.set_mesh(mesh), weft.axis_rules(mesh, case.rules):
         step, args = case.step(mesh), case.real(mesh)
         arguments = sum(map(bytes_held, args))
         compiled = step.lower(*args).compile()

@@ -65,7 +65,7 @@ def gpt() -> Any:
     mesh = AbstractMesh(tuple(SIZES.values()), tuple(SIZES), axis_types=(AxisType.Auto,) * len(SIZES))
     state = weft.init(example.State, abstract=True)
     tokens = jax.ShapeDtypeStruct((example.BATCH, example.LENGTH), jnp.int32)
-    step, rules = example.make_step("product", mesh), example.RULES["product"][1]
+    step, rules = example.make_step(mesh), example.RULES["product"][1]
     return state.model, weft.plan(step, state, tokens, mesh=mesh, rules=rules)
 
 

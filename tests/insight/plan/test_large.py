@@ -23,8 +23,8 @@ def test_a_large_model_is_planned_for_512_devices_within_a_minute_and_4_gb(name:
     assert whole / 512 <= plan["bytes_per_device"]["params"] <= 1.2 * whole / 512
     # All products of the blocks, and not the one of the output.
     assert plan["flops"]["recomputed"] > 0.6 * plan["flops"]["forward"]
-    # Left to itself XLA moves activations where parameters are divided over a batch's axis. The example's GPT gathers
-    # its parameters first, and no activation is moved.
+    # Left to itself XLA moves activations where parameters are divided over a batch's axis. The example's GPT
+    # annotates its activations, and none is moved.
     unasked = sum(each["bytes"] * each["count"] for each in plan["collectives"] if not each["asked"])
     assert (unasked > 1e8) == (name != "gpt")
     # Of processor time, with room for slower machines: these take 9 to 13 seconds.
