@@ -26,6 +26,10 @@ from weft.modules.sharding.rules import MeshAxes, Table
 # Replicated arrays of at least so many bytes are reported. Right programs replicate small ones, such as biases, too.
 LARGE = 2**20
 
+# Names that a rule may have though no array of the model has such an axis: those of weft's layers, which another model
+# may hold, and that of activations, since one table serves `axis_rules` and the placing of a model.
+_ELSEWHERE = (*CONVENTIONAL, "batch")
+
 
 class ReplicatedWarning(UserWarning):
     """Large arrays without names of axes are replicated on every device, although rules divide other arrays."""
@@ -34,8 +38,8 @@ class ReplicatedWarning(UserWarning):
 def check_used(table: Table, names: Collection[str], divides: bool) -> None:
     """Refuses rules for names that no axis has.
 
-    A table may serve several models. So an unused rule for a name of weft's own layers is accepted if other rules
-    divide an array of this model: it may be for another model. An unused rule for another name needs `Maybe(name)`.
+    A table may serve several models and their activations. So an unused rule for a name of weft's own layers or for
+    `batch` is accepted if other rules divide an array of this model. An unused rule for another name needs `Maybe(name)`.
 
     Args:
         table: the rules.
@@ -47,10 +51,10 @@ def check_used(table: Table, names: Collection[str], divides: bool) -> None:
     """
     unused = [name for name in table if name is not ... and name not in names]
     wants = any(axes_of(entry) for entry in table.values())
-    wrong = [name for name in unused if name not in CONVENTIONAL or (wants and not divides and axes_of(table[name]))]
+    wrong = [name for name in unused if name not in _ELSEWHERE or (wants and not divides and axes_of(table[name]))]
     if wrong:
         known = sorted(names)
-        others = [*known, *CONVENTIONAL]
+        others = [*known, *_ELSEWHERE]
         # A rule for a name that no array has is mostly a spelling mistake, so the error names the closest names.
         close = {name: difflib.get_close_matches(str(name), [o for o in others if o != name], n=1) for name in wrong}
         raise FilterError(

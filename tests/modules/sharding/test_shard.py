@@ -301,8 +301,9 @@ def test_a_table_for_several_models_says_what_may_not_be_there(mesh: Any):
     rules = {weft.filters.Maybe("hidden"): "model", weft.filters.Maybe("embed"): "data", ...: None}
     assert set(specs(shard(Gated().gate, mesh, rules)).values()) == {P()}
     assert specs(shard(Gated(), mesh, rules))[".table.embedding"] == P(None, "data")
-    # weft's own names may stand in any table that divides something.
-    assert specs(shard(Gated(), mesh, {"embed": "data", "heads": "model", ...: None}))[".gate.bias"] == P()
+    # weft's own names, and that of activations, may stand in any table that divides something.
+    rules = {"embed": "data", "heads": "model", "batch": "data", ...: None}
+    assert specs(shard(Gated(), mesh, rules))[".gate.bias"] == P()
 
 
 def test_what_has_no_names_is_divided_along_its_largest_axis_that_the_mesh_divides(mesh: Any):
