@@ -39,7 +39,8 @@ def check_used(table: Table, names: Collection[str], divides: bool) -> None:
     """Refuses rules for names that no axis has.
 
     A table may serve several models and their activations. So an unused rule for a name of weft's own layers or for
-    `batch` is accepted if other rules divide an array of this model. An unused rule for another name needs `Maybe(name)`.
+    `batch` is accepted if other rules divide an array of this model. An unused rule for another name needs
+    `Maybe(name)`.
 
     Args:
         table: the rules.

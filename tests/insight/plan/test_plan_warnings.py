@@ -95,7 +95,11 @@ def resharding_nnx() -> Any:
 # around it, as in the GPT, the value itself is moved.
 @pytest.mark.parametrize(
     ("plant", "file"),
-    [(resharding_mlp, "test_plan_warnings.py:"), (resharding_gpt, "test_plan_warnings.py:"), (resharding_nnx, "cases.py:")],
+    [
+        (resharding_mlp, "test_plan_warnings.py:"),
+        (resharding_gpt, "test_plan_warnings.py:"),
+        (resharding_nnx, "cases.py:"),
+    ],
 )
 def test_a_resharding_is_told_first(plant: Callable[[], Any], file: str):
     plan = plant()
