@@ -16,7 +16,7 @@ JOBS ?= logical
 PINS := constraints.txt pyproject.toml
 
 .PHONY: help demo demo-lm test test-slow quick quick-floor test-debug fuzz fuzz-records flax-suite flax-guides jaxtyping-suite check-field \
-    check-field-floor field-nnx lint format typecheck bench docs docs-serve wheel sdist freeze clean
+    check-field-floor field-nnx lint format typecheck reading bench docs docs-serve wheel sdist freeze clean
 .DEFAULT_GOAL := help
 
 help:
@@ -38,6 +38,7 @@ help:
 	@echo 'make lint       ruff check and ruff format --check'
 	@echo 'make format     let ruff mend what it can'
 	@echo 'make typecheck  pyright over the installed wheel, strict on core and the transforms'
+	@echo 'make reading    print how many files and calls of weft one behaviour passes through'
 	@echo 'make bench      run the benchmarks and append a section to benchmarks/RESULTS.md'
 	@echo 'make docs       build the site into site/, strictly: a broken link fails'
 	@echo 'make docs-serve show the site, and build it again as one writes'
@@ -106,6 +107,9 @@ format: $(VENV)/stamp-dev
 
 typecheck: $(VENV)/stamp-dev wheel
 	.ci/typecheck $(BIN)
+
+reading: $(VENV)/stamp-test
+	$(BIN)/python tests/reading.py $(ARGS)
 
 bench: $(VENV)/stamp-test
 	$(BIN)/python benchmarks/run.py $(ARGS)
