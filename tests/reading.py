@@ -1,7 +1,7 @@
-"""How much of weft one opens to read one behaviour: `make reading` prints it, and with ARGS=all each function used once.
+"""How much of weft one opens to read one behaviour: `make reading`; with ARGS=all it lists each function used once.
 
-Three figures a program: the files of weft that its calls pass through, the calls of weft's functions, and the changes of
-room, i.e. the calls whose file lies in another folder than that of the function of weft that called. And over the whole
+Three figures a program: the files of weft that its calls pass through, the calls of weft's functions, and the changes
+of room, i.e. the calls whose file lies in another folder than that of the function of weft that called. And over the whole
 code: the private functions that are used once, by room, and the files of each room.
 
 Comprehensions count as part of their function, since Python 3.12 calls no frame for them; generators count at each
