@@ -1,8 +1,8 @@
 """How much of weft one opens to read one behaviour: `make reading`; with ARGS=all it lists each function used once.
 
 Three figures a program: the files of weft that its calls pass through, the calls of weft's functions, and the changes
-of room, i.e. the calls whose file lies in another folder than that of the function of weft that called. And over the whole
-code: the private functions that are used once, by room, and the files of each room.
+of room, i.e. the calls whose file lies in another folder than that of the function of weft that called. And over the
+whole code: the private functions that are used once, by room, and the files of each room.
 
 Comprehensions count as part of their function, since Python 3.12 calls no frame for them; generators count at each
 resumption, since a reader follows each.
@@ -136,9 +136,8 @@ def main() -> None:
         program = make()
         for turn in range(times):
             found = depth(program)
-            print(
-                f"{f'{name}, call {turn + 1}':34} {found.files:4} files {found.calls:6} calls {found.changes:5} changes of room"
-            )
+            counts = f"{found.files:4} files {found.calls:6} calls {found.changes:5} changes of room"
+            print(f"{f'{name}, call {turn + 1}':34} {counts}")
     once = used_once()
     print(f"private functions used once {len(once)}, of at most 3 lines {sum(lines <= 3 for *_, lines in once)}")
     rooms = Counter(str(Path(file).parent) for file, _ in sources())
