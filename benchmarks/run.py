@@ -16,7 +16,7 @@ from harness import environment, read_arguments
 HERE = Path(__file__).resolve().parent
 SCRIPTS = (
     "dispatch.py", "state.py", "init.py", "training.py", "eager.py", "calls.py", "tracing.py", "layers.py", "decode.py",
-    "contracts.py", "memory.py", "placed.py", "checkpoints.py", "scale.py", "imports.py",
+    "contracts.py", "checking.py", "memory.py", "placed.py", "checkpoints.py", "scale.py", "imports.py",
 )  # fmt: skip
 
 

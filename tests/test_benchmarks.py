@@ -34,6 +34,7 @@ def test_annotations_place_what_constraints_by_hand_place():
         ("tracing.py", "| weft "),
         ("decode.py", "| weft records "),
         ("contracts.py", "| contracts on "),
+        ("checking.py", "| unchanged "),
         ("memory.py", "| donated "),
         ("checkpoints.py", "| weft "),
         ("imports.py", "| import weft "),
