@@ -29,7 +29,7 @@ def seconds_to_check(folder: Path, *options: str) -> float:
     begin = os.times()
     command = [sys.executable, "-m", "weft.typecheck", "check", *options, "."]
     run = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    if run.returncode:
+    if run.returncode > 1:  # 1: a copied layer that is no layer of weft's any more may fail, which takes time as well
         sys.exit(f"weft check failed with status {run.returncode}:\n{run.stdout}{run.stderr}")
     end = os.times()
     return end.children_user + end.children_system - begin.children_user - begin.children_system
