@@ -10,10 +10,11 @@ import optax
 import pytest
 import weft
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 from weft import nnx
 from weft.core.records.axis_names import Sharded
 from weft.insight.plan.collectives import seconds_of
+from weft.modules.sharding.unnamed import ReplicatedWarning
 
 from .cases import ADAM, CASES, NNX_RULES, SIZES, Layers, X, mean_square, nnx_objects, nnx_step, shapes
 
@@ -115,6 +116,21 @@ class Divided(weft.Module):
         return jax.lax.scan(body, by_batch(embed(tokens)), blocks.layers)[0]
 
 
+class Named(weft.Module):
+    """A model whose activations are divided where the annotations of one method name their axes."""
+
+    inner: Any
+
+    def embedded(self, tokens: Int[Array, "batch sequence"]) -> Float[Array, "batch sequence embed"]:
+        return self.inner.layers[0](tokens)
+
+    def __call__(self, tokens: Any) -> Any:
+        x = self.embedded(tokens)
+        for layer in self.inner.layers[1:]:
+            x = layer(x)
+        return x
+
+
 TOKENS = jax.ShapeDtypeStruct((16, 32), jnp.int32)
 
 
@@ -127,8 +143,39 @@ def test_activations_that_are_divided_over_features_are_told_and_those_over_the_
         assert "{'batch': 'data'}" in text_of(plan, kind)
     assert "each device has the whole batch, although data divides the batch" in text_of(plan, "activations")
     assert "attention" in text_of(plan, "compute")
-    right = planned(minimized, Divided(model), TOKENS, rules=weft.plan.TABLES["fsdp"])
-    assert not {*kinds(right)} & {*LOSSES}
+    for right in (Divided(model), Named(model)):
+        assert not {*kinds(planned(minimized, right, TOKENS, rules=weft.plan.TABLES["fsdp"]))} & {*LOSSES}
+
+
+@pytest.mark.slow
+def test_a_fully_sharded_gpt_of_118_million_parameters_repeats_little_where_one_method_is_annotated():
+    width, vocabulary = 1024, 8192
+
+    def block(key: Any) -> Any:
+        mlp = lambda key: weft.GatedMLP(width, 2752, key=key, use_bias=False)  # noqa: E731
+        kept = {"causal": True, "norm": weft.RMSNorm, "mlp": mlp, "use_bias": False}
+        return weft.TransformerBlock(width, 8, key=key, **kept)
+
+    def layers(key: Any) -> Any:
+        head = weft.Linear(width, vocabulary, key=key, use_bias=False)
+        blocks = weft.Stack(block, 8, key=key, remat=True)
+        return weft.Sequential([weft.Embed(vocabulary, width, key=key), blocks, weft.RMSNorm(width), head])
+
+    def step(model: Any, opt: Any, tokens: Any) -> Any:
+        def loss(model: Any, tokens: Any) -> Any:
+            logits = weft.tree.cast(model, jnp.bfloat16)(tokens).astype(jnp.float32)
+            return optax.softmax_cross_entropy_with_integer_labels(logits[:, :-1], tokens[:, 1:]).mean()
+
+        return opt.minimize(loss, model, tokens)
+
+    model = Named(jax.eval_shape(layers, jax.random.key(0)))
+    tokens = jax.ShapeDtypeStruct((64, 512), jnp.int32)
+    # The head has no names, which is another warning's business.
+    with pytest.warns(ReplicatedWarning):
+        plan = planned(step, model, tokens, rules={"batch": "data", "embed": "data", ...: None})
+    assert plan.flops["total"] * 8 / plan.flops["model"] < 1.35
+    assert plan.bytes_per_device.peak < 1e9
+    assert not {*kinds(plan)} & {*LOSSES}
 
 
 @pytest.mark.slow
