@@ -11,6 +11,10 @@ from weft.core.errors import MissingExtraError, StructureError
 from weft.insight.debug.watching import COLUMNS, Row
 from weft.insight.terminal import columns
 
+_WITH_MATPLOTLIB = (
+    "pip install 'weft-jax[train]' (scikit-learn, matplotlib, rich, grain, treescope, orbax-checkpoint, flatbuffers)"
+)
+
 
 def _lines(rows: Iterable[Row]) -> list[tuple[str, str, np.ndarray, float]]:
     """Returns one line for each value: kind, path with the layer's number, statistics and ratio."""
@@ -58,7 +62,7 @@ def plot(history: Sequence[Iterable[Row]], *, kind: str = "activation", column: 
     except ModuleNotFoundError:
         raise MissingExtraError(
             "weft.debug.plot draws with matplotlib, which is not installed",
-            fix="pip install 'weft-jax[train]' (scikit-learn, matplotlib, rich, grain, treescope, orbax-checkpoint)",
+            fix=_WITH_MATPLOTLIB,
         ) from None
     steps = [{path: v for k, path, v, _ in _lines(rows) if k == kind} for rows in history]
     paths = list(dict.fromkeys(path for step in steps for path in step))
