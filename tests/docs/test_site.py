@@ -45,6 +45,13 @@ LOOK = """({
     pictures: document.images.length,
     words: document.querySelector('article').innerText.split(/\\s+/).length,
 })"""
+# Of each block that stands in a pair: where it begins, and how many of its lines are wrapped.
+PAIRS = """[...document.querySelectorAll('.grid > .highlight')].map(block => {
+    const code = block.querySelector('pre > code'), style = getComputedStyle(code);
+    const height = code.clientHeight - parseFloat(style.paddingTop) - parseFloat(style.paddingBottom);
+    const lines = code.innerText.trimEnd().split('\\n').length;
+    return [block.getBoundingClientRect().top, Math.round(height / parseFloat(style.lineHeight)) - lines];
+})"""
 SEARCH = """(() => {
     const field = document.querySelector('input.md-search__input');
     if (field.value !== WORDS) {
@@ -192,6 +199,15 @@ def test_every_page_is_readable_and_shows_its_pictures(size: str, site: Path, se
     assert {name: page for name, page in seen.items() if page["letters"] < 14 or page["words"] < 10} == {}
     assert seen["index.html"]["pictures"] == 2
     assert seen["benchmarks.html"]["pictures"] > 0
+
+
+@pytest.mark.slow
+def test_programs_side_by_side_keep_their_lines(served: str, visit: Callable[..., Any]):
+    urls = [f"{served}/coming/{name}.html" for name in ("equinox", "pytorch")]
+    for page in visit(*urls, script=PAIRS, size=(1400, 900)):
+        tops, wrapped = zip(*page, strict=True)
+        assert tops[::2] == tops[1::2], "two programs of a pair are not beside each other"
+        assert max(wrapped) <= 2
 
 
 @pytest.mark.slow
