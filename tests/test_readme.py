@@ -45,9 +45,24 @@ def test_the_picture_is_there():
     ] == []
 
 
-def test_the_times_are_those_of_the_newest_results():
+def newest_results() -> tuple[str, dict[str, str]]:
+    """The newest section of the results, and its tables by title."""
     newest = (README.parent / "benchmarks" / "RESULTS.md").read_text().rpartition("\n## ")[2]
-    tables = dict(part.split("\n", 1) for part in newest.split("\n### ")[1:])
+    return newest, dict(part.split("\n", 1) for part in newest.split("\n### ")[1:])
+
+
+def test_the_page_of_benchmarks_has_the_ratios_of_the_newest_results():
+    _, tables = newest_results()
+    rows = re.findall(
+        r"^\| ([\w ]+: .*?)((?: \| \d+\.\d\d)+) \|$", (README.parent / "docs" / "benchmarks.md").read_text(), re.M
+    )
+    assert len(rows) == 6
+    for title, shown in rows:
+        assert set(re.findall(r"\d+\.\d\d", shown)) - ratios(tables[title]) == set(), title
+
+
+def test_the_times_are_those_of_the_newest_results():
+    newest, tables = newest_results()
     titles = {
         "| a call, 600 leaves": "Dispatch: 600 leaves in 301 objects, all leaves changed",
         "| the same, one leaf in six": "Dispatch: 600 leaves in 301 objects, one leaf in six changed",
