@@ -16,7 +16,7 @@ JOBS ?= logical
 PINS := constraints.txt pyproject.toml
 
 .PHONY: help demo demo-lm test test-slow quick quick-floor test-debug fuzz fuzz-records flax-suite flax-guides jaxtyping-suite check-field \
-    check-field-floor field-nnx lint format typecheck reading bench docs docs-serve wheel sdist freeze clean
+    check-field-floor field-nnx lint format typecheck reading bench docs docs-serve pages wheel sdist freeze clean
 .DEFAULT_GOAL := help
 
 help:
@@ -42,6 +42,7 @@ help:
 	@echo 'make bench      run the benchmarks and append a section to benchmarks/RESULTS.md'
 	@echo 'make docs       build the site into site/, strictly: a broken link fails'
 	@echo 'make docs-serve show the site, and build it again as one writes'
+	@echo 'make pages      run the code of every page with only the extras that the page names'
 	@echo 'make wheel      build dist/*.whl, the same bytes for the same commit'
 	@echo 'make sdist      build dist/*.tar.gz, likewise'
 	@echo 'make freeze     write constraints.txt anew from fresh environments of both ends'
@@ -119,6 +120,9 @@ docs: $(VENV)/stamp-docs
 
 docs-serve: $(VENV)/stamp-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve $(ARGS)
+
+pages:
+	.ci/pages $(ARGS)
 
 wheel: $(VENV)/stamp-train
 	.ci/wheel $(BIN)

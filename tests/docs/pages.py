@@ -100,4 +100,4 @@ if __name__ == "__main__":
         with tempfile.TemporaryDirectory() as folder:
             os.chdir(folder)
             differences += run(page)
-    sys.exit("\n".join(differences))
+    sys.exit("\n".join(differences) or 0)
