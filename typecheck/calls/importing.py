@@ -268,13 +268,15 @@ def _has_checker(decorator: ast.expr) -> bool:
 def install_import_hook(packages: str | Sequence[str], *more: str) -> ImportHook:
     """Checks the contracts of packages that are imported from now on: functions, dataclasses and equinox Modules.
 
-    It does the work of jaxtyping's hook of this name with weft's contracts: the fields of an instance bind the dims of
-    its methods, a dim expression may read any argument, and errors say what is wrong, where, and what to do. Dims of a
-    call hold in its body, for `isinstance(y, Float[Array, "a b"])`, and dims bound there hold for the result. Functions
-    under `jaxtyped(typechecker=...)` are left to jaxtyping, definitions under `typing.no_type_check` are left alone.
+    It replaces jaxtyping's hook of this name. The fields of an instance bind the dims of its methods. A dim expression
+    may read any argument. Errors say what is wrong, where, and what to do.
+
+    Dims of a call hold in its body, for `isinstance(y, Float[Array, "a b"])`. Dims bound there hold for the result.
+    Functions under `jaxtyped(typechecker=...)` are left to jaxtyping. Definitions under `typing.no_type_check` are not
+    checked.
 
     Args:
-        packages: the names of packages or modules; none of them may be imported yet.
+        packages: the names of packages or modules. None of them may be imported yet.
         more: further names.
 
     Returns:

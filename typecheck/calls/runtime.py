@@ -120,8 +120,8 @@ def contract(*, names: Mapping[str, Any] | None = None) -> Callable[[F], F]: ...
 def contract(function: Any = None, /, *, names: Mapping[str, Any] | None = None) -> Any:
     """Checks a function's annotations at each call, as for a function that is passed to a transform.
 
-    Each call is one scope for dims. Inside a transform the function is checked for the arrays that it sees there, while
-    JAX traces it. On a dataclass, `contract` checks the fields after `__init__` has run.
+    A dim has one size in each call. Inside a transform the function is checked while JAX traces it, for the arrays that
+    it sees there. On a dataclass, `contract` checks the fields after `__init__` has run.
 
     Args:
         function: a function (plain, async, generator), a method, or a dataclass.

@@ -53,19 +53,19 @@ def verify(
     """Proves the contracts of a function, of a Module class's public methods, or of an instance, for all sizes.
 
     Args:
-        thing: an annotated function (jitted or not), a Module class, an instance of one, or a bound method. Of an
-            instance only the structure counts: its arrays become abstract ones of the dims that their annotations give.
+        thing: an annotated function (jitted or not), a Module class, an instance of one, or a bound method. Only
+            the structure of an instance counts. Its arrays become abstract ones of the dims in their annotations.
         dims: sizes to keep fixed, by name.
         args: arguments to use as they are, by name, where an annotation does not say enough.
         strict: whether warnings, and undecided contracts, count as failures.
-        trials: how many traces the search may take for each function or method; one that needs more is *undecided*.
-        seconds: the most processor time of this thread; a limit that a search is not meant to reach.
+        trials: how many traces the search may take for each function or method. One that needs more is *undecided*.
+        seconds: the most processor time of this thread. A search is not meant to reach it.
 
     Returns:
-        The report, which is true if nothing fails. It depends neither on the machine nor on its load, except for
-        contracts that are undecided because `seconds` ran out.
+        The report, which is true if nothing fails. It does not depend on the machine or its load, unless
+        `seconds` ran out and a contract is undecided.
 
-    A failure is reported as the trace showed it: its program is written, and not run.
+    The program of a failure is written from the trace, and not run.
 
     Raises:
         AnnotationError: in one line, for an annotation that cannot be read, or a name in `dims` that no size has.
