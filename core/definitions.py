@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from types import CodeType, FrameType
 from typing import Any, cast
 
-from weft.core.callers import shorten
 from weft.core.edge import trees
 from weft.core.edge.trees import TreeDef
+from weft.core.frames import shorten
 from weft.core.paths import Path, key_part
 
 # The file and line of each class. Weak, so that a notebook's old classes, and what they hold, can be freed.

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, cast, overload
 
 import jax
-from weft.core.call_stack import call_with_room
 from weft.core.contexts import successors_context
 from weft.core.edge.untyped import is_tuple
 from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.errors import StructureError
-from weft.core.frames import open_frame
+from weft.core.frames import call_with_room, open_frame
 from weft.core.interpreter.boundary import AnyBoundary, Arrival, Call
 from weft.core.interpreter.interpret import Interpreted, interpret
 from weft.core.interpreter.prefixes import RidesByKind

@@ -30,11 +30,10 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from weft.core.caches import Table, register
-from weft.core.call_stack import call_with_room
 from weft.core.donations import Donation
 from weft.core.edge.trees import PyTree
 from weft.core.edge.untyped import INLINED, jax
-from weft.core.frames import open_frame
+from weft.core.frames import call_with_room, open_frame
 from weft.core.interpreter.boundary import (
     AnyBoundary,
     AnyCrossing,

@@ -25,8 +25,8 @@ from functools import cached_property
 from typing import TextIO, overload
 
 import jax
-from weft.core.callers import is_users
 from weft.core.edge.trees import PyTree
+from weft.core.frames import is_users
 from weft.core.interpreter.boundary import AnyBoundary, AnyCrossing
 from weft.core.memory import Recent
 from weft.core.paths import Path, format_path
