@@ -17,9 +17,9 @@ import sys as _sys
 import typing as _typing
 
 from weft import core, modules, transforms
-from weft.core.contexts import DEBUG_NONFINITE as _DEBUG_NONFINITE
+from weft.core.edge.contexts import DEBUG_NONFINITE as _DEBUG_NONFINITE
+from weft.core.edge.contexts import is_on as _is_on
 from weft.core.hooks import defer_contracts as _defer_contracts
-from weft.core.switches import is_on as _is_on
 
 if _typing.TYPE_CHECKING:  # pyright does not know TYPE_CHECKING under another name
     from weft import errors as errors

@@ -7,7 +7,8 @@ from types import ModuleType as _ModuleType
 # First, since it refuses to go on where another project has overwritten files of this one.
 from weft.core import another_project as another_project
 from weft.core.caches import clear_caches as clear_caches
-from weft.core.contexts import DEBUG_SUCCESSORS as _DEBUG_SUCCESSORS
+from weft.core.edge.contexts import DEBUG_SUCCESSORS as _DEBUG_SUCCESSORS
+from weft.core.edge.contexts import is_on as _is_on
 from weft.core.errors import AliasError as AliasError
 from weft.core.errors import SuccessorError as SuccessorError
 from weft.core.errors import WeftError as WeftError
@@ -29,7 +30,6 @@ from weft.core.records.kinds import RngKey as RngKey
 from weft.core.records.kinds import RngState as RngState
 from weft.core.records.module import Module as Module
 from weft.core.records.module import static as static
-from weft.core.switches import is_on as _is_on
 from weft.core.threads.debugging import drop_successor as drop_successor
 from weft.core.threads.handle import peek as peek
 from weft.core.threads.handle import thread as thread

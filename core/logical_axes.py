@@ -3,7 +3,7 @@
 `weft.axis_rules` (in `modules/sharding`) opens a block; while a program is traced in it, the checker of contracts hands
 each annotated array over with the names of its axes, and `AxisRules.place` constrains it.
 
-The rules are part of the key of JAX's caches (see `core.contexts`), so a program that was traced under rules serves
+The rules are part of the key of JAX's caches (see `core.edge.contexts`): a program that was traced under rules serves
 these alone. Rules with equal mesh and table are one object: each step of a training loop may open the block anew.
 """
 
@@ -22,8 +22,7 @@ from typing import Any, cast
 import jax
 from jax.core import Tracer
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
-from weft.core import contexts
-from weft.core.edge import _tracers
+from weft.core.edge import _tracers, contexts
 from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.edge.untyped import lax
 from weft.core.errors import AxisError

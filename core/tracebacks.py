@@ -23,9 +23,9 @@ from types import FrameType, TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 import jax
+from weft.core.edge.contexts import is_on
 from weft.core.errors import WeftError
 from weft.core.frames import is_machinery, is_users
-from weft.core.switches import is_on
 
 E = TypeVar("E", bound=BaseException)
 P = ParamSpec("P")

@@ -8,7 +8,7 @@
 
 The mode in force is that of the innermost `with mode(...)` of this thread or task, else that of `set_mode`, else that
 of `WEFT_TYPECHECK` in the environment, else `on`. A compiled function belongs to the mode in which it was traced: under
-another mode it is traced again (see `core.contexts`).
+another mode it is traced again (see `core.edge.contexts`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from collections.abc import Iterator
 from typing import Literal, cast
 
 from weft.core import hooks
-from weft.core.contexts import contract_mode
-from weft.core.switches import is_on
+from weft.core.edge.contexts import contract_mode, is_on
 from weft.core.tracebacks import VERBOSE
 from weft.typecheck.errors import ModeError
 

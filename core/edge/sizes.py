@@ -20,8 +20,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from weft.core.edge.generated import is_generated
 from weft.core.edge.moved import Names
+from weft.core.edge.names import is_generated
 
 __all__ = ["Tracer", "caller", "is_library", "looks_for_symbols", "register", "register_numbers", "takes_for_integer",
            "value_of"]  # fmt: skip

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, TypeVar, cast
 
 from weft.core import hooks
-from weft.core.contexts import marking, successors_context
+from weft.core.edge.contexts import marking, successors_context
 from weft.core.edge.trees import PyTree
 from weft.core.edge.untyped import is_tuple, jax
 from weft.core.errors import PairError

@@ -270,8 +270,9 @@ class Values:
             for leaf in iter_leaves(out, fields=fields)
         ]
         structure, leaves = assemble(Structure, Make(trees.structure(out), tuple(fields)), leaves)
-        hidden = ((format_path(structure.paths[i], "output"), value) for i, _, value in structure.statics)
-        refuse_hidden_tracers(hidden, self.layer)
+        if structure.statics:
+            hidden = ((format_path(structure.paths[i], "output"), value) for i, _, value in structure.statics)
+            refuse_hidden_tracers(hidden, self.layer)
         # Rides are given to dynamic leaves only: a prefix such as `out_axes=0` also covers a string in the output.
         statics = structure.static_positions
         rides = resolve(departure.prefix, out, leaves, departure.read, option=departure.option, statics=statics)

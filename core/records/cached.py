@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import jax
 from jax.core import Tracer
-from weft.core.edge.levels import current_level
+from weft.core.edge.contexts import current_level
 
 _UNREAD: Any = object()
 

@@ -23,13 +23,11 @@ from typing import Any, cast
 
 import jax
 from jax.core import Tracer
-from weft.core.contexts import DEBUG_KEYS, keys_context
 from weft.core.edge._tracers import is_of_program
-from weft.core.edge.levels import EAGER, current_level
+from weft.core.edge.contexts import DEBUG_KEYS, EAGER, current_level, is_on, keys_context
 from weft.core.errors import KeyReuseError
 from weft.core.frames import calling_line
 from weft.core.records.module import Given, watch_methods
-from weft.core.switches import is_on
 
 Reference = Callable[[], Any]
 

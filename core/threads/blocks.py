@@ -21,7 +21,7 @@ from typing import Any, TypeVar, cast
 
 import equinox as eqx
 from weft.core.caches import cached_by
-from weft.core.edge.levels import current_level
+from weft.core.edge.contexts import current_level
 from weft.core.edge.trees import PyTree
 from weft.core.errors import SuccessorError, TraceLevelError
 from weft.core.paths import Path, format_path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from weft.core.contexts import insight_context, marking
+from weft.core.edge.contexts import insight_context, marking
 from weft.core.edge.trees import PyTree
 from weft.core.paths import Path
 

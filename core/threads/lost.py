@@ -31,8 +31,8 @@ from typing import Any, TypeVar, cast
 import equinox as eqx
 import jax
 import numpy as np
-from weft.core.contexts import LOOKING, MARKING, marking, successors_context
 from weft.core.edge import _jax, trees
+from weft.core.edge.contexts import LOOKING, MARKING, marking, successors_context
 from weft.core.edge.trees import PyTree
 from weft.core.errors import SuccessorError
 from weft.core.frames import calling_line
