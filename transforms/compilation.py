@@ -23,7 +23,7 @@ from weft.core.interpreter.prefixes import RidesByKind
 from weft.core.interpreter.rides import Placement, as_written, is_sharding, read_placement
 from weft.core.interpreter.rules import Exit, Lift, Rule
 from weft.core.interpreter.values import VALUES
-from weft.core.records.statics import Bound, Static
+from weft.core.records.storage import Bound, Static
 from weft.core.tracebacks import cut, cutting
 from weft.transforms._wrap import decorate, numbers_and_names, titled, with_statics
 from weft.transforms.keywords import CompilerKeywords

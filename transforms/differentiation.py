@@ -23,11 +23,10 @@ from weft.core.interpreter.rides import Ride, Role, read_role
 from weft.core.interpreter.rules import Exit, Finish, Lift, Lifted, Rule, pair
 from weft.core.interpreter.values import named_arguments
 from weft.core.paths import Path, format_path, key_part
-from weft.core.records.aliases import refuse_aliases
 from weft.core.records.configuration import iter_configuration
 from weft.core.records.filters import All, Filter, Maybe, OfValue, format_filter
 from weft.core.records.kinds import Buffer, Param
-from weft.core.records.leaves import Leaf, type_of
+from weft.core.records.leaves import Leaf, refuse_aliases, type_of
 from weft.core.records.origins import arguments_by_name, note_rivals
 from weft.core.records.sorting import probably_meant
 from weft.core.records.successors import how_to_unpack, pair_in_words

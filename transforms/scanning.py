@@ -27,7 +27,7 @@ from weft.core.interpreter.rides import CARRIED, Along, Carried, Carry, Ride, ax
 from weft.core.interpreter.rules import Exit, Lift, Lifted, Rule
 from weft.core.interpreter.values import VALUES
 from weft.core.records.leaves import Leaf
-from weft.core.records.statics import Static
+from weft.core.records.storage import Static
 from weft.core.threads.functions import ThreadedFunction, Transform
 from weft.core.threads.proxies import threaded_function
 from weft.transforms._wrap import by_position, decorate, over_values

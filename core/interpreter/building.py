@@ -26,8 +26,7 @@ from weft.core.interpreter.codegen import (
 from weft.core.interpreter.extracting import read_inside
 from weft.core.records.leaves import MISSING
 from weft.core.records.partition import Structure
-from weft.core.records.pending import PENDING, Form, Pending, fields_of, write_dict
-from weft.core.records.statics import Static
+from weft.core.records.storage import PENDING, Form, Pending, Static, fields_of, write_dict
 
 FORWARDED = -1
 

@@ -50,10 +50,9 @@ from weft.core.interpreter.retraces import Traces
 from weft.core.interpreter.rules import Body, Finish, Lift, Lifted, Prepare, Rule, no_details
 from weft.core.interpreter.threaded import boundary_of
 from weft.core.memory import Recent, remembered
-from weft.core.records.aliases import Repeats, repeats_of
 from weft.core.records.configuration import as_tree
 from weft.core.records.draws import enter_draws, ledger
-from weft.core.records.leaves import Leaf
+from weft.core.records.leaves import Leaf, Repeats, repeats_of
 from weft.core.records.module import method_watchers
 from weft.core.tracebacks import cut
 
@@ -209,7 +208,7 @@ class Interpreted(Generic[O]):
                     out = self._run_quickly(guarded, quick, call, extracted)
                     # `debug_keys` counts the draws of a compiled program at each of its calls, not only when it is
                     # traced, so that it sees a key from which two calls of one program draw.
-                    if method_watchers and ledger() is not None:
+                    if method_watchers and ledger.get() is not None:
                         enter_draws(plan.crossing.draws, extracted[1])
                     return out
             return self._call(call, extra, prepare, guard)
@@ -229,7 +228,7 @@ class Interpreted(Generic[O]):
         extracted = entered, values, plan.crossing.group(values)
         out, (_, _, outcome, *more) = self._run(plan, self.boundary.hand_over, extra, call, *extracted)
         # After the call, because the first call of a plan traces its function, which is when the draws are noted.
-        if method_watchers and self.rule.runs:
+        if method_watchers and ledger.get() is not None and self.rule.runs:
             enter_draws(plan.crossing.draws, values)
         if self.rule.finish is None:
             return out

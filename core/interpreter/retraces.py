@@ -32,7 +32,7 @@ from weft.core.memory import Recent
 from weft.core.paths import Path, format_path
 from weft.core.records.agree import Described, Fixed, differences
 from weft.core.records.leaves import NUMBERS, is_array
-from weft.core.records.statics import same_static
+from weft.core.records.storage import same_static
 
 # How many traces of a function the next one is compared with.
 MOST_COMPARED = 16

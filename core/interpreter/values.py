@@ -40,11 +40,10 @@ from weft.core.interpreter.rides import Read, Ride
 from weft.core.memory import Handle, Made
 from weft.core.paths import Path, format_path
 from weft.core.records.agree import Described, Fixed, describe, iter_kinds, parts_of
-from weft.core.records.aliases import repeats_of
 from weft.core.records.configuration import Mixed, iter_configuration, opened
-from weft.core.records.leaves import NUMBERS, Leaf, array_types, iter_leaves
+from weft.core.records.leaves import NUMBERS, Leaf, array_types, iter_leaves, repeats_of
 from weft.core.records.partition import Structure, assemble, take_apart
-from weft.core.records.statics import Make, Static
+from weft.core.records.storage import Make, Static
 
 
 class CallOfRecords(Structure):

@@ -21,7 +21,7 @@ from weft.core.edge.trees import PyTree, TreeDef
 from weft.core.paths import Path, format_path, key_part
 from weft.core.records.configuration import iter_configuration, opened
 from weft.core.records.leaves import iter_leaves
-from weft.core.records.statics import Make, Static, same_static
+from weft.core.records.storage import Make, Static, same_static
 
 
 @dataclass(frozen=True)

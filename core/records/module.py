@@ -34,15 +34,11 @@ from weft.core.definitions import note_definition
 from weft.core.donations import explain_deleted
 from weft.core.edge import trees
 from weft.core.errors import FrozenError, StructureError
-from weft.core.records.arguments import refused_arguments
-from weft.core.records.cached import SLOT, use_own_cached_properties
-from weft.core.records.computed import computed_again, computed_fields
 from weft.core.records.configuration import Mixed, opened, stored, stored_in_place, stored_static
-from weft.core.records.contracted import under_contract
-from weft.core.records.cycles import refuse_cycles
-from weft.core.records.pending import PENDING, Pending, fields_of, read_dict
+from weft.core.records.constructing import computed_again, computed_fields, refuse_cycles, refused_arguments
 from weft.core.records.printing import printed
-from weft.core.records.statics import Static
+from weft.core.records.properties import SLOT, under_contract, use_own_cached_properties
+from weft.core.records.storage import PENDING, Pending, Static, fields_of, read_dict
 from weft.core.tracebacks import cut
 
 E = TypeVar("E", bound=eqx.Module)
@@ -180,8 +176,8 @@ class Module(_Base):
     (11, 2)
     """
 
-    # A slot for the values of cached properties (see `cached`), and one in which Python notes that a record was made by
-    # `Box[Array](x)`: in `__dict__` that counted into the treedef, and `Box(x)` had another.
+    # A slot for the values of cached properties (see `properties`), and one in which Python notes that a record was
+    # made by `Box[Array](x)`: in `__dict__` that counted into the treedef, and `Box(x)` had another.
     __slots__ = (SLOT, "__orig_class__")
 
     def __init_subclass__(cls, *, kw_only: bool = False, **kwargs: object) -> None:
@@ -344,7 +340,7 @@ def with_fields(record: E, changes: Mapping[str, Any], *, lenient: bool = False)
             constructor computes stays as it is, rather than raising, if it is unknown whether it changes.
 
     Raises:
-        StructureError: if it is unknown whether a field that the constructor computes changes; see `computed`.
+        StructureError: if it is unknown whether a field that the constructor computes changes; see `constructing`.
     """
     cls = type(record)
     fields = cls.__dataclass_fields__

@@ -21,8 +21,8 @@ from weft.core.errors import SuccessorError
 from weft.core.paths import Path, format_path, key_part
 from weft.core.records import module
 from weft.core.records.agree import describe, differences
-from weft.core.records.leaves import NUMBERS, is_array, keeps_numbers
-from weft.core.records.pending import fields_of
+from weft.core.records.leaves import NUMBERS, is_array, keeps_numbers, part_of
+from weft.core.records.storage import fields_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -156,14 +156,6 @@ def take_successor(
         )
     rest = row[:-1]
     return (rest[0] if len(rest) == 1 else rest or None), row[-1]
-
-
-def part_of(parent: PyTree, part: Any) -> PyTree:
-    """One step along a path: a record's field, or a container's item."""
-    # The items of a namedtuple have names in paths.
-    if isinstance(parent, eqx.Module) or (isinstance(part, str) and hasattr(parent, "_fields")):
-        return getattr(cast(Any, parent), part)
-    return parent[part]
 
 
 def with_part(parent: PyTree, path: Path, value: PyTree, *, lenient: bool = False) -> PyTree:

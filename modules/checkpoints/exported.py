@@ -32,7 +32,7 @@ from weft.core.interpreter.boundary import parameter_names
 from weft.core.paths import Path, format_path, key_part, parse_path
 from weft.core.records.leaves import iter_leaves, type_of
 from weft.core.records.partition import Structure, take_apart
-from weft.core.records.statics import Static
+from weft.core.records.storage import Static
 from weft.core.tracebacks import cutting
 from weft.modules.checkpoints.configuration import configuration
 from weft.modules.checkpoints.fitting import differing_configuration

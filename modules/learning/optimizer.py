@@ -36,10 +36,9 @@ from weft.core.edge.trees import TreeDef
 from weft.core.errors import DifferentiationError, StructureError, TraceLevelError
 from weft.core.interpreter.boundary import parameter_names
 from weft.core.paths import Path, format_path, key_part
-from weft.core.records.aliases import refuse_aliases
 from weft.core.records.filters import Filter, format_filter, predicate
 from weft.core.records.kinds import OptState, Param
-from weft.core.records.leaves import Leaf, iter_leaves
+from weft.core.records.leaves import Leaf, iter_leaves, refuse_aliases
 from weft.core.records.module import Module, static, with_fields
 from weft.core.records.origins import GRADIENTS, PARAMETERS, arguments_by_name, check_origin, closed_over_by, rivals_of
 from weft.core.records.partition import only_leaves, with_leaves
