@@ -74,7 +74,7 @@ def set_mode(name: str, source: str = "mode") -> Mode:
 
 def _ensure_installed(chosen: Mode) -> None:
     # Under `WEFT_TYPECHECK=off` the hook is not loaded at all, until a later mode needs it.
-    if chosen != "off" and hooks.installed_contracts() is None:
+    if chosen != "off" and hooks.installed is None:
         hooks.load_contracts()
 
 

@@ -159,18 +159,21 @@ class Interpreted(Generic[O]):
 
     def __init__(self, rule: Rule[O], boundary: AnyBoundary, functions: tuple[Function, ...], options: O):
         boundary, functions = boundary_of(boundary, functions, rule.name)
-        # When the transform is made, and not when it is called: the user's line with the wrong prefix is running now.
-        for option in rule.options:
-            refuse_by_kind(getattr(options, option, None), option, least=2)
         self.rule = rule
         self.boundary = boundary
         self.options = options
         # Strong references, because the handles that stand for the functions in a crossing are weak.
         self.user_functions = tuple(map(as_tree, functions))
         shares = boundary.shares or rule.retraces
-        shared = remembered(rule, boundary, self.user_functions, options, Memory) if shares else None
-        self.functions, self.memory = (self.user_functions, Memory()) if shared is None else shared
+        shared = remembered(rule, boundary, self.user_functions, options, self._new_memory) if shares else None
+        self.functions, self.memory = (self.user_functions, self._new_memory()) if shared is None else shared
         self.memory.traces.code = getattr(functions[0], "__code__", None)
+
+    def _new_memory(self) -> Memory:
+        # When the transform is made, and not when it is called: the user's line with the wrong prefix is running now.
+        for option in self.rule.options:
+            refuse_by_kind(getattr(self.options, option, None), option, least=2)
+        return Memory()
 
     def __reduce__(self) -> tuple[object, ...]:
         # Without the memory: its plans refer to compiled programs of this process.

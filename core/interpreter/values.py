@@ -32,7 +32,7 @@ from weft.core.interpreter.boundary import (
     QuickWay,
     parameter_names,
 )
-from weft.core.interpreter.building import FORWARDED, Builder, make_builder, through_registry
+from weft.core.interpreter.building import FORWARDED, Builder, as_array, make_builder
 from weft.core.interpreter.extracting import make_extractor
 from weft.core.interpreter.hidden import refuse_hidden_tracers
 from weft.core.interpreter.prefixes import depends_on_leaves, resolve
@@ -125,7 +125,13 @@ class Outcome:
     @functools.cached_property
     def builder(self) -> Builder:
         """Generated code that builds the output from the arguments' leaves and the lanes that came out."""
-        return make_builder(self.structure, self.sources)
+        return make_builder(self.structure, self.sources) or self.build
+
+    def build(self, values: Sequence[PyTree], groups: Groups, records: object = None) -> PyTree:
+        """Builds the same output as the generated code does, through JAX's pytree registry."""
+        return self.structure.build(
+            [as_array(values[place]) if lane == FORWARDED else groups[lane][place] for lane, place in self.sources]
+        )
 
     def forwarding(self, untouched: Mapping[Place, int]) -> Outcome:
         """This outcome with some outputs forwarded: `untouched` maps a place to the position of the argument."""
@@ -279,7 +285,7 @@ class Values:
 
     def hand_over(self, entered: Any, outcome: Outcome, values: Sequence[PyTree], groups: Groups) -> PyTree:
         """Builds the output from the lanes that came out of the transform and from forwarded arguments."""
-        return through_registry(outcome.structure, outcome.sources, values, groups)
+        return outcome.build(values, groups)
 
     def quick_way(self, crossing: Crossing[CallOfRecords], entered: Any, call: Call) -> QuickWay | None:
         """Generated code for calls of this structure."""

@@ -138,7 +138,7 @@ else:
             __tracebackhide__ = True
             try:
                 record = super().__call__(*args, **kwargs)
-                contracts = hooks.installed_contracts()
+                contracts = hooks.installed
                 if contracts is not None:
                     contracts.constructed(record, (args, kwargs))
                 return record
@@ -323,7 +323,7 @@ copyreg.pickle(cast("type[Any]", type(_missing())), lambda _: (_missing, ()))
 def replaced(record: E, changes: Mapping[str, Any], *, lenient: bool = False) -> E:
     """A copy of a record with other values in the named fields, which contracts check; see `with_fields`."""
     copy = with_fields(record, changes, lenient=lenient)
-    contracts = hooks.installed_contracts() if isinstance(record, Module) else None
+    contracts = hooks.installed if isinstance(record, Module) else None
     if contracts is not None:
         contracts.replaced(copy)
     return copy
@@ -404,7 +404,7 @@ def _dispatched(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             if method_watchers:
                 return _watched(function, self, args, kwargs)
-            contracts = hooks.installed_contracts()
+            contracts = hooks.installed
             if contracts is None:
                 return function(self, *args, **kwargs)
             # The body of `call_checked`, inlined: records call records, and one more frame for each record exhausted

@@ -183,7 +183,7 @@ class At(Generic[M]):
         return f"{text}[{place.index[0]!r}]" if place.index else text
 
     def _check(self, path: Path, record: Any) -> None:
-        contracts = hooks.installed_contracts()
+        contracts = hooks.installed
         if contracts is None:
             return
         try:
