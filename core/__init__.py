@@ -30,7 +30,7 @@ from weft.core.records.kinds import RngKey as RngKey
 from weft.core.records.kinds import RngState as RngState
 from weft.core.records.module import Module as Module
 from weft.core.records.module import static as static
-from weft.core.threads.debugging import drop_successor as drop_successor
+from weft.core.threads.calls import drop_successor as drop_successor
 from weft.core.threads.handle import peek as peek
 from weft.core.threads.handle import thread as thread
 

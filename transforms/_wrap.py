@@ -19,8 +19,8 @@ from weft.core.interpreter.values import VALUES
 from weft.core.memory import Recent, text_key
 from weft.core.records.leaves import refuse_unhashable
 from weft.core.records.storage import Static
-from weft.core.threads.functions import Transform
-from weft.core.threads.proxies import threaded_function
+from weft.core.threads.blocks import Transform
+from weft.core.threads.handle import threaded_function
 from weft.transforms.transformed import Transformed
 
 P = ParamSpec("P")

@@ -26,7 +26,7 @@ from weft.core.paths import format_path
 from weft.core.records.filters import All, OfValue
 from weft.core.records.leaves import NUMBERS
 from weft.core.records.storage import Static, unwrapped
-from weft.core.threads.proxies import threaded_function
+from weft.core.threads.handle import threaded_function
 from weft.core.tracebacks import cutting
 from weft.transforms._wrap import by_position
 from weft.transforms.differentiation import CLOSED, DIFFERENTIATED, PRIMAL

@@ -13,7 +13,7 @@ from weft.core.frames import open_frame
 from weft.core.interpreter.interpret import interpret
 from weft.core.interpreter.rules import Lift, Lifted, OutcomeNode
 from weft.core.interpreter.values import VALUES
-from weft.core.threads.proxies import refuse_threaded
+from weft.core.threads.handle import refuse_threaded
 from weft.transforms._wrap import as_tuple, decorate, titled
 from weft.transforms.custom import (
     CustomFunction,

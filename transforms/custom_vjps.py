@@ -18,8 +18,8 @@ from weft.core.interpreter.rules import Body, Lift, Lifted, OutcomeNode
 from weft.core.interpreter.values import VALUES
 from weft.core.records.agree import differences
 from weft.core.records.storage import Static
-from weft.core.threads.functions import ThreadedFunction, Transform
-from weft.core.threads.proxies import threaded_function
+from weft.core.threads.blocks import ThreadedFunction, Transform
+from weft.core.threads.handle import threaded_function
 from weft.transforms._wrap import as_tuple, decorate, titled
 from weft.transforms.custom import (
     CustomFunction,

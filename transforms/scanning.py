@@ -28,8 +28,8 @@ from weft.core.interpreter.rules import Exit, Lift, Lifted, Rule
 from weft.core.interpreter.values import VALUES
 from weft.core.records.leaves import Leaf
 from weft.core.records.storage import Static
-from weft.core.threads.functions import ThreadedFunction, Transform
-from weft.core.threads.proxies import threaded_function
+from weft.core.threads.blocks import ThreadedFunction, Transform
+from weft.core.threads.handle import threaded_function
 from weft.transforms._wrap import by_position, decorate
 from weft.transforms.carries import agreement_of_carries, carrying_along, values_at, with_values
 from weft.transforms.keywords import ScanKeywords

@@ -44,7 +44,7 @@ from weft.core.records.origins import GRADIENTS, PARAMETERS, arguments_by_name, 
 from weft.core.records.partition import only_leaves, with_leaves
 from weft.core.records.sorting import sort_leaves
 from weft.core.records.successors import check_successor, how_to_unpack, pair_in_words, take_successor
-from weft.core.threads.debugging import drop_successor
+from weft.core.threads.calls import drop_successor
 from weft.modules.construct import ConfigError
 from weft.modules.explicit import as_given, laid_as
 from weft.modules.learning.choosing import chosen
