@@ -15,7 +15,6 @@ from weft.core.interpreter.rules import Finish, Lift, Lifted
 from weft.core.interpreter.values import VALUES
 from weft.core.records.origins import GRADIENTS
 from weft.core.tracebacks import cutting
-from weft.transforms._wrap import decorate, over_values
 from weft.transforms.differentiation import (
     DIFFERENTIATED,
     DiffOptions,
@@ -31,7 +30,7 @@ from weft.transforms.differentiation import (
     types_of,
 )
 from weft.transforms.keywords import ReverseKeywords
-from weft.transforms.transformed import transform
+from weft.transforms.transformed import decorate, over_values, transform
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -25,9 +25,9 @@ from weft.core.interpreter.rules import Exit, Lift, Rule
 from weft.core.interpreter.values import VALUES
 from weft.core.records.storage import Bound, Static
 from weft.core.tracebacks import cut, cutting
-from weft.transforms._wrap import decorate, numbers_and_names, titled, with_statics
+from weft.transforms.arguments import numbers_and_names, with_statics
 from weft.transforms.keywords import CompilerKeywords
-from weft.transforms.transformed import Transformed, transform
+from weft.transforms.transformed import Transformed, decorate, titled, transform
 
 if TYPE_CHECKING:
     from weft.transforms.stages import Arguments, Stage, StaticArguments

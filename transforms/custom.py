@@ -28,7 +28,7 @@ from weft.core.records.leaves import NUMBERS
 from weft.core.records.storage import Static, unwrapped
 from weft.core.threads.handle import threaded_function
 from weft.core.tracebacks import cutting
-from weft.transforms._wrap import by_position
+from weft.transforms.arguments import by_position
 from weft.transforms.differentiation import CLOSED, DIFFERENTIATED, PRIMAL
 from weft.transforms.transformed import Transformed
 

@@ -14,7 +14,7 @@ from weft.core.interpreter.interpret import interpret
 from weft.core.interpreter.rules import Lift, Lifted, OutcomeNode
 from weft.core.interpreter.values import VALUES
 from weft.core.threads.handle import refuse_threaded
-from weft.transforms._wrap import as_tuple, decorate, titled
+from weft.transforms.arguments import as_tuple
 from weft.transforms.custom import (
     CustomFunction,
     CustomOptions,
@@ -25,7 +25,7 @@ from weft.transforms.custom import (
     part,
 )
 from weft.transforms.differentiation import read_output, sparse_arguments
-from weft.transforms.transformed import transform
+from weft.transforms.transformed import decorate, titled, transform
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -20,7 +20,7 @@ from weft.core.records.agree import differences
 from weft.core.records.storage import Static
 from weft.core.threads.blocks import ThreadedFunction, Transform
 from weft.core.threads.handle import threaded_function
-from weft.transforms._wrap import as_tuple, decorate, titled
+from weft.transforms.arguments import as_tuple
 from weft.transforms.custom import (
     CustomFunction,
     CustomOptions,
@@ -33,7 +33,7 @@ from weft.transforms.custom import (
     unread,
 )
 from weft.transforms.differentiation import read_arguments
-from weft.transforms.transformed import named_like, transform
+from weft.transforms.transformed import decorate, named_like, titled, transform
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -17,9 +17,10 @@ from weft.core.interpreter.boundary import Groups
 from weft.core.interpreter.rides import CARRIED, Carry, Ride, Role, read_role, read_step
 from weft.core.interpreter.rules import Body, Exit, Lift, Lifted, OutcomeNode, Rule
 from weft.core.tracebacks import cutting
-from weft.transforms._wrap import call_over_values, check_scalar
+from weft.transforms.arguments import check_scalar
 from weft.transforms.bounded import bounded_while
 from weft.transforms.carries import carrying_along, rule_of_a_carry, values_at, with_values
+from weft.transforms.transformed import call_over_values
 
 
 @dataclass(frozen=True)

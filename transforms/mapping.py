@@ -28,9 +28,8 @@ from weft.core.logical_axes import rules_in_force
 from weft.core.memory import live
 from weft.core.records.leaves import Leaf
 from weft.core.tracebacks import cutting
-from weft.transforms._wrap import decorate, titled
 from weft.transforms.keywords import PmapKeywords, VmapKeywords
-from weft.transforms.transformed import Transformed, transform
+from weft.transforms.transformed import Transformed, decorate, titled, transform
 
 if TYPE_CHECKING:
     from weft.transforms.stages import Arguments, Stage

@@ -30,10 +30,10 @@ from weft.core.records.leaves import Leaf
 from weft.core.records.storage import Static
 from weft.core.threads.blocks import ThreadedFunction, Transform
 from weft.core.threads.handle import threaded_function
-from weft.transforms._wrap import by_position, decorate
+from weft.transforms.arguments import by_position
 from weft.transforms.carries import agreement_of_carries, carrying_along, values_at, with_values
 from weft.transforms.keywords import ScanKeywords
-from weft.transforms.transformed import Transformed, transform
+from weft.transforms.transformed import Transformed, decorate, transform
 
 P = ParamSpec("P")
 R = TypeVar("R")

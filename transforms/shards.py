@@ -13,9 +13,8 @@ from weft.core.errors import AxisError
 from weft.core.interpreter.boundary import Arrival, Call, Groups
 from weft.core.interpreter.rides import Ride, read_spec
 from weft.core.interpreter.rules import Lift, Lifted, Rule, of_lanes
-from weft.transforms._wrap import decorate, over_values
 from weft.transforms.keywords import ShardMapKeywords
-from weft.transforms.transformed import transform
+from weft.transforms.transformed import decorate, over_values, transform
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -19,9 +19,9 @@ from weft.core.interpreter.rides import Role, axis_of, read_axis
 from weft.core.interpreter.rules import Finish, Lift, Lifted, Rule, of_lanes
 from weft.core.interpreter.values import VALUES
 from weft.core.tracebacks import cutting
-from weft.transforms._wrap import decorate, numbers_and_names, over_values, with_statics
+from weft.transforms.arguments import numbers_and_names, with_statics
 from weft.transforms.keywords import RematKeywords
-from weft.transforms.transformed import Transformed, transform
+from weft.transforms.transformed import Transformed, decorate, over_values, transform
 
 P = ParamSpec("P")
 R = TypeVar("R")
