@@ -15,8 +15,9 @@ from typing import Any, TypeVar, cast
 import jax
 from jax.core import Tracer
 from weft.core.edge import names, trees
+from weft.core.edge.trees import key_part
 from weft.core.errors import DonatedError
-from weft.core.paths import first_places, format_path, key_part
+from weft.core.paths import first_places, format_path
 from weft.core.tracebacks import cut
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -1,4 +1,4 @@
-"""custom_vjp and custom_jvp: functions of records with their own derivative in reverse or forward mode; see `custom`."""
+"""custom_vjp and custom_jvp: functions of records with a derivative of their own. See `custom`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import Any, ParamSpec, TypeVar, cast, overload
 import jax
 import numpy as np
 from weft.core.edge import trees
-from weft.core.edge.untyped import is_tuple, jnp
+from weft.core.edge.trees import is_tuple
 from weft.core.edge.untyped import jax as untyped_jax
+from weft.core.edge.untyped import jnp
 from weft.core.errors import DifferentiationError, StructureError, SuccessorError
 from weft.core.frames import open_frame
 from weft.core.interpreter.boundary import Groups
 from weft.core.interpreter.interpret import interpret
-from weft.core.interpreter.rules import Body, Lift, Lifted, OutcomeNode
+from weft.core.interpreter.rules import Body, Lift, Lifted, OutcomeNode, titled
 from weft.core.interpreter.values import VALUES
 from weft.core.records.agree import differences
 from weft.core.records.storage import Static
@@ -34,7 +35,7 @@ from weft.transforms.custom import (
     unread,
 )
 from weft.transforms.differentiation import read_arguments, read_output, sparse_arguments
-from weft.transforms.transformed import decorate, named_like, titled, transform
+from weft.transforms.transformed import decorate, named_like, transform
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import jax
 from weft.core.edge import trees
+from weft.core.edge.trees import key_part
 from weft.core.edge.untyped import jnp
 from weft.core.errors import DifferentiationError, StructureError
 from weft.core.interpreter.boundary import AnyCrossing, Arrival, Call, Outcome, parameter_names
@@ -22,7 +23,7 @@ from weft.core.interpreter.prefixes import RidesByKind
 from weft.core.interpreter.rides import Ride, Role, read_role
 from weft.core.interpreter.rules import Exit, Finish, Lift, Lifted, Rule, pair
 from weft.core.interpreter.values import named_arguments
-from weft.core.paths import Path, format_path, key_part
+from weft.core.paths import Path, format_path
 from weft.core.records.configuration import iter_configuration
 from weft.core.records.filters import All, Filter, Maybe, OfValue, format_filter
 from weft.core.records.kinds import Buffer, Param

@@ -17,8 +17,9 @@ from typing import Any, ParamSpec, TypeGuard, TypeVar, Unpack, overload
 
 import jax
 from weft.core.edge import trees
-from weft.core.edge.untyped import is_tuple, jnp, lax
+from weft.core.edge.trees import is_tuple
 from weft.core.edge.untyped import jax as untyped_jax
+from weft.core.edge.untyped import jnp, lax
 from weft.core.errors import AxisError
 from weft.core.interpreter.boundary import Arrival, Call, Groups
 from weft.core.interpreter.interpret import interpret

@@ -8,7 +8,7 @@ from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 import jax
 from jax.sharding import Mesh, PartitionSpec
-from weft.core.edge.untyped import is_tuple
+from weft.core.edge.trees import is_tuple
 from weft.core.errors import AxisError
 from weft.core.interpreter.boundary import Arrival, Call, Groups
 from weft.core.interpreter.rides import Ride, read_spec

@@ -320,10 +320,3 @@ def interpreted_at_once(
         interpreted = _at_once.add(key, interpreted)
     _same_again.forget(by_identity)
     return _same_again.add(by_identity, _SameAgain(interpreted, functions, constants))
-
-
-def titled(name: str, lifted: Callable[..., Any]) -> Callable[..., Any]:
-    """Gives a lifted function the name of the user's function, for jaxprs and profiles; the signature does not
-    change."""
-    lifted.__name__ = lifted.__qualname__ = name
-    return lifted

@@ -14,8 +14,8 @@ from typing import Any, Generic, Literal, TypeVar, cast
 
 from weft.core import hooks
 from weft.core.edge.contexts import marking, successors_context
-from weft.core.edge.trees import PyTree
-from weft.core.edge.untyped import is_tuple, jax
+from weft.core.edge.trees import PyTree, is_tuple
+from weft.core.edge.untyped import jax
 from weft.core.errors import PairError
 from weft.core.interpreter.boundary import (
     AnyBoundary,
@@ -292,3 +292,10 @@ class Rule(Generic[O]):
     def traces(self) -> bool:
         """Whether a call outside of any trace traces the functions, and then runs the program."""
         return self.staged or self.quick
+
+
+def titled(name: str, lifted: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives a lifted function the name of the user's function, for jaxprs and profiles; the signature does not
+    change."""
+    lifted.__name__ = lifted.__qualname__ = name
+    return lifted

@@ -35,9 +35,9 @@ import numpy as np
 from jax.core import Tracer
 from weft.core.caches import kept_in
 from weft.core.edge import trees
-from weft.core.edge.trees import PyTree
+from weft.core.edge.trees import PyTree, key_part
 from weft.core.errors import AliasError, StaticError, StructureError
-from weft.core.paths import Path, format_path, key_part
+from weft.core.paths import Path, format_path
 from weft.core.records.kinds import NO_ROLE, Kind, Role, field_roles
 from weft.core.records.storage import fields_of, make_of_static
 

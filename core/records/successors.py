@@ -16,9 +16,9 @@ import jax
 import jax.numpy as jnp
 from weft.core.definitions import REDEFINED, another, same_name
 from weft.core.edge import trees
-from weft.core.edge.trees import PyTree
+from weft.core.edge.trees import PyTree, key_part
 from weft.core.errors import SuccessorError
-from weft.core.paths import Path, format_path, key_part
+from weft.core.paths import Path, format_path
 from weft.core.records import module
 from weft.core.records.agree import describe, differences
 from weft.core.records.leaves import NUMBERS, is_array, keeps_numbers, part_of

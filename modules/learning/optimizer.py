@@ -32,10 +32,10 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 from weft.core.edge import trees
-from weft.core.edge.trees import TreeDef
+from weft.core.edge.trees import TreeDef, key_part
 from weft.core.errors import DifferentiationError, StructureError, TraceLevelError
 from weft.core.interpreter.boundary import parameter_names
-from weft.core.paths import Path, format_path, key_part
+from weft.core.paths import Path, format_path
 from weft.core.records.filters import Filter, format_filter, predicate
 from weft.core.records.kinds import OptState, Param
 from weft.core.records.leaves import Leaf, iter_leaves, refuse_aliases

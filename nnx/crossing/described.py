@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+from weft.core.edge.trees import key_part
 from weft.core.interpreter.boundary import Groups
 from weft.core.interpreter.retraces import abstract
 from weft.core.interpreter.values import FORWARDED
-from weft.core.paths import Path, format_path, key_part
+from weft.core.paths import Path, format_path
 from weft.core.records.agree import Described, Fixed
 from weft.core.records.configuration import iter_configuration
 from weft.core.records.storage import Make

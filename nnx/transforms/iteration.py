@@ -11,7 +11,7 @@ from typing import Any, TypeVar, Unpack, cast, overload
 
 import jax
 from weft.core.constants import constants_of
-from weft.core.edge.untyped import is_tuple
+from weft.core.edge.trees import is_tuple
 from weft.core.interpreter.interpret import interpret
 from weft.core.interpreter.rides import Along, Carry
 from weft.core.interpreter.rules import Rule
