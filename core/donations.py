@@ -50,13 +50,13 @@ _donations: weakref.WeakSet[Donation] = weakref.WeakSet()
 
 def deleted_among(arrays: Iterable[tuple[str, Any]]) -> list[str]:
     """The deleted arrays, each with its name and type, and the calls that donated them, as far as it is known."""
-    deleted = {f"{name}: {jax.typeof(array)}": id(array) for name, array in arrays if _is_deleted(array)}
+    deleted = {
+        f"{name}: {jax.typeof(array)}": id(array)
+        for name, array in arrays
+        if isinstance(array, jax.Array) and not isinstance(array, Tracer) and array.is_deleted()
+    }
     donors = [d.place for d in list(_donations) if any(id(end()) in deleted.values() for end in d.ends)]
     return [*first_places(list(deleted)), *donors] if deleted else []
-
-
-def _is_deleted(value: Any) -> bool:
-    return isinstance(value, jax.Array) and not isinstance(value, Tracer) and value.is_deleted()
 
 
 def explain_deleted(error: Exception, record: Any, args: Sequence[Any]) -> None:

@@ -186,7 +186,7 @@ def linearize_with(run: Callable[..., Any], primals: tuple[Any, ...]) -> Any:
 
     def pushforward(*tangents: Any) -> Any:
         # Shapes in place of the primals: only their zeros are needed, and the function must not keep the primals alive.
-        shapes = [jax.ShapeDtypeStruct(jnp.shape(v), jnp.result_type(v)) for v in finish.values]
+        shapes = list(map(_shape_of, finish.values))
         leaf_tangents = _tangents(tangents)(finish.boundary, finish.crossing, finish.call, shapes)
         return like_output(finish, finish.more[0](leaf_tangents))
 

@@ -51,7 +51,11 @@ def agreement_of_carries(name: str, arrives: Callable[[Call], Arrival], *, shape
                     fix="return a carry of the same structure, shapes and dtypes; make a changing number an array"
                     + how_to_lie_alike(differing),
                 )
-            _check_origins(carried, returned, others)
+            # By path, because both carries have the same structure.
+            records = dict(records_in(carried)) if others else {}
+            for path, record in records_in(returned) if others else ():
+                if path in records:
+                    check_origin(records[path], record, others, format_path(path, "carry"))
 
         return check
 
@@ -66,16 +70,6 @@ def _not_carried(live: Call, carried: Any) -> Others:
     trees = [*arguments_by_name(args, kwargs, parameter_names(function)), *closed_over_by(of_handle(function))]
     rows = ((name, record) for name, value in trees for _, record in records_in(value))
     return [(name, record) for name, record in rows if id(record) not in carried_ids]
-
-
-def _check_origins(carried: Any, returned: Any, others: Others) -> None:
-    if not others:
-        return
-    # By path, because the check before has found that both carries have the same structure.
-    before = dict(records_in(carried))
-    for path, record in records_in(returned):
-        if path in before:
-            check_origin(before[path], record, others, format_path(path, "carry"))
 
 
 def _check_arity(name: str, prefix: Any, out: Any) -> None:

@@ -23,7 +23,7 @@ from weft.core.interpreter.prefixes import RidesByKind
 from weft.core.interpreter.rides import Ride, Role, read_role
 from weft.core.interpreter.rules import Exit, Finish, Lift, Lifted, Rule, pair
 from weft.core.interpreter.values import named_arguments
-from weft.core.paths import Path, format_path
+from weft.core.paths import format_path
 from weft.core.records.configuration import iter_configuration
 from weft.core.records.filters import All, Filter, Maybe, OfValue, format_filter
 from weft.core.records.kinds import Buffer, Param
@@ -154,14 +154,9 @@ def _refuse_aliases(options: DiffOptions, call: Call, chosen: Sequence[Any]) -> 
     of_records = [leaf for leaf in chosen if isinstance(leaf, Leaf)]
     for root in dict.fromkeys(leaf.path[: leaf.root] for leaf in of_records):
         own = [leaf for leaf in of_records if leaf.path[: leaf.root] == root]
-        argument = args[_position(root, call)]
-        refuse_aliases(argument, own, root, f"an update with the gradient of {options.name}")
-
-
-def _position(root: Path, call: Call) -> int:
-    if len(root) == 2:
-        return int(cast(Any, root[1]))
-    return parameter_names(call[0][0]).index(cast(str, root[0]))
+        named = len(root) == 1
+        position = parameter_names(call[0][0]).index(cast(str, root[0])) if named else int(cast(Any, root[1]))
+        refuse_aliases(args[position], own, root, f"an update with the gradient of {options.name}")
 
 
 def _refuse(options: DiffOptions, leaf: Leaf, problem: str, fix: str) -> None:
@@ -175,11 +170,6 @@ def _refuse(options: DiffOptions, leaf: Leaf, problem: str, fix: str) -> None:
 def types_of(value: Any) -> str:
     """The types of a leaf's arrays: the value of an NNX Variable may be a tree of them."""
     return ", ".join(map(type_of, jax.tree.leaves(value))) or "no array"
-
-
-def _depart(options: DiffOptions, index: int) -> Any:
-    # The auxiliary output rides as closed-over leaves do, so that such leaves in it are forwarded.
-    return (PRIMAL, CLOSED) if options.has_aux else PRIMAL
 
 
 def _returns(options: DiffOptions, out: Any) -> Any:
@@ -333,7 +323,8 @@ def differentiation(
         name,
         lift,
         arrive=_arrive,
-        depart=_depart,
+        # The auxiliary output rides as closed-over leaves do, so that such leaves in it are forwarded.
+        depart=lambda options, index: (PRIMAL, CLOSED) if options.has_aux else PRIMAL,
         read=read_role,
         lanes=(DIFFERENTIATED, CLOSED),
         returns=_returns,

@@ -25,7 +25,7 @@ from weft.core.interpreter.building import as_array
 from weft.core.interpreter.interpret import interpret
 from weft.core.interpreter.prefixes import resolve_nodes
 from weft.core.interpreter.rides import Role, axis_of, read_axis
-from weft.core.interpreter.rules import Finish, Lift, Lifted, Rule, of_lanes
+from weft.core.interpreter.rules import Lift, Lifted, Rule, of_lanes
 from weft.core.interpreter.values import VALUES
 from weft.core.tracebacks import cutting
 from weft.transforms.arguments import numbers_and_names, with_statics
@@ -41,15 +41,14 @@ class NoOptions:
     """The options of a rule without options."""
 
 
-def _lift_eval_shape(lift: Lift[NoOptions]) -> Lifted:
-    return of_lanes(functools.partial(shapes_with_layouts, lift.bodies[0]))
-
-
 # Updates do not come back from a function that is only traced; from an abstract evaluation no leaf leaves at all.
 ABSTRACT, STAGED = Role("abstract", returns=False, is_abstract=True), Role("staged", returns=False)
 
 EVAL_SHAPE: Rule[NoOptions] = Rule(
-    "eval_shape", _lift_eval_shape, read=lambda node: ABSTRACT if node is None else None, compiles=True
+    "eval_shape",
+    lambda lift: of_lanes(functools.partial(shapes_with_layouts, lift.bodies[0])),
+    read=lambda node: ABSTRACT if node is None else None,
+    compiles=True,
 )
 
 
@@ -104,15 +103,11 @@ def _lift_jaxpr(lift: Lift[JaxprOptions]) -> Lifted:
     return lifted
 
 
-def _finish_jaxpr(out: Any, finish: Finish[JaxprOptions]) -> Any:
-    return (finish.more[0], out) if finish.options.return_shape else finish.more[0]
-
-
 MAKE_JAXPR: Rule[JaxprOptions] = Rule(
     "make_jaxpr",
     _lift_jaxpr,
     read=lambda node: STAGED if node is None else None,
-    finish=_finish_jaxpr,
+    finish=lambda out, finish: (finish.more[0], out) if finish.options.return_shape else finish.more[0],
     compiles=True,
 )
 

@@ -14,7 +14,7 @@ import importlib.util
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 import jax.numpy as jnp
@@ -56,14 +56,12 @@ _TAKES_INTEGERS = ("_is_integer_index", "to_gather", "_compute_newshape")
 
 def caller(frame: FrameType) -> FrameType:
     """The nearest frame, from `frame` outwards, that runs neither Python's own library nor generated methods."""
-    while frame.f_back is not None and _is_pythons(frame.f_code):
+    while frame.f_back is not None:
+        file = frame.f_code.co_filename
+        if not (file.startswith(_PYTHON) and _PACKAGES not in file) and not is_generated(frame.f_code):
+            break
         frame = frame.f_back
     return frame
-
-
-def _is_pythons(code: CodeType) -> bool:
-    file = code.co_filename
-    return (file.startswith(_PYTHON) and _PACKAGES not in file) or is_generated(code)
 
 
 def is_library(file: str) -> bool:
@@ -91,10 +89,6 @@ def value_of(number: int | float) -> Any:
     return jnp.asarray(number) * 1
 
 
-def _aval(_: Any) -> Any:
-    return _core.dim_value_aval()
-
-
 def register(of_int: type, of_float: type, number: Callable[[Any], int]) -> None:
     """Registers a class of sizes with JAX, and a class of the floats that are computed from them.
 
@@ -103,7 +97,7 @@ def register(of_int: type, of_float: type, number: Callable[[Any], int]) -> None
         number: a size's value as a number, which the plan of an einsum needs.
     """
     register_numbers({of_int: int, of_float: float})
-    _core.pytype_aval_mappings[of_int] = _aval
+    _core.pytype_aval_mappings[of_int] = lambda _: _core.dim_value_aval()
     if _einsum.present:
         _einsum._poly_einsum_handlers[of_int] = functools.partial(_planned, number)
 

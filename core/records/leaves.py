@@ -353,7 +353,11 @@ def refuse_aliases(tree: PyTree, leaves: Iterable[Leaf], root: Path, updater: st
             continue
         earlier = first.setdefault(same.get(id(leaf.value), id(leaf.value)), leaf)
         if earlier is not leaf:
-            shared[_outermost(tree, earlier.path[earlier.root :], leaf.path[leaf.root :])] = None
+            path, alias = earlier.path[earlier.root :], leaf.path[leaf.root :]
+            # The error names the largest record that is the same object at both.
+            while path and alias and path[-1] == alias[-1] and _at(tree, path[:-1]) is _at(tree, alias[:-1]):
+                path, alias = path[:-1], alias[:-1]
+            shared[path, alias] = None
     if shared:
         raise AliasError(
             f"{updater} would give one array in two places two different values",
@@ -366,13 +370,6 @@ def refuse_aliases(tree: PyTree, leaves: Iterable[Leaf], root: Path, updater: st
 def _described(tree: PyTree, root: Path, path: Path, alias: Path) -> str:
     name = type(_at(tree, path)).__name__ if isinstance(_at(tree, path), eqx.Module) else "array"
     return f"{format_path((*root, *alias))}: the same {name} as {format_path((*root, *path))}"
-
-
-def _outermost(tree: PyTree, path: Path, alias: Path) -> tuple[Path, Path]:
-    """Both paths, shortened to the largest record that is the same object at both."""
-    while path and alias and path[-1] == alias[-1] and _at(tree, path[:-1]) is _at(tree, alias[:-1]):
-        path, alias = path[:-1], alias[:-1]
-    return path, alias
 
 
 def _at(tree: Any, path: Path) -> Any:

@@ -139,14 +139,10 @@ def same_static(a: Any, b: Any) -> bool:
 def _parts(value: Any) -> Sequence[Any]:
     """The inner values by which a value is compared, in an order that is the same for equal values."""
     if isinstance(value, frozenset):
-        return sorted(map(_type_name, cast("frozenset[Any]", value)))
+        return sorted(cast("type[Any]", type(part)).__qualname__ for part in cast("frozenset[Any]", value))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return [getattr(value, field.name, None) for field in dataclasses.fields(value) if field.compare]
     return ()
-
-
-def _type_name(value: Any) -> str:
-    return cast("type[Any]", type(value)).__qualname__
 
 
 def _hashed(value: Any) -> Any:

@@ -201,18 +201,16 @@ def _guard(
     if any(True for _ in find_records(cast("type[Any]", type(record)), result)):
         for block, path in parts:
             if not block.gave_away(record):
-                raise _direct_call(block, path, record, method.__name__)
+                call = "(...)" if method.__name__ == "__call__" else f".{method.__name__}(...)"
+                handle = block.format_handle(path)
+                raise SuccessorError(
+                    f"this {type(record).__qualname__} was called directly inside a thread block, which does not see "
+                    "its successor",
+                    at=block.format(path) + call,
+                    fix=f"go through the handle, {handle}{call}, which remembers it; or take it by hand, "
+                    f"y, {handle} = peek({handle}){call}",
+                )
     return result
-
-
-def _direct_call(block: Block, path: Path, record: object, name: str) -> SuccessorError:
-    handle, call = block.format_handle(path), "(...)" if name == "__call__" else f".{name}(...)"
-    return SuccessorError(
-        f"this {type(record).__qualname__} was called directly inside a thread block, which does not see its successor",
-        at=block.format(path) + call,
-        fix=f"go through the handle, {handle}{call}, which remembers it; or take it by hand, "
-        f"y, {handle} = peek({handle}){call}",
-    )
 
 
 # --- paths, and threaded functions ------------------------------------------------------------------------------------
