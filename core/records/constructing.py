@@ -152,7 +152,7 @@ def computed_again(record: Any, changes: Mapping[str, Any]) -> dict[str, PyTree]
     try:
         before = cls(**fields)
         after = cls(**{**fields, **{name: value for name, value in changes.items() if name in fields}})
-    except Exception as error:
+    except Exception as error:  # the constructor is the user's, and may refuse its own fields by any error
         raise _undecided(cls, computed, changes) from error
     moved = {name: getattr(after, name, None) for name in computed if not _same(getattr(before, name), after, name)}
     if unclear := [name for name in moved if not _same(getattr(before, name), record, name)]:
