@@ -174,10 +174,12 @@ def _lift_fori(lift: Lift[ForiOptions]) -> Lifted:
     return lifted
 
 
-FORI: Rule[ForiOptions] = replace(
-    rule_of_a_carry("fori_loop", _lift_fori),
-    frame=lambda lift, extra, groups: {"length": fixed[1] - fixed[0]} if (fixed := lift.options.bounds) else {},
-)
+def _trips(lift: Lift[ForiOptions], bounds: Any, groups: Groups) -> dict[str, object]:
+    fixed = lift.options.bounds
+    return {"length": fixed[1] - fixed[0]} if fixed else {}
+
+
+FORI: Rule[ForiOptions] = replace(rule_of_a_carry("fori_loop", _lift_fori), frame=_trips)
 
 
 @cutting

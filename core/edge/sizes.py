@@ -89,6 +89,10 @@ def value_of(number: int | float) -> Any:
     return jnp.asarray(number) * 1
 
 
+def _aval(_: Any) -> Any:
+    return _core.dim_value_aval()
+
+
 def register(of_int: type, of_float: type, number: Callable[[Any], int]) -> None:
     """Registers a class of sizes with JAX, and a class of the floats that are computed from them.
 
@@ -97,7 +101,7 @@ def register(of_int: type, of_float: type, number: Callable[[Any], int]) -> None
         number: a size's value as a number, which the plan of an einsum needs.
     """
     register_numbers({of_int: int, of_float: float})
-    _core.pytype_aval_mappings[of_int] = lambda _: _core.dim_value_aval()
+    _core.pytype_aval_mappings[of_int] = _aval
     if _einsum.present:
         _einsum._poly_einsum_handlers[of_int] = functools.partial(_planned, number)
 
