@@ -61,7 +61,7 @@ class _ShortNames(_abc.Loader):
             return _machinery.ModuleSpec(name, self)
         module, _, last = name.rpartition(".")
         if module.partition(".")[0] == "weft":
-            from weft.core.former_names import absence, place_of
+            from weft.core.public_names import absence, place_of
 
             if place_of(module, last):
                 raise ImportError(absence(module, last), name=name)
@@ -96,7 +96,7 @@ if not _typing.TYPE_CHECKING:  # a checker would take every misspelt name for on
             if name in package.__all__:
                 found = globals()[name] = getattr(package, name)
                 return found
-        from weft.core.former_names import absence
+        from weft.core.public_names import absence
 
         raise AttributeError(absence("weft", name))
 

@@ -39,7 +39,7 @@ from weft.core.errors import (
     TracedValueError,
     TraceLevelError,
 )
-from weft.core.first_use import first_use
+from weft.core.public_names import first_use
 
 if TYPE_CHECKING:
     from weft.core.edge.moved import MissingNameError

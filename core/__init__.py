@@ -12,7 +12,7 @@ from weft.core.edge.contexts import is_on as _is_on
 from weft.core.errors import AliasError as AliasError
 from weft.core.errors import SuccessorError as SuccessorError
 from weft.core.errors import WeftError as WeftError
-from weft.core.first_use import first_use as _first_use
+from weft.core.public_names import first_use as _first_use
 from weft.core.records.axis_names import Sharded as Sharded
 from weft.core.records.kinds import BatchStat as BatchStat
 from weft.core.records.kinds import Buffer as Buffer

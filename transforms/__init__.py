@@ -3,9 +3,9 @@
 import typing as _typing
 from types import ModuleType as _ModuleType
 
-from weft.core.first_use import first_use as _first_use
 from weft.core.interpreter.prefixes import axes as axes
 from weft.core.interpreter.rides import Carry as Carry
+from weft.core.public_names import first_use as _first_use
 from weft.transforms.autodiff import grad as grad
 from weft.transforms.autodiff import value_and_grad as value_and_grad
 from weft.transforms.branches import cond as cond

@@ -13,7 +13,7 @@ from weft.core.interpreter.boundary import AnyBoundary, AnyCrossing, Call
 from weft.core.interpreter.interpret import interpret
 from weft.core.interpreter.rules import Finish, Lift, Lifted
 from weft.core.interpreter.values import VALUES
-from weft.core.records.origins import GRADIENTS
+from weft.core.records.successors import GRADIENTS
 from weft.core.tracebacks import cutting
 from weft.transforms.differentiation import (
     DIFFERENTIATED,

@@ -18,8 +18,7 @@ from weft.core.interpreter.rules import Agreement, Body, Lift, Lifted, Rule
 from weft.core.memory import live as of_handle
 from weft.core.paths import format_path
 from weft.core.records.agree import differences, how_to_lie_alike
-from weft.core.records.origins import Others, arguments_by_name, check_origin, closed_over_by
-from weft.core.records.successors import records_in
+from weft.core.records.successors import Others, arguments_by_name, check_origin, closed_over_by, records_in
 
 O = TypeVar("O")
 

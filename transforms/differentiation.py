@@ -28,9 +28,8 @@ from weft.core.records.configuration import iter_configuration
 from weft.core.records.filters import All, Filter, Maybe, OfValue, format_filter
 from weft.core.records.kinds import Buffer, Param
 from weft.core.records.leaves import Leaf, refuse_aliases, type_of
-from weft.core.records.origins import arguments_by_name, note_rivals
 from weft.core.records.sorting import probably_meant
-from weft.core.records.successors import how_to_unpack, pair_in_words
+from weft.core.records.successors import arguments_by_name, how_to_unpack, note_rivals, pair_in_words
 
 # A closed-over leaf may be forwarded. A differentiated leaf in the output must not: its derivative would be missing.
 DIFFERENTIATED, CLOSED, PRIMAL = Role("differentiated"), Role("closed over", keeps=True), Role("primal")

@@ -34,8 +34,9 @@ from weft.core.errors import SuccessorError, TraceLevelError
 from weft.core.paths import Path, format_path
 from weft.core.records import module
 from weft.core.records.leaves import is_array
-from weft.core.records.origins import arguments_by_name, check_origin
 from weft.core.records.successors import (
+    arguments_by_name,
+    check_origin,
     check_successor,
     find_records,
     is_alike,
