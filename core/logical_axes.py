@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
 import math
 import threading
 import weakref
@@ -219,19 +220,16 @@ _known = weakref.WeakValueDictionary[Any, AxisRules]()
 _lock = threading.Lock()
 
 
-def rules_in_force() -> AxisRules | None:
-    """The rules of the innermost block of `weft.axis_rules`; None outside.
+def _of_another_task() -> AxisError:
+    return AxisError(
+        "another task of this thread waits inside of a block of `weft.axis_rules`",
+        fix="do not await inside of a block, or run the task in a thread of its own",
+    )
 
-    Raises:
-        AxisError: while another task of this thread is in a block: JAX would keep what is traced now for its rules.
-    """
-    rules: AxisRules | None = contexts.axis_rules.value
-    if contexts.axis_rules.in_key is not rules:
-        raise AxisError(
-            "another task of this thread waits inside of a block of `weft.axis_rules`",
-            fix="do not await inside of a block, or run the task in a thread of its own",
-        )
-    return rules
+
+# The rules of the innermost block of `weft.axis_rules`; None outside. It raises while another task of this thread is in
+# a block, for whose rules JAX would keep what is traced now.
+rules_in_force: Callable[[], AxisRules | None] = functools.partial(contexts.axis_rules.read, _of_another_task)
 
 
 def placing(value: object) -> bool:

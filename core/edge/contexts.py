@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Generator, Hashable
+from collections.abc import Callable, Generator, Hashable
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, Generic, Protocol, TypeVar
@@ -127,10 +127,17 @@ class Ambient(Generic[T]):
         local = self._local.get()
         return self._process if local is _UNSET else local
 
-    @property
-    def in_key(self) -> T:
-        """The value in JAX's keys, which is another one while a task of this thread waits inside of its `scope`."""
-        return self._key.value
+    def read(self, otherwise: Callable[[], Exception]) -> T:
+        """The value, where it is also the one in JAX's keys: what is traced now is stored under that one.
+
+        Args:
+            otherwise: makes the error that is raised if the two differ.
+        """
+        local = self._local.get()
+        value = self._process if local is _UNSET else local
+        if self._key.value is not value:
+            raise otherwise()
+        return value
 
     def set(self, value: T) -> None:
         """Sets the value of the process."""

@@ -127,6 +127,7 @@ else:
 
         def __new__(mcs, *args, **kwargs):
             cls = super().__new__(mcs, *args, **kwargs)
+            cls._computes_fields = not all(field.init for field in cls.__dataclass_fields__.values())
             if cls.__mro__ != tuple(cls.mro()):
                 init = cls.__init__
                 cls.__bases__ = cls.__bases__  # for this Python asks for the order again
@@ -202,6 +203,8 @@ class Module(_Base):
 
     # Read by `leaves`, which cannot import this class.
     _keeps_configuration = True
+    # Whether the constructor computes fields; the metaclass sets it when the class has its fields.
+    _computes_fields = False
 
     if not TYPE_CHECKING:
 
@@ -353,7 +356,8 @@ def with_fields(record: E, changes: Mapping[str, Any], *, lenient: bool = False)
     if len(values) != len(fields):
         for name in values.keys() - fields.keys() - _NAMES_OF_WRAPPERS:
             del values[name]
-    if computed_fields(cls):
+    # Equinox's own records do not say whether they compute fields.
+    if getattr(cls, "_computes_fields", True) and computed_fields(cls):
         with contextlib.suppress(*([StructureError] if lenient else ())):
             plain = {name: opened(value) for name, value in changes.items()}
             changes = {**changes, **computed_again(record, plain)}
