@@ -17,9 +17,9 @@ import sys as _sys
 import typing as _typing
 
 from weft import core, modules, transforms
-from weft.core.contexts import DEBUG_NONFINITE as _DEBUG_NONFINITE
+from weft.core.edge.contexts import DEBUG_NONFINITE as _DEBUG_NONFINITE
+from weft.core.edge.contexts import is_on as _is_on
 from weft.core.hooks import defer_contracts as _defer_contracts
-from weft.core.switches import is_on as _is_on
 
 if _typing.TYPE_CHECKING:  # pyright does not know TYPE_CHECKING under another name
     from weft import errors as errors
@@ -61,7 +61,7 @@ class _ShortNames(_abc.Loader):
             return _machinery.ModuleSpec(name, self)
         module, _, last = name.rpartition(".")
         if module.partition(".")[0] == "weft":
-            from weft.core.former_names import absence, place_of
+            from weft.core.public_names import absence, place_of
 
             if place_of(module, last):
                 raise ImportError(absence(module, last), name=name)
@@ -96,7 +96,7 @@ if not _typing.TYPE_CHECKING:  # a checker would take every misspelt name for on
             if name in package.__all__:
                 found = globals()[name] = getattr(package, name)
                 return found
-        from weft.core.former_names import absence
+        from weft.core.public_names import absence
 
         raise AttributeError(absence("weft", name))
 

@@ -39,12 +39,12 @@ from weft.core.errors import (
     TracedValueError,
     TraceLevelError,
 )
-from weft.core.first_use import first_use
+from weft.core.public_names import first_use
 
 if TYPE_CHECKING:
     from weft.core.edge.moved import MissingNameError
     from weft.core.interpreter.retraces import RetraceWarning
-    from weft.core.records.arguments import ArgumentError
+    from weft.core.records.constructing import ArgumentError
     from weft.core.records.keys import SeedError, StreamError
     from weft.core.sowing.tags import CaptureError
     from weft.modules.attention.kv_cache import CacheError
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "weft.core.edge.moved": "MissingNameError",
     "weft.core.interpreter.retraces": "RetraceWarning",
-    "weft.core.records.arguments": "ArgumentError",
+    "weft.core.records.constructing": "ArgumentError",
     "weft.core.records.keys": "SeedError StreamError",
     "weft.core.sowing.tags": "CaptureError",
     "weft.modules.attention.kv_cache": "CacheError",

@@ -7,11 +7,12 @@ from types import ModuleType as _ModuleType
 # First, since it refuses to go on where another project has overwritten files of this one.
 from weft.core import another_project as another_project
 from weft.core.caches import clear_caches as clear_caches
-from weft.core.contexts import DEBUG_SUCCESSORS as _DEBUG_SUCCESSORS
+from weft.core.edge.contexts import DEBUG_SUCCESSORS as _DEBUG_SUCCESSORS
+from weft.core.edge.contexts import is_on as _is_on
 from weft.core.errors import AliasError as AliasError
 from weft.core.errors import SuccessorError as SuccessorError
 from weft.core.errors import WeftError as WeftError
-from weft.core.first_use import first_use as _first_use
+from weft.core.public_names import first_use as _first_use
 from weft.core.records.axis_names import Sharded as Sharded
 from weft.core.records.kinds import BatchStat as BatchStat
 from weft.core.records.kinds import Buffer as Buffer
@@ -29,8 +30,7 @@ from weft.core.records.kinds import RngKey as RngKey
 from weft.core.records.kinds import RngState as RngState
 from weft.core.records.module import Module as Module
 from weft.core.records.module import static as static
-from weft.core.switches import is_on as _is_on
-from weft.core.threads.debugging import drop_successor as drop_successor
+from weft.core.threads.calls import drop_successor as drop_successor
 from weft.core.threads.handle import peek as peek
 from weft.core.threads.handle import thread as thread
 

@@ -23,8 +23,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from weft.core.callers import owner_of
 from weft.core.edge.untyped import jax as untyped_jax
+from weft.core.frames import owner_of
 from weft.core.makeup import closure_and_defaults, globals_read, is_all_attributes, makeup_of, names_read
 
 Key = tuple[Hashable, ...]

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from types import CodeType, FrameType
 from typing import Any, cast
 
-from weft.core.callers import shorten
 from weft.core.edge import trees
-from weft.core.edge.trees import TreeDef
-from weft.core.paths import Path, key_part
+from weft.core.edge.trees import TreeDef, key_part
+from weft.core.frames import shorten
+from weft.core.paths import Path
 
 # The file and line of each class. Weak, so that a notebook's old classes, and what they hold, can be freed.
 _places: weakref.WeakKeyDictionary[type[Any], tuple[str, int]] = weakref.WeakKeyDictionary()

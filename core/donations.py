@@ -15,8 +15,9 @@ from typing import Any, TypeVar, cast
 import jax
 from jax.core import Tracer
 from weft.core.edge import names, trees
+from weft.core.edge.trees import key_part
 from weft.core.errors import DonatedError
-from weft.core.paths import first_places, format_path, key_part
+from weft.core.paths import first_places, format_path
 from weft.core.tracebacks import cut
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -49,13 +50,13 @@ _donations: weakref.WeakSet[Donation] = weakref.WeakSet()
 
 def deleted_among(arrays: Iterable[tuple[str, Any]]) -> list[str]:
     """The deleted arrays, each with its name and type, and the calls that donated them, as far as it is known."""
-    deleted = {f"{name}: {jax.typeof(array)}": id(array) for name, array in arrays if _is_deleted(array)}
+    deleted = {
+        f"{name}: {jax.typeof(array)}": id(array)
+        for name, array in arrays
+        if isinstance(array, jax.Array) and not isinstance(array, Tracer) and array.is_deleted()
+    }
     donors = [d.place for d in list(_donations) if any(id(end()) in deleted.values() for end in d.ends)]
     return [*first_places(list(deleted)), *donors] if deleted else []
-
-
-def _is_deleted(value: Any) -> bool:
-    return isinstance(value, jax.Array) and not isinstance(value, Tracer) and value.is_deleted()
 
 
 def explain_deleted(error: Exception, record: Any, args: Sequence[Any]) -> None:

@@ -96,7 +96,8 @@ def object_layer(cls: type) -> str | None:
 
 
 _checker = ""
-_installed: ContractHook | None = None
+# The installed hook, which is read at each call of a record's method; `install_contracts` sets it.
+installed: ContractHook | None = None
 
 
 def defer_contracts(module: str) -> None:
@@ -109,14 +110,9 @@ def defer_contracts(module: str) -> None:
 
 def install_contracts(hook: ContractHook | None) -> ContractHook | None:
     """Installs a hook (or none) and returns the one it replaces."""
-    global _installed
-    previous, _installed = _installed, hook
+    global installed
+    previous, installed = installed, hook
     return previous
-
-
-def installed_contracts() -> ContractHook | None:
-    """The installed hook, or None."""
-    return _installed
 
 
 def call_checked(
@@ -124,9 +120,9 @@ def call_checked(
 ) -> R:
     """Calls a user's function, under contract if there is a hook; see `ContractHook.enter`."""
     __tracebackhide__ = True
-    if _installed is None:
+    if installed is None:
         return function(*args, **kwargs)
-    running = _installed.enter(function, args, kwargs, typed)
+    running = installed.enter(function, args, kwargs, typed)
     try:
         return cast("R", running.leave(running.function(*running.args, **running.kwargs)))
     except Exception as error:

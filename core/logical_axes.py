@@ -3,7 +3,7 @@
 `weft.axis_rules` (in `modules/sharding`) opens a block; while a program is traced in it, the checker of contracts hands
 each annotated array over with the names of its axes, and `AxisRules.place` constrains it.
 
-The rules are part of the key of JAX's caches (see `core.contexts`), so a program that was traced under rules serves
+The rules are part of the key of JAX's caches (see `core.edge.contexts`): a program that was traced under rules serves
 these alone. Rules with equal mesh and table are one object: each step of a training loop may open the block anew.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
 import math
 import threading
 import weakref
@@ -22,8 +23,7 @@ from typing import Any, cast
 import jax
 from jax.core import Tracer
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
-from weft.core import contexts
-from weft.core.edge import _tracers
+from weft.core.edge import _tracers, contexts
 from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.edge.untyped import lax
 from weft.core.errors import AxisError
@@ -220,19 +220,16 @@ _known = weakref.WeakValueDictionary[Any, AxisRules]()
 _lock = threading.Lock()
 
 
-def rules_in_force() -> AxisRules | None:
-    """The rules of the innermost block of `weft.axis_rules`; None outside.
+def _of_another_task() -> AxisError:
+    return AxisError(
+        "another task of this thread waits inside of a block of `weft.axis_rules`",
+        fix="do not await inside of a block, or run the task in a thread of its own",
+    )
 
-    Raises:
-        AxisError: while another task of this thread is in a block: JAX would keep what is traced now for its rules.
-    """
-    rules: AxisRules | None = contexts.axis_rules.value
-    if contexts.axis_rules.in_key is not rules:
-        raise AxisError(
-            "another task of this thread waits inside of a block of `weft.axis_rules`",
-            fix="do not await inside of a block, or run the task in a thread of its own",
-        )
-    return rules
+
+# The rules of the innermost block of `weft.axis_rules`; None outside. It raises while another task of this thread is in
+# a block, for whose rules JAX would keep what is traced now.
+rules_in_force: Callable[[], AxisRules | None] = functools.partial(contexts.axis_rules.read, _of_another_task)
 
 
 def placing(value: object) -> bool:

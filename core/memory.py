@@ -24,7 +24,7 @@ import equinox as eqx
 from weft.core import caches
 from weft.core.caches import MOST_KEPT
 from weft.core.constants import constants_of
-from weft.core.edge.levels import EAGER, current_level
+from weft.core.edge.contexts import EAGER, current_level
 from weft.core.edge.trees import children_of
 from weft.core.edge.untyped import jax
 

@@ -10,26 +10,10 @@ import ast
 import contextlib
 import re
 from collections.abc import Hashable, Sequence
-from typing import Any
-
-import jax.tree_util as jtu
 
 Path = tuple[Hashable, ...]
 
 _NAME = re.compile(r"[^\W\d]\w*")
-
-
-def key_part(key: Any) -> Hashable:
-    """The path part of one JAX key entry (`GetAttrKey`, `SequenceKey`, `DictKey`, `FlattenedIndexKey`)."""
-    match key:
-        case jtu.GetAttrKey():
-            return key.name
-        case jtu.SequenceKey():
-            return key.idx
-        case jtu.DictKey() | jtu.FlattenedIndexKey():
-            return key.key
-        case _:
-            return str(key)
 
 
 def format_path(path: Path, root: str = "") -> str:

@@ -19,13 +19,13 @@ import contextlib
 import functools
 from collections.abc import Callable, Generator
 from contextvars import ContextVar
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 import jax
-from weft.core.callers import is_machinery, is_users
+from weft.core.edge.contexts import is_on
 from weft.core.errors import WeftError
-from weft.core.switches import is_on
+from weft.core.frames import is_machinery, is_users
 
 E = TypeVar("E", bound=BaseException)
 P = ParamSpec("P")
@@ -97,12 +97,12 @@ def users_frames(traceback: TracebackType | None) -> TracebackType | None:
 def _users_and_end(entries: list[TracebackType]) -> list[TracebackType]:
     """The user's entries and those after the last of them, without frames of weft's that only pass a call on."""
     last = max((n for n, entry in enumerate(entries) if is_users(entry.tb_frame)), default=-1)
-    end = [entry for entry in entries[last + 1 : -1] if not _passes_on(entry.tb_frame)]
+    end = [
+        entry
+        for entry in entries[last + 1 : -1]
+        if not is_machinery(entry.tb_frame) and "__tracebackhide__" not in entry.tb_frame.f_code.co_varnames
+    ]
     return [entry for entry in entries[: last + 1] if is_users(entry.tb_frame)] + end + entries[last + 1 :][-1:]
-
-
-def _passes_on(frame: FrameType) -> bool:
-    return is_machinery(frame) or "__tracebackhide__" in frame.f_code.co_varnames
 
 
 def entries_of(traceback: TracebackType | None) -> list[TracebackType]:

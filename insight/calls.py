@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import jax
-from weft.core.contexts import insight_context
+from weft.core.edge.contexts import insight_context
 from weft.core.records.module import watching_methods
 from weft.core.records.successors import records_in
 from weft.core.threads.calls import Parts, calling

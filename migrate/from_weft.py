@@ -18,7 +18,7 @@ from .imports import move_from
 from .reading import Reader, dotted, names_of
 
 # The table is imported by name when it is needed, because `migrate` must not depend on weft's other rooms.
-_TABLE = "weft.core.former_names"
+_TABLE = "weft.core.public_names"
 _STAR_BROUGHT = {"core", "metrics", "modules", "ops", "transforms", "tree"}
 # By transform, the parameters that 0.2 accepted as keywords and that are positional only in 0.3.
 _BY_POSITION = {

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from weft.core.first_use import first_use
+from weft.core.public_names import first_use
 
 if TYPE_CHECKING:
     from jax.nn import celu as celu

@@ -35,8 +35,7 @@ from weft.core.edge import trees
 from weft.core.errors import SuccessorError
 from weft.core.records.keys import SeedError
 from weft.core.records.module import Module
-from weft.core.records.origins import arguments_by_name, check_origin
-from weft.core.records.successors import check_successor, take_successor
+from weft.core.records.successors import arguments_by_name, check_origin, check_successor, take_successor
 from weft.transforms.transformed import Transformed
 
 Layer = Callable[..., Any]

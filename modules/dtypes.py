@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import DTypeLike
 from jaxtyping import Array, ArrayLike, Shaped
-from weft.core.contexts import compute_context
+from weft.core.edge.contexts import compute_context
 from weft.core.records.leaves import is_array
 from weft.core.records.successors import refuse_pair
 from weft.modules.construct import ConfigError

@@ -26,7 +26,7 @@ from weft.core.memory import Recent
 from weft.core.paths import Path
 from weft.core.records.leaves import is_array, iter_leaves
 from weft.core.records.partition import Structure, check_hashable
-from weft.core.records.statics import Bound
+from weft.core.records.storage import Bound
 from weft.modules.construct import ConfigError, check_key
 from weft.transforms.compilation import jit
 

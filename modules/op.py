@@ -21,8 +21,8 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 import jax
 from weft.core.caches import cached_by
+from weft.core.edge.contexts import is_on
 from weft.core.edge.untyped import INLINED
-from weft.core.switches import is_on
 from weft.modules.untouched import watch
 
 P = ParamSpec("P")

@@ -372,7 +372,7 @@ OPTIONAL_ROOMS = (
     "weft.nnx",
     "weft.transforms.custom",
     "weft.transforms.jacobians",
-    "weft.transforms.layouts",
+    "weft.transforms.tracing",
     "weft.transforms.shards",
     "weft.transforms.stages",
     "weft.transforms.tracing",

@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 import weft
 from weft.core.errors import WeftError
-from weft.core.former_names import MOVED
+from weft.core.public_names import MOVED
 
 # `weft.nnx` is flax's, with flax's names.
 NAMESPACES = ["weft", *(f"weft.{name}" for name in weft._NAMESPACES if name != "nnx")]

@@ -3,9 +3,9 @@
 import typing as _typing
 from types import ModuleType as _ModuleType
 
-from weft.core.first_use import first_use as _first_use
 from weft.core.interpreter.prefixes import axes as axes
 from weft.core.interpreter.rides import Carry as Carry
+from weft.core.public_names import first_use as _first_use
 from weft.transforms.autodiff import grad as grad
 from weft.transforms.autodiff import value_and_grad as value_and_grad
 from weft.transforms.branches import cond as cond
@@ -19,9 +19,10 @@ if _typing.TYPE_CHECKING:
     from weft.transforms.autodiff import jvp as jvp
     from weft.transforms.autodiff import linearize as linearize
     from weft.transforms.autodiff import vjp as vjp
+    from weft.transforms.checks import checkify as checkify
     from weft.transforms.checks import error_if as error_if
-    from weft.transforms.custom_jvps import custom_jvp as custom_jvp
-    from weft.transforms.custom_vjps import custom_vjp as custom_vjp
+    from weft.transforms.custom_rules import custom_jvp as custom_jvp
+    from weft.transforms.custom_rules import custom_vjp as custom_vjp
     from weft.transforms.jacobians import hessian as hessian
     from weft.transforms.jacobians import jacfwd as jacfwd
     from weft.transforms.jacobians import jacrev as jacrev
@@ -30,7 +31,6 @@ if _typing.TYPE_CHECKING:
     from weft.transforms.sequences import associative_scan as associative_scan
     from weft.transforms.sequences import lax_map as lax_map
     from weft.transforms.shards import shard_map as shard_map
-    from weft.transforms.tracing import checkify as checkify
     from weft.transforms.tracing import eval_shape as eval_shape
     from weft.transforms.tracing import make_jaxpr as make_jaxpr
     from weft.transforms.tracing import remat as remat
@@ -39,14 +39,13 @@ if _typing.TYPE_CHECKING:
 # The module of each name that is imported on first use; a test compares this with the imports above.
 _HOMES = {
     "weft.transforms.autodiff": "jvp linearize vjp",
-    "weft.transforms.checks": "error_if",
-    "weft.transforms.custom_jvps": "custom_jvp",
-    "weft.transforms.custom_vjps": "custom_vjp",
+    "weft.transforms.checks": "checkify error_if",
+    "weft.transforms.custom_rules": "custom_jvp custom_vjp",
     "weft.transforms.jacobians": "hessian jacfwd jacrev",
     "weft.transforms.loops": "fori_loop while_loop",
     "weft.transforms.sequences": "associative_scan lax_map",
     "weft.transforms.shards": "shard_map",
-    "weft.transforms.tracing": "checkify eval_shape make_jaxpr remat transform_metadata",
+    "weft.transforms.tracing": "eval_shape make_jaxpr remat transform_metadata",
 }
 __getattr__, __dir__ = _first_use(globals(), _HOMES)
 

@@ -13,9 +13,8 @@ from weft.core.interpreter.boundary import AnyBoundary, AnyCrossing, Call
 from weft.core.interpreter.interpret import interpret
 from weft.core.interpreter.rules import Finish, Lift, Lifted
 from weft.core.interpreter.values import VALUES
-from weft.core.records.origins import GRADIENTS
+from weft.core.records.successors import GRADIENTS
 from weft.core.tracebacks import cutting
-from weft.transforms._wrap import decorate, over_values
 from weft.transforms.differentiation import (
     DIFFERENTIATED,
     DiffOptions,
@@ -31,7 +30,7 @@ from weft.transforms.differentiation import (
     types_of,
 )
 from weft.transforms.keywords import ReverseKeywords
-from weft.transforms.transformed import transform
+from weft.transforms.transformed import decorate, over_values, transform
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -187,7 +186,7 @@ def linearize_with(run: Callable[..., Any], primals: tuple[Any, ...]) -> Any:
 
     def pushforward(*tangents: Any) -> Any:
         # Shapes in place of the primals: only their zeros are needed, and the function must not keep the primals alive.
-        shapes = [jax.ShapeDtypeStruct(jnp.shape(v), jnp.result_type(v)) for v in finish.values]
+        shapes = list(map(_shape_of, finish.values))
         leaf_tangents = _tangents(tangents)(finish.boundary, finish.crossing, finish.call, shapes)
         return like_output(finish, finish.more[0](leaf_tangents))
 

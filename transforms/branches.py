@@ -19,7 +19,8 @@ from weft.core.interpreter.rides import Role
 from weft.core.interpreter.rules import Body, Exit, Lift, Lifted, OutcomeNode, Rule
 from weft.core.records.agree import Described, differences, how_to_lie_alike
 from weft.core.tracebacks import cutting
-from weft.transforms._wrap import call_over_values, check_scalar
+from weft.transforms.arguments import check_scalar
+from weft.transforms.transformed import call_over_values
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,7 @@ from weft.core.interpreter.rules import Agreement, Body, Lift, Lifted, Rule
 from weft.core.memory import live as of_handle
 from weft.core.paths import format_path
 from weft.core.records.agree import differences, how_to_lie_alike
-from weft.core.records.origins import Others, arguments_by_name, check_origin, closed_over_by
-from weft.core.records.successors import records_in
+from weft.core.records.successors import Others, arguments_by_name, check_origin, closed_over_by, records_in
 
 O = TypeVar("O")
 
@@ -51,7 +50,11 @@ def agreement_of_carries(name: str, arrives: Callable[[Call], Arrival], *, shape
                     fix="return a carry of the same structure, shapes and dtypes; make a changing number an array"
                     + how_to_lie_alike(differing),
                 )
-            _check_origins(carried, returned, others)
+            # By path, because both carries have the same structure.
+            records = dict(records_in(carried)) if others else {}
+            for path, record in records_in(returned) if others else ():
+                if path in records:
+                    check_origin(records[path], record, others, format_path(path, "carry"))
 
         return check
 
@@ -66,16 +69,6 @@ def _not_carried(live: Call, carried: Any) -> Others:
     trees = [*arguments_by_name(args, kwargs, parameter_names(function)), *closed_over_by(of_handle(function))]
     rows = ((name, record) for name, value in trees for _, record in records_in(value))
     return [(name, record) for name, record in rows if id(record) not in carried_ids]
-
-
-def _check_origins(carried: Any, returned: Any, others: Others) -> None:
-    if not others:
-        return
-    # By path, because the check before has found that both carries have the same structure.
-    before = dict(records_in(carried))
-    for path, record in records_in(returned):
-        if path in before:
-            check_origin(before[path], record, others, format_path(path, "carry"))
 
 
 def _check_arity(name: str, prefix: Any, out: Any) -> None:

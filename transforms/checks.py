@@ -1,18 +1,25 @@
-"""error_if: an error that depends on values, raised in eager and in compiled code alike."""
+"""error_if and checkify: errors that depend on values, raised in eager and compiled code alike, or returned."""
 
 from __future__ import annotations
 
 import functools
-from typing import Any, TypeVar, cast
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ParamSpec, TypeVar, cast, overload
 
 import equinox as eqx
 from jax.core import Tracer
+from jax.experimental import checkify as jax_checkify
 from weft.core.edge import names
 from weft.core.edge.trees import flatten
 from weft.core.edge.untyped import INLINED, jax, jnp
 from weft.core.errors import exceptions, raised_by
+from weft.core.interpreter.rules import Lift, Lifted, Rule
 from weft.core.records.leaves import is_array
+from weft.transforms.transformed import decorate, over_values, transform
 
+P = ParamSpec("P")
+R = TypeVar("R")
 T = TypeVar("T")
 
 
@@ -75,3 +82,50 @@ def error_if(x: T, condition: Any, message: str | Exception | type[Exception]) -
 @functools.partial(jax.jit, static_argnames="message", inline=INLINED)
 def _checked(arrays: list[Any], condition: Any, *, message: str) -> list[Any]:
     return cast(Any, eqx).error_if(arrays, condition, message)
+
+
+@dataclass(frozen=True)
+class CheckifyOptions:
+    """The options of one `checkify`."""
+
+    errors: frozenset[Any]
+
+
+def _lift_checkify(lift: Lift[CheckifyOptions]) -> Lifted:
+    checked = jax_checkify.checkify(lift.bodies[0], errors=lift.options.errors)
+
+    def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
+        error, everything = checked(groups)
+        return *everything, error
+
+    return lifted
+
+
+CHECKIFY: Rule[CheckifyOptions] = Rule("checkify", _lift_checkify, finish=lambda out, finish: (finish.more[0], out))
+
+
+@overload
+def checkify(function: Callable[P, R], /, *, errors: Any = jax_checkify.user_checks) -> Callable[P, tuple[Any, R]]: ...
+@overload
+def checkify(*, errors: Any = jax_checkify.user_checks) -> Callable[[Callable[P, R]], Callable[P, tuple[Any, R]]]: ...
+@transform("errors")
+def checkify(function: Callable[..., Any] | None = None, /, *, errors: Any = jax_checkify.user_checks) -> Any:
+    """Makes the checks inside a function part of its output.
+
+    Args:
+        function: a function that calls `jax.experimental.checkify.check`.
+        errors: the checks to make, as in `jax.experimental.checkify` (`user_checks`, `float_checks`, ...).
+
+    Returns:
+        A function that returns `(error, output)`; `error.throw()` raises the error of a check that failed.
+
+    Source: `jax.experimental.checkify.checkify`.
+
+    >>> import jax.numpy as jnp
+    >>> divide = checkify(lambda m: m["x"] / 0, errors=jax_checkify.float_checks)
+    >>> error, y = divide({"x": jnp.array(1.0), "name": "m"})
+    >>> error.get().startswith("division by zero")
+    True
+    """
+    options = CheckifyOptions(frozenset(errors))
+    return decorate(function, over_values(CHECKIFY, options), CHECKIFY, options)

@@ -12,23 +12,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, cast, overload
 
 import jax
-from weft.core.call_stack import call_with_room
-from weft.core.contexts import successors_context
-from weft.core.edge.untyped import is_tuple
+from weft.core.edge.contexts import successors_context
+from weft.core.edge.trees import is_tuple
 from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.errors import StructureError
-from weft.core.frames import open_frame
+from weft.core.frames import call_with_room, open_frame
 from weft.core.interpreter.boundary import AnyBoundary, Arrival, Call
 from weft.core.interpreter.interpret import Interpreted, interpret
 from weft.core.interpreter.prefixes import RidesByKind
 from weft.core.interpreter.rides import Placement, as_written, is_sharding, read_placement
-from weft.core.interpreter.rules import Exit, Lift, Rule
+from weft.core.interpreter.rules import Exit, Lift, Rule, titled
 from weft.core.interpreter.values import VALUES
-from weft.core.records.statics import Bound, Static
+from weft.core.records.storage import Bound, Static
 from weft.core.tracebacks import cut, cutting
-from weft.transforms._wrap import decorate, numbers_and_names, titled, with_statics
+from weft.transforms.arguments import numbers_and_names, with_statics
 from weft.transforms.keywords import CompilerKeywords
-from weft.transforms.transformed import Transformed, transform
+from weft.transforms.transformed import Transformed, decorate, transform
 
 if TYPE_CHECKING:
     from weft.transforms.stages import Arguments, Stage, StaticArguments

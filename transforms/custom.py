@@ -25,10 +25,10 @@ from weft.core.interpreter.rules import Body, Lift, Lifted, Rule
 from weft.core.paths import format_path
 from weft.core.records.filters import All, OfValue
 from weft.core.records.leaves import NUMBERS
-from weft.core.records.statics import Static, unwrapped
-from weft.core.threads.proxies import threaded_function
+from weft.core.records.storage import Static, unwrapped
+from weft.core.threads.handle import threaded_function
 from weft.core.tracebacks import cutting
-from weft.transforms._wrap import by_position
+from weft.transforms.arguments import by_position
 from weft.transforms.differentiation import CLOSED, DIFFERENTIATED, PRIMAL
 from weft.transforms.transformed import Transformed
 

@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import jax
 from weft.core.edge import trees
+from weft.core.edge.trees import key_part
 from weft.core.edge.untyped import jnp
 from weft.core.errors import DifferentiationError, StructureError
 from weft.core.interpreter.boundary import AnyCrossing, Arrival, Call, Outcome, parameter_names
@@ -22,15 +23,13 @@ from weft.core.interpreter.prefixes import RidesByKind
 from weft.core.interpreter.rides import Ride, Role, read_role
 from weft.core.interpreter.rules import Exit, Finish, Lift, Lifted, Rule, pair
 from weft.core.interpreter.values import named_arguments
-from weft.core.paths import Path, format_path, key_part
-from weft.core.records.aliases import refuse_aliases
+from weft.core.paths import format_path
 from weft.core.records.configuration import iter_configuration
 from weft.core.records.filters import All, Filter, Maybe, OfValue, format_filter
 from weft.core.records.kinds import Buffer, Param
-from weft.core.records.leaves import Leaf, type_of
-from weft.core.records.origins import arguments_by_name, note_rivals
+from weft.core.records.leaves import Leaf, refuse_aliases, type_of
 from weft.core.records.sorting import probably_meant
-from weft.core.records.successors import how_to_unpack, pair_in_words
+from weft.core.records.successors import arguments_by_name, how_to_unpack, note_rivals, pair_in_words
 
 # A closed-over leaf may be forwarded. A differentiated leaf in the output must not: its derivative would be missing.
 DIFFERENTIATED, CLOSED, PRIMAL = Role("differentiated"), Role("closed over", keeps=True), Role("primal")
@@ -154,14 +153,9 @@ def _refuse_aliases(options: DiffOptions, call: Call, chosen: Sequence[Any]) -> 
     of_records = [leaf for leaf in chosen if isinstance(leaf, Leaf)]
     for root in dict.fromkeys(leaf.path[: leaf.root] for leaf in of_records):
         own = [leaf for leaf in of_records if leaf.path[: leaf.root] == root]
-        argument = args[_position(root, call)]
-        refuse_aliases(argument, own, root, f"an update with the gradient of {options.name}")
-
-
-def _position(root: Path, call: Call) -> int:
-    if len(root) == 2:
-        return int(cast(Any, root[1]))
-    return parameter_names(call[0][0]).index(cast(str, root[0]))
+        named = len(root) == 1
+        position = parameter_names(call[0][0]).index(cast(str, root[0])) if named else int(cast(Any, root[1]))
+        refuse_aliases(args[position], own, root, f"an update with the gradient of {options.name}")
 
 
 def _refuse(options: DiffOptions, leaf: Leaf, problem: str, fix: str) -> None:
@@ -175,11 +169,6 @@ def _refuse(options: DiffOptions, leaf: Leaf, problem: str, fix: str) -> None:
 def types_of(value: Any) -> str:
     """The types of a leaf's arrays: the value of an NNX Variable may be a tree of them."""
     return ", ".join(map(type_of, jax.tree.leaves(value))) or "no array"
-
-
-def _depart(options: DiffOptions, index: int) -> Any:
-    # The auxiliary output rides as closed-over leaves do, so that such leaves in it are forwarded.
-    return (PRIMAL, CLOSED) if options.has_aux else PRIMAL
 
 
 def _returns(options: DiffOptions, out: Any) -> Any:
@@ -333,7 +322,8 @@ def differentiation(
         name,
         lift,
         arrive=_arrive,
-        depart=_depart,
+        # The auxiliary output rides as closed-over leaves do, so that such leaves in it are forwarded.
+        depart=lambda options, index: (PRIMAL, CLOSED) if options.has_aux else PRIMAL,
         read=read_role,
         lanes=(DIFFERENTIATED, CLOSED),
         returns=_returns,

@@ -7,7 +7,6 @@ from typing import Any, ParamSpec, Unpack, overload
 
 from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.interpreter.rules import Finish, Lift, Lifted
-from weft.transforms._wrap import decorate, over_values
 from weft.transforms.differentiation import (
     DiffOptions,
     diff_options,
@@ -17,7 +16,7 @@ from weft.transforms.differentiation import (
     primal_of,
 )
 from weft.transforms.keywords import DiffKeywords, ReverseKeywords
-from weft.transforms.transformed import transform
+from weft.transforms.transformed import decorate, over_values, transform
 
 P = ParamSpec("P")
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, cast, overloa
 
 import jax
 import numpy as np
-from weft.core.edge.untyped import is_tuple
+from weft.core.edge.trees import is_tuple
 from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.errors import AxisError
 from weft.core.frames import open_frame
@@ -22,15 +22,14 @@ from weft.core.interpreter.boundary import Arrival, Call
 from weft.core.interpreter.interpret import interpret
 from weft.core.interpreter.prefixes import mapped_size, size_of_lanes
 from weft.core.interpreter.rides import Ride, as_written, axis_of
-from weft.core.interpreter.rules import Lift, Rule
+from weft.core.interpreter.rules import Lift, Rule, titled
 from weft.core.interpreter.values import VALUES
 from weft.core.logical_axes import rules_in_force
 from weft.core.memory import live
 from weft.core.records.leaves import Leaf
 from weft.core.tracebacks import cutting
-from weft.transforms._wrap import decorate, titled
 from weft.transforms.keywords import PmapKeywords, VmapKeywords
-from weft.transforms.transformed import Transformed, transform
+from weft.transforms.transformed import Transformed, decorate, transform
 
 if TYPE_CHECKING:
     from weft.transforms.stages import Arguments, Stage

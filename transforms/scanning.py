@@ -17,8 +17,9 @@ from typing import Any, ParamSpec, TypeGuard, TypeVar, Unpack, overload
 
 import jax
 from weft.core.edge import trees
-from weft.core.edge.untyped import is_tuple, jnp, lax
+from weft.core.edge.trees import is_tuple
 from weft.core.edge.untyped import jax as untyped_jax
+from weft.core.edge.untyped import jnp, lax
 from weft.core.errors import AxisError
 from weft.core.interpreter.boundary import Arrival, Call, Groups
 from weft.core.interpreter.interpret import interpret
@@ -27,13 +28,13 @@ from weft.core.interpreter.rides import CARRIED, Along, Carried, Carry, Ride, ax
 from weft.core.interpreter.rules import Exit, Lift, Lifted, Rule
 from weft.core.interpreter.values import VALUES
 from weft.core.records.leaves import Leaf
-from weft.core.records.statics import Static
-from weft.core.threads.functions import ThreadedFunction, Transform
-from weft.core.threads.proxies import threaded_function
-from weft.transforms._wrap import by_position, decorate, over_values
+from weft.core.records.storage import Static
+from weft.core.threads.blocks import ThreadedFunction, Transform
+from weft.core.threads.handle import threaded_function
+from weft.transforms.arguments import by_position
 from weft.transforms.carries import agreement_of_carries, carrying_along, values_at, with_values
 from weft.transforms.keywords import ScanKeywords
-from weft.transforms.transformed import Transformed, transform
+from weft.transforms.transformed import Transformed, decorate, transform
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -203,30 +204,32 @@ def scan(
     def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
         part = threaded_function(function)
         options = ScanOptions(in_axes, out_axes, length, reverse, unroll, None if part is None else 0)
+        if part is not None:
+            return functools.partial(_over_stack, part, options)
         interpreted = interpret(SCAN, VALUES)((function,), options)
 
         def run(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-            if kwargs:
-                args, kwargs = by_position(function, args, dict(kwargs))
-            return interpreted(args, kwargs) if part is None else _over_stack(part, options, args)
+            return interpreted(*by_position(function, args, dict(kwargs)) if kwargs else (args, kwargs))
 
         return Transformed(function, run)
 
     return decorate(function, wrap, SCAN, in_axes, out_axes, length, reverse, unroll)
 
 
-def _over_stack(part: ThreadedFunction, options: ScanOptions, args: tuple[Any, ...]) -> Any:
+def _over_stack(part: ThreadedFunction, options: ScanOptions, *args: Any, **kwargs: Any) -> Any:
     """Scans a part over its record, which is a stack; a part that returns one value returns the carry."""
+    if kwargs:
+        args, kwargs = by_position(part, args, kwargs)
     if options.in_axes == DEFAULT_AXES and len(args) == 1:
         options = replace(options, in_axes=(Carry,))
-    axes = options.in_axes
-    carried = [i for i, axis in enumerate(axes) if axis is Carry] if is_tuple(axes) else []
+    axes: Any = options.in_axes
+    carried = [i for i, axis in enumerate(axes) if axis is Carry] if isinstance(options.in_axes, tuple) else []
     if options.out_axes != DEFAULT_AXES or len(carried) != 1:
-        return over_values(SCAN, options)(part)(*args)
+        return interpret(SCAN, VALUES)((part,), options)(args, kwargs)
     # `scan` needs a pair from its function. The pairing is a transform of the part with a key, so that the second call
     # finds the compiled loop.
     pairing = Transform(functools.partial(_with_outputs, carried[0]), ("scan", carried[0]))
-    carry, outputs = over_values(SCAN, options)(part.through(pairing))(*args)
+    carry, outputs = interpret(SCAN, VALUES)((part.through(pairing),), options)(args, kwargs)
     return carry if outputs == _NO_OUTPUTS else (carry, outputs)
 
 

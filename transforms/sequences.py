@@ -19,10 +19,10 @@ from weft.core.interpreter.rides import Along, Ride, Step, axis_of, read_step
 from weft.core.interpreter.rules import Lift, Lifted, OutcomeNode, Rule
 from weft.core.paths import format_path
 from weft.core.records.leaves import Leaf
-from weft.core.threads.proxies import refuse_threaded
+from weft.core.threads.handle import refuse_threaded
 from weft.core.tracebacks import cutting
-from weft.transforms._wrap import call_over_values
 from weft.transforms.carries import carrying_along, rule_of_a_carry, values_at, with_values
+from weft.transforms.transformed import call_over_values
 
 
 @dataclass(frozen=True)

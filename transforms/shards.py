@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 import jax
-from jax.sharding import Mesh, PartitionSpec
-from weft.core.edge.untyped import is_tuple
+from jax.sharding import PartitionSpec
+from weft.core.edge.trees import is_tuple
 from weft.core.errors import AxisError
-from weft.core.interpreter.boundary import Arrival, Call, Groups
+from weft.core.interpreter.boundary import Arrival, Call
 from weft.core.interpreter.rides import Ride, read_spec
 from weft.core.interpreter.rules import Lift, Lifted, Rule, of_lanes
-from weft.transforms._wrap import decorate, over_values
 from weft.transforms.keywords import ShardMapKeywords
-from weft.transforms.transformed import transform
+from weft.transforms.transformed import decorate, over_values, transform
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -60,19 +59,14 @@ def _lift_shard_map(lift: Lift[ShardMapOptions]) -> Lifted:
     return of_lanes(mapped)
 
 
-def _mesh(lift: Lift[ShardMapOptions], extra: Any, groups: Groups) -> dict[str, object]:
-    # None: JAX uses the mesh of `jax.set_mesh`.
-    mesh: Mesh | None = lift.options.mesh
-    return {"mesh": None if mesh is None else dict(mesh.shape)}
-
-
 SHARD_MAP: Rule[ShardMapOptions] = Rule(
     "shard_map",
     _lift_shard_map,
     arrive=_arrive_specs,
     depart=lambda options, index: options.out_specs,
     read=read_spec,
-    frame=_mesh,
+    # None: JAX uses the mesh of `jax.set_mesh`.
+    frame=lambda lift, extra, groups: {"mesh": None if (mesh := lift.options.mesh) is None else dict(mesh.shape)},
     options=("in_specs", "out_specs"),
 )
 

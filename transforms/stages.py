@@ -14,11 +14,11 @@ from importlib.metadata import version
 from typing import Any
 
 import jax
-from weft.core.call_stack import call_with_room
 from weft.core.edge import trees
 from weft.core.edge.executables import compiling_anew, keeps_executables, serialization
 from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.errors import StructureError
+from weft.core.frames import call_with_room
 from weft.core.interpreter.boundary import AnyCrossing
 from weft.core.interpreter.interpret import Interpreted
 from weft.core.interpreter.retraces import Trace, abstract, changes_between

@@ -1,4 +1,10 @@
-"""eval_shape, make_jaxpr, remat, checkify, transform_metadata: transforms that treat all leaves alike."""
+"""eval_shape, make_jaxpr, remat, transform_metadata: transforms that treat all leaves alike.
+
+On a mesh of explicit axes a value's aval has its sharding. With automatic axes the compiler chooses, so that
+`jax.eval_shape` returns shapes without one. But some are known, which `eval_shape` returns here: an output that is an
+argument has the argument's sharding, a sharding constraint names that of its result, and so does a `jit` with
+`out_shardings`. A checkpoint that is restored into an abstract model places its arrays by these.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +14,23 @@ from dataclasses import dataclass
 from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, cast, overload, runtime_checkable
 
 import equinox as eqx
-from jax.experimental import checkify as jax_checkify
+import jax
+from jax.extend.core import Jaxpr, Literal
+from jax.sharding import NamedSharding
 from weft.core.edge import trees
+from weft.core.edge.layouts import format_of
 from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.errors import TracedValueError
 from weft.core.interpreter.building import as_array
 from weft.core.interpreter.interpret import interpret
 from weft.core.interpreter.prefixes import resolve_nodes
 from weft.core.interpreter.rides import Role, axis_of, read_axis
-from weft.core.interpreter.rules import Finish, Lift, Lifted, Rule, of_lanes
+from weft.core.interpreter.rules import Lift, Lifted, Rule, of_lanes
 from weft.core.interpreter.values import VALUES
 from weft.core.tracebacks import cutting
-from weft.transforms._wrap import decorate, numbers_and_names, over_values, with_statics
+from weft.transforms.arguments import numbers_and_names, with_statics
 from weft.transforms.keywords import RematKeywords
-from weft.transforms.transformed import Transformed, transform
+from weft.transforms.transformed import Transformed, decorate, over_values, transform
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -32,17 +41,14 @@ class NoOptions:
     """The options of a rule without options."""
 
 
-def _lift_eval_shape(lift: Lift[NoOptions]) -> Lifted:
-    from weft.transforms.layouts import shapes_with_layouts
-
-    return of_lanes(functools.partial(shapes_with_layouts, lift.bodies[0]))
-
-
 # Updates do not come back from a function that is only traced; from an abstract evaluation no leaf leaves at all.
 ABSTRACT, STAGED = Role("abstract", returns=False, is_abstract=True), Role("staged", returns=False)
 
 EVAL_SHAPE: Rule[NoOptions] = Rule(
-    "eval_shape", _lift_eval_shape, read=lambda node: ABSTRACT if node is None else None, compiles=True
+    "eval_shape",
+    lambda lift: of_lanes(functools.partial(shapes_with_layouts, lift.bodies[0])),
+    read=lambda node: ABSTRACT if node is None else None,
+    compiles=True,
 )
 
 
@@ -97,15 +103,11 @@ def _lift_jaxpr(lift: Lift[JaxprOptions]) -> Lifted:
     return lifted
 
 
-def _finish_jaxpr(out: Any, finish: Finish[JaxprOptions]) -> Any:
-    return (finish.more[0], out) if finish.options.return_shape else finish.more[0]
-
-
 MAKE_JAXPR: Rule[JaxprOptions] = Rule(
     "make_jaxpr",
     _lift_jaxpr,
     read=lambda node: STAGED if node is None else None,
-    finish=_finish_jaxpr,
+    finish=lambda out, finish: (finish.more[0], out) if finish.options.return_shape else finish.more[0],
     compiles=True,
 )
 
@@ -222,53 +224,6 @@ def static_arguments(function: Callable[..., Any], argnums: Any, transformed: Ca
     return Transformed(function, run)
 
 
-@dataclass(frozen=True)
-class CheckifyOptions:
-    """The options of one `checkify`."""
-
-    errors: frozenset[Any]
-
-
-def _lift_checkify(lift: Lift[CheckifyOptions]) -> Lifted:
-    checked = jax_checkify.checkify(lift.bodies[0], errors=lift.options.errors)
-
-    def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
-        error, everything = checked(groups)
-        return *everything, error
-
-    return lifted
-
-
-CHECKIFY: Rule[CheckifyOptions] = Rule("checkify", _lift_checkify, finish=lambda out, finish: (finish.more[0], out))
-
-
-@overload
-def checkify(function: Callable[P, R], /, *, errors: Any = jax_checkify.user_checks) -> Callable[P, tuple[Any, R]]: ...
-@overload
-def checkify(*, errors: Any = jax_checkify.user_checks) -> Callable[[Callable[P, R]], Callable[P, tuple[Any, R]]]: ...
-@transform("errors")
-def checkify(function: Callable[..., Any] | None = None, /, *, errors: Any = jax_checkify.user_checks) -> Any:
-    """Makes the checks inside a function part of its output.
-
-    Args:
-        function: a function that calls `jax.experimental.checkify.check`.
-        errors: the checks to make, as in `jax.experimental.checkify` (`user_checks`, `float_checks`, ...).
-
-    Returns:
-        A function that returns `(error, output)`; `error.throw()` raises the error of a check that failed.
-
-    Source: `jax.experimental.checkify.checkify`.
-
-    >>> import jax.numpy as jnp
-    >>> divide = checkify(lambda m: m["x"] / 0, errors=jax_checkify.float_checks)
-    >>> error, y = divide({"x": jnp.array(1.0), "name": "m"})
-    >>> error.get().startswith("division by zero")
-    True
-    """
-    options = CheckifyOptions(frozenset(errors))
-    return decorate(function, over_values(CHECKIFY, options), CHECKIFY, options)
-
-
 @runtime_checkable
 class HasAxisMetadata(Protocol):
     """A record whose static fields describe the axes of its arrays (names, partitions)."""
@@ -348,3 +303,69 @@ def _with_axis(method: str, axes: Any, tree: Any, metadata: dict[str, Any]) -> A
             for node, axis in zip(nodes, rides, strict=True)
         ]
     )
+
+
+# --- the shardings of outputs, as far as a jaxpr shows them -----------------------------------------------------------
+
+
+def shapes_with_layouts(function: Callable[..., Any], *args: Any) -> Any:
+    """`jax.eval_shape`, with the shardings that the jaxpr shows in addition to those in avals.
+
+    Args:
+        function: a function of arrays, in containers.
+        args: arrays or `ShapeDtypeStruct`s, in containers.
+
+    >>> mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    >>> over_data = NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+    >>> x = jax.ShapeDtypeStruct((4,), "float32", sharding=over_data)
+    >>> same, doubled = shapes_with_layouts(lambda x: (x, 2 * x), x)
+    >>> same.sharding.spec, doubled.sharding
+    (P('data',), None)
+    """
+    program, shapes = untyped_jax.make_jaxpr(function, return_shape=True)(*args)
+    leaves, structure = untyped_jax.tree.flatten(shapes)
+    layouts = _layouts(program.jaxpr, [_layout_of(leaf) for leaf in jax.tree.leaves(args)])
+    return structure.unflatten(map(_with_layout, leaves, layouts))
+
+
+def _layout_of(argument: Any) -> Any:
+    """The sharding of an argument on a mesh, or its format if its axes are not in the usual order in memory."""
+    sharding = getattr(argument, "sharding", None)
+    if not isinstance(sharding, NamedSharding):
+        return None
+    layout = argument.format.layout
+    ordinary = layout is None or layout.major_to_minor == tuple(range(argument.ndim))
+    return sharding if ordinary else format_of(layout, sharding)
+
+
+def _layouts(program: Jaxpr, of_inputs: Sequence[Any]) -> list[Any]:
+    """For each output of a jaxpr its sharding or format, or None if it is unknown."""
+    layouts: dict[Any, Any] = dict(zip(program.invars, of_inputs, strict=True))
+
+    def of(atom: Any) -> Any:
+        return None if isinstance(atom, Literal) else layouts.get(atom)
+
+    # The result of any other equation is unknown: XLA decides by its operands and by what follows.
+    for equation in program.eqns:
+        options: Any = equation.params
+        match equation.primitive.name:
+            case "sharding_constraint":
+                results = [options["sharding"]]
+            case "jit":
+                inner = _layouts(options["jaxpr"].jaxpr, [of(atom) for atom in equation.invars])
+                declared = options["out_shardings"]
+                results = [
+                    sharding if isinstance(sharding, NamedSharding) else layout
+                    for sharding, layout in zip(declared, inner, strict=True)
+                ]
+            case _:
+                continue
+        layouts.update(zip(equation.outvars, results, strict=True))
+    return [of(atom) for atom in program.outvars]
+
+
+def _with_layout(shape: Any, layout: Any) -> Any:
+    # The sharding of an aval is that of the compiled program, and counts first.
+    if layout is None or shape.sharding is not None:
+        return shape
+    return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=layout, weak_type=shape.weak_type)

@@ -1,4 +1,6 @@
-"""`Transformed`: the result of a transform. It is called like the function, bound like a method, and can be pickled.
+"""`Transformed`: the result of a transform; and the code by which the public functions of all transforms make it.
+
+The result is called like the function, bound like a method, and can be pickled.
 
 A transformed function holds plans and compiled programs, which belong to this process. So pickle stores the public
 transform, the function and the options, and unpickling calls the transform again.
@@ -14,20 +16,27 @@ import copy
 import copyreg
 import functools
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, ParamSpec, Self, TypeVar, cast
 
 import jax
 from weft.core.caches import cached_by
-from weft.core.constants import name_for_pickle
+from weft.core.constants import constants_of, name_for_pickle
 from weft.core.edge import trees
 from weft.core.edge.trees import PyTree
-from weft.core.memory import key_of
+from weft.core.interpreter.boundary import AnyBoundary
+from weft.core.interpreter.interpret import Interpreted, interpret
+from weft.core.interpreter.rules import Rule
+from weft.core.interpreter.values import VALUES
+from weft.core.memory import Recent, key_of, text_key
 from weft.core.records.configuration import as_tree
+from weft.core.threads.blocks import Transform
+from weft.core.threads.handle import threaded_function
 from weft.core.tracebacks import cut, cutting
 
 P = ParamSpec("P")
 R = TypeVar("R")
+O = TypeVar("O")
 F = TypeVar("F", bound=Callable[..., Any])
 
 Run = Callable[[tuple[Any, ...], Mapping[str, Any]], Any]
@@ -186,7 +195,7 @@ def transform(*names: str, call: str = "") -> Callable[[F], F]:
         call: the text of the right call, for transforms whose other arguments are no options.
     """
 
-    def decorate(function: F) -> F:
+    def make_public(function: F) -> F:
         @functools.wraps(function)
         def public(*args: Any, **options: Any) -> Any:
             if len(args) > 1 and (names or call):
@@ -210,4 +219,104 @@ def transform(*names: str, call: str = "") -> Callable[[F], F]:
 
         return cast("F", public)
 
-    return decorate
+    return make_public
+
+
+# --- the public functions ---------------------------------------------------------------------------------------------
+
+
+def decorate(function: Callable[..., Any] | None, wrap: Callable[[Callable[..., Any]], Any], *key: object) -> Any:
+    """`wrap(function)`, or the decorator `wrap` if no function was given.
+
+    Args:
+        function: the user's function, or a part of a threaded record; or None.
+        wrap: applies the transform to a function.
+        key: the rule and the options, by which transforms of parts are compared; empty if parts have no such transform.
+
+    Raises:
+        TypeError: if the function is not callable.
+    """
+
+    def apply(function: Callable[..., Any]) -> Any:
+        threaded = threaded_function(function)
+        if threaded is not None and key:
+            return threaded.through(Transform(wrap, key))
+        if not callable(function):
+            raise TypeError(f"expected a function, got {type(function).__name__}: {function!r}")
+        return wrap(function)
+
+    return apply if function is None else apply(function)
+
+
+def over_values(rule: Rule[O], options: O) -> Callable[[Callable[..., Any]], Any]:
+    """The decorator of a rule with its options, over records."""
+
+    return lambda function: Transformed(function, interpret(rule, VALUES)((function,), options))
+
+
+def call_over_values(
+    rule: Rule[O], functions: Sequence[Callable[..., Any]], options: O, *args: Any, extra: Any = ()
+) -> Any:
+    """Applies a rule to functions and their arguments at once, as `cond` and `while_loop` do."""
+    return interpreted_at_once(rule, VALUES, tuple(functions), options)(args, {}, extra=extra)
+
+
+class _SameAgain(Generic[O]):
+    """Interpreted functions that may be used again while their functions read the same constants as at the first
+    call."""
+
+    def __init__(self, interpreted: Interpreted[O], functions: tuple[Callable[..., Any], ...], constants: Any):
+        self._interpreted, self._functions, self._is_new = interpreted, functions, True
+        self.constants = constants
+
+    def __call__(self, args: Any, kwargs: Mapping[str, Any], *, extra: Any = ()) -> Any:
+        out = self._interpreted(args, kwargs, extra=extra)
+        if self._is_new:
+            # Read after the first call: the trace itself may have changed a constant, such as a counter of traces,
+            # which must not count as a change later.
+            self.constants, self._is_new = tuple(map(constants_of, self._functions)), False
+        return out
+
+
+# For transforms that take functions and arguments in one call (`cond`), by the code and constants of the functions,
+# which hold no arrays.
+_at_once: Recent[Any, Interpreted[Any]] = Recent(
+    256, listed=("weft.transforms.transformed, by text", "rule, mode, options and texts")
+)
+# The same by the identity of the functions, for functions whose constants may be freed with them, or that change a
+# constant while they are traced. The cache holds the functions, but only those that hold no arrays.
+_same_again: Recent[Any, _SameAgain[Any]] = Recent(
+    64, listed=("weft.transforms.transformed, by identity", "rule, mode, options and functions")
+)
+
+
+def interpreted_at_once(
+    rule: Rule[O], boundary: AnyBoundary, functions: tuple[Callable[..., Any], ...], options: O
+) -> Interpreted[O] | _SameAgain[O]:
+    """The interpreted functions for a transform that takes functions and arguments in one call, from a cache if
+    possible.
+
+    `boundary` is part of the cache key, so that there must be one object for each mode.
+    """
+    key = text_key(rule, boundary, functions, options)
+    cached = None if key is None else _at_once.get(key)
+    if cached is not None:
+        return cached
+    # A function that reads values which may change is interpreted anew at each call: a cached trace would have their
+    # old values.
+    constants = tuple(map(constants_of, functions))
+    if None in constants:
+        return interpret(rule, boundary)(functions, options)
+    by_identity = (rule, boundary, options, tuple(map(id, functions)))
+    try:
+        again = _same_again.get(by_identity)
+    except TypeError:  # an option cannot be hashed
+        return interpret(rule, boundary)(functions, options)
+    if again is not None and again.constants == constants:
+        return again
+    interpreted = interpret(rule, boundary)(functions, options)
+    if key is not None:
+        # Two threads may come here at once; `add` returns the first of the two to both.
+        interpreted = _at_once.add(key, interpreted)
+    _same_again.forget(by_identity)
+    return _same_again.add(by_identity, _SameAgain(interpreted, functions, constants))

@@ -7,7 +7,7 @@
 import importlib as _importlib
 from typing import TYPE_CHECKING, Any
 
-from weft.core.former_names import absence as _absence
+from weft.core.public_names import absence as _absence
 from weft.typecheck.calls.runtime import check, contract
 from weft.typecheck.language.batched import Batched, Dims
 from weft.typecheck.modes import Mode, current_mode, mode, set_mode

@@ -8,7 +8,7 @@
 
 The mode in force is that of the innermost `with mode(...)` of this thread or task, else that of `set_mode`, else that
 of `WEFT_TYPECHECK` in the environment, else `on`. A compiled function belongs to the mode in which it was traced: under
-another mode it is traced again (see `core.contexts`).
+another mode it is traced again (see `core.edge.contexts`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from collections.abc import Iterator
 from typing import Literal, cast
 
 from weft.core import hooks
-from weft.core.contexts import contract_mode
-from weft.core.switches import is_on
+from weft.core.edge.contexts import contract_mode, is_on
 from weft.core.tracebacks import VERBOSE
 from weft.typecheck.errors import ModeError
 
@@ -75,7 +74,7 @@ def set_mode(name: str, source: str = "mode") -> Mode:
 
 def _ensure_installed(chosen: Mode) -> None:
     # Under `WEFT_TYPECHECK=off` the hook is not loaded at all, until a later mode needs it.
-    if chosen != "off" and hooks.installed_contracts() is None:
+    if chosen != "off" and hooks.installed is None:
         hooks.load_contracts()
 
 

@@ -8,8 +8,7 @@ JAX does not document these parameters, and renames them; see the table in `move
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeGuard, cast
+from typing import TypeGuard
 
 from jax.extend.core import Jaxpr
 from weft.core.edge._jax import AnyJaxpr, ClosedJaxpr, Params, is_closed
@@ -23,11 +22,8 @@ _flat_trees = Names("jax._src.flattree", _SOWING, "nones", "pack", optional=True
 
 def inner_jaxprs(params: Params) -> list[AnyJaxpr]:
     """The jaxprs among an equation's parameters, open or closed as they are."""
-    return [item for value in params.values() for item in _as_sequence(value) if is_jaxpr(item)]
-
-
-def _as_sequence(value: object) -> Sequence[object]:
-    return cast("Sequence[object]", value) if isinstance(value, tuple | list) else (value,)
+    sequences = (value if isinstance(value, tuple | list) else (value,) for value in params.values())
+    return [item for sequence in sequences for item in sequence if is_jaxpr(item)]
 
 
 def is_jaxpr(value: object) -> TypeGuard[AnyJaxpr]:

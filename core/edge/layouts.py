@@ -14,11 +14,8 @@ from weft.core.edge.moved import Names
 from weft.core.edge.untyped import lax
 
 _layouts = Names("jax.experimental.layout", "an array with a layout of its own", "Format")
-
-
-def is_format(value: object) -> bool:
-    """Whether a value is a `Format`; False for all values in a JAX without formats."""
-    return _layouts.has("Format") and isinstance(value, _layouts.Format)
+# The class `Format`; none in a JAX without formats.
+FORMATS: tuple[type, ...] = (_layouts.Format,) if _layouts.has("Format") else ()
 
 
 def format_of(layout: Any, sharding: Any) -> Any:

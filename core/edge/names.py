@@ -4,6 +4,12 @@ If JAX changes one, code that looks for it silently finds nothing. So `tests/cor
 for each name, and provokes an error for each text.
 """
 
+from __future__ import annotations
+
+from types import CodeType
+
+# Primitives of several operands that work element by element.
+
 # Primitives of several operands that work element by element.
 ELEMENTWISE = frozenset((
     "add", "sub", "mul", "div", "max", "min", "pow", "rem", "atan2", "nextafter", "and", "or", "xor", "eq", "ne",
@@ -79,3 +85,11 @@ OF_EQUINOX, END_OF_EQUINOX = f"{CLASS_OF_EQUINOX}: ", "\n--------------------"
 OF_ERROR_IF = "weft.error_if: "
 # The logger and the text by which JAX reports a callback that raised.
 LOGGER, LOGGED = "jax._src.callback", "jax.pure_callback failed"
+
+
+# ---- a name that Python gives ---------------------------------------------------------------------------------------
+
+
+def is_generated(code: CodeType) -> bool:
+    """Whether `dataclasses` generated a function. It gives such code no file; neither has the code of `python -c`."""
+    return code.co_filename == "<string>" and code.co_qualname.startswith("__create_fn__")

@@ -14,14 +14,14 @@ import importlib.util
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from weft.core.edge.generated import is_generated
 from weft.core.edge.moved import Names
+from weft.core.edge.names import is_generated
 
 __all__ = ["Tracer", "caller", "is_library", "looks_for_symbols", "register", "register_numbers", "takes_for_integer",
            "value_of"]  # fmt: skip
@@ -56,14 +56,12 @@ _TAKES_INTEGERS = ("_is_integer_index", "to_gather", "_compute_newshape")
 
 def caller(frame: FrameType) -> FrameType:
     """The nearest frame, from `frame` outwards, that runs neither Python's own library nor generated methods."""
-    while frame.f_back is not None and _is_pythons(frame.f_code):
+    while frame.f_back is not None:
+        file = frame.f_code.co_filename
+        if not (file.startswith(_PYTHON) and _PACKAGES not in file) and not is_generated(frame.f_code):
+            break
         frame = frame.f_back
     return frame
-
-
-def _is_pythons(code: CodeType) -> bool:
-    file = code.co_filename
-    return (file.startswith(_PYTHON) and _PACKAGES not in file) or is_generated(code)
 
 
 def is_library(file: str) -> bool:

@@ -7,8 +7,8 @@ passes. The names here are JAX's own functions with the types that their documen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from collections.abc import Callable, Hashable, Iterable
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, TypeVar, cast
 
 import jax.tree_util
 from weft.core.edge.moved import Names
@@ -81,3 +81,21 @@ def flatten_one_level(node: Any) -> tuple[Iterable[tuple[Any, Any]], Any] | None
     names: tuple[str, ...] = cast(Any, node)._fields
     attribute = _jtu.GetAttrKey
     return [(attribute(name), child) for name, (_, child) in zip(names, level[0], strict=True)], level[1]
+
+
+def key_part(key: Any) -> Hashable:
+    """The path part of one JAX key entry (`GetAttrKey`, `SequenceKey`, `DictKey`, `FlattenedIndexKey`)."""
+    match key:
+        case _jtu.GetAttrKey():
+            return key.name
+        case _jtu.SequenceKey():
+            return key.idx
+        case _jtu.DictKey() | _jtu.FlattenedIndexKey():
+            return key.key
+        case _:
+            return str(key)
+
+
+def is_tuple(value: object) -> TypeGuard[tuple[Any, ...]]:
+    """`isinstance(value, tuple)`, after which the elements are `Any` rather than unknown."""
+    return isinstance(value, tuple)

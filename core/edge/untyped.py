@@ -7,7 +7,7 @@ Types (`jax.Array`, `jax.ShapeDtypeStruct`) still come from `jax` itself.
 
 from __future__ import annotations
 
-from typing import Any, TypeGuard
+from typing import Any
 
 import jax as _jax
 import jax.numpy as _jnp
@@ -19,8 +19,3 @@ lax: Any = _jax.lax
 # The value of `jit(inline=)` by which a function's equations are put into the outer jaxpr. Since JAX 0.11 `True`
 # inlines only in MLIR, so that jaxprs had an additional call.
 INLINED: Any = _jax.Inline.JAX_EARLY if hasattr(_jax, "Inline") else True
-
-
-def is_tuple(value: object) -> TypeGuard[tuple[Any, ...]]:
-    """`isinstance(value, tuple)`, after which the elements are `Any` rather than unknown."""
-    return isinstance(value, tuple)

@@ -23,8 +23,8 @@ from weft.core.interpreter.rides import Read, Ride
 from weft.core.memory import Recent, live
 from weft.core.paths import Path, format_path
 from weft.core.records.agree import Described
-from weft.core.records.aliases import Repeats
 from weft.core.records.draws import TraceDraws
+from weft.core.records.leaves import Repeats
 
 Function = Callable[..., PyTree]
 Call = tuple[tuple[Function, ...], tuple[PyTree, ...], Mapping[str, PyTree]]
@@ -128,7 +128,7 @@ class Crossing(Generic[S]):
         structure: the structure of the call.
         rides: the ride of each dynamic leaf.
         lanes: the distinct rides, in the order in which the transform sees them.
-        repeats: which leaves are the same array; see `records.aliases`.
+        repeats: which leaves are the same array; see `records.leaves`.
     """
 
     structure: S

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, cast
@@ -26,8 +25,7 @@ from weft.core.interpreter.codegen import (
 from weft.core.interpreter.extracting import read_inside
 from weft.core.records.leaves import MISSING
 from weft.core.records.partition import Structure
-from weft.core.records.pending import PENDING, Form, Pending, fields_of, write_dict
-from weft.core.records.statics import Static
+from weft.core.records.storage import PENDING, Form, Pending, Static, fields_of, write_dict
 
 FORWARDED = -1
 
@@ -46,7 +44,7 @@ _ARRAYS = (jax.Array, jax.Ref, jax.ShapeDtypeStruct)
 Builder = Callable[..., Any]
 
 
-def make_builder(structure: Structure, sources: Sequence[tuple[int, int]]) -> Builder:
+def make_builder(structure: Structure, sources: Sequence[tuple[int, int]]) -> Builder | None:
     """Generates a function that builds a tree of this structure.
 
     Args:
@@ -55,11 +53,12 @@ def make_builder(structure: Structure, sources: Sequence[tuple[int, int]]) -> Bu
 
     Returns:
         A function from `(values, groups, records)` to the tree: `values` are the arguments' leaves, `groups` the lanes
-        that came out of the transform, and `records` what the extractor returned.
+        that came out of the transform, and `records` what the extractor returned. None if the tree has a node that
+        cannot be built from placeholders.
     """
     skeleton = skeleton_of(structure)
     if skeleton is MISSING:
-        return functools.partial(through_registry, structure, sources)
+        return None
     # One builder for calls whose records may be handed back, and one for calls whose may not. Each is generated when
     # it is first needed, since nearly every program needs only one of the two.
     written: dict[bool, Builder] = {}
@@ -72,19 +71,6 @@ def make_builder(structure: Structure, sources: Sequence[tuple[int, int]]) -> Bu
         return builder(values, groups, records)
 
     return build
-
-
-def through_registry(
-    structure: Structure,
-    sources: Sequence[tuple[int, int]],
-    values: Sequence[Any],
-    groups: Sequence[Sequence[Any]],
-    records: object = None,
-) -> Any:
-    """Builds the same tree as a generated builder does, through JAX's pytree registry."""
-    return structure.build(
-        [as_array(values[place]) if lane == FORWARDED else groups[lane][place] for lane, place in sources]
-    )
 
 
 def _builder(

@@ -29,7 +29,7 @@ from weft.core.records.configuration import Mixed
 from weft.core.records.leaves import MISSING
 from weft.core.records.module import Module
 from weft.core.records.partition import Structure
-from weft.core.records.statics import Bound, Static
+from weft.core.records.storage import Bound, Static
 
 # Above this many leaves, compiling the generated function costs more than later calls are likely to save.
 MOST_LEAVES = 20_000

@@ -20,7 +20,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from weft.core.callers import is_users, owner_of
 from weft.core.donations import FIX, PROBLEM, deleted_among
 from weft.core.edge import names
 from weft.core.edge._tracers import is_dead_tracer, traced_from
@@ -41,7 +40,7 @@ from weft.core.errors import (
     WeftError,
     raised_by,
 )
-from weft.core.frames import current_frames
+from weft.core.frames import current_frames, is_users, owner_of
 from weft.core.interpreter.rides import Ride
 from weft.core.paths import Path, first_places, format_path
 from weft.core.records.leaves import Leaf, type_of

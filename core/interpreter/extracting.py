@@ -24,11 +24,9 @@ from weft.core.interpreter.codegen import (
     skeleton_of,
     tuple_of,
 )
-from weft.core.records.aliases import Repeats, known, repeats_of
-from weft.core.records.leaves import MISSING, NUMBERS, array_types, keeps_numbers
+from weft.core.records.leaves import MISSING, NUMBERS, Repeats, array_types, keeps_numbers, known, repeats_of
 from weft.core.records.partition import Structure
-from weft.core.records.pending import PENDING, Form, fields_of, read_dict
-from weft.core.records.statics import Bound, Static, same_static
+from weft.core.records.storage import PENDING, Bound, Form, Static, fields_of, read_dict, same_static
 
 
 class SameObject:

@@ -15,9 +15,9 @@ from types import FrameType
 from typing import Any, cast
 
 import equinox as eqx
-from weft.core.callers import owner_of
 from weft.core.edge import names
 from weft.core.errors import SuccessorError
+from weft.core.frames import owner_of
 from weft.core.records.successors import how_to_unpack, pair_in_words
 from weft.core.tracebacks import entries_of
 

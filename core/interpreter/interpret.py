@@ -30,11 +30,10 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from weft.core.caches import Table, register
-from weft.core.call_stack import call_with_room
 from weft.core.donations import Donation
 from weft.core.edge.trees import PyTree
 from weft.core.edge.untyped import INLINED, jax
-from weft.core.frames import open_frame
+from weft.core.frames import call_with_room, open_frame
 from weft.core.interpreter.boundary import (
     AnyBoundary,
     AnyCrossing,
@@ -51,10 +50,9 @@ from weft.core.interpreter.retraces import Traces
 from weft.core.interpreter.rules import Body, Finish, Lift, Lifted, Prepare, Rule, no_details
 from weft.core.interpreter.threaded import boundary_of
 from weft.core.memory import Recent, remembered
-from weft.core.records.aliases import Repeats, repeats_of
 from weft.core.records.configuration import as_tree
 from weft.core.records.draws import enter_draws, ledger
-from weft.core.records.leaves import Leaf
+from weft.core.records.leaves import Leaf, Repeats, repeats_of
 from weft.core.records.module import method_watchers
 from weft.core.tracebacks import cut
 
@@ -161,18 +159,21 @@ class Interpreted(Generic[O]):
 
     def __init__(self, rule: Rule[O], boundary: AnyBoundary, functions: tuple[Function, ...], options: O):
         boundary, functions = boundary_of(boundary, functions, rule.name)
-        # When the transform is made, and not when it is called: the user's line with the wrong prefix is running now.
-        for option in rule.options:
-            refuse_by_kind(getattr(options, option, None), option, least=2)
         self.rule = rule
         self.boundary = boundary
         self.options = options
         # Strong references, because the handles that stand for the functions in a crossing are weak.
         self.user_functions = tuple(map(as_tree, functions))
         shares = boundary.shares or rule.retraces
-        shared = remembered(rule, boundary, self.user_functions, options, Memory) if shares else None
-        self.functions, self.memory = (self.user_functions, Memory()) if shared is None else shared
+        shared = remembered(rule, boundary, self.user_functions, options, self._new_memory) if shares else None
+        self.functions, self.memory = (self.user_functions, self._new_memory()) if shared is None else shared
         self.memory.traces.code = getattr(functions[0], "__code__", None)
+
+    def _new_memory(self) -> Memory:
+        # When the transform is made, and not when it is called: the user's line with the wrong prefix is running now.
+        for option in self.rule.options:
+            refuse_by_kind(getattr(self.options, option, None), option, least=2)
+        return Memory()
 
     def __reduce__(self) -> tuple[object, ...]:
         # Without the memory: its plans refer to compiled programs of this process.
@@ -210,7 +211,7 @@ class Interpreted(Generic[O]):
                     out = self._run_quickly(guarded, quick, call, extracted)
                     # `debug_keys` counts the draws of a compiled program at each of its calls, not only when it is
                     # traced, so that it sees a key from which two calls of one program draw.
-                    if method_watchers and ledger() is not None:
+                    if method_watchers and ledger.get() is not None:
                         enter_draws(plan.crossing.draws, extracted[1])
                     return out
             return self._call(call, extra, prepare, guard)
@@ -230,7 +231,7 @@ class Interpreted(Generic[O]):
         extracted = entered, values, plan.crossing.group(values)
         out, (_, _, outcome, *more) = self._run(plan, self.boundary.hand_over, extra, call, *extracted)
         # After the call, because the first call of a plan traces its function, which is when the draws are noted.
-        if method_watchers and self.rule.runs:
+        if method_watchers and ledger.get() is not None and self.rule.runs:
             enter_draws(plan.crossing.draws, values)
         if self.rule.finish is None:
             return out

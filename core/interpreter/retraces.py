@@ -25,14 +25,14 @@ from functools import cached_property
 from typing import TextIO, overload
 
 import jax
-from weft.core.callers import is_users
 from weft.core.edge.trees import PyTree
+from weft.core.frames import is_users
 from weft.core.interpreter.boundary import AnyBoundary, AnyCrossing
 from weft.core.memory import Recent
 from weft.core.paths import Path, format_path
 from weft.core.records.agree import Described, Fixed, differences
 from weft.core.records.leaves import NUMBERS, is_array
-from weft.core.records.statics import same_static
+from weft.core.records.storage import same_static
 
 # How many traces of a function the next one is compared with.
 MOST_COMPARED = 16
@@ -86,7 +86,7 @@ def changes_between(before: Trace, after: Trace) -> list[str]:
         f"static: {format_path(path)}: {' -> '.join(_in_words([before.statics[path], after.statics[path]]))}"
         for path in _changed_statics(before, after)
     ]
-    earlier, later = ({**_nones(trace), **trace.arrays, **_fixed(trace.statics)} for trace in (before, after))
+    earlier, later = map(_all_leaves, (before, after))
     for path in dict.fromkeys((*earlier, *later)):
         was, now = earlier.get(path), later.get(path)
         if was is None or now is None or isinstance(was, Fixed) != isinstance(now, Fixed):
@@ -119,12 +119,10 @@ def _changed_statics(before: Trace, after: Trace) -> list[Path]:
     return [path for path in both if not same_static(before.statics[path], after.statics[path])]
 
 
-def _nones(trace: Trace) -> dict[Path, Fixed]:
-    return {path: Fixed(None) for path, kind in trace.described.parts().items() if kind == "None"}
-
-
-def _fixed(statics: Mapping[Path, object]) -> dict[Path, Fixed]:
-    return {path: Fixed(value) for path, value in statics.items()}
+def _all_leaves(trace: Trace) -> dict[Path, object]:
+    """What lies at each path of the arguments: None, an aval, or a static value."""
+    nones = {path: Fixed(None) for path, kind in trace.described.parts().items() if kind == "None"}
+    return {**nones, **trace.arrays, **{path: Fixed(value) for path, value in trace.statics.items()}}
 
 
 def _aspect(was: object, now: object) -> str:

@@ -27,7 +27,7 @@ import jax
 from jax.sharding import PartitionSpec, Sharding
 from weft.core.caches import cached_by
 from weft.core.edge._tracers import is_mapped
-from weft.core.edge.layouts import is_format
+from weft.core.edge.layouts import FORMATS
 from weft.core.edge.trees import PyTree
 from weft.core.errors import AxisError
 
@@ -369,7 +369,7 @@ def read_spec(node: object) -> Spec | None:
 
 def is_sharding(node: object) -> bool:
     """Whether a prefix node is a sharding or a placement."""
-    return node is None or isinstance(node, Placement | Sharding | PartitionSpec) or is_format(node)
+    return node is None or isinstance(node, (Placement, Sharding, PartitionSpec, *FORMATS))
 
 
 def read_placement(node: object) -> Placement | None:

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, TypeVar, cast
 
 from weft.core import hooks
-from weft.core.contexts import marking, successors_context
-from weft.core.edge.trees import PyTree
-from weft.core.edge.untyped import is_tuple, jax
+from weft.core.edge.contexts import marking, successors_context
+from weft.core.edge.trees import PyTree, is_tuple
+from weft.core.edge.untyped import jax
 from weft.core.errors import PairError
 from weft.core.interpreter.boundary import (
     AnyBoundary,
@@ -30,10 +30,9 @@ from weft.core.interpreter.boundary import (
 from weft.core.interpreter.retraces import Traces
 from weft.core.interpreter.rides import Carried, Read, Ride, read_axis
 from weft.core.memory import live
-from weft.core.records.aliases import known_as_one
 from weft.core.records.draws import ledger, noted_draws
-from weft.core.records.leaves import Leaf, is_array
-from weft.core.records.statics import unwrapped
+from weft.core.records.leaves import Leaf, is_array, known_as_one
+from weft.core.records.storage import unwrapped
 
 O = TypeVar("O")
 R = TypeVar("R")
@@ -106,7 +105,7 @@ class Body:
         args, kwargs = map(unwrapped, args), {name: unwrapped(value) for name, value in kwargs.items()}
         try:
             function, typed = live(functions[self.index]), self.boundary.typed
-            if not self.crossing.repeats and ledger() is None:
+            if not self.crossing.repeats and ledger.get() is None:
                 out = hooks.call_checked(function, (*before, *args), kwargs, typed)
             else:
                 carried = [isinstance(ride, Carried) for ride in self.crossing.rides]
@@ -293,3 +292,10 @@ class Rule(Generic[O]):
     def traces(self) -> bool:
         """Whether a call outside of any trace traces the functions, and then runs the program."""
         return self.staged or self.quick
+
+
+def titled(name: str, lifted: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives a lifted function the name of the user's function, for jaxprs and profiles; the signature does not
+    change."""
+    lifted.__name__ = lifted.__qualname__ = name
+    return lifted

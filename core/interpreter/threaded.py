@@ -38,10 +38,9 @@ from weft.core.interpreter.rides import Read, Ride, Step
 from weft.core.interpreter.values import CallOfRecords, Outcome, Values, named_arguments, recognised
 from weft.core.paths import Path, format_path
 from weft.core.records.leaves import Leaf, is_array
-from weft.core.threads.blocks import Block
-from weft.core.threads.debugging import note_place
-from weft.core.threads.functions import ThreadedFunction, value_of
-from weft.core.threads.proxies import refuse_threaded, threaded_function
+from weft.core.threads.blocks import Block, ThreadedFunction, value_of
+from weft.core.threads.calls import note_place
+from weft.core.threads.handle import refuse_threaded, threaded_function
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from weft.core.interpreter.boundary import (
     QuickWay,
     parameter_names,
 )
-from weft.core.interpreter.building import FORWARDED, Builder, make_builder, through_registry
+from weft.core.interpreter.building import FORWARDED, Builder, as_array, make_builder
 from weft.core.interpreter.extracting import make_extractor
 from weft.core.interpreter.hidden import refuse_hidden_tracers
 from weft.core.interpreter.prefixes import depends_on_leaves, resolve
@@ -40,11 +40,10 @@ from weft.core.interpreter.rides import Read, Ride
 from weft.core.memory import Handle, Made
 from weft.core.paths import Path, format_path
 from weft.core.records.agree import Described, Fixed, describe, iter_kinds, parts_of
-from weft.core.records.aliases import repeats_of
 from weft.core.records.configuration import Mixed, iter_configuration, opened
-from weft.core.records.leaves import NUMBERS, Leaf, array_types, iter_leaves
+from weft.core.records.leaves import NUMBERS, Leaf, array_types, iter_leaves, repeats_of
 from weft.core.records.partition import Structure, assemble, take_apart
-from weft.core.records.statics import Make, Static
+from weft.core.records.storage import Make, Static
 
 
 class CallOfRecords(Structure):
@@ -126,7 +125,13 @@ class Outcome:
     @functools.cached_property
     def builder(self) -> Builder:
         """Generated code that builds the output from the arguments' leaves and the lanes that came out."""
-        return make_builder(self.structure, self.sources)
+        return make_builder(self.structure, self.sources) or self.build
+
+    def build(self, values: Sequence[PyTree], groups: Groups, records: object = None) -> PyTree:
+        """Builds the same output as the generated code does, through JAX's pytree registry."""
+        return self.structure.build(
+            [as_array(values[place]) if lane == FORWARDED else groups[lane][place] for lane, place in self.sources]
+        )
 
     def forwarding(self, untouched: Mapping[Place, int]) -> Outcome:
         """This outcome with some outputs forwarded: `untouched` maps a place to the position of the argument."""
@@ -270,8 +275,9 @@ class Values:
             for leaf in iter_leaves(out, fields=fields)
         ]
         structure, leaves = assemble(Structure, Make(trees.structure(out), tuple(fields)), leaves)
-        hidden = ((format_path(structure.paths[i], "output"), value) for i, _, value in structure.statics)
-        refuse_hidden_tracers(hidden, self.layer)
+        if structure.statics:
+            hidden = ((format_path(structure.paths[i], "output"), value) for i, _, value in structure.statics)
+            refuse_hidden_tracers(hidden, self.layer)
         # Rides are given to dynamic leaves only: a prefix such as `out_axes=0` also covers a string in the output.
         statics = structure.static_positions
         rides = resolve(departure.prefix, out, leaves, departure.read, option=departure.option, statics=statics)
@@ -279,7 +285,7 @@ class Values:
 
     def hand_over(self, entered: Any, outcome: Outcome, values: Sequence[PyTree], groups: Groups) -> PyTree:
         """Builds the output from the lanes that came out of the transform and from forwarded arguments."""
-        return through_registry(outcome.structure, outcome.sources, values, groups)
+        return outcome.build(values, groups)
 
     def quick_way(self, crossing: Crossing[CallOfRecords], entered: Any, call: Call) -> QuickWay | None:
         """Generated code for calls of this structure."""

@@ -17,11 +17,11 @@ import jax.numpy as jnp
 from jax.core import ShapedArray
 from weft.core.definitions import another, same_name
 from weft.core.edge import trees
-from weft.core.edge.trees import PyTree, TreeDef
-from weft.core.paths import Path, format_path, key_part
+from weft.core.edge.trees import PyTree, TreeDef, key_part
+from weft.core.paths import Path, format_path
 from weft.core.records.configuration import iter_configuration, opened
 from weft.core.records.leaves import iter_leaves
-from weft.core.records.statics import Make, Static, same_static
+from weft.core.records.storage import Make, Static, same_static
 
 
 @dataclass(frozen=True)

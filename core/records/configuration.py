@@ -36,15 +36,13 @@ import jax
 import numpy as np
 from jax.core import Tracer
 from weft.core.edge import trees
-from weft.core.edge.trees import PyTree, TreeDef
-from weft.core.edge.untyped import is_tuple
+from weft.core.edge.trees import PyTree, TreeDef, is_tuple, key_part
 from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.errors import StaticError
 from weft.core.makeup import hidden_in
-from weft.core.paths import Path, format_path, key_part
+from weft.core.paths import Path, format_path
 from weft.core.records.leaves import NUMBERS, is_array, is_dynamic, keeps_numbers, refuse_arrays, refuse_unhashable
-from weft.core.records.pending import fields_of
-from weft.core.records.statics import NamedInErrors, Static
+from weft.core.records.storage import NamedInErrors, Static, fields_of
 
 _UNKNOWN: Any = object()
 # The containers whose elements are stored one by one. Nodes of other libraries may refuse anything but arrays.

@@ -23,13 +23,11 @@ from typing import Any, cast
 
 import jax
 from jax.core import Tracer
-from weft.core.callers import calling_line
-from weft.core.contexts import DEBUG_KEYS, keys_context
 from weft.core.edge._tracers import is_of_program
-from weft.core.edge.levels import EAGER, current_level
+from weft.core.edge.contexts import DEBUG_KEYS, EAGER, current_level, is_on, keys_context
 from weft.core.errors import KeyReuseError
+from weft.core.frames import calling_line
 from weft.core.records.module import Given, watch_methods
-from weft.core.switches import is_on
 
 Reference = Callable[[], Any]
 
@@ -108,19 +106,15 @@ def _in_loop() -> bool:
 # JAX's files whose frames lie between the function that traces and the transform that asked for the trace.
 _ON_THE_WAY = {"partial_eval.py", "common.py", "linear_util.py", "profiler.py", "util.py", "api_util.py"}
 
-_ledger: ContextVar[Ledger | None] = ContextVar("weft_key_ledger", default=Ledger() if is_on(DEBUG_KEYS) else None)
+# The ledger of the debugging session, or None.
+ledger: ContextVar[Ledger | None] = ContextVar("weft_key_ledger", default=Ledger() if is_on(DEBUG_KEYS) else None)
 # The draws of the trace that is running, with their arrays, which are released when the trace ends.
 _noted: ContextVar[list[tuple[str, Any, Any, str]] | None] = ContextVar("weft_noted_draws", default=None)
 
 
-def ledger() -> Ledger | None:
-    """The ledger of the debugging session, or None."""
-    return _ledger.get()
-
-
 def draw(name: str, key: Any, count: Any) -> None:
     """Enters a draw, while debugging."""
-    entered = _ledger.get()
+    entered = ledger.get()
     if entered is not None:
         entered.enter(name, key, count, calling_line())
 
@@ -134,7 +128,7 @@ def noted_draws(draws: TraceDraws, values: Sequence[Any], carried: Sequence[bool
         values: the leaves of the function's arguments.
         carried: for each leaf, whether a loop carries it.
     """
-    if _ledger.get() is None:
+    if ledger.get() is None:
         yield lambda out: None
         return
     drawn: list[tuple[str, Any, Any, str]] = []
@@ -171,7 +165,7 @@ def _outside(array: Any) -> Reference | None:
 
 def enter_draws(draws: TraceDraws, values: Sequence[Any]) -> None:
     """Enters the draws of a transform that was called; `values` are the leaves of its arguments."""
-    entered = _ledger.get()
+    entered = ledger.get()
     if entered is None:
         return
     for name, *sources, where in draws.values():
@@ -207,14 +201,14 @@ def debug_keys(enabled: bool = True) -> Generator[None]:
     weft.core.errors.KeyReuseError: the same key of stream 'default' is drawn twice
     ...
     """
-    token = _ledger.set(Ledger() if enabled else None)
+    token = ledger.set(Ledger() if enabled else None)
     watch_methods(_proceed, 1 if enabled else 0)  # transforms look for a ledger only while somebody watches methods
     try:
         with keys_context(enabled or None), jax.debug_key_reuse(enabled):
             yield
     finally:
         watch_methods(_proceed, -1 if enabled else 0)
-        _ledger.reset(token)
+        ledger.reset(token)
 
 
 if is_on(DEBUG_KEYS):

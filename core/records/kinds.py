@@ -268,7 +268,7 @@ def field_annotations(cls: type) -> dict[str, Any]:
     """
     try:
         return typing.get_type_hints(cls, include_extras=True)
-    except Exception:
+    except Exception:  # it evaluates the user's strings, which may raise anything
         return {
             name: _resolve(annotation, base, name)
             for base in reversed(cls.__mro__)
@@ -282,7 +282,7 @@ def _resolve(annotation: object, cls: type, name: str) -> Any:
     scope = {**vars(sys.modules.get(cls.__module__, typing)), **vars(cls)}
     try:
         return eval(annotation, scope)
-    except Exception as error:
+    except Exception as error:  # as above; a string that declares no kind is read by the contracts alone
         if "Annotated" in annotation:
             raise StaticError(
                 f"cannot resolve the annotation {annotation!r}: {error}",

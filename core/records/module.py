@@ -34,15 +34,11 @@ from weft.core.definitions import note_definition
 from weft.core.donations import explain_deleted
 from weft.core.edge import trees
 from weft.core.errors import FrozenError, StructureError
-from weft.core.records.arguments import refused_arguments
-from weft.core.records.cached import SLOT, use_own_cached_properties
-from weft.core.records.computed import computed_again, computed_fields
 from weft.core.records.configuration import Mixed, opened, stored, stored_in_place, stored_static
-from weft.core.records.contracted import under_contract
-from weft.core.records.cycles import refuse_cycles
-from weft.core.records.pending import PENDING, Pending, fields_of, read_dict
+from weft.core.records.constructing import computed_again, computed_fields, refuse_cycles, refused_arguments
 from weft.core.records.printing import printed
-from weft.core.records.statics import Static
+from weft.core.records.properties import SLOT, under_contract, use_own_cached_properties
+from weft.core.records.storage import PENDING, Pending, Static, fields_of, read_dict
 from weft.core.tracebacks import cut
 
 E = TypeVar("E", bound=eqx.Module)
@@ -131,6 +127,7 @@ else:
 
         def __new__(mcs, *args, **kwargs):
             cls = super().__new__(mcs, *args, **kwargs)
+            cls._computes_fields = not all(field.init for field in cls.__dataclass_fields__.values())
             if cls.__mro__ != tuple(cls.mro()):
                 init = cls.__init__
                 cls.__bases__ = cls.__bases__  # for this Python asks for the order again
@@ -142,7 +139,7 @@ else:
             __tracebackhide__ = True
             try:
                 record = super().__call__(*args, **kwargs)
-                contracts = hooks.installed_contracts()
+                contracts = hooks.installed
                 if contracts is not None:
                     contracts.constructed(record, (args, kwargs))
                 return record
@@ -180,8 +177,8 @@ class Module(_Base):
     (11, 2)
     """
 
-    # A slot for the values of cached properties (see `cached`), and one in which Python notes that a record was made by
-    # `Box[Array](x)`: in `__dict__` that counted into the treedef, and `Box(x)` had another.
+    # A slot for the values of cached properties (see `properties`), and one in which Python notes that a record was
+    # made by `Box[Array](x)`: in `__dict__` that counted into the treedef, and `Box(x)` had another.
     __slots__ = (SLOT, "__orig_class__")
 
     def __init_subclass__(cls, *, kw_only: bool = False, **kwargs: object) -> None:
@@ -206,6 +203,8 @@ class Module(_Base):
 
     # Read by `leaves`, which cannot import this class.
     _keeps_configuration = True
+    # Whether the constructor computes fields; the metaclass sets it when the class has its fields.
+    _computes_fields = False
 
     if not TYPE_CHECKING:
 
@@ -327,7 +326,7 @@ copyreg.pickle(cast("type[Any]", type(_missing())), lambda _: (_missing, ()))
 def replaced(record: E, changes: Mapping[str, Any], *, lenient: bool = False) -> E:
     """A copy of a record with other values in the named fields, which contracts check; see `with_fields`."""
     copy = with_fields(record, changes, lenient=lenient)
-    contracts = hooks.installed_contracts() if isinstance(record, Module) else None
+    contracts = hooks.installed if isinstance(record, Module) else None
     if contracts is not None:
         contracts.replaced(copy)
     return copy
@@ -344,7 +343,7 @@ def with_fields(record: E, changes: Mapping[str, Any], *, lenient: bool = False)
             constructor computes stays as it is, rather than raising, if it is unknown whether it changes.
 
     Raises:
-        StructureError: if it is unknown whether a field that the constructor computes changes; see `computed`.
+        StructureError: if it is unknown whether a field that the constructor computes changes; see `constructing`.
     """
     cls = type(record)
     fields = cls.__dataclass_fields__
@@ -357,7 +356,8 @@ def with_fields(record: E, changes: Mapping[str, Any], *, lenient: bool = False)
     if len(values) != len(fields):
         for name in values.keys() - fields.keys() - _NAMES_OF_WRAPPERS:
             del values[name]
-    if computed_fields(cls):
+    # Equinox's own records do not say whether they compute fields.
+    if getattr(cls, "_computes_fields", True) and computed_fields(cls):
         with contextlib.suppress(*([StructureError] if lenient else ())):
             plain = {name: opened(value) for name, value in changes.items()}
             changes = {**changes, **computed_again(record, plain)}
@@ -408,7 +408,7 @@ def _dispatched(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             if method_watchers:
                 return _watched(function, self, args, kwargs)
-            contracts = hooks.installed_contracts()
+            contracts = hooks.installed
             if contracts is None:
                 return function(self, *args, **kwargs)
             # The body of `call_checked`, inlined: records call records, and one more frame for each record exhausted

@@ -26,7 +26,7 @@ from weft.core.records.agree import changes_of_parts, lines, parts_of
 from weft.core.records.filters import Filter
 from weft.core.records.leaves import Leaf, iter_leaves
 from weft.core.records.sorting import sort_leaves
-from weft.core.records.statics import Make
+from weft.core.records.storage import Make
 from weft.core.tracebacks import cutting
 
 T = TypeVar("T")

@@ -29,20 +29,17 @@ def printed(record: PyTree, **options: Any) -> wl.AbstractDoc:
         cls = cast("type[Any]", type(record))
         defaults = _defaults(cls)
         values = {name: value for name, value in values.items() if not _is_default(value, defaults.get(name))}
+    # Wrapped only once: each record passes it on to the records inside, and a wrapper for each level would be called
+    # through all of them.
+    custom = options["custom"]
+    shown = custom if getattr(custom, "func", None) is _show else functools.partial(_show, custom)
     return wl.bracketed(
         begin=wl.TextDoc(f"{type(record).__name__}("),
-        docs=_wl.named_objs(list(values.items()), **options | {"custom": _as_function(options["custom"])}),
+        docs=_wl.named_objs(list(values.items()), **options | {"custom": shown}),
         sep=wl.comma,
         end=wl.TextDoc(")"),
         indent=options["indent"],
     )
-
-
-def _as_function(custom: Callable[[Any], wl.AbstractDoc | None]) -> Callable[[Any], wl.AbstractDoc | None]:
-    # Wrapped only once: each record passes it on to the records inside, and a wrapper for each level would be called
-    # through all of them.
-    shown = cast(Any, custom)
-    return shown if getattr(shown, "func", None) is _show else functools.partial(_show, custom)
 
 
 def _show(custom: Callable[[Any], wl.AbstractDoc | None], value: Any) -> wl.AbstractDoc | None:

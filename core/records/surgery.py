@@ -23,10 +23,10 @@ from jax.tree_util import GetAttrKey
 from weft.core import hooks
 from weft.core.donations import explain_deleted
 from weft.core.edge import trees
-from weft.core.edge.trees import PyTree
+from weft.core.edge.trees import PyTree, key_part
 from weft.core.edge.untyped import jnp
 from weft.core.errors import FilterError, SurgeryError, WeftError
-from weft.core.paths import Path, format_path, key_part
+from weft.core.paths import Path, format_path
 from weft.core.records.configuration import field_values
 from weft.core.records.filters import Any as AnyOf
 from weft.core.records.filters import (
@@ -183,7 +183,7 @@ class At(Generic[M]):
         return f"{text}[{place.index[0]!r}]" if place.index else text
 
     def _check(self, path: Path, record: Any) -> None:
-        contracts = hooks.installed_contracts()
+        contracts = hooks.installed
         if contracts is None:
             return
         try:

@@ -196,7 +196,8 @@ def capture(
                 _check_planted_once(tag.name, planted)
                 planted.append(tag.name)
                 return _perturbed(tag, values, perturb)
-            return _to_outer_capture(tag, values)
+            # For the capture around this one, with the names of the scopes that are open around this one.
+            return bind_tag(replace(tag, name=_scoped(tag.name)), values) if capturing() else values
 
         # Known only after the run: a name that `fun` never perturbs would have no effect, and nobody would notice.
         out = _run(fun, args, kwargs, handler)
@@ -283,14 +284,6 @@ def _run(fun: Callable[..., R], args: tuple[PyTree, ...], kwargs: Mapping[str, P
 def _arrays(values: Sequence[ArrayLike]) -> list[jax.Array]:
     # A literal of a jaxpr is a NumPy scalar, but users expect a `jax.Array`.
     return [value if isinstance(value, jax.Array) else _jax.asarray(value) for value in values]
-
-
-def _to_outer_capture(tag: Tag, values: Sequence[jax.Array]) -> Sequence[jax.Array]:
-    """Binds a tag again for the capture around this one, if there is one."""
-    if not capturing():
-        return values
-    # With the names of the scopes that are open around this capture.
-    return bind_tag(replace(tag, name=_scoped(tag.name)), values)
 
 
 def _selection(only: Selector | Iterable[Selector] | None) -> Callable[[str, type[Kind]], bool]:

@@ -30,9 +30,9 @@ from typing import Any
 import jax
 from jax.core import ShapedArray
 from jax.extend.core import Jaxpr, JaxprEqn
-from weft.core.contexts import capture_context
 from weft.core.edge import _jax, derivatives, equations
 from weft.core.edge._jax import ClosedJaxpr, Params, Primitive
+from weft.core.edge.contexts import capture_context
 from weft.core.edge.patches import patched
 from weft.core.sowing.tags import (
     CaptureError,

@@ -16,9 +16,9 @@ from itertools import chain
 from typing import Any
 
 import jax
-from weft.core.contexts import capture_context
 from weft.core.edge import _jax, equations, trees
 from weft.core.edge._jax import AnyJaxpr, Params
+from weft.core.edge.contexts import capture_context
 from weft.core.edge.trees import PyTree, TreeDef
 from weft.core.errors import WeftError
 from weft.core.records.kinds import Kind

@@ -1,4 +1,4 @@
-"""Which public methods of records are running, and the names of these records, while `debug_successors` is on.
+"""What `debug_successors` is told by running programs: calls of public methods, places of records, intended drops.
 
 A record does not know where it lies. Its name is its path from the nearest running call whose record it is a part of.
 """
@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from typing import Any, Generic, TypeVar
 
 from weft.core.edge import trees
+from weft.core.edge.contexts import insight_context, marking
 from weft.core.paths import Path, format_path
 from weft.core.records.successors import records_in
 
@@ -70,7 +71,8 @@ def calling(record: object, parts: Parts = records_in, name: str | None = None) 
 
 def note_place(record: object, root: str, path: Path) -> None:
     """Notes where a record belongs, for errors: a rebuilt record cannot be found in its owner by identity."""
-    _places.put(record, (root, path))
+    if marking() or insight_context.value:
+        _places.put(record, (root, path))
 
 
 def note_successor(record: object, successor: object, name: str) -> None:
@@ -95,3 +97,30 @@ def _name_of(record: object, parts: Parts) -> str:
 
 def _is_alike(part: object, record: object) -> bool:
     return type(part) is type(record) and trees.structure(part) == trees.structure(record)
+
+
+T = TypeVar("T")
+
+
+def drop_successor(successor: T) -> T:
+    """Declares that a successor is lost on purpose, so that `debug_successors` does not report it. Returns it
+    unchanged.
+
+    Args:
+        successor: a record, or a tree of records; also a call's whole return value.
+
+    >>> import jax, weft
+    >>> @weft.jit
+    ... def noise(keys):
+    ...     key, keys = keys.next()
+    ...     drop_successor(keys)
+    ...     return jax.random.normal(key)
+    >>> with weft.debug.debug_successors():
+    ...     noise(weft.Keys(0)).shape
+    ()
+    """
+    if marking():
+        from weft.core.threads.lost import note_drop
+
+        note_drop(successor)
+    return successor

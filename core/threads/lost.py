@@ -31,12 +31,12 @@ from typing import Any, TypeVar, cast
 import equinox as eqx
 import jax
 import numpy as np
-from weft.core.callers import calling_line
-from weft.core.contexts import LOOKING, MARKING, marking, successors_context
 from weft.core.edge import _jax, trees
-from weft.core.edge.trees import PyTree
+from weft.core.edge.contexts import LOOKING, MARKING, marking, successors_context
+from weft.core.edge.trees import PyTree, key_part
 from weft.core.errors import SuccessorError
-from weft.core.paths import format_path, key_part
+from weft.core.frames import calling_line
+from weft.core.paths import format_path
 from weft.core.records.module import Given, construction_watchers, watch_methods
 from weft.core.records.successors import find_records, is_successor_last, with_part
 from weft.core.sowing.tags import take_arrays

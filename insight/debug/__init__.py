@@ -13,8 +13,8 @@ weft.core.errors.NonFiniteError: log of 0 gives -inf, first seen in the forward 
 
 from typing import TYPE_CHECKING
 
-from weft.core.first_use import first_use
 from weft.core.interpreter.retraces import explain_retraces
+from weft.core.public_names import first_use
 
 if TYPE_CHECKING:
     from weft.core.threads.lost import debug_successors

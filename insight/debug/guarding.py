@@ -17,9 +17,8 @@ from typing import Any, TypeVar, overload
 import jax
 import jax.numpy as jnp
 import numpy as np
-from weft.core.contexts import insight_context
 from weft.core.edge import _jax, _tracers, trees
-from weft.core.edge.levels import EAGER, current_level
+from weft.core.edge.contexts import EAGER, current_level, insight_context
 from weft.core.errors import NonFiniteError
 from weft.core.interpreter.interpret import Interpreted, Plan, guards, guards_of_process
 from weft.core.interpreter.retraces import Traces

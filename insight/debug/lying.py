@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from jax.extend.core import JaxprEqn
 from jax.sharding import PartitionSpec
-from weft.core.contexts import tabulate_context
+from weft.core.edge.contexts import tabulate_context
 from weft.core.edge.equations import inner_jaxprs
 from weft.core.errors import AxisError
 from weft.core.logical_axes import FREE, Placed, noting, rules_in_force

@@ -8,9 +8,9 @@ import linecache
 from dataclasses import dataclass
 
 from jax.extend.core import JaxprEqn
-from weft.core.callers import owner_of, shorten
 from weft.core.edge import _jax
 from weft.core.edge.names import MAPPED
+from weft.core.frames import owner_of, shorten
 
 # The files of JAX whose frames are between a function that binds a primitive and the rule of a derivative.
 _PLUMBING = ("interpreters/ad.py", "core.py", "traceback_util.py", "partial_eval.py", "batching.py", "pjit.py")

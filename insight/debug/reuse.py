@@ -9,10 +9,10 @@ from typing import Any
 
 import jax
 from jax.extend.core import JaxprEqn
-from weft.core.callers import is_users, place_of
 from weft.core.edge._tracers import reuse
 from weft.core.edge.patches import patched
 from weft.core.errors import KeyReuseError
+from weft.core.frames import is_users, place_of
 from weft.core.records import keys
 from weft.insight.calls import around_calls, name_module
 from weft.insight.debug import places

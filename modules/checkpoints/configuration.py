@@ -45,11 +45,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from weft.core.edge import trees
+from weft.core.edge.trees import key_part
 from weft.core.makeup import Makeup, digest_of, fold, makeup_of
-from weft.core.paths import Path, format_path, key_part, parse_path
+from weft.core.paths import Path, format_path, parse_path
 from weft.core.records.configuration import Mixed, iter_configuration
 from weft.core.records.leaves import is_array, record_children
-from weft.core.records.statics import Static
+from weft.core.records.storage import Static
 
 # A string, or a dict with a "name", and possibly with "code" and named "parts".
 Description = str | dict[str, Any]

@@ -27,12 +27,13 @@ import jax.export as jax_export
 import numpy as np
 from weft.core.edge import trees
 from weft.core.edge._jax import key_impl_of
+from weft.core.edge.trees import key_part
 from weft.core.errors import AliasError, StaticError, StructureError
 from weft.core.interpreter.boundary import parameter_names
-from weft.core.paths import Path, format_path, key_part, parse_path
+from weft.core.paths import Path, format_path, parse_path
 from weft.core.records.leaves import iter_leaves, type_of
 from weft.core.records.partition import Structure, take_apart
-from weft.core.records.statics import Static
+from weft.core.records.storage import Static
 from weft.core.tracebacks import cutting
 from weft.modules.checkpoints.configuration import configuration
 from weft.modules.checkpoints.fitting import differing_configuration

@@ -16,9 +16,10 @@ from typing import Any
 import jax
 import numpy as np
 from weft.core.edge import trees
+from weft.core.edge.trees import key_part
 from weft.core.errors import MissingExtraError
 from weft.core.paths import Path as PathInTree
-from weft.core.paths import format_path, key_part
+from weft.core.paths import format_path
 from weft.core.records.leaves import NUMBERS, iter_leaves
 from weft.modules.checkpoints.configuration import Description, configuration, is_description
 from weft.modules.checkpoints.fitting import by_name

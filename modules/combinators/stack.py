@@ -22,7 +22,7 @@ from weft.core.records.axis_names import Sharded
 from weft.core.records.leaves import is_array
 from weft.core.records.module import Module, static
 from weft.core.records.partition import changes, take_apart, update
-from weft.core.records.statics import Static
+from weft.core.records.storage import Static
 from weft.modules.calling import Combinator, L_co, call_layer, keys_of_copies, takes_key
 from weft.modules.construct import ConfigError, check_positive
 from weft.modules.dtypes import in_policy

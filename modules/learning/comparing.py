@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float
 from weft.core.edge import trees
 from weft.core.records.filters import Filter
 from weft.core.records.leaves import is_array
-from weft.core.records.statics import same_static
+from weft.core.records.storage import same_static
 from weft.modules.dtypes import is_of
 from weft.modules.learning.choosing import PARAMETERS, arrays_at, chosen
 

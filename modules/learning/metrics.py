@@ -26,7 +26,7 @@ from jaxtyping import Array, Float, UInt32
 from weft.core.errors import WeftError
 from weft.core.records.kinds import MetricState
 from weft.core.records.module import Module, static
-from weft.core.records.pending import fields_of
+from weft.core.records.storage import fields_of
 from weft.modules.learning.exact import (
     add_counts,
     add_sums,

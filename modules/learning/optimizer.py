@@ -32,20 +32,29 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 from weft.core.edge import trees
-from weft.core.edge.trees import TreeDef
+from weft.core.edge.trees import TreeDef, key_part
 from weft.core.errors import DifferentiationError, StructureError, TraceLevelError
 from weft.core.interpreter.boundary import parameter_names
-from weft.core.paths import Path, format_path, key_part
-from weft.core.records.aliases import refuse_aliases
+from weft.core.paths import Path, format_path
 from weft.core.records.filters import Filter, format_filter, predicate
 from weft.core.records.kinds import OptState, Param
-from weft.core.records.leaves import Leaf, iter_leaves
+from weft.core.records.leaves import Leaf, iter_leaves, refuse_aliases
 from weft.core.records.module import Module, static, with_fields
-from weft.core.records.origins import GRADIENTS, PARAMETERS, arguments_by_name, check_origin, closed_over_by, rivals_of
 from weft.core.records.partition import only_leaves, with_leaves
 from weft.core.records.sorting import sort_leaves
-from weft.core.records.successors import check_successor, how_to_unpack, pair_in_words, take_successor
-from weft.core.threads.debugging import drop_successor
+from weft.core.records.successors import (
+    GRADIENTS,
+    PARAMETERS,
+    arguments_by_name,
+    check_origin,
+    check_successor,
+    closed_over_by,
+    how_to_unpack,
+    pair_in_words,
+    rivals_of,
+    take_successor,
+)
+from weft.core.threads.calls import drop_successor
 from weft.modules.construct import ConfigError
 from weft.modules.explicit import as_given, laid_as
 from weft.modules.learning.choosing import chosen

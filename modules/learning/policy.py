@@ -19,8 +19,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
-from weft.core.contexts import compute_context
 from weft.core.edge import trees
+from weft.core.edge.contexts import compute_context
 from weft.core.records.kinds import FrozenParam, Param
 from weft.core.records.leaves import Leaf, is_array, iter_leaves
 from weft.core.records.module import Module, static

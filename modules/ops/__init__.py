@@ -2,7 +2,7 @@
 
 from typing import Any as _Any
 
-from weft.core.former_names import absence as _absence
+from weft.core.public_names import absence as _absence
 from weft.modules.activations import prelu as prelu
 from weft.modules.attention.dot_product import attention_mask as attention_mask
 from weft.modules.attention.dot_product import attention_weights as attention_weights

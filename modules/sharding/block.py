@@ -80,7 +80,7 @@ def axis_rules(mesh: AnyMesh, rules: Rules, *, strict: bool = False) -> Generato
     check_axes(mesh, table)
     block = interned(axis_rules_of(mesh, table, strict))
     # Contracts say what an array's axes are called, also where they check nothing.
-    if hooks.installed_contracts() is None:
+    if hooks.installed is None:
         hooks.load_contracts()
     with in_force(block), _set(mesh):
         yield block

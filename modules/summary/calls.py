@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
-from weft.core.contexts import tabulate_context
 from weft.core.edge import trees
 from weft.core.edge._jax import ClosedJaxpr
+from weft.core.edge.contexts import tabulate_context
 from weft.core.paths import Path, format_path
 from weft.core.records.keys import Keys
 from weft.core.records.module import Given, Module, watching_methods

@@ -16,13 +16,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+from weft.core.edge.trees import key_part
 from weft.core.interpreter.boundary import Groups
 from weft.core.interpreter.retraces import abstract
 from weft.core.interpreter.values import FORWARDED
-from weft.core.paths import Path, format_path, key_part
+from weft.core.paths import Path, format_path
 from weft.core.records.agree import Described, Fixed
 from weft.core.records.configuration import iter_configuration
-from weft.core.records.statics import Make
+from weft.core.records.storage import Make
 from weft.nnx.crossing.flattening import ARRAY, NODE, RefStructure, Tree, named
 from weft.nnx.crossing.outcomes import RefOutcome
 from weft.nnx.graphs.definitions import ArrayRefDef, GraphDef, LeafAttr, NodeDef, NodeRef, Static, VariableDef

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
-from weft.core.paths import Path, key_part
+from weft.core.edge.trees import key_part
+from weft.core.paths import Path
 from weft.core.records.agree import Fixed
 from weft.core.records.leaves import NUMBERS, is_array, iter_leaves
 from weft.nnx.errors import StructureError

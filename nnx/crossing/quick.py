@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import jax
-from weft.core.edge.levels import EAGER, current_level
+from weft.core.edge.contexts import EAGER, current_level
 from weft.core.interpreter.boundary import Call, Crossing, Groups, QuickWay
 from weft.core.interpreter.building import as_array
 from weft.core.interpreter.extracting import SameObject, make_extractor

@@ -16,7 +16,8 @@ import jax
 import jax.tree_util as jtu
 import numpy as np
 from weft.core.caches import kept_in
-from weft.core.paths import Path, key_part
+from weft.core.edge.trees import key_part
+from weft.core.paths import Path
 from weft.core.records.leaves import refuse_unsorted
 from weft.nnx.errors import StructureError
 from weft.nnx.foreign import refuse_foreign

@@ -10,7 +10,8 @@ from typing import Any
 
 import jax
 import jax.tree_util as jtu
-from weft.core.paths import Path, format_path, key_part
+from weft.core.edge.trees import key_part
+from weft.core.paths import Path, format_path
 from weft.nnx.errors import DuplicateError, StructureError
 from weft.nnx.foreign import refuse_foreign
 from weft.nnx.graphs.definitions import TreeNodeDef, VariableDef

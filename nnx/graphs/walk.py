@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax.tree_util as jtu
-from weft.core.paths import Path, format_path, key_part
+from weft.core.edge.trees import key_part
+from weft.core.paths import Path, format_path
 from weft.nnx.config import graph_mode
 from weft.nnx.errors import AliasError, StructureError
 from weft.nnx.graphs.nodes import (

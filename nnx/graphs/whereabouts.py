@@ -14,7 +14,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 import jax
-from weft.core.callers import is_users, place_of
+from weft.core.frames import is_users, place_of
 from weft.core.interpreter.rules import Body
 from weft.core.paths import Path, format_path
 from weft.nnx.graphs.nodes import is_node

@@ -19,7 +19,7 @@ from weft.nnx.graphs.nodes import is_graph_node
 from weft.nnx.missing import Missing
 from weft.nnx.variable.sharding import get_logical_axis_rules
 from weft.nnx.variable.variable import Variable
-from weft.transforms._wrap import as_tuple, by_position
+from weft.transforms.arguments import as_tuple, by_position
 from weft.transforms.differentiation import numbers_of_arguments
 from weft.transforms.transformed import named_like
 

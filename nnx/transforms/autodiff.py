@@ -25,7 +25,7 @@ from weft.nnx.transforms.keywords import ModeKeywords, PullbackKeywords, RematKe
 from weft.nnx.transforms.names import _raise_bound_method_error as _raise_bound_method_error
 from weft.nnx.transforms.names import _resolve_bound_callable as _resolve_bound_callable
 from weft.nnx.variable.kinds import Param
-from weft.transforms._wrap import as_tuple
+from weft.transforms.arguments import as_tuple
 from weft.transforms.autodiff import GRAD, JVP, VJP, DiffOptions, jvp_with, vjp_with
 from weft.transforms.tracing import REMAT, RematOptions, static_arguments
 from weft.transforms.transformed import named_like

@@ -21,7 +21,7 @@ from weft.nnx.transforms._wrap import boundary_of, checked_prefix, decorate, ove
 from weft.nnx.transforms.keywords import JitKeywords, ShardMapKeywords
 from weft.nnx.transforms.names import _raise_bound_method_error as _raise_bound_method_error
 from weft.nnx.transforms.names import _resolve_bound_callable as _resolve_bound_callable
-from weft.transforms._wrap import numbers_and_names
+from weft.transforms.arguments import numbers_and_names
 from weft.transforms.compilation import JitFunction, JitOptions
 from weft.transforms.shards import SHARD_MAP, ShardMapOptions
 from weft.transforms.stages import Stage

@@ -26,8 +26,8 @@ from weft.nnx.transforms._wrap import boundary_of, checked_prefix, decorate, ref
 from weft.nnx.transforms.keywords import CustomVjpKeywords
 from weft.nnx.variable.variable import Variable
 from weft.transforms.custom import CustomOptions
-from weft.transforms.custom_vjps import CUSTOM_VJP
-from weft.transforms.custom_vjps import CustomVjp as CustomVjpOverValues
+from weft.transforms.custom_rules import CUSTOM_VJP
+from weft.transforms.custom_rules import CustomVjp as CustomVjpOverValues
 from weft.transforms.transformed import named_like, transform
 
 P = ParamSpec("P")

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, Unpack, cast, overload
 
 import jax
 from weft.core.constants import constants_of
-from weft.core.edge.untyped import is_tuple
+from weft.core.edge.trees import is_tuple
 from weft.core.interpreter.interpret import interpret
 from weft.core.interpreter.rides import Along, Carry
 from weft.core.interpreter.rules import Rule
@@ -23,12 +23,12 @@ from weft.nnx.transforms.keywords import PmapKeywords, ScanKeywords, VmapKeyword
 from weft.nnx.transforms.metadata import transform_metadata, with_metadata_axes
 from weft.nnx.transforms.names import _raise_bound_method_error as _raise_bound_method_error
 from weft.nnx.transforms.names import _resolve_bound_callable as _resolve_bound_callable
-from weft.transforms._wrap import by_position, interpreted_at_once
+from weft.transforms.arguments import by_position
 from weft.transforms.loops import FORI, WHILE, WhileOptions, fori_options
 from weft.transforms.mapping import PMAP, VMAP, MapOptions
 from weft.transforms.scanning import SCAN, SCAN_ALONG, ScanOptions
 from weft.transforms.tracing import static_arguments
-from weft.transforms.transformed import named_like
+from weft.transforms.transformed import interpreted_at_once, named_like
 
 __all__ = ["Carry", "StateAxes", "fori_loop", "pmap", "scan", "transform_metadata", "vmap", "while_loop"]
 

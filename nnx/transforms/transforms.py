@@ -26,17 +26,11 @@ from weft.nnx.transforms.names import _raise_bound_method_error as _raise_bound_
 from weft.nnx.transforms.names import _resolve_bound_callable as _resolve_bound_callable
 from weft.nnx.variable.sharding import lay_out_abstractly
 from weft.nnx.variable.variable import Variable
-from weft.transforms._wrap import by_position, interpreted_at_once
+from weft.transforms.arguments import by_position
 from weft.transforms.branches import COND, COND_OPTIONS, SWITCH, check_index, check_predicate, switch_options
-from weft.transforms.tracing import (
-    CHECKIFY,
-    EVAL_SHAPE,
-    MAKE_JAXPR,
-    CheckifyOptions,
-    JaxprOptions,
-    NoOptions,
-    static_arguments,
-)
+from weft.transforms.checks import CHECKIFY, CheckifyOptions
+from weft.transforms.tracing import EVAL_SHAPE, MAKE_JAXPR, JaxprOptions, NoOptions, static_arguments
+from weft.transforms.transformed import interpreted_at_once
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 from jax.core import Tracer
 from weft.core.edge import hijax
-from weft.core.edge.levels import EAGER, current_level
+from weft.core.edge.contexts import EAGER, current_level
 from weft.nnx.errors import ImmutableVariableError
 
 

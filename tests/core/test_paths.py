@@ -9,7 +9,8 @@ import jax
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from weft.core.paths import format_path, key_part, parse_path
+from weft.core.edge.trees import key_part
+from weft.core.paths import format_path, parse_path
 
 Pair = namedtuple("Pair", "left right")
 

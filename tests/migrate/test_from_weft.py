@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from weft.core.former_names import MOVED
+from weft.core.public_names import MOVED
 
 Migrate = Callable[[Mapping[str, str]], tuple[dict[str, str], str]]
 PROGRAM = Path(__file__).parent / "weft_0_2" / "main.py"

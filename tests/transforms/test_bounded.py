@@ -13,7 +13,7 @@ from jax import lax
 from jax.experimental import checkify
 from weft import BatchStat
 from weft.core.errors import CarryError
-from weft.transforms.bounded import bounded_while
+from weft.transforms.loops import bounded_while
 
 
 class Newton(weft.Module):

@@ -19,8 +19,8 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
-from weft.core.callers import Owner, owner_of
 from weft.core.edge import sizes as edge
+from weft.core.frames import Owner, owner_of
 from weft.core.records import leaves
 from weft.typecheck.language import dims
 from weft.typecheck.sizes.dim import Dim, Real

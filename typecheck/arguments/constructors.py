@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 from weft.core.caches import cached_by
-from weft.core.edge.generated import is_generated
+from weft.core.edge.names import is_generated
 from weft.core.records.leaves import is_array
 from weft.typecheck.arguments.abstract import abstractly
 from weft.typecheck.arguments.builder import Assignment, Builder, Scope, key_dtype

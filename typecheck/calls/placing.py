@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 import jax
-from weft.core.callers import owner_of, shorten
+from weft.core.frames import owner_of, shorten
 from weft.core.hooks import object_layer
 from weft.core.logical_axes import FREE, AxisRules, placing, rules_in_force
 from weft.core.records.kinds import field_roles, names_its_axes

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import jax
 import jaxtyping
-from weft.core.callers import is_users
+from weft.core.frames import is_users
 from weft.core.hooks import call_checked
 from weft.typecheck.calls.asking import asks
 from weft.typecheck.errors import AnnotationError

@@ -108,7 +108,7 @@ CONTRACTS = Contracts()
 
 def install() -> Contracts:
     """Installs the checker in the core and returns it; a second call changes nothing."""
-    if hooks.installed_contracts() is not CONTRACTS:
+    if hooks.installed is not CONTRACTS:
         hooks.install_contracts(CONTRACTS)
     return CONTRACTS
 

@@ -23,8 +23,8 @@ from typing import Any, Literal
 import jax
 from jax.dtypes import TypePromotionError
 from weft.core.caches import kept_in
-from weft.core.callers import is_users, owner_of, place_of
 from weft.core.errors import WeftError
+from weft.core.frames import is_users, owner_of, place_of
 from weft.typecheck.errors import PromotionError
 
 

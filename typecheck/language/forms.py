@@ -23,7 +23,7 @@ from weft.core.records.configuration import field_values, stored
 from weft.core.records.kinds import Role, field_roles
 from weft.core.records.leaves import keeps_numbers
 from weft.core.records.module import standing_for
-from weft.core.records.pending import fields_of
+from weft.core.records.storage import fields_of
 from weft.typecheck.language import objects
 
 # (name, static, required, default) of a field; the default `...` means that there is none.

@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any
 
-from weft.core.edge.generated import is_generated
+from weft.core.edge.names import is_generated
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import RecordOf, Shell
 from weft.typecheck.language.batched import Dims

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from weft.core.paths import key_part
+from weft.core.edge.trees import key_part
 from weft.typecheck.language.annotations import (
     Annotation,
     BoxOf,

@@ -11,7 +11,8 @@ from contextvars import ContextVar, Token
 from typing import Any
 
 import jax
-from weft.core.paths import Path, format_path, key_part
+from weft.core.edge.trees import key_part
+from weft.core.paths import Path, format_path
 
 _running: ContextVar[tuple[Any, ...]] = ContextVar("weft_running_records", default=())
 

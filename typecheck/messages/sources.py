@@ -10,7 +10,7 @@ from types import CodeType
 from typing import Any
 
 from weft.core.caches import cached_by
-from weft.core.callers import shorten
+from weft.core.frames import shorten
 from weft.typecheck.matching.bindings import Slot
 
 

@@ -11,8 +11,8 @@ import traceback
 from collections.abc import Callable
 
 import jax
-from weft.core.callers import owner_of
 from weft.core.edge import _tracers, names
+from weft.core.frames import owner_of
 from weft.typecheck.proofs import tracing
 from weft.typecheck.proofs.guards import is_refused_by_library
 from weft.typecheck.proofs.options import argument_of

@@ -19,8 +19,8 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from weft.core.records.contracted import OPERATORS
 from weft.core.records.leaves import is_array
+from weft.core.records.properties import OPERATORS
 from weft.typecheck.arguments.abstract import is_plain_class
 from weft.typecheck.arguments.builder import Assignment, Builder, Scope, Unwritten
 from weft.typecheck.arguments.constructors import counts_of_class

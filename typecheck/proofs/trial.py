@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from weft.core.callers import owner_of
-from weft.core.contexts import trial_context
 from weft.core.edge import _tracers
+from weft.core.edge.contexts import trial_context
+from weft.core.frames import owner_of
 from weft.core.tracebacks import whole_tracebacks
 from weft.typecheck.arguments.asked import Asked
 from weft.typecheck.arguments.builder import Assignment, Builder, Unbuildable

@@ -14,9 +14,9 @@ from types import CodeType, FrameType
 from typing import Any, Literal
 
 from weft.core.caches import cached_by
-from weft.core.callers import Owner, owner_of
-from weft.core.edge.generated import is_generated
+from weft.core.edge.names import is_generated
 from weft.core.errors import WeftError
+from weft.core.frames import Owner, owner_of
 from weft.typecheck.proofs.wording import first_line
 
 

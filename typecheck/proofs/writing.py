@@ -14,7 +14,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from weft.core.edge.generated import is_generated
+from weft.core.edge.names import is_generated
 from weft.core.records.leaves import is_array
 from weft.typecheck.arguments.builder import Builder, key_dtype
 from weft.typecheck.arguments.enumerations import name_of_item

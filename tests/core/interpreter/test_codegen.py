@@ -17,8 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax.experimental.sparse import BCOO
 from weft.core.interpreter import extracting
-from weft.core.interpreter.building import FORWARDED, make_builder
+from weft.core.interpreter.building import FORWARDED
 from weft.core.interpreter.extracting import make_extractor
+from weft.core.interpreter.values import Outcome
 from weft.core.records.partition import take_apart
 
 ARRAYS = [jnp.ones(2), jnp.arange(3), np.zeros(1), np.float32(2)]
@@ -122,7 +123,7 @@ def test_an_extractor_takes_just_the_trees_of_its_structure(tree: Any, argument:
 def test_a_builder_makes_what_the_registry_makes(tree: Any):
     structure, tree_leaves = take_apart(tree)
     values = [leaf.value for leaf in tree_leaves]
-    built = make_builder(structure, [(0, i) for i in range(len(values))])((), (values,))
+    built = Outcome(structure, tuple((0, i) for i in range(len(values)))).builder((), (values,))
     assert same(built, tree)
 
 
@@ -137,7 +138,7 @@ def test_lanes_and_forwarded_leaves_find_their_places(tree: Any, random: Any):
         row = arguments if lane == FORWARDED else groups[lane]
         sources.append((lane, len(row)))
         row.append(leaf.value)
-    built = make_builder(structure, sources)(arguments, tuple(map(tuple, groups)))
+    built = Outcome(structure, tuple(sources)).builder(arguments, tuple(map(tuple, groups)))
     for made, leaf, (lane, _) in zip(take_apart(built)[1], tree_leaves, sources, strict=True):
         if lane != FORWARDED or isinstance(leaf.value, jax.Array):
             assert made.value is leaf.value

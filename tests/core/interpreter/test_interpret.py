@@ -13,7 +13,7 @@ from weft.core.interpreter.interpret import QUICK_PLANS, Interpreted, interpret
 from weft.core.interpreter.rides import Axis
 from weft.core.interpreter.rules import Lift, Rule
 from weft.core.interpreter.values import VALUES
-from weft.core.records.statics import Bound, Static, same_static, unwrapped
+from weft.core.records.storage import Bound, Static, same_static, unwrapped
 from weft.transforms.compilation import bind
 
 

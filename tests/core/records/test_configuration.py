@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from weft.core.errors import StaticError
 from weft.core.records.configuration import Mixed, iter_configuration, opened, spelled_out, stored
-from weft.core.records.statics import Static
+from weft.core.records.storage import Static
 
 
 class Size(NamedTuple):

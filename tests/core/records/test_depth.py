@@ -11,8 +11,7 @@ import jax.numpy as jnp
 import pytest
 import weft
 from jaxtyping import Array, Float
-from weft.core.contexts import DEBUG_KEYS, DEBUG_SUCCESSORS
-from weft.core.switches import is_on
+from weft.core.edge.contexts import DEBUG_KEYS, DEBUG_SUCCESSORS, is_on
 
 
 class Wrap(weft.Module):

@@ -1,4 +1,4 @@
-"""Which leaves there are, in what order, and which of them JAX can trace."""
+"""Which leaves there are, in what order, which of them JAX can trace, and which are the same array."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import weft
 from hypothesis import given
 from hypothesis import strategies as st
-from weft import BatchStat
+from weft import AliasError, BatchStat, Linear
 from weft.core.records.kinds import Param
 from weft.core.records.leaves import is_array, iter_leaves
 
@@ -163,3 +163,122 @@ def test_a_dict_whose_keys_cannot_be_sorted_is_named_by_its_place(use: Any):
 def test_a_returned_dict_whose_keys_cannot_be_sorted_is_refused():
     with pytest.raises(weft.errors.StructureError, match="keys that can be sorted"):
         weft.jit(lambda x: {weft.Param: x, ...: x})(1.0)
+
+
+KEY = jax.random.key(0)
+
+
+class Net(weft.Module):
+    first: Linear
+    second: Linear
+
+    def __call__(self, x: Any) -> Any:
+        return self.second(jax.nn.tanh(self.first(x)))
+
+
+def layer() -> Linear:
+    return Linear(2, 2, key=KEY)
+
+
+def loss(model: Any, x: Any) -> Any:
+    return sum(jnp.sum(leaf) for leaf in jax.tree.leaves(model)) * x.sum()
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+ONE, W = layer(), jnp.ones(2)
+
+CASES: list[tuple[Any, list[str]]] = [
+    (Net(ONE, ONE), ["model.second: the same Linear as model.first"]),
+    ([ONE, layer(), ONE], ["model[2]: the same Linear as model[0]"]),
+    ([ONE, ONE, ONE], ["model[1]: the same Linear as model[0]", "model[2]: the same Linear as model[0]"]),
+    ({"a": {"w": W}, "b": [W]}, ["model.b[0]: the same array as model.a.w"]),
+    (Pair(ONE, (ONE,)), ["model.right[0]: the same Linear as model.left"]),
+    (Net(ONE, ONE.replace(bias=jnp.ones(2))), ["model.second.kernel: the same array as model.first.kernel"]),
+    ([np.ones(2)] * 2, ["model[1]: the same array as model[0]"]),
+]
+
+
+@pytest.mark.parametrize(("model", "places"), CASES)
+@pytest.mark.parametrize("transform", [weft.grad, weft.value_and_grad])
+def test_gradients_name_both_places(transform: Any, model: Any, places: list[str]):
+    with pytest.raises(AliasError, match="would give one array in two places two different values") as caught:
+        transform(loss)(model, W)
+    assert list(caught.value.at) == places
+    assert "weft.Shared(model); or give each place its own: weft.tree.copy(model)" in str(caught.value)
+
+
+WRAPPERS: dict[str, Any] = {
+    "jit": weft.jit,
+    "jit in jit": lambda f: weft.jit(lambda *args: weft.jit(f)(*args)),
+    "vmap": lambda f: weft.vmap(f, in_axes=(None, 0), axis_size=2),
+    "remat": weft.remat,
+    "cond": lambda f: lambda model, x: weft.cond(x.sum() > 0, f, f, model, x),
+    "scan": lambda f: weft.scan(
+        lambda model, x: (model, jax.tree.leaves(f(model, x))[0]), in_axes=(weft.Carry, 0), out_axes=(weft.Carry, 0)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_what_was_one_outside_of_a_transform_is_known_as_one_inside(name: str):
+    step = WRAPPERS[name](lambda model, x: weft.grad(loss)(model, x))
+    x = jnp.ones((2, 2))
+    with pytest.raises(AliasError, match=r"\.second\.kernel: the same array as \w+\.first\.kernel"):
+        step(Net(ONE, ONE), x)
+    assert len(jax.tree.leaves(step(Net(ONE, layer()), x))) >= 1
+
+
+@pytest.mark.parametrize("calls", range(5))
+@pytest.mark.parametrize("x", [jnp.ones((2, 2)), jnp.ones(1)], ids=["compiled for separate arrays", "a new shape"])
+def test_what_is_one_array_is_known_however_often_the_function_was_called_before(calls: int, x: Any):
+    step = weft.jit(lambda model, x: weft.grad(loss)(model, x))
+    for _ in range(calls):
+        step(Net(layer(), layer()), jnp.ones((2, 2)))
+    with pytest.raises(AliasError, match=r"model\.second\.kernel: the same array as model\.first\.kernel"):
+        step(Net(ONE, ONE), x)
+
+
+def test_a_call_in_which_other_leaves_are_one_array_is_traced_anew():
+    traced: list[Any] = []
+    step = weft.jit(lambda models: (traced.append(0), weft.tree.map(lambda x: 2 * x, models))[1])
+    a, b = jnp.ones(2), jnp.ones(2)
+    with weft.debug.explain_retraces() as why:
+        for models in ([a, b, a], [a, b, b], [a, b, jnp.ones(2)]):
+            for _ in range(4):
+                assert [leaf.tolist() for leaf in step(models)] == [[2, 2]] * 3
+    assert len(traced) == 3
+    assert "one array in two places: models[2] is models[0] -> models[2] is models[1]" in str(why[1])
+    assert "one array in two places: models[2] is models[1] -> none" in str(why[2])
+
+
+def test_what_is_not_differentiated_may_be_shared():
+    model = {"online": ONE, "target": ONE}
+    gradient = weft.grad(loss, wrt=weft.filters.All(weft.Param, weft.filters.Inside("online")))(model, W)
+    assert gradient["target"].kernel is None
+    assert weft.grad(lambda model, other, x: loss(model, x))(ONE, ONE, W).kernel.shape == (2, 2)
+
+
+def test_two_arguments_may_be_one_array():
+    first, second = weft.grad(lambda x, y: (x * y).sum(), argnums=(0, 1))(W, W)
+    assert first.tolist() == second.tolist() == [1, 1]
+
+
+def test_equal_arrays_and_numbers_are_not_the_same():
+    assert len(jax.tree.leaves(weft.grad(loss)(Net(layer(), layer()), W))) == 4
+    assert weft.jit(weft.grad(lambda xs: xs[0] * xs[1]))([2.0, 2.0])[0] == 2.0
+
+
+def test_derivatives_that_are_no_updates_take_shared_arrays():
+    out, pullback = weft.vjp(lambda xs: xs[0] * xs[1], [W, W])
+    assert out.tolist() == [1, 1]
+    assert [leaf.tolist() for leaf in jax.tree.leaves(pullback(W))] == [[1, 1], [1, 1]]
+
+
+def test_copies_and_shared_are_the_ways_out():
+    model = Net(ONE, ONE)
+    assert len(jax.tree.leaves(weft.grad(loss)(weft.tree.copy(model), W))) == 4
+    assert len(jax.tree.leaves(weft.grad(lambda model, x: model(x).sum())(weft.Shared(model), W))) == 2

@@ -253,3 +253,24 @@ def test_an_attribute_error_inside_of_a_property_is_told_as_it_is():
 
     with pytest.raises(AttributeError, match="no_such_thing"):
         Broken(jnp.ones(2)).size  # noqa: B018
+
+
+class Incomparable:
+    """An option whose comparison raises, as that of some libraries' objects does."""
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return "Incomparable()"
+
+
+class Optional(weft.Module):
+    option: Any = Incomparable()
+
+
+def test_a_field_that_cannot_be_compared_with_its_default_is_printed():
+    assert repr(Optional()) == "Optional()"
+    assert repr(Optional(Incomparable())) == "Optional(option=Incomparable())"

@@ -217,3 +217,25 @@ def test_structures_with_other_statics_differ():
     assert first != second
     # Equal numbers of different types are different statics.
     assert take_apart(Layer(*[jnp.ones(1)] * 2, rate=1.0))[0] != take_apart(make_layer().replace(table=None, rate=1))[0]
+
+
+@jax.tree_util.register_pytree_node_class
+class OfArrays:
+    """A node of another library, which can be made of arrays only."""
+
+    def __init__(self, value: Any):
+        if not isinstance(value, jax.Array):
+            raise ValueError("no array")
+        self.value = value
+
+    def tree_flatten(self) -> Any:
+        return (self.value,), None
+
+    @classmethod
+    def tree_unflatten(cls, data: Any, children: Any) -> Any:
+        return cls(*children)
+
+
+def test_a_tree_that_cannot_be_made_of_shapes_is_still_compared():
+    with pytest.raises(StructureError, match="the tree after has another structure than the tree"):
+        changes({"node": OfArrays(jnp.ones(2))}, {"other": OfArrays(jnp.ones(2))})

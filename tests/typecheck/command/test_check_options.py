@@ -9,7 +9,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from weft.core.contexts import contract_mode
+from weft.core.edge.contexts import contract_mode
 from weft.typecheck.command.front import main as command
 from weft.typecheck.command.linter import judge_here
 

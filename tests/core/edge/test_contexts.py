@@ -14,7 +14,7 @@ import pytest
 import weft
 from jaxtyping import Array, Float
 from weft import ContractError
-from weft.core.contexts import Ambient
+from weft.core.edge.contexts import Ambient
 from weft.typecheck import current_mode, mode, set_mode
 
 

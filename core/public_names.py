@@ -1,6 +1,17 @@
-"""Where the public names of weft 0.2 are now: for errors about a missing name, and for `weft migrate`."""
+"""Public names: those that a package imports when they are first used, and where those of weft 0.2 are now.
+
+`import weft` loads records and the transforms over them. Layers, capture, debugging, exports and the like have their
+names in the same package, but only programs that use them wait for their import. The package imports them under
+`TYPE_CHECKING` for type checkers, and lists the module of each name in a table.
+
+The names of weft 0.2 are for errors about a missing name, and for `weft migrate`.
+"""
 
 from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
 
 # From the old namespace to the new, the names that are called the same in both.
 _SAME_NAME = {
@@ -62,3 +73,35 @@ def absence(module: str, name: str) -> str:
     place = place_of(module, name)
     hint = f": it is {place} (`weft migrate` rewrites programs of weft 0.2)" if place else ""
     return f"module {module!r} has no attribute {name!r}{hint}"
+
+
+def first_use(
+    namespace: dict[str, Any], homes: Mapping[str, str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """The `__getattr__` and the `__dir__` of a package.
+
+    Args:
+        namespace: the `globals()` of the package.
+        homes: from a module to the names that come from it; `origin=name` for a name that is `origin` in the module. A
+            name that comes from the package itself is a submodule.
+
+    >>> namespace = {"__name__": "weft.core.public_names"}
+    >>> get, names = first_use(namespace, {"math": "tau=circle pi"})
+    >>> get("circle"), "circle" in namespace, names()
+    (6.283185307179586, True, ['__name__', 'circle', 'pi'])
+    """
+    entries = [(module, *entry.partition("=")) for module, names in homes.items() for entry in names.split()]
+    origins = {name or origin: (module, origin) for module, origin, _, name in entries}
+    package = namespace["__name__"]
+
+    def get(name: str) -> Any:
+        if name not in origins:
+            raise AttributeError(absence(package, name))
+        module, origin = origins[name]
+        if module == package:
+            return importlib.import_module(f"{package}.{origin}")
+        # `__import__` with a name also imports a submodule, as `from module import name` does.
+        namespace[name] = getattr(__import__(module, None, None, [origin]), origin)
+        return namespace[name]
+
+    return get, lambda: sorted({*namespace, *origins})

@@ -22,7 +22,7 @@ import pytest
 import weft
 from jax.tree_util import keystr
 from weft.core.interpreter import codegen
-from weft.core.records.pending import PENDING, fields_of, read_dict
+from weft.core.records.storage import PENDING, fields_of, read_dict
 
 # Parts of a net, of which each has two leaves.
 N = codegen.PACKED
