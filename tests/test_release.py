@@ -1,7 +1,8 @@
-"""What a release is compared with: the public names of the last one, by `.ci/surface.py`."""
+"""What a release is compared with, the public names of the last one, and the targets that are tried before it."""
 
 from __future__ import annotations
 
+import re
 import runpy
 from pathlib import Path
 from typing import Any
@@ -72,3 +73,10 @@ def test_the_last_release_is_of_another_version(surface: dict[str, Any]):
     last = surface["last_release"]()
     assert last.stem != surface["weft"].__version__
     assert "class nnx:" in last.read_text()
+
+
+def test_every_target_of_make_help_is_run_by_a_nightly_job():
+    told = re.findall(r"^\t@echo 'make ([a-z-]+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    table = (ROOT / ".ci" / "targets").read_text().partition("<<'TABLE'\n")[2].partition("\nTABLE\n")[0]
+    assert sorted(line.split()[0] for line in table.splitlines()) == sorted(told)
+    assert len(told) > 20
