@@ -16,7 +16,8 @@ JOBS ?= logical
 PINS := constraints.txt pyproject.toml
 
 .PHONY: help demo demo-lm test test-slow quick quick-floor test-debug fuzz fuzz-records flax-suite flax-guides jaxtyping-suite check-field \
-    check-field-floor field-nnx lint format typecheck reading bench docs docs-serve pages wheel sdist freeze clean
+    check-field-floor field-nnx lint format typecheck reading bench docs docs-serve pages wheel sdist release \
+    freeze clean
 .DEFAULT_GOAL := help
 
 help:
@@ -45,6 +46,7 @@ help:
 	@echo 'make pages      run the code of every page with only the extras that the page names'
 	@echo 'make wheel      build dist/*.whl, the same bytes for the same commit'
 	@echo 'make sdist      build dist/*.tar.gz, likewise'
+	@echo 'make release    try wheel and sdist in fresh environments of each Python, and compare the public names with the last'
 	@echo 'make freeze     write constraints.txt anew from fresh environments of both ends'
 	@echo 'make clean      remove what was built, but not the environments'
 
@@ -129,6 +131,11 @@ wheel: $(VENV)/stamp-train
 
 sdist: $(VENV)/stamp-dev
 	.ci/sdist $(BIN)
+
+release: $(VENV)/stamp-dev
+	$(MAKE) wheel
+	$(MAKE) sdist
+	.ci/release $(BIN) $(ARGS)
 
 freeze:
 	.ci/freeze

@@ -144,9 +144,11 @@ def _version(package: str) -> str:
         return "absent"
 
 
-def read_arguments(description: str | None) -> argparse.Namespace:
-    """The arguments that every benchmark takes."""
+def read_arguments(description: str | None, scripts: Sequence[str] = ()) -> argparse.Namespace:
+    """The arguments that every benchmark takes; with `scripts`, also which of them to run."""
     parser = argparse.ArgumentParser(description=(description or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="few rounds and small sizes: does it run, not how fast")
     parser.add_argument("--rounds", type=int, help="rounds for each table")
+    if scripts:
+        parser.add_argument("scripts", nargs="*", help=f"by default all of {', '.join(scripts)}")
     return parser.parse_args()

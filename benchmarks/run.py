@@ -1,7 +1,7 @@
 """Runs every benchmark, each in a process of its own, and appends what they print to RESULTS.md.
 
 A section is dated and says which versions and which machine it holds for. `--quick` runs them small, and appends
-nothing.
+nothing; nor do scripts that are named, `run.py imports.py`, which run alone.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ def output_of(script: str, options: list[str]) -> str:
 
 
 def main() -> None:
-    arguments = read_arguments(__doc__)
+    arguments = read_arguments(__doc__, SCRIPTS)
     options = ["--quick"] if arguments.quick else []
     options += ["--rounds", str(arguments.rounds)] if arguments.rounds else []
-    parts = [output_of(script, options) for script in SCRIPTS]
-    if arguments.quick:
+    parts = [output_of(script, options) for script in arguments.scripts or SCRIPTS]
+    if arguments.quick or arguments.scripts:
         return
     title = f"## {datetime.date.today().isoformat()}\n\n{environment()}"
     with (HERE / "RESULTS.md").open("a") as results:

@@ -11,6 +11,9 @@ import libcst as cst
 
 # A function from a node, whose children are edited already, to the node that replaces it.
 Edit = Callable[[Any], Any]
+# The kinds of work that a finding asks for, the most first: another design, or a use that holds a group of files; a
+# place whose arguments or meaning somebody has to look at; another name; none, where the code works as it is.
+WORKS = ("rewrite", "check", "rename", "none")
 
 
 @dataclass(frozen=True, order=True)
@@ -24,6 +27,7 @@ class Finding:
         why: the reason.
         fix: what to do by hand; empty if there is nothing to do.
         holds: whether the file, and all files of its group, must stay with flax because of it.
+        work: one of `WORKS`.
     """
 
     file: Path
@@ -32,6 +36,7 @@ class Finding:
     why: str
     fix: str = ""
     holds: bool = False
+    work: str = "rewrite"
 
     def shown(self, place: str) -> str:
         """Returns the lines of the report for this finding; `place` names the file and line."""

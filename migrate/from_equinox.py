@@ -17,14 +17,24 @@ _NUMBERS = "name the arguments that are numbers or strings in static_argnames"
 _MAPPED = "an argument that is a number needs None in in_axes; axes by filter are weft.axes"
 _FIRST = "its first argument must be arrays or a module: weft differentiates numbers, too"
 _FILES = "which has a file format of its own"
-# For each name of equinox with a counterpart in weft, what to do.
-COUNTERPARTS = {
+# By the work that it is, what to do for each name of equinox with a counterpart in weft.
+_REWRITE = {
     "Module": "weft.Module, where no field is a leaf that is a number or a function; annotations are contracts then",
+    "tree_serialise_leaves": f"weft.save_checkpoint, {_FILES}",
+    "tree_deserialise_leaves": f"weft.load_checkpoint, {_FILES}",
+    "nn.make_with_state": "a layer of weft's, which returns its successor: y, layer = layer(x)",
+}
+_CHECK = {
     "filter_jit": f"weft.jit: {_NUMBERS}",
     "filter_grad": f"weft.grad: {_FIRST}",
     "filter_value_and_grad": f"weft.value_and_grad: {_FIRST}",
     "filter_vmap": f"weft.vmap: {_MAPPED}",
     "filter_pmap": f"weft.pmap: {_MAPPED}",
+    "error_if": "weft.error_if, where weft.jit compiles it",
+    "tree_at": "weft.at(model)....set(value), where it is one leaf",
+    "partition": "weft.tree.split and weft.tree.merge",
+}
+_RENAME = {
     "filter_vjp": "weft.vjp",
     "filter_jvp": "weft.jvp",
     "filter_jacfwd": "weft.jacfwd",
@@ -36,14 +46,13 @@ COUNTERPARTS = {
     "filter_eval_shape": "weft.eval_shape",
     "filter_make_jaxpr": "weft.make_jaxpr",
     "filter_shard": "weft.shard",
-    "error_if": "weft.error_if, where weft.jit compiles it",
-    "tree_at": "weft.at(model)....set(value), where it is one leaf",
     "tree_equal": "weft.tree.equal",
-    "partition": "weft.tree.split and weft.tree.merge",
-    "tree_serialise_leaves": f"weft.save_checkpoint, {_FILES}",
-    "tree_deserialise_leaves": f"weft.load_checkpoint, {_FILES}",
-    "nn.make_with_state": "a layer of weft's, which returns its successor: y, layer = layer(x)",
     "nn.inference_mode": "weft.inference_mode",
+}
+COUNTERPARTS = {
+    name: (work, fix)
+    for work, fixes in (("rewrite", _REWRITE), ("check", _CHECK), ("rename", _RENAME))
+    for name, fix in fixes.items()
 }
 
 
@@ -57,8 +66,8 @@ def findings_of(reader: Reader) -> list[Finding]:
         # `eqx.nn.Linear` is visited as `eqx.nn`, too, which has no entry in the table, so it is listed once.
         for name in sorted(names & COUNTERPARTS.keys()):
             if name != "Module" or _is_base(reader, node):
-                why = "it stays equinox's, and works together with weft's"
-                places.append(Finding(reader.source.path, reader.line(node), written(node), why, COUNTERPARTS[name]))
+                why, (work, fix) = "it stays equinox's, and works together with weft's", COUNTERPARTS[name]
+                places.append(Finding(reader.source.path, reader.line(node), written(node), why, fix, work=work))
     return places
 
 

@@ -57,8 +57,9 @@ class _FlaxFile:
         self._write_out()
 
     def _report(self, node: cst.CSTNode, why: str, fix: str = "", holds: bool = True, code: str = "") -> None:
-        finding = Finding(self.reader.source.path, self.reader.line(node), code or written(node), why, fix, holds)
-        self.changes.findings.append(finding)
+        work = "rewrite" if holds else "none"
+        place = self.reader.source.path, self.reader.line(node)
+        self.changes.findings.append(Finding(*place, code or written(node), why, fix, holds, work))
 
     def _look(self, node: cst.CSTNode) -> None:
         match node:

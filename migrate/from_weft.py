@@ -6,6 +6,7 @@ Each file is migrated on its own, without a group: an object is the same object 
 from __future__ import annotations
 
 import importlib
+import itertools
 import re
 from collections.abc import Sequence
 from functools import cache
@@ -19,6 +20,8 @@ from .reading import Reader, dotted, names_of
 
 # The table is imported by name when it is needed, because `migrate` must not depend on weft's other rooms.
 _TABLE = "weft.core.public_names"
+_DOTTED = re.compile(r"(?<![\w.])weft(?:\.\w+)+")
+_IN_TEXT = "strings are not rewritten"
 _STAR_BROUGHT = {"core", "metrics", "modules", "ops", "transforms", "tree"}
 # By transform, the parameters that 0.2 accepted as keywords and that are positional only in 0.3.
 _BY_POSITION = {
@@ -35,11 +38,6 @@ _BY_POSITION = {
 @cache
 def _table() -> Any:
     return importlib.import_module(_TABLE)
-
-
-@cache
-def _in_text() -> re.Pattern[str]:
-    return re.compile(r"(?<![\w.])(" + "|".join(map(re.escape, _table().MOVED)) + r")(?!\w)")
 
 
 def _place_of(name: str) -> str | None:
@@ -59,17 +57,38 @@ def changes_of(reader: Reader) -> Changes:
                 _attribute(reader, node, changes)
             case cst.Call():
                 _call(reader, node, changes)
-            case cst.SimpleString() if not reader.is_docstring(node):
+                _looked_up(reader, node, changes)
+            case cst.SimpleString() | cst.FormattedStringText() if not reader.is_docstring(node):
                 # A string may be read by any program (a configuration, a message), so a person decides about it.
-                for name in dict.fromkeys(_in_text().findall(node.value)):
-                    _leave(reader, node, changes, "strings are not rewritten", f"{name} is {_place_of(name)}")
+                for name in dict.fromkeys(filter(None, map(_former, _DOTTED.findall(node.value)))):
+                    _leave(reader, node, changes, _IN_TEXT, f"{name} is {_place_of(name)}", "check")
             case _:
                 pass
     return changes
 
 
-def _leave(reader: Reader, node: cst.CSTNode, changes: Changes, why: str, fix: str) -> None:
-    changes.findings.append(Finding(reader.source.path, reader.line(node), written(node)[:60], why, fix))
+def _former(text: str) -> str | None:
+    """Returns the name of 0.2 that a dotted text begins with: `weft.core.AxisError` of `weft.core.AxisError.args`."""
+    parts = text.split(".")
+    begins = (".".join(parts[:stop]) for stop in range(2, len(parts) + 1))
+    return next((name for name in begins if _place_of(name)), None)
+
+
+def _leave(
+    reader: Reader, node: cst.CSTNode, changes: Changes, why: str, fix: str, work: str = "rename", code: str = ""
+) -> None:
+    place = reader.source.path, reader.line(node)
+    changes.findings.append(Finding(*place, code or written(node)[:60], why, fix, work=work))
+
+
+def _looked_up(reader: Reader, node: cst.Call, changes: Changes) -> None:
+    """Lists a name that a call looks up by its text: `getattr(weft, "drop")`, `patch.object(weft, "drop")`."""
+    for owner, text in itertools.pairwise(node.args):
+        if isinstance(text.value, cst.SimpleString):
+            names = [f"{module}.{text.value.evaluated_value}" for module in sorted(reader.imported(owner.value))]
+            for name in filter(_place_of, names):
+                code = f"{written(owner.value)}, {text.value.value}"
+                _leave(reader, node, changes, _IN_TEXT, f"{name} is {_place_of(name)}", "check", code)
 
 
 def _import_from(reader: Reader, node: cst.ImportFrom, changes: Changes) -> None:
@@ -131,6 +150,7 @@ def _call(reader: Reader, node: cst.Call, changes: Changes) -> None:
             changes,
             "weft 0.3 takes these arguments by position only",
             f"pass them in this order: {order}",
+            "check",
         )
         return
     for arg in named:

@@ -20,7 +20,7 @@ def parser() -> argparse.ArgumentParser:
         "weft migrate",
         description="Rewrites the names of weft 0.2 that have another place in 0.3, and imports of flax.nnx if the "
         "program then computes the same. Prints a diff; lists on standard error the places that it does not rewrite, "
-        "and uses of equinox that have a counterpart in weft, each with what to do by hand.",
+        "and uses of equinox that have a counterpart in weft, each with what to do by hand, and a table of these.",
         epilog="Exit code: 0, or 2 if a path cannot be read or written; nothing is written then.",
     )
     top.add_argument("paths", nargs="+", metavar="PATH", help="files and folders: best, a whole code base")
@@ -39,6 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Imported after the check, because these modules import libcst, which is an optional dependency.
     from .migrating import migrated
     from .project import Project
+    from .table import table
     from .writing import diff, write
 
     try:
@@ -51,6 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(diff(_shown(path).lstrip("/"), before, after), end="")
     for finding in sorted(done.findings):
         print(finding.shown(f"{_shown(finding.file)}:{finding.line}"), file=sys.stderr)
+    if done.findings:
+        print(f"\n{table(done.findings)}\n", file=sys.stderr)
     if options.write:
         try:
             write(done.files)

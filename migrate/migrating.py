@@ -122,8 +122,8 @@ def _over_nnx(project: Project, readers: dict[Source, Reader], done: Migrated) -
         if holder not in changes.findings:
             place = f"{holder.file.name}:{holder.line}"
             why = f"it is connected by imports to {place}, which must stay with flax ({holder.code})"
-            done.findings.append(Finding(source.path, 1, "flax.nnx", why, "resolve that finding first", True))
+            done.findings.append(Finding(source.path, 1, "flax.nnx", why, "resolve that finding first", True, "none"))
         elif changes.edits:
             why = "the rest of the file stays with flax.nnx, because both must not be mixed"
-            done.findings.append(dataclasses.replace(holder, code="flax.nnx", why=why, fix=""))
+            done.findings.append(dataclasses.replace(holder, code="flax.nnx", why=why, fix="", work="none"))
     return moving

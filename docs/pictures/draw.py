@@ -1,4 +1,4 @@
-"""Draws the README's picture and those of two guides anew: `python docs/pictures/draw.py`.
+"""Draws the pictures of the first page and of two guides anew: `python docs/pictures/draw.py`.
 
 `contract.svg` shows what weft prints for a wrong program, `numbers.svg` what the program in `docs/guides/numbers.md`
 plots, and `plan.png` the page that the program in `docs/guides/planning.md` saves, in the browser of the tests (the

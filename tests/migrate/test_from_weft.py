@@ -66,6 +66,13 @@ def test_names_move_and_the_rest_stays(migrate: Migrate, before: str, after: str
             "import weft\nx: 'weft.Filter'\n",
             "a.py:2: 'weft.Filter': strings are not rewritten\n    do: weft.Filter is weft.",
         ),
+        ("import weft\npatch('weft.core.AxisError.args', 1)\n", "do: weft.core.AxisError is weft.errors.AxisError"),
+        (
+            "import weft\nmonkeypatch.setattr(weft, 'split', f)\n",
+            "a.py:2: weft, 'split': strings are not rewritten\n    do: weft.split is weft.tree.split",
+        ),
+        ("from weft import core\ngetattr(core, 'AxisError')\n", "do: weft.core.AxisError is weft.errors.AxisError"),
+        ("import weft\nprint(f'see weft.split of {weft}')\n", "do: weft.split is weft.tree.split"),
         ("from weft import ops\nops.avg_pool(x)\n", "a.py:2: ops.avg_pool: the file has no name for weft itself here"),
         ("from weft import *\nsplit(tree.size(m))\n", "do: split is weft.tree.split; tree is weft.tree"),
         ("import weft\nweft.fori_loop(0, 3, init=0, body_fun=f)\n", "in this order: lower, upper, body_fun, init"),
@@ -87,6 +94,7 @@ def test_what_is_not_rewritten_is_told_with_what_to_do(migrate: Migrate, text: s
         "def f(weft):\n    return weft.split\n",
         "from . import weft\nweft.split\n",
         "import weft\nweft.cond(p, f, g, x)\n",
+        "import weft\ngetattr(weft, 'jit')\ngetattr(weft.tree, 'split')\ngetattr(weft.nnx, 'weft.nnx.split')\n",
     ],
 )
 def test_what_means_something_else_stays(migrate: Migrate, text: str):
