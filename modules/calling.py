@@ -175,9 +175,9 @@ def keys_of_copies(key: Any, count: int, owner: str) -> Any:
         SeedError: if the key is not a typed key.
     """
     if not is_key(key):
-        given = "nothing" if key is None else f"a {type(key).__name__}"
+        name = "nothing" if key is None else f"a {type(key).__name__}"
         raise SeedError(
-            f"{owner} makes its layers from a typed key, not from {given}",
+            f"{owner} makes its layers from a typed key, not from {name}",
             fix=f"{owner}(..., key=jax.random.key(seed))",
         )
     return jax.random.split(key, count)

@@ -182,8 +182,8 @@ class _Named:
 def _named_arrays(tree: Any, names: NamesByFilter | None, table: Table) -> Iterator[_Named]:
     leaves = [leaf for leaf in iter_leaves(tree) if leaf.dynamic and type(leaf.value) not in NUMBERS]
     models = list(_as_in_the_model(tree, leaves))
-    given = [value if isinstance(value, Sharded) else Sharded(*value) for value in (names or {}).values()]
-    axes_of_mapping = [replace(value.axes, inherited=True) for value in given]
+    sharded = [value if isinstance(value, Sharded) else Sharded(*value) for value in (names or {}).values()]
+    axes_of_mapping = [replace(value.axes, inherited=True) for value in sharded]
     filters: list[Filter] = list(names or {})
     wanted = sort_leaves(models, filters, require_all=False) if filters else [None] * len(leaves)
     for leaf, model, place in zip(leaves, models, wanted, strict=True):
