@@ -154,10 +154,10 @@ def breaks(before: str, after: str) -> dict[str, list[str]]:
 
 def is_moved(path: str, new: griffe.Module) -> bool:
     """Whether a former name has another place, which errors and `weft migrate` tell."""
-    from weft.core import former_names
+    from weft.core import public_names
 
     owner, _, name = path.rpartition(".")
-    parts = (former_names.place_of(owner, name) or "").split(".")[1:]
+    parts = (public_names.place_of(owner, name) or "").split(".")[1:]
     return bool(parts) and parts[0] in new.members and (len(parts) == 1 or parts[1] in new.members[parts[0]].members)
 
 

@@ -60,22 +60,15 @@ def findings_of(reader: Reader) -> list[Finding]:
     """Finds the uses of names with a counterpart in weft, each with what to do."""
     places: list[Finding] = []
     for node in reader.nodes:
-        if not isinstance(node, (cst.Name, cst.Attribute)) or _is_import(reader, node):
+        if not isinstance(node, (cst.Name, cst.Attribute)) or reader.in_import(node):
             continue
         names = {name.removeprefix("equinox.") for name in reader.imported(node) if name.startswith("equinox.")}
+        # A base class. Elsewhere (`isinstance(x, eqx.Module)`) `eqx.Module` includes weft's records.
+        above = reader.parent(node)
+        is_base = isinstance(above, cst.Arg) and isinstance(reader.parent(above), cst.ClassDef)
         # `eqx.nn.Linear` is visited as `eqx.nn`, too, which has no entry in the table, so it is listed once.
         for name in sorted(names & COUNTERPARTS.keys()):
-            if name != "Module" or _is_base(reader, node):
+            if name != "Module" or is_base:
                 why, (work, fix) = "it stays equinox's, and works together with weft's", COUNTERPARTS[name]
                 places.append(Finding(reader.source.path, reader.line(node), written(node), why, fix, work=work))
     return places
-
-
-def _is_import(reader: Reader, node: cst.CSTNode) -> bool:
-    return any(isinstance(above, (cst.Import, cst.ImportFrom)) for above in reader.around(node)[:6])
-
-
-def _is_base(reader: Reader, node: cst.CSTNode) -> bool:
-    """Whether a name is a base class. Elsewhere (`isinstance(x, eqx.Module)`) `eqx.Module` includes weft's records."""
-    above = reader.parent(node)
-    return isinstance(above, cst.Arg) and isinstance(reader.parent(above), cst.ClassDef)

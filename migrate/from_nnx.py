@@ -91,7 +91,7 @@ class _FlaxFile:
     def _reference(self, node: cst.Attribute | cst.Name) -> None:
         above = self.reader.parent(node)
         # Names inside of import statements are handled with the statement.
-        if isinstance(above, (cst.ImportAlias, cst.AsName)) or self._in_import(node):
+        if isinstance(above, (cst.ImportAlias, cst.AsName)) or self.reader.in_import(node):
             return
         # Code that reads `_pytree__nodes` was written for flax's objects, even where weft.nnx has an attribute of this
         # name.
@@ -111,12 +111,8 @@ class _FlaxFile:
             # `nnx` passed as a value, `f(nnx)`: nobody can tell which names are looked up in it.
             if name == _NNX and not is_base:
                 self._whole(node, above)
-            if (
-                name.startswith("flax.")
-                and not name.startswith(_NNX)
-                and not is_base
-                and isinstance(node, cst.Attribute)
-            ):
+            is_other = name.startswith("flax.") and not name.startswith(_NNX)
+            if is_other and not is_base and isinstance(node, cst.Attribute):
                 self._report_dotted(node, name)
 
     def _report_dotted(self, node: cst.Attribute, name: str) -> None:
@@ -136,9 +132,6 @@ class _FlaxFile:
                 self._report(call, "the file changes an attribute of flax.nnx", "remove this, or change weft.nnx")
                 return
         self._report(node, "the names looked up in it are unknown; weft.nnx has every public name", holds=False)
-
-    def _in_import(self, node: cst.CSTNode) -> bool:
-        return any(isinstance(parent, (cst.Import, cst.ImportFrom)) for parent in self.reader.around(node)[:6])
 
     def _report_part(self, node: cst.CSTNode, name: str) -> None:
         """Lists a use of another part of flax, which stays. Unless it is neutral, it keeps the file with flax."""
@@ -225,7 +218,9 @@ class _FlaxFile:
             self._report(where, "the file binds the name `weft`", "rename that")
         if "flax" in stored:
             self._report(where, "the file binds the name `flax` in several ways", "import flax.nnx as nnx")
-        if self._lists_flax() and not self.keeps_root:
+        is_listed = any(isinstance(n, cst.SimpleString) and n.evaluated_value == "flax" for n in self.reader.nodes)
+        has_list = any(isinstance(n, cst.Name) and n.value == "__all__" for n in self.reader.nodes)
+        if is_listed and has_list and not self.keeps_root:
             self._report(where, "`__all__` has the name `flax`", "import flax.nnx as nnx")
         for part in self.parts:
             self.changes.edits[part] = lambda old: old.with_changes(value=cst.Name("weft"))
@@ -244,11 +239,6 @@ class _FlaxFile:
             if isinstance(node, cst.Import)
             and any(dotted(alias.name).split(".")[0] == "flax" and not alias.asname for alias in node.names)
         ]
-
-    def _lists_flax(self) -> bool:
-        return any(
-            isinstance(node, (cst.SimpleString)) and node.evaluated_value == "flax" for node in self.reader.nodes
-        ) and any(isinstance(node, cst.Name) and node.value == "__all__" for node in self.reader.nodes)
 
 
 def _names(node: cst.CSTNode | None) -> str:

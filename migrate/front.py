@@ -60,14 +60,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         except OSError as error:
             print(f"weft migrate: nothing is written: {error}", file=sys.stderr)
             return 2
-    print(_summary(len(done.files), len(done.findings), options.write), file=sys.stderr)
+    files, findings = len(done.files), len(done.findings)
+    verb = "changed" if options.write else "to change (--write changes them)"
+    print(f"{files} file{'s' * (files != 1)} {verb}, {findings} place{'s' * (findings != 1)} listed", file=sys.stderr)
     return 0
 
 
 def _shown(path: Path) -> str:
     return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else path.as_posix()
-
-
-def _summary(files: int, findings: int, is_written: bool) -> str:
-    verb = "changed" if is_written else "to change (--write changes them)"
-    return f"{files} file{'s' * (files != 1)} {verb}, {findings} place{'s' * (findings != 1)} listed"

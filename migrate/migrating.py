@@ -88,18 +88,13 @@ def _over_nnx(project: Project, readers: dict[Source, Reader], done: Migrated) -
     groups = project.groups("flax")
     for source in project.sources:
         group = groups[source]
-        if source in changes_by_file:
-            changes_by_file[source].findings += from_nnx.foreign(source, project)
-        firm = (
-            [finding for finding in changes_by_file[source].findings if finding.holds]
-            if source in changes_by_file
-            else []
-        )
+        changes = changes_by_file.get(source)
+        if changes is not None:
+            changes.findings += from_nnx.foreign(source, project)
+        firm = [finding for finding in changes.findings if finding.holds] if changes is not None else []
         if firm:
             holding.setdefault(group, firm[0])
-        elif source.mentions("flax") and (
-            source not in changes_by_file or (not source.asked and changes_by_file[source].edits)
-        ):
+        elif source.mentions("flax") and (changes is None or (not source.asked and changes.edits)):
             why = "it is not among the files to migrate" if not source.asked else "it cannot be parsed"
             holding.setdefault(group, Finding(source.path, 1, "the file", why, "", True))
     moving: dict[Source, Changes] = {}

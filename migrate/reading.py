@@ -54,6 +54,10 @@ class Reader:
             node = above
         return ancestors
 
+    def in_import(self, node: cst.CSTNode) -> bool:
+        """Whether a name is a part of an import statement."""
+        return any(isinstance(above, (cst.Import, cst.ImportFrom)) for above in self.around(node)[:6])
+
     def imported(self, node: cst.CSTNode) -> set[str]:
         """Returns the dotted names of imports to which a name or an attribute may refer."""
         names = self._names.get(node, ())

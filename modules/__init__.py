@@ -55,10 +55,10 @@ if TYPE_CHECKING:
     from weft.modules.checkpoints.inspecting import inspect_checkpoint as inspect_checkpoint
     from weft.modules.combinators.ensemble import Ensemble as Ensemble
     from weft.modules.combinators.mixture import MoE as MoE
-    from weft.modules.combinators.parallel import Parallel as Parallel
-    from weft.modules.combinators.parallel import StatefulParallel as StatefulParallel
-    from weft.modules.combinators.sequential import Sequential as Sequential
-    from weft.modules.combinators.sequential import StatefulSequential as StatefulSequential
+    from weft.modules.combinators.several import Parallel as Parallel
+    from weft.modules.combinators.several import Sequential as Sequential
+    from weft.modules.combinators.several import StatefulParallel as StatefulParallel
+    from weft.modules.combinators.several import StatefulSequential as StatefulSequential
     from weft.modules.combinators.shared import Shared as Shared
     from weft.modules.combinators.stack import Stack as Stack
     from weft.modules.combinators.wrappers import Frozen as Frozen
@@ -72,19 +72,18 @@ if TYPE_CHECKING:
     from weft.modules.convolutions.conv_transpose import ConvTranspose1d as ConvTranspose1d
     from weft.modules.convolutions.conv_transpose import ConvTranspose2d as ConvTranspose2d
     from weft.modules.convolutions.conv_transpose import ConvTranspose3d as ConvTranspose3d
+    from weft.modules.convolutions.pooling import AdaptiveAvgPool as AdaptiveAvgPool
+    from weft.modules.convolutions.pooling import AdaptiveMaxPool as AdaptiveMaxPool
+    from weft.modules.convolutions.pooling import AvgPool as AvgPool
+    from weft.modules.convolutions.pooling import MaxPool as MaxPool
+    from weft.modules.convolutions.pooling import MinPool as MinPool
     from weft.modules.convolutions.pooling import adaptive_avg_pool as adaptive_avg_pool
     from weft.modules.convolutions.pooling import adaptive_max_pool as adaptive_max_pool
     from weft.modules.convolutions.pooling import avg_pool as avg_pool
     from weft.modules.convolutions.pooling import max_pool as max_pool
     from weft.modules.convolutions.pooling import min_pool as min_pool
-    from weft.modules.convolutions.pooling_layers import AdaptiveAvgPool as AdaptiveAvgPool
-    from weft.modules.convolutions.pooling_layers import AdaptiveMaxPool as AdaptiveMaxPool
-    from weft.modules.convolutions.pooling_layers import AvgPool as AvgPool
-    from weft.modules.convolutions.pooling_layers import MaxPool as MaxPool
-    from weft.modules.convolutions.pooling_layers import MinPool as MinPool
     from weft.modules.convolutions.resizing import PixelShuffle as PixelShuffle
     from weft.modules.convolutions.resizing import Upsample as Upsample
-    from weft.modules.dense.gated import GatedMLP as GatedMLP
     from weft.modules.dense.general import Einsum as Einsum
     from weft.modules.dense.general import LinearGeneral as LinearGeneral
     from weft.modules.dense.linear import Embed as Embed
@@ -92,6 +91,7 @@ if TYPE_CHECKING:
     from weft.modules.dense.low_rank import LoRA as LoRA
     from weft.modules.dense.low_rank import lora as lora
     from weft.modules.dense.mlp import MLP as MLP
+    from weft.modules.dense.mlp import GatedMLP as GatedMLP
     from weft.modules.dense.quantized import QuantizedLinear as QuantizedLinear
     from weft.modules.dense.quantized import quantize as quantize
     from weft.modules.dropout import Dropout as Dropout
@@ -147,21 +147,19 @@ _HOMES = {
     "weft.modules.checkpoints.inspecting": "inspect_checkpoint",
     "weft.modules.combinators.ensemble": "Ensemble",
     "weft.modules.combinators.mixture": "MoE",
-    "weft.modules.combinators.parallel": "Parallel StatefulParallel",
-    "weft.modules.combinators.sequential": "Sequential StatefulSequential",
+    "weft.modules.combinators.several": "Parallel Sequential StatefulParallel StatefulSequential",
     "weft.modules.combinators.shared": "Shared",
     "weft.modules.combinators.stack": "Stack",
     "weft.modules.combinators.wrappers": "Frozen Lambda Residual",
     "weft.modules.convolutions.conv": "Conv Conv1d Conv2d Conv3d",
     "weft.modules.convolutions.conv_transpose": "ConvTranspose ConvTranspose1d ConvTranspose2d ConvTranspose3d",
-    "weft.modules.convolutions.pooling": "adaptive_avg_pool adaptive_max_pool avg_pool max_pool min_pool",
-    "weft.modules.convolutions.pooling_layers": "AdaptiveAvgPool AdaptiveMaxPool AvgPool MaxPool MinPool",
+    "weft.modules.convolutions.pooling": "adaptive_avg_pool adaptive_max_pool avg_pool max_pool min_pool "
+    "AdaptiveAvgPool AdaptiveMaxPool AvgPool MaxPool MinPool",
     "weft.modules.convolutions.resizing": "PixelShuffle Upsample",
-    "weft.modules.dense.gated": "GatedMLP",
     "weft.modules.dense.general": "Einsum LinearGeneral",
     "weft.modules.dense.linear": "Embed Linear",
     "weft.modules.dense.low_rank": "LoRA lora",
-    "weft.modules.dense.mlp": "MLP",
+    "weft.modules.dense.mlp": "GatedMLP MLP",
     "weft.modules.dense.quantized": "QuantizedLinear quantize",
     "weft.modules.dropout": "Dropout DropPath",
     "weft.modules.initialising": "init",

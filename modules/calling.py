@@ -19,35 +19,24 @@ looks through all of the layers.
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, cast, get_args, get_origin, overload
+from typing import Any, Generic, Protocol, Self, TypeVar, cast, overload
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
-import typing_extensions
-from jaxtyping import Array
 from weft.core.edge import trees
 from weft.core.errors import SuccessorError
 from weft.core.records.keys import SeedError
 from weft.core.records.module import Module
 from weft.core.records.successors import arguments_by_name, check_origin, check_successor, take_successor
+from weft.modules.construct import is_key
 from weft.transforms.transformed import Transformed
 
 Layer = Callable[..., Any]
 Y = TypeVar("Y")
 L_co = TypeVar("L_co", covariant=True)
-
-# A chain of pure layers may return anything. Type checkers are told that it returns an array: with `Any`, which could
-# be a pair, they would take `Residual(Sequential(...))` for stateful.
-if TYPE_CHECKING:
-    PureOutput = Array
-else:
-    PureOutput = Any
 
 
 class StatefulLayer(Protocol):
@@ -98,83 +87,6 @@ class Combinator(Module, Generic[L_co]):
             return value, None
         # If the layer returned itself, so does this record, and nothing is copied.
         return value, self if successor is layer else self.replace(layer=successor)
-
-
-class Layers(Module):
-    """Base of the combinators of several layers; it behaves as a sequence of the layers."""
-
-    layers: tuple[Layer, ...]
-
-    def __len__(self) -> int:
-        return len(self.layers)
-
-    def __iter__(self) -> Iterator[Layer]:
-        return iter(self.layers)
-
-    @overload
-    def __getitem__(self, index: int) -> Layer: ...
-    @overload
-    def __getitem__(self, index: slice) -> Self: ...
-    def __getitem__(self, index: int | slice) -> Any:
-        """Returns one layer; for a slice, the same combinator with some of the layers."""
-        return self.replace(layers=self.layers[index]) if isinstance(index, slice) else self.layers[index]
-
-    def _with_successors(self, successors: Sequence[Any]) -> Self:
-        """Returns this combinator with the layers replaced by their successors; None leaves a layer as it is."""
-        layers = tuple(old if new is None else new for old, new in zip(self.layers, successors, strict=True))
-        # An unchanged combinator comes back as the same object, so that callers can tell by identity that nothing
-        # changed.
-        changed = any(new is not old for new, old in zip(layers, self.layers, strict=True))
-        return self.replace(layers=layers) if changed else self
-
-    def _refuse_stateful(self, name: str, returns: str) -> None:
-        """Refuses layers whose annotations say that they are stateful; others show their state at the first call.
-
-        Raises:
-            SuccessorError: naming the first of them.
-        """
-        for index, layer in enumerate(self.layers):
-            if says_stateful(layer):
-                raise self._stateful_inside(index, name, returns)
-
-    def _stateful_inside(self, index: int, name: str, returns: str) -> SuccessorError:
-        """Makes the error for a stateful layer in a combinator of pure layers, which would lose the successor."""
-        return SuccessorError(
-            f"a {type(self.layers[index]).__qualname__} is stateful, and {name} would lose its successor",
-            at=f"layers[{index}]",
-            fix=f"use Stateful{name}, whose call returns {returns}",
-        )
-
-
-def says_stateful(layer: Any) -> bool:
-    """Whether the annotations of a layer's call say that it returns its successor: `-> tuple[..., Self]`.
-
-    For a combinator of one layer, the annotations of that layer count. A layer without annotations counts as pure here.
-    """
-    if isinstance(layer, Combinator):
-        parts = (getattr(layer, field.name, None) for field in dataclasses.fields(layer))
-        return any(says_stateful(part) for part in parts if isinstance(part, eqx.Module))
-    if not isinstance(layer, eqx.Module):
-        return False
-    cls = type(layer)
-    call = cls.__call__ if callable(layer) else says_stateful
-    returns = getattr(inspect.unwrap(call), "__annotations__", {}).get("return")
-    # Under `from __future__ import annotations` the annotation is text, whose names may not be imported at run time.
-    if isinstance(returns, str):
-        return re.fullmatch(rf"(?i:tuple)\[.*\b(Self|{cls.__name__})\]", returns.strip()) is not None
-    members = get_args(returns) if get_origin(returns) is tuple else ()
-    return len(members) > 1 and members[-1] in (Self, typing_extensions.Self, cls, cls.__name__)
-
-
-def as_layers(layers: tuple[Layer | Sequence[Layer], ...]) -> tuple[Layer, ...]:
-    """Returns the layers of a combinator, which were passed as arguments or as one list or tuple, as in equinox.
-
-    >>> len(as_layers(([jax.nn.relu, jax.nn.tanh],))), len(as_layers((jax.nn.relu,)))
-    (2, 1)
-    """
-    container: Any = layers[0] if len(layers) == 1 else None
-    # A NamedTuple with a `__call__` is a layer, and not a list of layers.
-    return tuple(container) if isinstance(container, list | tuple) and not callable(container) else cast(Any, layers)
 
 
 def call_layer(layer: Layer, where: str, /, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
@@ -240,16 +152,6 @@ def key_option(layer: Layer, key: Any) -> dict[str, Any]:
     return {"key": key} if key is not None and takes_key(layer) else {}
 
 
-def split_among(layers: Sequence[Layer], key: Any) -> list[dict[str, Any]]:
-    """Returns for each layer the keyword argument `key`: each layer that takes one gets its own part of the key."""
-    takers = [takes_key(layer) for layer in layers]
-    # Without a layer that draws, the key is not split: the split would be traced into the program for nothing.
-    if key is None or not any(takers):
-        return [{} for _ in layers]
-    keys = iter(jax.random.split(key, sum(takers)))
-    return [{"key": next(keys)} if takes else {} for takes in takers]
-
-
 def check_call_key(key: Any, owner: str) -> None:
     """Refuses a `Keys` record as the key of a call.
 
@@ -271,14 +173,10 @@ def keys_of_copies(key: Any, count: int, owner: str) -> Any:
     Raises:
         SeedError: if the key is not a typed key.
     """
-    dtype = getattr(key, "dtype", None)
-    if dtype is None or not jnp.issubdtype(dtype, jax.dtypes.prng_key):
+    if not is_key(key):
+        name = "nothing" if key is None else f"a {type(key).__name__}"
         raise SeedError(
-            f"{owner} makes its layers from a typed key, not from {_name(key)}",
+            f"{owner} makes its layers from a typed key, not from {name}",
             fix=f"{owner}(..., key=jax.random.key(seed))",
         )
     return jax.random.split(key, count)
-
-
-def _name(value: object) -> str:
-    return "nothing" if value is None else f"a {type(value).__name__}"

@@ -47,6 +47,15 @@ class ConfigError(WeftError, ValueError):
     of_layer = True
 
 
+def is_key(value: Any) -> bool:
+    """Whether a value is a typed key, or an array of them; it may be abstract.
+
+    >>> is_key(jax.random.key(0)), is_key(jnp.zeros(2, jnp.uint32))
+    (True, False)
+    """
+    return jnp.issubdtype(getattr(value, "dtype", np.dtype(object)), jax.dtypes.prng_key)
+
+
 def check_key(key: KeyLike | None, layer: str) -> None:  # weft: skip(it refuses)
     """Refuses any key but one typed key.
 
@@ -60,9 +69,8 @@ def check_key(key: KeyLike | None, layer: str) -> None:  # weft: skip(it refuses
             "made from the same Keys would have the same parameters",
             fix='key, keys = keys.next("params"), in this order; then key=key',
         )
-    dtype = getattr(key, "dtype", None)
     # Old keys are uint32 arrays, which any other array may be taken for; typed keys cannot be confused with data.
-    if dtype is None or not jnp.issubdtype(dtype, jax.dtypes.prng_key):
+    if not is_key(key):
         raise SeedError(
             f"{layer} draws its parameters from a typed key, not from {_name(key)}",
             fix=f"{layer}(..., key=jax.random.key(seed))",

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Key
 from weft.core.records.keys import SeedError
 from weft.core.records.module import Module, static
 from weft.modules.batches import BATCH_AXES, batch_rank, check_batch_axes, counted
-from weft.modules.construct import ConfigError
+from weft.modules.construct import ConfigError, is_key
 from weft.modules.op import op
 
 
@@ -153,8 +153,7 @@ def _check_rate(layer: str, rate: float) -> None:
 
 def _key(layer: str, key: Any) -> Key[Array, ""]:
     """Returns the key if it is a typed key; raises an error that says how to make one otherwise."""
-    dtype: Any = getattr(key, "dtype", None)
-    if key is None or dtype is None or not jnp.issubdtype(dtype, jax.dtypes.prng_key):
+    if not is_key(key):
         raise SeedError(
             f"{layer} draws from a typed key, not from {'nothing' if key is None else type(key).__name__}",
             fix='pass key= (key, keys = keys.next("dropout")), or inference_mode(model) to drop nothing',

@@ -38,13 +38,7 @@ _functions: Recent[Any, Any] = Recent(128, listed=(f"{__name__}._functions", "wh
 
 
 def init(
-    make: Callable[..., T],
-    /,
-    *args: Any,
-    key: Any = None,
-    abstract: bool = False,
-    shardings: Any = None,
-    **kwargs: Any,
+    make: Callable[..., T], /, *args: Any, key: Any = None, abstract: bool = False, shardings: Any = None, **kwargs: Any
 ) -> T:
     """Makes a model of any depth in one compiled program: `make(*args, key=key, **kwargs)`.
 
@@ -87,8 +81,9 @@ def init(
     key = _key_for(make, key, abstract)
     if shardings is None and (rules := rules_in_force()) is not None:
         shardings = rules.shardings
+    is_tree = shardings is None or is_sharding(shardings) or isinstance(shardings, RidesByKind | eqx.Module)
     # The abstract model costs one trace and no memory, and has the paths and shapes that such a function needs.
-    if shardings is not None and _is_function_of_model(shardings):
+    if not is_tree and callable(shardings):
         shardings = shardings(_made(make, args, kwargs, key, None, abstract=True))
     return _made(make, args, kwargs, key, shardings, abstract=abstract)
 
@@ -116,10 +111,6 @@ def _key_for(make: Callable[..., Any], key: Any, abstract: bool) -> Any:
     parameters = inspect.signature(make).parameters if abstract else {}
     takes_key = "key" in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
     return jax.eval_shape(lambda: jax.random.key(0)) if takes_key else None
-
-
-def _is_function_of_model(shardings: Any) -> bool:
-    return callable(shardings) and not is_sharding(shardings) and not isinstance(shardings, RidesByKind | eqx.Module)
 
 
 def _bound(argument: Any, path: Path, texts: list[Any]) -> Bound:

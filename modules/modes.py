@@ -48,10 +48,7 @@ def set_mode(tree: T, value: bool) -> T:
     changed = any(new is not old for new, old in zip(rebuilt, children, strict=True))
     result: Any = treedef.unflatten(rebuilt) if changed else tree
     # Children come first: a record around them is rebuilt with the new children, and then gets its own mode.
-    if isinstance(result, eqx.Module) and _has_mode(result) and cast(Any, result).inference != value:
+    names = {field.name for field in dataclasses.fields(result)} if isinstance(result, eqx.Module) else ()
+    if "inference" in names and cast(Any, result).inference != value:
         result = replaced(result, {"inference": value}, lenient=True)
     return cast(T, result)
-
-
-def _has_mode(record: eqx.Module) -> bool:
-    return any(field.name == "inference" for field in dataclasses.fields(cast(Any, record)))

@@ -39,7 +39,7 @@ def surface() -> dict[str, Any]:
             "def __call__(self, x, key)",
             {"weft.MLP.__call__": ["parameter was added as required (key)"]},
         ),
-        # `core/former_names.py` has it, so errors and `weft migrate` say where it is, if it is there.
+        # `core/public_names.py` has it, so errors and `weft migrate` say where it is, if it is there.
         ("def split(tree): ...\nclass tree:", "class tree:\n    def split(tree): ...", {}),
         ("def split(tree): ...\n", "", {"weft.split": ["public object was removed"]}),
     ],

@@ -27,13 +27,7 @@ from jax.nn import initializers
 from jaxtyping import Array, Float, Int, Num
 from weft.core.errors import AxisError
 from weft.core.records.module import Module, static
-from weft.modules.construct import (
-    ConfigError,
-    Initializer,
-    KeyLike,
-    check_features,
-    check_positive,
-)
+from weft.modules.construct import ConfigError, Initializer, KeyLike, check_features, check_positive
 from weft.modules.dense.linear import embed
 from weft.modules.drawing import draw
 from weft.modules.dtypes import as_array

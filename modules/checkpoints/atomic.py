@@ -37,7 +37,9 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     Raises:
         OSError: if it cannot be written; what was there before is untouched.
     """
-    target = _final_target(Path(path))
+    target = Path(os.path.realpath(path))
+    if target.is_symlink():  # `realpath` gives up at a circle of links
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
     before = _status(target)
     _clear_strays(target)
     file, temporary = _create(target, before)
@@ -63,13 +65,6 @@ def _stray_prefix(target: Path) -> str:
     """Returns the prefix of the names of a target's strays. Names have 255 bytes at most, so a long name is hashed."""
     name = os.fsencode(target.name)
     return f".{target.name}." if len(name) < 200 else f".{hashlib.sha256(name).hexdigest()}."
-
-
-def _final_target(path: Path) -> Path:
-    target = Path(os.path.realpath(path))
-    if target.is_symlink():  # `realpath` gives up at a circle of links
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
-    return target
 
 
 def _status(target: Path) -> os.stat_result | None:
@@ -148,22 +143,19 @@ def _clear_strays(target: Path) -> None:
     except PermissionError:  # a folder may be writable without being listable
         return
     for name in filter(stray.fullmatch, names):
+        path = target.with_name(name)
         # Another process may remove the stray, or be writing it, at any moment.
         with contextlib.suppress(OSError):
-            _clear(target.with_name(name))
-
-
-def _clear(stray: Path) -> None:
-    if fcntl is None:
-        stray.unlink()
-        return
-    descriptor = os.open(stray, os.O_RDONLY | os.O_NOFOLLOW)
-    try:
-        # The lock is free only if the writer is dead: the kernel releases it with the process.
-        if lock(descriptor, wait=False):
-            stray.unlink()
-    finally:
-        os.close(descriptor)
+            if fcntl is None:
+                path.unlink()
+                continue
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+            try:
+                # The lock is free only if the writer is dead: the kernel releases it with the process.
+                if lock(descriptor, wait=False):
+                    path.unlink()
+            finally:
+                os.close(descriptor)
 
 
 def _sync_folder(folder: Path) -> None:

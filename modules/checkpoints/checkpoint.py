@@ -59,10 +59,9 @@ def save_checkpoint(path: str | os.PathLike[str], tree: Any) -> None:
     leaves = by_name(leaf for leaf in iter_leaves(tree) if leaf.dynamic)
     # Contents are functions that make arrays: host memory then holds one array at a time.
     contents = {name: content_of(leaf.value, name) for name, leaf in leaves.items()}
-    # Numbers outside of records are data; told as configuration as well, a new step number would be a mismatch.
-    told = {path: description for path, description in configuration(tree).items() if path not in leaves}
+    told = json.dumps(configuration(tree, leaves))
     with replacing(path) as file:
-        form.write(file, contents, {"configuration": json.dumps(told)})
+        form.write(file, contents, {"configuration": told})
 
 
 @overload

@@ -34,7 +34,7 @@ import json
 import re
 import symtable
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from importlib.machinery import PathFinder
 from types import CodeType, ModuleType
 from typing import Any, cast
@@ -61,10 +61,17 @@ _DEEPEST = 40
 _NOTHING = object()
 
 
-def configuration(tree: Any) -> dict[str, Description]:
-    """Returns the description of each part of a tree that is not an array, by path."""
+def configuration(tree: Any, data: Container[str] = ()) -> dict[str, Description]:
+    """Returns the description of each part of a tree that is not an array, by path.
+
+    Args:
+        tree: the tree.
+        data: paths that are left out: Python numbers outside of records, which are stored like arrays. Told as
+            configuration as well, a new step number would be a mismatch.
+    """
     values = ((path, describe(value)) for path, value in iter_configuration(tree))
-    return {format_path(path): description for path, description in (*_nodes(tree, ()), *values)}
+    told = {format_path(path): description for path, description in (*_nodes(tree, ()), *values)}
+    return {path: description for path, description in told.items() if path not in data}
 
 
 def is_empty_field(path: str, told: Mapping[str, Description]) -> bool:
@@ -113,9 +120,9 @@ def describe(value: Any) -> Description:
 def _look(value: Any) -> Description | Makeup:
     if type(value) in _ATOMS:
         return repr(value)
-    dtype = _dtype(value)
-    if dtype is not None:
-        return f"dtype {dtype}"
+    # `jnp.float32` and `np.float32` stand for the same dtype.
+    if isinstance(value, np.dtype | type(jnp.float32)) or (isinstance(value, type) and issubclass(value, np.generic)):
+        return f"dtype {np.dtype(value)}"
     if is_array(value):
         return _array(value)
     if isinstance(value, enum.Enum) and value.name is not None:
@@ -146,12 +153,6 @@ def _combine(value: Any, makeup: Makeup, parts: list[Description]) -> Descriptio
     if makeup.sort not in ("function", "method"):
         return _of_type(value, described)
     return {"name": _name(value)} | (_code(_underlying(value)) if makeup.sort == "function" else {}) | _parts(described)
-
-
-def _dtype(value: Any) -> np.dtype[Any] | None:
-    """Returns the dtype that a value is or stands for: `jnp.float32` and `np.float32` are the same."""
-    scalar = isinstance(value, type) and (issubclass(value, np.generic) or isinstance(value, type(jnp.float32)))
-    return np.dtype(value) if isinstance(value, np.dtype) or scalar else None
 
 
 def _array(value: Any) -> Description:
@@ -207,7 +208,9 @@ def _look_at_function(value: Any) -> Description | Makeup:
     # In a notebook a cell that runs twice defines its function anew. The name then leads to another object with the
     # same code, which counts as the same function.
     is_same = named is value or (
-        named is not _NOTHING and underlying is not None and _code_of(named) == underlying.__code__
+        named is not _NOTHING
+        and underlying is not None
+        and getattr(_underlying(named), "__code__", None) == underlying.__code__
     )
     return {"name": name} if is_same or underlying is None else makeup_of(underlying)
 
@@ -219,10 +222,6 @@ def _underlying(value: Any) -> Any:
             return value
         value = getattr(value, "__wrapped__", None)
     return None
-
-
-def _code_of(value: Any) -> CodeType | None:
-    return getattr(_underlying(value), "__code__", None)
 
 
 def _code(function: Any) -> dict[str, Any]:
@@ -259,38 +258,36 @@ def is_description(value: Any, depth: int = 0) -> bool:
     )
 
 
-def agree(saved: Description, here: Description) -> bool:
-    """Whether two descriptions describe the same value; `here` was made in this process."""
-    return difference(saved, here) is None
-
-
 def difference(
-    saved: Description, here: Description, *, closed_over: bool = False
-) -> tuple[tuple[str, ...], Description, Description] | None:
+    saved: Description | None, here: Description | None, *, closed_over: bool = False
+) -> tuple[tuple[str, ...], Description | None, Description | None] | None:
     """Returns the first difference of two descriptions: the names of the parts that lead to it, and both texts there.
 
     Args:
-        saved: a description from a file.
-        here: a description made in this process.
+        saved: a description from a file, or None if the file has none.
+        here: a description made in this process, likewise.
         closed_over: whether they describe a value that a function closes over.
 
     >>> difference(describe({"a": [2, 3]}), describe({"a": [2, 4]}))
     (("'a'", '1'), '3', '4')
     """
-    if isinstance(saved, str) or isinstance(here, str):
+    if not isinstance(saved, dict) or not isinstance(here, dict):
         # optax's schedules turn a captured 100 into 100.0 at their first call, so a used schedule would not match a new
         # one.
         same = saved == here or (closed_over and _number(saved) is not None and _number(saved) == _number(here))
         return None if same else ((), saved, here)
     parts, own = saved.get("parts", {}), here.get("parts", {})
-    codes_agree = _codes_agree(saved.get("code"), here.get("code"))
     if not _names_agree(saved["name"], here["name"]) or parts.keys() != own.keys():
         return (), saved, here
     for name in parts:
         inner = difference(parts[name], own[name], closed_over="code" in saved)
         if inner is not None:
             return (name, *inner[0]), inner[1], inner[2]
-    return None if codes_agree else ((), saved, here)
+    code, own_code = saved.get("code"), here.get("code")
+    # Bytecode differs between versions of Python and of the package, so hashes count within one version only.
+    if code == own_code or (code and own_code and code.rpartition(" ")[0] != own_code.rpartition(" ")[0]):
+        return None
+    return (), saved, here
 
 
 def _number(text: object) -> float | None:
@@ -339,16 +336,10 @@ def _defines(module: str, name: str) -> bool:
         symbol = symtable.symtable(cast("Any", loader).get_source(module), module, "exec").lookup(name)
     except KeyError:
         return False
-    except Exception:  # a module without a source, or one that is not of this version of Python
+    # A module without a loader or a source, one whose source is gone, and one that is not of this version of Python.
+    except (AttributeError, ImportError, SyntaxError, TypeError, ValueError):
         return True
     return symbol.is_assigned() or symbol.is_imported()
-
-
-def _codes_agree(saved: str | None, here: str | None) -> bool:
-    if saved is None or here is None or saved == here:
-        return saved == here
-    # Bytecode differs between versions of Python and of the package, so hashes count within one version only.
-    return saved.rpartition(" ")[0] != here.rpartition(" ")[0]
 
 
 def show(description: Description) -> str:

@@ -37,7 +37,8 @@ from weft.core.records.storage import Static
 from weft.core.tracebacks import cutting
 from weft.modules.checkpoints.configuration import configuration
 from weft.modules.checkpoints.fitting import differing_configuration
-from weft.modules.checkpoints.leaves import data_type, is_key
+from weft.modules.checkpoints.leaves import data_type
+from weft.modules.construct import is_key
 from weft.transforms.compilation import JitFunction, jit
 
 P = ParamSpec("P")
@@ -93,7 +94,7 @@ def export(
         structure, flat, keys = _flattened(arguments)
         if jitted.writes_into_arguments:
             _refuse_shared(flat)
-        names, notes = list(flat), {"parameters": parameters, "configuration": _configuration(arguments, flat)}
+        names, notes = list(flat), {"parameters": parameters, "configuration": configuration(arguments, flat)}
 
         def run(flat: Mapping[str, Any]) -> dict[str, Any]:
             arguments = structure.build([_wrapped(flat[name], keys.get(name)) for name in names])
@@ -152,7 +153,7 @@ class Exported:
         known = self._known
         # To compare configuration takes far longer than a call, so it is done once for each treedef.
         if known is None or known[0] != structure:
-            self._compare(flat, _configuration(arguments, flat))
+            self._compare(flat, configuration(arguments, flat))
             known = self._known = (structure, list(_nodes(arguments)))
         keys = self._notes["keys"]
         out = {name: _wrapped(value, keys.get(name)) for name, value in self._call(flat).items()}
@@ -253,27 +254,21 @@ def _flattened(tree: Any) -> tuple[Structure, dict[str, Any], dict[str, str]]:
     structure, leaves = take_apart(tree)
     flat = {_name(leaf.path): leaf.value for leaf in leaves}
     # Two keys may print alike, and the program would lose one of the arrays.
-    if len(flat) < len(leaves):
-        twice = [name for name, count in Counter(_name(leaf.path) for leaf in leaves).items() if count > 1]
+    if twice := [name for name, count in Counter(_name(leaf.path) for leaf in leaves).items() if count > 1]:
         raise StructureError("two arrays have the same path", at=twice, fix="rename a key")
     keys = {name: key_impl_of(value.dtype) for name, value in flat.items() if is_key(value)}
-    return structure, {name: _data(value) if name in keys else value for name, value in flat.items()}, keys
+    for name in keys:
+        is_abstract = isinstance(flat[name], jax.ShapeDtypeStruct)
+        flat[name] = data_type(flat[name]) if is_abstract else jax.random.key_data(flat[name])
+    return structure, flat, keys
 
 
 def _type(value: Any) -> str:
     return type_of(jax.eval_shape(lambda value: value, value))
 
 
-def _data(key: Any) -> Any:
-    return data_type(key) if isinstance(key, jax.ShapeDtypeStruct) else jax.random.key_data(key)
-
-
 def _wrapped(value: Any, impl: str | None) -> Any:
     return value if impl is None else jax.random.wrap_key_data(value, impl=impl)
-
-
-def _configuration(tree: Any, flat: Mapping[str, Any]) -> dict[str, Any]:
-    return {path: description for path, description in configuration(tree).items() if path not in flat}
 
 
 # ---- the output -----------------------------------------------------------------------------------------------------
@@ -337,7 +332,7 @@ def _key(text: str) -> Any:
 
 def _refuse_shared(flat: Mapping[str, Any]) -> None:
     """Refuses objects that share a Variable: in the program each path would be a Variable of its own."""
-    names: dict[int, list[str]] = {}
+    names: dict[int, list[str]] = {}  # by the id of an array, which `flat` keeps alive
     for name, value in flat.items():
         if isinstance(value, jax.Array | np.ndarray):
             names.setdefault(id(value), []).append(name)

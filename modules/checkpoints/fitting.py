@@ -15,12 +15,11 @@ import jax
 import numpy as np
 from jax.typing import DTypeLike
 from weft.core.logical_axes import rules_in_force
-from weft.core.paths import format_path
+from weft.core.paths import Path, format_path
 from weft.core.records.leaves import Leaf, iter_leaves
 from weft.core.records.partition import take_apart, with_leaves
 from weft.modules.checkpoints.configuration import Description, configuration, difference, is_empty_field, show
-from weft.modules.checkpoints.format import CheckpointError, Entry, Target, brief
-from weft.modules.checkpoints.kinds import dtype_of
+from weft.modules.checkpoints.format import CheckpointError, Entry, Target, brief, dtype_of
 from weft.modules.checkpoints.leaves import Cast, as_leaf, kind_of, needs_x64, placement, show_type, target_of
 from weft.modules.checkpoints.names import Rename, around, is_inside, refuse_two_at_one_path, renamed
 
@@ -94,16 +93,12 @@ def _on_mesh(like: Any) -> Any:
     rules = rules_in_force()
     if rules is None:
         return like
-    arrays = [leaf for leaf in iter_leaves(like) if isinstance(leaf.value, jax.Array | jax.ShapeDtypeStruct)]
-    free = [leaf for leaf in arrays if placement(leaf.value) is None]
     places = {leaf.path: leaf.value for leaf in iter_leaves(rules.shardings(like))}
-    return with_leaves(
-        like,
-        {
-            leaf.path: jax.ShapeDtypeStruct(leaf.value.shape, leaf.value.dtype, sharding=places[leaf.path])
-            for leaf in free
-        },
-    )
+    placed: dict[Path, Any] = {}
+    for path, value in ((leaf.path, leaf.value) for leaf in iter_leaves(like)):
+        if isinstance(value, jax.Array | jax.ShapeDtypeStruct) and placement(value) is None:
+            placed[path] = jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=places[path])
+    return with_leaves(like, placed)
 
 
 def loaded(offer: Offer, like: Any, options: Options, read: Read, check: Callable[[], None] = lambda: None) -> Any:
@@ -124,7 +119,7 @@ def loaded(offer: Offer, like: Any, options: Options, read: Read, check: Callabl
     wanted = {name: as_leaf(leaf.value) for name, leaf in by_name(leaves).items()}
     here: dict[str, Description] = {}
     if offer.configuration and options.strict:
-        here = {path: description for path, description in configuration(like).items() if path not in wanted}
+        here = configuration(like, wanted)
     targets, lines, left_over = fit(offer, wanted, here, options)
     if lines:
         check()
@@ -192,19 +187,15 @@ def fit(offer: Offer, wanted: Mapping[str, Any], here: Mapping[str, Description]
         if target is not None:
             targets[name] = target
         elif both or not options.partial:
-            lines.append(f"{name}: {_show_entry(entries.get(name), name, offer)}, not {_show_like(wanted, name, here)}")
+            entry = entries.get(name)
+            saved_text = _show(offer.configuration.get(name)) if entry is None else show_type(entry.kind, entry.shape)
+            saved_text += f" (in the file: {entry.name})" if entry is not None and entry.name != name else ""
+            wanted_text = (
+                show_type(kind_of(wanted[name]), np.shape(wanted[name])) if name in wanted else _show(here.get(name))
+            )
+            lines.append(f"{name}: {saved_text}, not {wanted_text}")
     left_over = sorted(name for name, path in chosen.items() if path not in wanted)
     return Fit(targets, lines, tuple(left_over))
-
-
-def _show_entry(entry: Entry | None, name: str, offer: Offer) -> str:
-    if entry is None:
-        return _show(offer.configuration.get(name))
-    return show_type(entry.kind, entry.shape) + ("" if entry.name == name else f" (in the file: {entry.name})")
-
-
-def _show_like(wanted: Mapping[str, Any], name: str, here: Mapping[str, Description]) -> str:
-    return show_type(kind_of(wanted[name]), np.shape(wanted[name])) if name in wanted else _show(here.get(name))
 
 
 def differing_configuration(
@@ -231,22 +222,13 @@ def differing_configuration(
         # A class may gain an optional field: files from before it have nothing there, and still load.
         if path not in moved and is_empty_field(path, here):
             continue
-        line = _difference_at(path, moved.get(path), here.get(path))
-        if line is not None:
-            lines.append(line)
+        first_difference = difference(moved.get(path), here.get(path))
+        if first_difference is not None:
+            inside, there, own = first_difference
+            place = f"{path}, in {'.'.join(inside)}" if inside else path
+            lines.append(f"{place}: {_show(there)}, not {_show(own)}")
             last = path
     return lines
-
-
-def _difference_at(path: str, saved: Description | None, here: Description | None) -> str | None:
-    if saved is None or here is None:
-        return f"{path}: {_show(saved)}, not {_show(here)}"
-    first_difference = difference(saved, here)
-    if first_difference is None:
-        return None
-    inside, saved, here = first_difference
-    place = f"{path}, in {'.'.join(inside)}" if inside else path
-    return f"{place}: {_show(saved)}, not {_show(here)}"
 
 
 def _show(description: Description | None) -> str:
@@ -282,7 +264,7 @@ def _advice(offer: Offer, wanted: Mapping[str, Any], here: Mapping[str, Descript
     # Tried last: another shape means another model, for which no option of the call helps.
     stand_ins = {name: jax.ShapeDtypeStruct(entry.shape, dtype_of(entry.kind)) for name, entry in others.items()}
     for replaced in ({}, stand_ins) if stand_ins else ({},):
-        reshape = [_show_stand_in(next(iter(others.values())), wanted)] if replaced else []
+        reshape = [_show_stand_in(others, wanted)] if replaced else []
         for count in range(0 if replaced else 1, len(changes) + 1):
             for chosen in itertools.combinations(changes, count):
                 changed = replace(options, **{name: value for each in chosen for name, value in each[0].items()})
@@ -292,7 +274,8 @@ def _advice(offer: Offer, wanted: Mapping[str, Any], here: Mapping[str, Descript
     return "load it into a tree that is constructed like the saved one"
 
 
-def _show_stand_in(entry: Entry, wanted: Mapping[str, Any]) -> str:
+def _show_stand_in(others: Mapping[str, Entry], wanted: Mapping[str, Any]) -> str:
+    entry = next(iter(others.values()))
     make = "np.zeros" if isinstance(wanted[entry.name], np.ndarray) else "jax.ShapeDtypeStruct"
     stand_in = f'{make}({entry.shape}, "{entry.kind}")'
     return (

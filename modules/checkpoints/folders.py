@@ -12,6 +12,7 @@ by another program, such as flax: its arrays are read by their names.
 from __future__ import annotations
 
 import atexit
+import collections
 import functools
 import importlib
 import operator
@@ -38,16 +39,23 @@ T = TypeVar("T")
 
 # Checkpoints that are not closed. A weak set, so that it keeps no run alive.
 _open: weakref.WeakSet[Checkpoints] = weakref.WeakSet()
-
-
 # The errors of last saves that no call was there to raise.
 _lost: list[str] = []
+# The writers of checkpoints that were garbage-collected without `close`. The next call closes them, or the end of the
+# program, and not the collector: it runs in the middle of any function, which may hold a lock that closing takes, such
+# as that of thread pools. The program hung.
+_dropped: collections.deque[Writer] = collections.deque()
+
+
+def _close_dropped() -> None:
+    while _dropped:
+        _last_save(_dropped.popleft().close)
 
 
 def _finish() -> None:
-    for checkpoints in list(_open):
+    for unfinished in (*_dropped, *_open):
         # Each process would wait for the others in `close`, and one that failed never comes.
-        _last_save(checkpoints.close if jax.process_count() == 1 else checkpoints.wait)
+        _last_save(unfinished.close if jax.process_count() == 1 else unfinished.wait)
     if _lost:
         sys.stderr = FailingAtExit(sys.stderr)
 
@@ -160,7 +168,7 @@ class Checkpoints:
         if self._writer is None:
             self._writer = Writer(self.folder, self._keep)
             # If the object is garbage-collected without `close`, its last save is written all the same.
-            self._end = weakref.finalize(self, _last_save, self._writer.close)
+            self._end = weakref.finalize(self, _dropped.append, self._writer)
             # `_finish` does this at exit, in the right order: `atexit` comes too late for Orbax's threads.
             self._end.atexit = False
             _open.add(self)
@@ -209,6 +217,7 @@ class Checkpoints:
         Raises:
             CheckpointError: if that save failed, as on a full disk; the steps before it are complete.
         """
+        _close_dropped()
         if self._writer is not None and not self._closed:
             self._writer.wait()
 
@@ -341,6 +350,7 @@ def offer_in(folder: Path) -> tuple[Offer, Path]:
     Raises:
         CheckpointError: if it is not a checkpoint, or damaged.
     """
+    _close_dropped()
     manifest = read_manifest(folder)
     # Other programs have their arrays in the folder itself.
     source = folder / ARRAYS if (folder / ARRAYS).is_dir() else folder

@@ -19,6 +19,7 @@ import hashlib
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,12 +28,11 @@ from typing import Any, BinaryIO
 import jax.numpy as jnp
 import numpy as np
 from weft.core.errors import WeftError
-from weft.modules.checkpoints.kinds import PYTHON, dtype_of
 
 VERSION = 1
 CHUNK = 1 << 23
 # The safetensors library refuses longer headers.
-_LONGEST_HEADER = 100_000_000
+LONGEST_HEADER = 100_000_000
 _NO_DIGEST = "0" * 64
 # NumPy's limits for the axes and the bytes of an array.
 _MOST_AXES, _MOST_BYTES = 64, 2**63 - 1
@@ -50,6 +50,12 @@ _NAMES: dict[np.dtype[Any], str] = {
     np.dtype(jnp.float8_e8m0fnu): "F8_E8M0",
 }
 _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
+# Kinds come from files and are passed to `np.dtype`, which evaluates some texts as Python literals and parses others to
+# structures. Only plain names get there.
+_PLAIN = re.compile(r"[<>|]?[A-Za-z]\w{0,20}(\[\w{1,8}\])?", re.ASCII)
+PYTHON = "Python "
+# The dtype that holds a Python number.
+NUMBER_DTYPES: dict[str, Any] = {"bool": np.bool_, "int": np.int64, "float": np.float64, "complex": np.complex128}
 
 
 class CheckpointError(WeftError, ValueError):
@@ -79,6 +85,18 @@ def absent(path: Path) -> CheckpointError:
 def brief(text: str, letters: int = 300) -> str:
     """Cuts a line for an error: names come from files, and may be of any length."""
     return text if len(text) <= letters else f"{text[: letters - 3]}..."
+
+
+def dtype_of(kind: str) -> np.dtype[Any] | None:
+    """Returns the dtype of a kind's items; None for random keys and for strings that are not a kind."""
+    name = kind.removeprefix(PYTHON)
+    if not _PLAIN.fullmatch(name):
+        return None
+    try:
+        dtype = jnp.dtype(NUMBER_DTYPES.get(name, name) if name != kind else kind)
+    except (TypeError, ValueError):
+        return None
+    return None if dtype.hasobject else dtype
 
 
 @dataclass(frozen=True)
@@ -114,6 +132,11 @@ class Entry:
     @property
     def size(self) -> int:
         return self.end - self.begin
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it is a Python number, and not an array."""
+        return self.kind.startswith(PYTHON)
 
 
 @dataclass(frozen=True)
@@ -174,7 +197,14 @@ def _header(contents: Mapping[str, Content], metadata: Mapping[str, str]) -> byt
         # The first entry, so that `index` finds this placeholder and not a text of zeros in the user's metadata.
         "sha256": _NO_DIGEST,
         "weft": str(VERSION),
-        "kinds": json.dumps({n: (c.kind, c.shape) for n, c in contents.items() if c.kind != _told_by(c.stored[0])}),
+        # safetensors' name of a dtype tells the kind of most arrays.
+        "kinds": json.dumps(
+            {
+                n: (c.kind, c.shape)
+                for n, c in contents.items()
+                if c.stored[0] not in _NAMES or c.kind != c.stored[0].name
+            }
+        ),
         "weak": json.dumps([name for name, content in contents.items() if content.weak]),
         **metadata,
     }
@@ -190,17 +220,12 @@ def _header(contents: Mapping[str, Content], metadata: Mapping[str, str]) -> byt
     text = json.dumps(header).encode()
     # Padded with spaces, as the format asks, so that the arrays start at a multiple of 8 bytes.
     text += b" " * (-len(text) % 8)
-    if len(text) > _LONGEST_HEADER:
+    if len(text) > LONGEST_HEADER:
         raise CheckpointError(
-            f"the header has {len(text)} bytes, and readers of safetensors accept {_LONGEST_HEADER}",
+            f"the header has {len(text)} bytes, and readers of safetensors accept {LONGEST_HEADER}",
             fix="save the tree in several files, or make an array of a long tuple or text in its configuration",
         )
     return len(text).to_bytes(8, "little") + text
-
-
-def _told_by(dtype: np.dtype[Any]) -> str | None:
-    """Returns the kind of a dtype that safetensors has a name for; None for other dtypes, whose kind must be stored."""
-    return dtype.name if dtype in _NAMES else None
 
 
 def _chunks(array: np.ndarray[Any, Any]) -> Iterator[memoryview]:
@@ -359,7 +384,7 @@ class Source:
 def _is_possible(entry: Entry) -> bool:
     """Whether an array of the entry's kind and shape can exist, and has the entry's number of bytes."""
     dtype = dtype_of(entry.kind)
-    if entry.kind.startswith(PYTHON):
+    if entry.is_number:
         if dtype is None or entry.shape:
             return False
         return entry.size > 0 if entry.kind == f"{PYTHON}int" else entry.size == dtype.itemsize

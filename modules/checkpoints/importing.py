@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
 
 import jax
 import jax.numpy as jnp
@@ -30,8 +30,7 @@ from weft.core.tracebacks import cutting
 from weft.modules.attention.positions import LearnedPositions
 from weft.modules.checkpoints import format as form
 from weft.modules.checkpoints.fitting import LoadReport
-from weft.modules.checkpoints.format import CheckpointError, Entry, Target, brief
-from weft.modules.checkpoints.kinds import PYTHON, dtype_of
+from weft.modules.checkpoints.format import CheckpointError, Entry, Target, brief, dtype_of
 from weft.modules.checkpoints.leaves import placement, show_type
 from weft.modules.checkpoints.names import check_rename
 from weft.modules.combinators.stack import Stack
@@ -44,19 +43,17 @@ Permute = Callable[[Any], Any]
 # For a class of layers: from a parameter's name elsewhere to the field here, and how its axes are put in order.
 Layout = Mapping[type, Mapping[str, tuple[str, Permute | None]]]
 Renamed = str | Sequence[str] | None
+Rename = Mapping[str, Renamed] | Callable[[str], Renamed]
+Weights = Mapping[str, Any] | str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 # torch writes the third of a sequence as `layers.2`.
 _NUMBER = re.compile(r"(?:^|\.)(\d+)(?=[.\[]|$)")
 _NORM = {"weight": ("scale", None)}
 
 
-def _window_first(kernel: Any) -> Any:
-    return np.moveaxis(kernel, (1, 0), (-2, -1))
-
-
 TORCH: Layout = {
     # The class decides on transposition, because a square kernel does not show it.
     Linear: {"weight": ("kernel", np.transpose)},
-    Conv: {"weight": ("kernel", _window_first)},
+    Conv: {"weight": ("kernel", lambda kernel: np.moveaxis(kernel, (1, 0), (-2, -1)))},  # the window comes first here
     Embed: {"weight": ("embedding", None)},
     LearnedPositions: {"weight": ("embedding", None)},
     LayerNorm: _NORM,
@@ -65,32 +62,24 @@ TORCH: Layout = {
 }
 
 
+class ImportOptions(TypedDict, total=False):
+    """The keyword arguments of `import_weights`, except `strict`, which decides what it returns."""
+
+    rename: Rename | None
+    layout: Layout | None
+
+
 @overload
 def import_weights(
-    model: T,
-    weights: Mapping[str, Any] | str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    *,
-    rename: Mapping[str, Renamed] | Callable[[str], Renamed] | None = None,
-    layout: Layout | None = None,
-    strict: Literal[True] = True,
+    model: T, weights: Weights, *, strict: Literal[True] = True, **options: Unpack[ImportOptions]
 ) -> T: ...
 @overload
 def import_weights(
-    model: T,
-    weights: Mapping[str, Any] | str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    *,
-    rename: Mapping[str, Renamed] | Callable[[str], Renamed] | None = None,
-    layout: Layout | None = None,
-    strict: Literal[False],
+    model: T, weights: Weights, *, strict: Literal[False], **options: Unpack[ImportOptions]
 ) -> tuple[T, LoadReport]: ...
 @cutting
 def import_weights(  # weft: skip(of any leaf)
-    model: T,
-    weights: Mapping[str, Any] | str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    *,
-    rename: Mapping[str, Renamed] | Callable[[str], Renamed] | None = None,
-    layout: Layout | None = None,
-    strict: bool = True,
+    model: T, weights: Weights, *, rename: Rename | None = None, layout: Layout | None = None, strict: bool = True
 ) -> T | tuple[T, LoadReport]:
     """Returns a model with the weights of another library: of a torch state dict, or a Hugging Face safetensors file.
 
@@ -141,7 +130,14 @@ def import_weights(  # weft: skip(of any leaf)
     if strict:
         rest += [f"{name}: left over, and rename gives {paths[name]}" for name in filling.left_over]
         rest += [f"{format_path(path)}: missing, {goals.show(path)}" for path in filling.missing() if path not in half]
-    _refuse_misfits(wrong, rest)
+    if wrong or rest:
+        fix = "name their layers in rename=, with None for what is left out, and in layout= how they are stored"
+        raise CheckpointError(
+            "these weights do not fit the model",
+            at=map(brief, wrong + rest),
+            # `strict=False` reports names and arrays without a partner, and no other misfit.
+            fix=fix if wrong else f"{fix}; or strict=False reports what is left over and missing",
+        )
     filled = filling.arrays(like)
     made = structure.build([filled.get(leaf.path, leaf.value) for leaf in leaves])
     if strict:
@@ -154,38 +150,24 @@ def _check_names(names: Iterable[Any]) -> None:
     wrong = [f"weights: {name!r:.80}" for name in names if not isinstance(name, str)]
     if wrong:
         raise CheckpointError(
-            "a name of an array must be a string",
-            at=wrong,
-            fix="name arrays as torch does: {'layers.0.weight': array}",
+            "a name of an array must be a string", at=wrong, fix="name arrays as torch does: {'layers.0.weight': array}"
         )
 
 
 def _check_layout(layout: Any) -> None:
     rows = layout.items() if isinstance(layout, Mapping) else [] if layout is None else [("layout", layout)]
-    wrong = [f"layout: {cls!r}: {by_name!r:.80}" for cls, by_name in rows if not _is_layout(cls, by_name)]
+    wrong: list[str] = []
+    for cls, by_name in rows:
+        pairs = by_name.values() if isinstance(by_name, Mapping) else [by_name]
+        shaped = [pair for pair in pairs if isinstance(pair, tuple) and len(pair) == 2]
+        are_fields = all(isinstance(field, str) and (permute is None or callable(permute)) for field, permute in shaped)
+        if not isinstance(cls, type) or len(shaped) < len(pairs) or not are_fields:
+            wrong.append(f"layout: {cls!r}: {by_name!r:.80}")
     if wrong:
         raise CheckpointError(
             "a layout maps a class to names, and each name to a pair: a field, and a function of an array or None",
             at=wrong,
             fix='write layout={weft.Linear: {"weight": ("kernel", numpy.transpose)}}',
-        )
-
-
-def _is_layout(cls: Any, by_name: Any) -> bool:
-    if not isinstance(cls, type) or not isinstance(by_name, Mapping):
-        return False
-    pairs = [pair if isinstance(pair, tuple) and len(pair) == 2 else ("", "") for pair in by_name.values()]
-    return all(isinstance(field, str) and (permute is None or callable(permute)) for field, permute in pairs)
-
-
-def _refuse_misfits(wrong: list[str], rest: list[str]) -> None:
-    if wrong or rest:
-        fix = "name their layers in rename=, with None for what is left out, and in layout= how they are stored"
-        raise CheckpointError(
-            "these weights do not fit the model",
-            at=map(brief, wrong + rest),
-            # `strict=False` reports names and arrays without a partner, and no other misfit.
-            fix=fix if wrong else f"{fix}; or strict=False reports what is left over and missing",
         )
 
 
@@ -281,7 +263,9 @@ class _Filling:
             # Two names may be renamed to one place; the second would silently replace the first.
             if path in self.pieces:
                 self.wrong.append(f"{format_path(path)}: both {self._names[path]} and {name} are renamed to it")
-            elif piece.dtype != place.dtype and not (_is_float(piece.dtype) and _is_float(place.dtype)):
+            elif piece.dtype != place.dtype and not all(
+                jnp.issubdtype(dtype, jnp.floating) for dtype in (piece.dtype, place.dtype)
+            ):
                 self.wrong.append(f"{name}: {piece.dtype}, not {format_path(path)}: {self.goals.show(path)}")
             self.pieces[path], self._names[path] = piece, name
 
@@ -306,19 +290,14 @@ class _Filling:
                 keeps_old = place.copy and not _is_abstract(old)
                 whole[place.leaf] = np.array(old) if keeps_old else np.empty(old.shape, old.dtype)
             whole[place.leaf][place.copy] = piece
-        return {path: _placed(array, like[path]) for path, array in whole.items()}
-
-
-def _placed(array: np.ndarray[Any, Any], like: Any) -> Any:
-    return array if isinstance(like, np.ndarray) else jax.device_put(array, placement(like))
+        return {
+            path: array if isinstance(like[path], np.ndarray) else jax.device_put(array, placement(like[path]))
+            for path, array in whole.items()
+        }
 
 
 def _is_abstract(value: Any) -> bool:
     return isinstance(value, jax.ShapeDtypeStruct)
-
-
-def _is_float(dtype: Any) -> bool:
-    return jnp.issubdtype(dtype, jnp.floating)
 
 
 def _on_host(value: Any) -> np.ndarray[Any, Any]:
@@ -350,12 +329,10 @@ def _read_files(files: Any) -> dict[str, Any]:
 
 
 def _weight(entry: Entry) -> Target:
-    dtype = None if entry.kind.startswith(PYTHON) else dtype_of(entry.kind)
+    dtype = None if entry.is_number else dtype_of(entry.kind)
     if dtype is None:
         raise CheckpointError(
-            f"this is a {entry.kind:.40}, not a weight",
-            at=entry.name,
-            fix="load weft's own files with load_checkpoint",
+            f"this is a {entry.kind:.40}, not a weight", at=entry.name, fix="load weft's own files with load_checkpoint"
         )
     return Target(entry, entry.shape, dtype)
 

@@ -16,16 +16,12 @@ from jax.core import Tracer
 from jax.typing import DTypeLike
 from weft.core.edge._jax import key_impl_of
 from weft.core.records.leaves import NUMBERS
-from weft.modules.checkpoints.format import CheckpointError, Content, Entry, Target
-from weft.modules.checkpoints.kinds import NUMBER_DTYPES, PYTHON, dtype_of
+from weft.modules.checkpoints.format import NUMBER_DTYPES, PYTHON, CheckpointError, Content, Entry, Target, dtype_of
+from weft.modules.construct import is_key
 
 _CATEGORIES = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
 
 Cast = np.dtype[Any] | Literal["like"] | None
-
-
-def is_key(value: Any) -> bool:
-    return jnp.issubdtype(getattr(value, "dtype", np.dtype(object)), jax.dtypes.prng_key)
 
 
 def kind_of(value: Any) -> str:
@@ -66,7 +62,12 @@ def content_of(value: Any, name: str, *, whole: bool = True) -> Content:  # weft
         CheckpointError: if the leaf cannot be stored; the error names it.
     """
     if type(value) in NUMBERS:
-        number = _number_as_array(value)
+        # A Python integer has any size: one that does not fit int64 is stored as its bytes.
+        if type(value) is int and not -(2**63) <= value < 2**63:
+            size = value.bit_length() // 8 + 1
+            number = np.frombuffer(value.to_bytes(size, "little", signed=True), np.uint8)
+        else:
+            number = np.asarray(value, NUMBER_DTYPES[type(value).__name__])
         return Content(kind_of(value), (), (number.dtype, number.shape), lambda: number)
     value = as_leaf(value)
     _refuse_unstorable(value, name, whole)
@@ -77,14 +78,6 @@ def content_of(value: Any, name: str, *, whole: bool = True) -> Content:  # weft
         # NumPy has no random keys, so a key's data is stored, and its kind tells the implementation.
         return Content(kind_of(value), value.shape, stored, lambda: in_host_memory(jax.random.key_data(value)))
     return Content(kind_of(value), value.shape, (value.dtype, value.shape), lambda: in_host_memory(value), weak)
-
-
-def _number_as_array(value: complex) -> np.ndarray[Any, Any]:
-    # A Python integer has any size: one that does not fit int64 is stored as its bytes.
-    if type(value) is int and not -(2**63) <= value < 2**63:
-        size = value.bit_length() // 8 + 1
-        return np.frombuffer(value.to_bytes(size, "little", signed=True), np.uint8)
-    return np.asarray(value, NUMBER_DTYPES[type(value).__name__])
 
 
 def _refuse_unstorable(value: Any, name: str, whole: bool) -> None:
@@ -166,7 +159,7 @@ def target_of(  # weft: skip(of any leaf)
         described: whether the file tells kinds. In other files keys and numbers are stored as plain arrays.
     """
     source = dtype_of(entry.kind)
-    if type(like) in NUMBERS or (_is_number(entry) and isinstance(like, jax.ShapeDtypeStruct)):
+    if type(like) in NUMBERS or (entry.is_number and isinstance(like, jax.ShapeDtypeStruct)):
         return _number_target(entry, like, cast, source, described)
     if is_key(like):
         data = data_type(like)
@@ -187,7 +180,7 @@ def target_of(  # weft: skip(of any leaf)
 
 def _number_target(entry: Entry, like: Any, cast: Cast, source: Any, described: bool) -> Target | None:
     wanted = type(like).__name__ if type(like) in NUMBERS else None
-    if _is_number(entry):
+    if entry.is_number:
         # `jax.eval_shape` makes a number abstract, and then `like` tells only the category of its dtype.
         alike = _category(source) == _category(like.dtype) and not like.shape if wanted is None else False
         fits = alike or entry.kind == f"{PYTHON}{wanted}"
@@ -198,24 +191,22 @@ def _number_target(entry: Entry, like: Any, cast: Cast, source: Any, described: 
     return Target(entry, (entry.size,), np.dtype(np.uint8)) if fits else None
 
 
-def _is_number(entry: Entry) -> bool:
-    return entry.kind.startswith(PYTHON)
-
-
 def _category(dtype: Any) -> Any:
     return None if dtype is None else next((each for each in _CATEGORIES if jnp.issubdtype(dtype, each)), None)
 
 
 def needs_x64(target: Target, like: Any) -> bool:  # weft: skip(of any leaf)
     """Whether JAX, without `jax_enable_x64`, would narrow the array that is read."""
-    of_jax = not isinstance(like, (np.ndarray, np.generic)) and not _is_number(target.entry)
+    of_jax = not isinstance(like, (np.ndarray, np.generic)) and not target.entry.is_number
     return of_jax and type(like) not in NUMBERS and jax.dtypes.canonicalize_dtype(target.dtype) != target.dtype
 
 
 def restored(array: Any, target: Target, like: Any) -> Any:  # weft: skip(it reads bytes)
     """Makes a leaf from the array that was read for it: a NumPy array, whose memory it may adopt, or a placed array."""
-    if target.dtype == np.uint8 and (type(like) in NUMBERS or _is_number(target.entry)):
-        return _restored_number(array.tobytes(), target.entry)
+    if target.dtype == np.uint8 and (type(like) in NUMBERS or target.entry.is_number):
+        data, kind = array.tobytes(), target.entry.kind
+        is_int = kind == f"{PYTHON}int"
+        return int.from_bytes(data, "little", signed=True) if is_int else np.frombuffer(data, dtype_of(kind))[0].item()
     if isinstance(like, np.ndarray | np.generic):
         return array if isinstance(like, np.ndarray) else array[()]
     # Not `jnp.asarray`, which copies.
@@ -229,13 +220,10 @@ def restored(array: Any, target: Target, like: Any) -> Any:  # weft: skip(it rea
         # On devices of several processes: each process has read the whole array, as `jit` expects of NumPy arrays.
         return jax.jit(wrap, out_shardings=where)(array)
     placed = array if isinstance(array, jax.Array) else jax.device_put(array, where)
-    return _weakly_typed(placed) if target.entry.weak and target.source is None else placed
-
-
-def _restored_number(data: bytes, entry: Entry) -> Any:
-    if entry.kind == f"{PYTHON}int":
-        return int.from_bytes(data, "little", signed=True)
-    return np.frombuffer(data, dtype_of(entry.kind))[0].item()
+    if not target.entry.weak or target.source is not None:
+        return placed
+    # No public function of JAX makes a weakly typed array from a strongly typed one, so the primitive is bound.
+    return jax.lax.convert_element_type_p.bind(placed, new_dtype=placed.dtype, weak_type=True, sharding=None)
 
 
 def placement(like: Any) -> Any:
@@ -249,8 +237,3 @@ def placement(like: Any) -> Any:
         return sharding if sharding is None or sharding.device_set else None
     except ValueError:  # of an abstract mesh, which has no devices
         return None
-
-
-def _weakly_typed(array: jax.Array) -> jax.Array:
-    # No public function of JAX makes a weakly typed array from a strongly typed one, so the primitive is bound.
-    return jax.lax.convert_element_type_p.bind(array, new_dtype=array.dtype, weak_type=True, sharding=None)

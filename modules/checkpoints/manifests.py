@@ -18,14 +18,13 @@ import numpy as np
 from weft.core.edge import trees
 from weft.core.edge.trees import key_part
 from weft.core.errors import MissingExtraError
-from weft.core.paths import Path as PathInTree
 from weft.core.paths import format_path
 from weft.core.records.leaves import NUMBERS, iter_leaves
 from weft.modules.checkpoints.configuration import Description, configuration, is_description
 from weft.modules.checkpoints.fitting import by_name
-from weft.modules.checkpoints.format import CheckpointError, Entry, Target, absent, cast, empty
-from weft.modules.checkpoints.kinds import PYTHON
-from weft.modules.checkpoints.leaves import content_of, in_host_memory, is_key, placement, restored
+from weft.modules.checkpoints.format import PYTHON, CheckpointError, Entry, Target, absent, cast, empty
+from weft.modules.checkpoints.leaves import content_of, in_host_memory, placement, restored
+from weft.modules.construct import is_key
 
 Keys = tuple[str, ...]
 
@@ -68,7 +67,6 @@ def entry_of(target: Target) -> OrbaxEntry:
 def content(tree: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns the arrays of a tree as Orbax takes them, and the manifest."""
     leaves = by_name(leaf for leaf in iter_leaves(tree) if leaf.dynamic)
-    told = {path: description for path, description in configuration(tree).items() if path not in leaves}
     numbers: dict[str, Any] = {}
     entries: dict[str, Any] = {}
     nested: dict[str, Any] = {}
@@ -79,12 +77,15 @@ def content(tree: Any) -> tuple[dict[str, Any], dict[str, Any]]:
             continue
         stored = content_of(leaf.value, name, whole=False)
         raw = not _is_known(stored.stored[0])
-        keys = _keys_of(leaf.path)
+        # A tree that is a single array has an empty path, and Orbax needs a name.
+        keys = tuple(map(_key_of, leaf.path)) or ("root",)
+        keys = keys if len(keys) <= _DEEPEST else (*keys[: _DEEPEST - 1], "%%".join(keys[_DEEPEST - 1 :]))
         entries[name] = {"keys": keys, "dtype": stored.kind, "shape": stored.shape, "kind": leaf.kind.__name__}
         entries[name] |= {"weak": True} if stored.weak else {}
         entries[name] |= {"raw": True} if raw else {}
         if 0 not in stored.stored[1]:  # Orbax cannot write an array without items
             _set(nested, keys, _written(leaf.value, name, raw))
+    told = configuration(tree, leaves)
     return nested, {"format": FORMAT, "configuration": told, "numbers": numbers, "arrays": entries}
 
 
@@ -93,12 +94,6 @@ def _number(value: complex) -> list[str]:
     if isinstance(value, int) and value.bit_length() > 10_000:
         return [type(value).__name__, hex(value)]
     return [type(value).__name__, repr(value)]
-
-
-def _keys_of(path: PathInTree) -> Keys:
-    # A tree that is a single array has an empty path, and Orbax needs a name.
-    keys = tuple(map(_key_of, path)) or ("root",)
-    return keys if len(keys) <= _DEEPEST else (*keys[: _DEEPEST - 1], "%%".join(keys[_DEEPEST - 1 :]))
 
 
 def _key_of(part: Any) -> str:
@@ -170,7 +165,10 @@ def read_manifest(folder: Path) -> tuple[list[OrbaxEntry], dict[str, Description
             raise CheckpointError("this checkpoint is of a newer format", at=str(folder), fix="update weft")
         if not all(map(is_description, manifest["configuration"].values())):
             raise ValueError("configuration")
-        numbers = [_number_entry(name, *told) for name, told in manifest["numbers"].items()]
+        numbers = [
+            OrbaxEntry(name, f"{PYTHON}{kind}", (), number=_NUMBERS[kind](text))
+            for name, (kind, text) in manifest["numbers"].items()
+        ]
         arrays = [_array_entry(name, told) for name, told in manifest["arrays"].items()]
         return numbers + arrays, manifest["configuration"]
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError, OSError) as error:
@@ -182,10 +180,6 @@ def read_manifest(folder: Path) -> tuple[list[OrbaxEntry], dict[str, Description
 
 
 _NUMBERS = {"bool": lambda text: text == "True", "int": lambda text: int(text, 0), "float": float, "complex": complex}
-
-
-def _number_entry(name: str, kind: str, text: str) -> OrbaxEntry:
-    return OrbaxEntry(name, f"{PYTHON}{kind}", (), number=_NUMBERS[kind](text))
 
 
 def _array_entry(name: str, told: Mapping[str, Any]) -> OrbaxEntry:
@@ -256,15 +250,13 @@ def _request(target: Target, like: Any) -> tuple[Any, Any]:
     """Returns Orbax's arguments to read an array: with the sharding of `like`, or into host memory."""
     ocp = orbax()
     where = None if is_key(like) or type(like) in NUMBERS or entry_of(target).raw else placement(like)
+    source, wanted = target.source, target.dtype
     # Orbax casts integers without checking whether they fit.
-    if where is None or not (target.source is None or np.can_cast(target.source, target.dtype) or _is_inexact(target)):
+    may_cast = source is None or np.can_cast(source, wanted) or jax.numpy.issubdtype(wanted, np.inexact)
+    if where is None or not may_cast:
         return jax.ShapeDtypeStruct(target.shape, target.dtype), ocp.RestoreArgs(restore_type=np.ndarray)
     like = jax.ShapeDtypeStruct(target.shape, target.dtype, sharding=where)
     return like, ocp.ArrayRestoreArgs(sharding=where, dtype=target.dtype)
-
-
-def _is_inexact(target: Target) -> bool:
-    return jax.numpy.issubdtype(target.dtype, np.inexact)
 
 
 def _leaf(stored: Any, target: Target, like: Any) -> Any:

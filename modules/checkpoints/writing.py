@@ -45,28 +45,28 @@ class Writer:
     def __init__(self, folder: Path, keep: int | None):
         self._place = folder
         logging.getLogger("absl").addFilter(_is_news)
+        self._path, self._deleted = folder / LOCK, folder / DELETED
         with self._writing():
-            self._begin(folder, keep)
-
-    def _begin(self, folder: Path, keep: int | None) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self._path = folder / LOCK
-        self._deleted = folder / DELETED
-        # One process holds the lock for all: the others share the folder, and would lock each other out.
-        self._lock, holder = _locked(self._path) if jax.process_index() == 0 else (None, None)
-        if _any_process(holder is not None):
-            raise CheckpointError(
-                "another weft.Checkpoints writes to this folder",
-                at=f"{folder}: {holder or 'see the error of the first process'}",
-                fix="end or close that one first, or give each run a folder of its own; to read is always allowed",
-            )
-        self._sweeper = ThreadPoolExecutor(1)
-        try:
-            self.manager = _manager(folder, keep)
-        except BaseException:
-            self._unlock()
-            raise
-        self.sweep()
+            folder.mkdir(parents=True, exist_ok=True)
+            # One process holds the lock for all: the others share the folder, and would lock each other out.
+            self._lock, holder = _locked(self._path) if jax.process_index() == 0 else (None, None)
+            is_locked = holder is not None
+            # All processes go on, or none of them does.
+            if jax.process_count() > 1:
+                is_locked = bool(np.any(multihost_utils.process_allgather(np.asarray(is_locked))))
+            if is_locked:
+                raise CheckpointError(
+                    "another weft.Checkpoints writes to this folder",
+                    at=f"{folder}: {holder or 'see the error of the first process'}",
+                    fix="end or close that one first, or give each run a folder of its own; to read is always allowed",
+                )
+            self._sweeper = ThreadPoolExecutor(1)
+            try:
+                self.manager = _manager(folder, keep)
+            except BaseException:
+                self._unlock()
+                raise
+            self.sweep()
 
     def save(self, step: int, arrays: dict[str, Any], manifest: dict[str, Any]) -> None:
         """Begins to write a step."""
@@ -182,13 +182,6 @@ def _locked(path: Path) -> tuple[int | None, str | None]:
             return descriptor, None
         # The last owner removed the file between the two steps, so this lock is on a file without a name.
         os.close(descriptor)
-
-
-def _any_process(holds: bool) -> bool:
-    """Whether `holds` is true in any process, so that all processes go on, or none of them does."""
-    if jax.process_count() == 1:
-        return holds
-    return bool(np.any(multihost_utils.process_allgather(np.asarray(holds))))
 
 
 def _empty(folder: Path) -> None:

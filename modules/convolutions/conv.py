@@ -180,7 +180,9 @@ class Conv(SharedConstructor):
         layer = type(self).__name__
         window = window_of(layer, kernel_size)
         rank, groups = len(window), feature_group_count
-        _check_groups(layer, in_features, out_features, groups)
+        check_positive(layer, in_features=in_features, out_features=out_features, feature_group_count=groups)
+        if in_features % groups or out_features % groups:
+            raise ConfigError(f"{layer}: groups={groups} must divide in_features={in_features} and {out_features=}")
         check_positive(layer, kernel_size=min(window, default=1))
         # Stored as tuples, so that `strides=2` and `strides=(2, 2)` give layers with equal treedefs.
         self.strides = per_axis(strides, rank, "strides")
@@ -206,12 +208,6 @@ class Conv(SharedConstructor):
         check_single(self, self.kernel, len(self.strides) + 2)
         check_features(self, x, self.kernel.shape[-2] * self.feature_group_count)
         return conv(x, masked(self.kernel, self.mask), self.bias, **kept_options(self, conv))
-
-
-def _check_groups(layer: str, in_features: int, out_features: int, groups: int) -> None:
-    check_positive(layer, in_features=in_features, out_features=out_features, feature_group_count=groups)
-    if in_features % groups or out_features % groups:
-        raise ConfigError(f"{layer}: groups={groups} must divide in_features={in_features} and {out_features=}")
 
 
 def _kept_padding(padding: Padding, extent: Sequence[int], input_dilation: Sequence[int]) -> Any:

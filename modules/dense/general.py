@@ -14,10 +14,10 @@ from jaxtyping import Array, Float
 from weft.core.errors import AxisError
 from weft.core.records.module import Module, static
 from weft.modules.construct import ConfigError, Initializer, KeyLike, check_positive, option_dtype
-from weft.modules.dense.linear import default_kernel_init, product_options
+from weft.modules.dense.linear import default_kernel_init, product_of, product_options
 from weft.modules.drawing import draw
 from weft.modules.dtypes import cast, promote
-from weft.modules.explicit import einsum_sharding, laid_like, names_of_axes, product_sharding
+from weft.modules.explicit import einsum_sharding, laid_like, names_of_axes
 from weft.modules.op import kept_options, op
 
 _ELLIPSIS = "..."
@@ -56,10 +56,8 @@ def linear_general(  # weft: skip(the axes decide the shapes)
     batch = tuple(sorted(range(x.ndim)[axis] for axis in batch_axes))
     features = len(batch) + len(contracted)
     dimensions = ((contracted, tuple(range(len(batch), features))), (batch, tuple(range(len(batch)))))
-    # A product of the user's own may know no `out_sharding`, so the rule for meshes applies to JAX's only.
-    if out_sharding is None and dot_general is lax.dot_general:
-        out_sharding = product_sharding(x, kernel, dimensions)
-    y = dot_general(x, kernel, dimensions, precision=precision, **product_options(out_dtype, out_sharding))
+    options = product_options(out_dtype, out_sharding)
+    y = product_of(dot_general, x, kernel, dimensions, precision=precision, **options)
     if bias is None:
         return y
     bias_axes = [x.shape[axis] if axis in batch else 1 for axis in range(x.ndim) if axis not in contracted]
@@ -306,23 +304,18 @@ class Einsum(Module):  # weft: skip(the equation decides the shapes)
         Raises:
             AxisError: if `x` has not the equation's number of axes, or not the kernel's size under one of its letters.
         """
-        first = self.equation.split(",")[0]
+        first, second = self.equation.split("->")[0].split(",")
         if not _fits(first, jnp.ndim(x)):
             raise AxisError(
                 f"Einsum takes inputs with the axes {first!r} of {self.equation!r}",
                 at=f"x: {jax.typeof(x)}",
                 fix="check the output of the layer before; an ellipsis stands for any leading axes",
             )
-        self._check_sizes(x, names_of_axes(first, jnp.ndim(x)))
-        return einsum(x, self.kernel, self.bias, **kept_options(self, einsum))
-
-    def _check_sizes(self, x: Any, labels: list[Any]) -> None:
-        second = self.equation.split("->")[0].split(",")[1]
         kernel = zip(names_of_axes(second, self.kernel.ndim), self.kernel.shape, strict=True)
         sizes = {label: size for label, size in kernel if isinstance(label, str)}
         wrong = [
             f"{label}: {size} in x, {sizes[label]} in the kernel"
-            for label, size in zip(labels, jnp.shape(x), strict=True)
+            for label, size in zip(names_of_axes(first, jnp.ndim(x)), jnp.shape(x), strict=True)
             if label in sizes and size != sizes[label]
         ]
         if wrong:
@@ -331,3 +324,4 @@ class Einsum(Module):  # weft: skip(the equation decides the shapes)
                 at=[*wrong, f"x: {jax.typeof(x)}, kernel: {jax.typeof(self.kernel)}"],
                 fix="check the output of the layer before, or the kernel_shape",
             )
+        return einsum(x, self.kernel, self.bias, **kept_options(self, einsum))

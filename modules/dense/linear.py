@@ -10,17 +10,10 @@ from jax import lax
 from jax.nn import initializers
 from jaxtyping import Array, Float, Int
 from weft.core.records.module import Module, static
-from weft.modules.construct import (
-    ConfigError,
-    Initializer,
-    KeyLike,
-    check_features,
-    check_positive,
-    option_dtype,
-)
+from weft.modules.construct import ConfigError, Initializer, KeyLike, check_features, check_positive, option_dtype
 from weft.modules.drawing import draw
 from weft.modules.dtypes import as_array, cast, promote
-from weft.modules.explicit import is_divided, laid_like, on_mesh_of, once, product_sharding, spec_of
+from weft.modules.explicit import Dimensions, is_divided, laid_like, on_mesh_of, once, product_sharding, spec_of
 from weft.modules.op import kept_options, op
 
 # The same initialisers as in flax: LeCun's normal for kernels. In a table of embeddings the fan-in is the number of
@@ -59,11 +52,17 @@ def linear(
     [4.0, 4.0, 4.0, 4.0]
     """
     x, kernel, bias = promote(x, kernel, bias, dtype=dtype)
-    dimensions = (((x.ndim - 1,), (0,)), ((), ()))
-    if out_sharding is None and dot_general is lax.dot_general:
-        out_sharding = product_sharding(x, kernel, dimensions)
-    y = dot_general(x, kernel, dimensions, precision=precision, **product_options(out_dtype, out_sharding))
+    options = product_options(out_dtype, out_sharding)
+    y = product_of(dot_general, x, kernel, (((x.ndim - 1,), (0,)), ((), ())), precision=precision, **options)
     return y if bias is None else add_bias(y, bias)
+
+
+def product_of(dot_general: Any, x: Any, kernel: Any, dimensions: Dimensions, **options: Any) -> Any:
+    """Multiplies, and has the result lie as the rule for explicit meshes says if the options do not tell where."""
+    # A product of the user's own may know no `out_sharding`, so the rule holds for JAX's only.
+    if "out_sharding" not in options and dot_general is lax.dot_general:
+        options |= product_options(None, product_sharding(x, kernel, dimensions))
+    return dot_general(x, kernel, dimensions, **options)
 
 
 def product_options(out_dtype: Any, out_sharding: Any) -> dict[str, Any]:
@@ -140,9 +139,7 @@ def attend(
     """
     query, embedding = promote(query, embedding, dtype=dtype)
     dimensions = (((query.ndim - 1,), (1,)), ((), ()))
-    if out_sharding is None:
-        out_sharding = product_sharding(query, embedding, dimensions)
-    return lax.dot_general(query, embedding, dimensions, out_sharding=out_sharding)
+    return product_of(lax.dot_general, query, embedding, dimensions, **product_options(None, out_sharding))
 
 
 class LinearOptions(TypedDict, total=False):

@@ -17,11 +17,10 @@ from weft.core.records.partition import select
 from weft.core.records.surgery import at
 from weft.modules.construct import ConfigError, Initializer, check_key, check_positive
 from weft.modules.dense.linear import Linear
-from weft.modules.dense.quantized import QuantizedLinear
+from weft.modules.dense.quantized import QuantizedLinear, for_each_copy
 from weft.modules.dtypes import promote
 from weft.modules.explicit import matmul
 from weft.modules.op import op
-from weft.transforms.mapping import vmap
 
 M = TypeVar("M", bound=Module)
 default_down_init = initializers.he_uniform()
@@ -142,25 +141,21 @@ def lora(  # weft: skip(of any model)
     """
     check_key(key, "lora")
     # The `Linear` inside of an adapter would match as well, and get an adapter of its own.
-    adapted = [leaf.path for leaf in iter_leaves(select(model, Maybe(All(InstanceOf(LoRA), where)))) if leaf.dynamic]
-    if adapted:
+    already = [leaf.path for leaf in iter_leaves(select(model, Maybe(All(InstanceOf(LoRA), where)))) if leaf.dynamic]
+    if already:
         raise ConfigError(
             "these layers have an adapter already",
-            at=[format_path(path, "model") for path in adapted],
+            at=[format_path(path, "model") for path in already],
             fix="merge it first, at(model, LoRA).apply(LoRA.merged), or leave them out: where=Not(InstanceOf(LoRA))",
         )
     layers: list[Any] = []
     at(model, LINEARS, where).apply(lambda base: layers.append(base) or base)
     # A first pass counts the layers, because a key has to be split into a known number.
     keys = iter(jax.random.split(key, len(layers)))
-    return at(model, LINEARS, where).apply(lambda base: _adapted(base, rank, next(keys)))
 
+    def adapted(base: Any) -> LoRA:
+        copies, key = base.kernel.shape[:-2], next(keys)
+        of_copies = jax.random.split(key, copies) if copies else key
+        return for_each_copy(lambda base, key: LoRA(base, rank, key=key), base, of_copies)
 
-def _adapted(base: Any, rank: int, key: Any) -> LoRA:
-    def make(base: Any, key: Any) -> LoRA:
-        return LoRA(base, rank, key=key)
-
-    copies = base.kernel.shape[:-2]  # in a stack each layer has an adapter of its own
-    for _ in copies:
-        make = vmap(make)
-    return make(base, jax.random.split(key, copies) if copies else key)
+    return at(model, LINEARS, where).apply(adapted)

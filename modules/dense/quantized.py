@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
 import jax
@@ -145,11 +146,11 @@ def quantize(model: M, where: Filter = ...) -> M:  # weft: skip(of any model)
 
     Source: Dettmers et al., "LLM.int8()", 2022, without its outliers: absmax by features.
     """
-    return at(model, Linear, where).apply(_quantize_one)
+    return at(model, Linear, where).apply(lambda layer: for_each_copy(QuantizedLinear, layer))
 
 
-def _quantize_one(layer: Any) -> Any:
-    make: Any = QuantizedLinear
-    for _ in range(layer.kernel.ndim - 2):  # the axes of a stack of layers
+def for_each_copy(make: Callable[..., Any], layer: Any, *args: Any) -> Any:
+    """Calls a function of a linear layer; of a stack of them, for each layer, with its own part of the arguments."""
+    for _ in range(layer.kernel.ndim - 2):
         make = vmap(make)
-    return make(layer)
+    return make(layer, *args)

@@ -43,15 +43,7 @@ Sum = Annotated[Float[Array, "2"], MetricState]
 Count = Annotated[UInt32[Array, "2"], MetricState]
 
 
-__all__ = [
-    "Accuracy",
-    "Average",
-    "Metric",
-    "MultiMetric",
-    "Statistics",
-    "Welford",
-    "merge_stack",
-]
+__all__ = ["Accuracy", "Average", "Metric", "MultiMetric", "Statistics", "Welford", "merge_stack"]
 
 
 def __dir__() -> list[str]:

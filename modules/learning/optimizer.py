@@ -512,6 +512,7 @@ def _in_terms(extra: Mapping[str, Any], whole: Callable[[Any], Any], own: Callab
 
 def _owned(state: Any, model: Any) -> Any:
     """Copies arrays that a state shares with the model or holds twice: XLA refuses to donate one buffer twice."""
+    # Ids stay those of the leaves, which the two trees and the new one keep alive.
     seen = {id(leaf) for leaf in jax.tree.leaves(model)}
 
     def own(leaf: Any) -> Any:

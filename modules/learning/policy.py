@@ -156,6 +156,7 @@ class _Return:
         self.output = output
         # From each cast array to its original, by identity: a parameter that comes out unchanged is the master, and not
         # a cast of its cast.
+        self.low = low  # alive, so that the ids stay those of its arrays
         self.original_of = {id(b): a for a, b in zip(jax.tree.leaves(arguments), jax.tree.leaves(low), strict=True)}
         self.records: dict[Any, list[tuple[list[Any], list[Any]]]] = {}
         for before, after in zip(_records(arguments), _records(low), strict=True):

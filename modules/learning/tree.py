@@ -46,8 +46,7 @@ from weft.core.tracebacks import cutting
 from weft.modules.construct import ConfigError
 from weft.modules.dtypes import is_of
 from weft.modules.explicit import laid_as
-from weft.modules.learning.choosing import PARAMETERS, PRECISE, arrays_at, chosen
-from weft.modules.learning.comparing import allclose, equal, norm
+from weft.modules.learning.choosing import PARAMETERS, PRECISE, allclose, arrays_at, chosen, equal, norm
 
 __all__ = [
     "Structure",

@@ -12,11 +12,7 @@ from jaxtyping import Array, Bool, Float
 from weft.core.errors import AxisError
 from weft.core.records.module import static
 from weft.modules.batches import BATCH_AXES, batch_rank, check_batch_axes, counted
-from weft.modules.construct import (
-    ConfigError,
-    check_features,
-    check_positive,
-)
+from weft.modules.construct import ConfigError, check_features, check_positive
 from weft.modules.dtypes import promote
 from weft.modules.norms.moments import moments, norm, normalize
 from weft.modules.norms.norm import FeatureNorm, NormOptions

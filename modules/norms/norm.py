@@ -10,29 +10,18 @@ from jaxtyping import Array, Bool, Float
 from weft.core.records.kinds import BatchStat
 from weft.core.records.module import Module, static
 from weft.modules.batches import counted
-from weft.modules.construct import (
-    Initializer,
-    KeyLike,
-    SharedConstructor,
-    check_features,
-    check_positive,
-    option_dtype,
-)
+from weft.modules.construct import Initializer, KeyLike, SharedConstructor, check_features, check_positive, option_dtype
 from weft.modules.drawing import draw
 from weft.modules.norms.moments import batch_norm, check_bound, check_several, norm
 from weft.modules.op import hashable, kept_options
 
 
-def affine_parameters(
-    layer: str, features: int, use_scale: bool, use_bias: bool, inits: tuple[Any, Any], param_dtype: Any, key: Any
-) -> tuple[Any, Any]:
-    """Makes the scale and bias of a norm; initialisers that draw nothing need no key."""
+def affine_parameters(layer: str, features: int, inits: tuple[Any, Any], param_dtype: Any, key: Any) -> list[Any]:
+    """Makes the scale and bias of a norm from their initialisers, each of which may be None; those that draw nothing
+    need no key."""
     check_positive(layer, features=features)
-    # `draw` takes None for a parameter that the norm does not have.
-    used = zip((use_scale, use_bias), inits, strict=True)
-    wanted = ((init, (features,), param_dtype) if use else None for use, init in used)
-    scale, bias = draw(key, layer, *wanted, keyless=True)
-    return scale, bias
+    wanted = (None if init is None else (init, (features,), param_dtype) for init in inits)
+    return draw(key, layer, *wanted, keyless=True)
 
 
 _ONE_EXAMPLE = (
@@ -105,8 +94,8 @@ class BatchNorm(Module):
         inference: bool = False,
         key: KeyLike | None = None,
     ):
-        inits = (scale_init, bias_init)
-        self.scale, self.bias = affine_parameters("BatchNorm", features, use_scale, use_bias, inits, param_dtype, key)
+        inits = scale_init if use_scale else None, bias_init if use_bias else None
+        self.scale, self.bias = affine_parameters("BatchNorm", features, inits, param_dtype, key)
         # float32 whatever `param_dtype` says: a step of 1% of a bfloat16 statistic may round to no step at all.
         self.mean, self.var = jnp.zeros(features, jnp.float32), jnp.ones(features, jnp.float32)
         self.momentum, self.epsilon, self.dtype = momentum, epsilon, option_dtype(dtype)
@@ -114,11 +103,7 @@ class BatchNorm(Module):
         self.use_fast_variance, self.inference = use_fast_variance, inference
 
     def __call__(
-        self,
-        x: Float[Array, "*batch features"],
-        *,
-        inference: bool | None = None,
-        mask: Bool[Array, ...] | None = None,
+        self, x: Float[Array, "*batch features"], *, inference: bool | None = None, mask: Bool[Array, ...] | None = None
     ) -> tuple[Float[Array, "*batch features"], Self]:
         """Normalises a batch, and returns the result with the successor.
 
@@ -188,8 +173,8 @@ class FeatureNorm(SharedConstructor):
         use_fast_variance: bool = True,
         key: KeyLike | None = None,
     ):
-        layer, inits = type(self).__name__, (scale_init, bias_init)
-        self.scale, self.bias = affine_parameters(layer, features, use_scale, use_bias, inits, param_dtype, key)
+        inits = scale_init if use_scale else None, bias_init if use_bias else None
+        self.scale, self.bias = affine_parameters(type(self).__name__, features, inits, param_dtype, key)
         self.features, self.epsilon, self.dtype = features, epsilon, option_dtype(dtype)
         self.use_fast_variance = use_fast_variance
 
@@ -263,8 +248,8 @@ class RMSNorm(Module):
         param_dtype: Any = jnp.float32,
         key: KeyLike | None = None,
     ):
-        inits = (scale_init, initializers.zeros)
-        self.scale, _ = affine_parameters("RMSNorm", features, use_scale, False, inits, param_dtype, key)
+        inits = scale_init if use_scale else None, None
+        self.scale, _ = affine_parameters("RMSNorm", features, inits, param_dtype, key)
         self.features, self.epsilon, self.dtype = features, epsilon, option_dtype(dtype)
 
     def __call__(self, x: Float[Array, "*batch features"]) -> Float[Array, "*batch features"]:

@@ -176,24 +176,20 @@ def _mask(x: Any, axis: int, lengths: Any, mask: Any) -> Any:
     if lengths is not None:
         if mask is not None:
             raise ConfigError("both lengths and a mask were passed", fix="pass one of them: each tells the valid steps")
-        return _of_lengths(x, axis, jnp.asarray(lengths))
+        lengths, batch = jnp.asarray(lengths), (*x.shape[:axis], *x.shape[axis + 1 : -1])
+        if lengths.shape != batch:
+            raise AxisError(
+                "lengths must have the shape of the batch, one length for each sequence",
+                at=f"lengths: {lengths.shape}, batch: {batch}",
+            )
+        steps = jnp.expand_dims(jnp.arange(x.shape[axis]), [i for i in range(x.ndim - 1) if i != axis])
+        return steps < jnp.expand_dims(lengths, axis)
     if mask is not None and mask.shape != x.shape[:-1]:
         raise AxisError(
             "the mask of a sequence must have all its axes but the features",
             at=f"mask: {mask.shape}, x: {jax.typeof(x)}",
         )
     return mask
-
-
-def _of_lengths(x: Any, axis: int, lengths: Any) -> Any:
-    batch = (*x.shape[:axis], *x.shape[axis + 1 : -1])
-    if lengths.shape != batch:
-        raise AxisError(
-            "lengths must have the shape of the batch, one length for each sequence",
-            at=f"lengths: {lengths.shape}, batch: {batch}",
-        )
-    steps = jnp.expand_dims(jnp.arange(x.shape[axis]), [i for i in range(x.ndim - 1) if i != axis])
-    return steps < jnp.expand_dims(lengths, axis)
 
 
 def _concatenated(forward: Any, backward: Any) -> Any:

@@ -25,10 +25,9 @@ from weft.core.records.axis_names import Name
 from weft.core.records.leaves import Leaf
 from weft.modules.attention.multi_head import MultiHeadAttention
 from weft.modules.attention.positions import LearnedPositions
-from weft.modules.dense.gated import GatedMLP
 from weft.modules.dense.linear import Embed, Linear
 from weft.modules.dense.low_rank import LoRA
-from weft.modules.dense.mlp import MLP
+from weft.modules.dense.mlp import MLP, GatedMLP
 from weft.modules.norms.group_norm import GroupNorm
 from weft.modules.norms.norm import BatchNorm, LayerNorm, RMSNorm
 
@@ -38,23 +37,6 @@ Names = tuple[Name, ...]
 CONVENTIONAL = ("embed", "mlp", "heads", "vocab", "norm", "layers", "experts")
 
 _UP, _DOWN = ("embed", "mlp"), ("mlp", "embed")
-_INWARD, _OUTWARD = ("embed", "heads"), ("heads", "embed")
-
-
-def _of_attention(part: Path) -> Names:
-    return _OUTWARD if part == ("out",) else _INWARD
-
-
-def _of_mlp(part: Path) -> Names:
-    # Layers and activations alternate, and so do layers that widen and layers that narrow: layers 0, 4, 8 widen. Tensor
-    # parallelism then needs one collective for each pair.
-    index = part[-1]
-    return _UP if isinstance(index, int) and index % 4 == 0 else _DOWN
-
-
-def _of_gated_mlp(part: Path) -> Names:
-    return _DOWN if part == ("down",) else _UP
-
 
 # The classes around the array, innermost last, and the names by the part of the path between them. Names are aligned
 # at the last axis: a bias has the last of them.
@@ -62,9 +44,11 @@ _TABLE: tuple[tuple[tuple[type | tuple[type, ...], ...], int, Callable[[Path], N
     ((Embed,), 0, lambda part: ("vocab", "embed")),
     ((LearnedPositions,), 0, lambda part: (None, "embed")),
     (((LayerNorm, RMSNorm, BatchNorm, GroupNorm),), 0, lambda part: ("norm",)),
-    ((MultiHeadAttention, Linear), 1, _of_attention),
-    ((MLP, Linear), 2, _of_mlp),
-    ((GatedMLP, Linear), 1, _of_gated_mlp),
+    ((MultiHeadAttention, Linear), 1, lambda part: ("heads", "embed") if part == ("out",) else ("embed", "heads")),
+    # Layers and activations alternate, and so do layers that widen and layers that narrow: layers 0, 4, 8 widen. Tensor
+    # parallelism then needs one collective for each pair.
+    ((MLP, Linear), 2, lambda part: _UP if isinstance(part[-1], int) and part[-1] % 4 == 0 else _DOWN),
+    ((GatedMLP, Linear), 1, lambda part: _DOWN if part == ("down",) else _UP),
 )
 
 
@@ -75,7 +59,16 @@ def conventional_names(leaf: Leaf) -> Names | None:  # weft: skip(of any leaf)
     """
     *outer, own = leaf.owners or (object,)
     instead = Linear if issubclass(own, LoRA) else getattr(own, "__stands_for__", None)
-    return _names_of((*outer, instead if isinstance(instead, type) else own), leaf.path)
+    owners, path = (*outer, instead if isinstance(instead, type) else own), leaf.path
+    # Wrappers such as `Frozen` are skipped, from the inside out: with its class and its field gone, the layer has the
+    # names that it would have without the wrapper.
+    while len(owners) > 1 and len(path) > 1 and getattr(owners[-2], "__stands_for__", None) == path[-2]:
+        owners, path = (*owners[:-2], owners[-1]), (*path[:-2], path[-1])
+    for classes, length, names in _TABLE:
+        around = owners[-len(classes) :]
+        if len(around) == len(classes) and all(map(issubclass, around, classes)):
+            return names(path[-1 - length : -1])
+    return None
 
 
 def names_of_adapter(leaf: Leaf, names: Names) -> Names:  # weft: skip(of any leaf)
@@ -86,15 +79,3 @@ def names_of_adapter(leaf: Leaf, names: Names) -> Names:  # weft: skip(of any le
     if len(names) != 2 or not (leaf.owners and issubclass(leaf.owners[-1], LoRA)):
         return names
     return (names[0], None) if leaf.path[-1] == "down" else (None, names[1])
-
-
-def _names_of(owners: tuple[type, ...], path: Path) -> Names | None:
-    # Wrappers such as `Frozen` are skipped, from the inside out: with its class and its field gone, the layer has the
-    # names that it would have without the wrapper.
-    while len(owners) > 1 and len(path) > 1 and getattr(owners[-2], "__stands_for__", None) == path[-2]:
-        owners, path = (*owners[:-2], owners[-1]), (*path[:-2], path[-1])
-    for classes, length, names in _TABLE:
-        around = owners[-len(classes) :]
-        if len(around) == len(classes) and all(map(issubclass, around, classes)):
-            return names(path[-1 - length : -1])
-    return None

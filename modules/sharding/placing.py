@@ -31,15 +31,7 @@ from weft.core.records.sorting import sort_leaves
 from weft.core.records.surgery import part_at
 from weft.modules.learning.optimizer import Optimizer
 from weft.modules.sharding.conventions import conventional_names, names_of_adapter
-from weft.modules.sharding.rules import (
-    MeshAxes,
-    Rules,
-    Table,
-    check_axes,
-    optional_names,
-    read_rules,
-    rules_of_block,
-)
+from weft.modules.sharding.rules import MeshAxes, Rules, Table, check_axes, optional_names, read_rules, rules_of_block
 from weft.modules.sharding.unnamed import check_used, divided, is_near, warn_of_replicated
 
 T = TypeVar("T")
@@ -190,7 +182,8 @@ class _Named:
 def _named_arrays(tree: Any, names: NamesByFilter | None, table: Table) -> Iterator[_Named]:
     leaves = [leaf for leaf in iter_leaves(tree) if leaf.dynamic and type(leaf.value) not in NUMBERS]
     models = list(_as_in_the_model(tree, leaves))
-    axes_of_mapping = [_axes_of_names(value) for value in (names or {}).values()]
+    sharded = [value if isinstance(value, Sharded) else Sharded(*value) for value in (names or {}).values()]
+    axes_of_mapping = [replace(value.axes, inherited=True) for value in sharded]
     filters: list[Filter] = list(names or {})
     wanted = sort_leaves(models, filters, require_all=False) if filters else [None] * len(leaves)
     for leaf, model, place in zip(leaves, models, wanted, strict=True):
@@ -220,11 +213,6 @@ def _names_of_dims(leaf: Leaf, table: Table) -> tuple[Name, ...]:
     if not leaf.owners or not names_its_axes(leaf.owners[-1], field):
         return ()
     return tuple(name if name in table else None for name in leaf.role.axes.dims)
-
-
-def _axes_of_names(value: Any) -> AxisNames:
-    axes = value.axes if isinstance(value, Sharded) else Sharded(*value).axes
-    return replace(axes, inherited=True)
 
 
 def _as_in_the_model(tree: Any, leaves: list[Leaf]) -> Iterator[Leaf]:
@@ -265,8 +253,7 @@ def _places(
     # All problems are collected: one error for each run would cost a user as many runs as there are arrays.
     problems: dict[str, list[str]] = {}
     for array, spec in zip(arrays, specs, strict=True):
-        problem = _problem(array, spec, mesh)
-        if problem is not None:
+        if (problem := _problem(array, spec, mesh)) is not None:
             fix, line = problem
             problems.setdefault(fix, []).append(line)
     if problems:

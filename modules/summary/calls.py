@@ -8,6 +8,7 @@ Records with equal treedefs have equal rows, so a mistake among them does not sh
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -143,7 +144,7 @@ def _recorded(
 
 def place_of(running: list[Running], record: Any) -> tuple[Path | None, str]:
     """Returns the path of a record in the model, or None if the call created the record, and the path as text."""
-    for matches in (_is_same_object, _is_alike):
+    for matches in (operator.is_, _is_alike):
         for owner in reversed(running):
             if owner.path is None:
                 continue
@@ -153,10 +154,6 @@ def place_of(running: list[Running], record: Any) -> tuple[Path | None, str]:
                 owner.had_calls.add(chosen)
                 return (*owner.path, *chosen), format_path((*owner.path, *chosen), "model")
     return None, f"{running[-1].place}.<{type(record).__name__}>"
-
-
-def _is_same_object(part: Any, record: Any) -> bool:
-    return part is record
 
 
 def _is_alike(part: Any, record: Any) -> bool:

@@ -6,16 +6,21 @@ import html
 import math
 from typing import Any, Literal
 
+import jax
+import numpy as np
+from jax.core import Tracer
+from jax.sharding import AbstractMesh, NamedSharding
 from weft.core.errors import StructureError
-from weft.core.paths import Path
-from weft.core.records.leaves import Leaf, iter_leaves
+from weft.core.logical_axes import rules_in_force
+from weft.core.paths import Path, format_path
+from weft.core.records.leaves import NUMBERS, Leaf, iter_leaves
 from weft.core.records.module import Module
 from weft.modules.summary.calls import Call, record_calls
-from weft.modules.summary.places import PLACE_HEADS, rows_of_places
-from weft.modules.summary.texts import drawn, rich_modules, size_and_bytes
+from weft.modules.summary.texts import as_text, bytes_as_text, drawn, rich_modules, size_and_bytes
 
 Rows = list[list[str]]
 HEADS = ["path", "type", "inputs", "outputs"]
+PLACE_HEADS = ["path", "array", "lies", "bytes", "bytes a device"]
 COSTS = ["FLOPs\nforward", "FLOPs\nbackward", "bytes accessed\nforward", "bytes accessed\nbackward"]
 
 
@@ -74,46 +79,42 @@ def tabulate(  # weft: skip(of any model)
      ─────────────────────────────────────────────────────────────────────
                                                 total          58 (232 B)
     """
-    if sharding:
-        _check_format(format)
-        return _of_places(rich_modules(), model, args or kwargs, format, width)
-    if not isinstance(model, Module):
+    if not sharding and not isinstance(model, Module):
         raise StructureError(
             f"tabulate is for records, and got a {type(model).__name__}",
             fix="give it a weft.Module; weft.nnx.tabulate is for objects",
         )
-    _check_format(format)
-    rich = rich_modules()
-    # Calls below `depth` are recorded all the same, because a record is found by way of the calls around it.
-    calls = [call for call in record_calls(model, method, args, kwargs, costs) if depth is None or call.depth <= depth]
-    leaves = [leaf for leaf in iter_leaves(model) if hasattr(leaf.value, "shape")]
-    kinds = sorted({leaf.kind.__name__ for leaf in leaves})
-    rows = [
-        [call.place, call.type.__name__, call.inputs, call.outputs, *_counts_by_kind(_inside(leaves, call.path), kinds)]
-        + (_cost_cells(call) if costs else [])
-        for call in calls
-    ]
-    heads, total = HEADS + kinds + (COSTS if costs else []), ["", "", "", "total", *_counts_by_kind(leaves, kinds)]
-    if format == "html":
-        return _page(rich, type(model).__name__, heads, rows, total)
-    return _text(rich, type(model).__name__, heads, rows, total, width)
-
-
-def _check_format(format: str) -> None:
     if format not in ("text", "html"):
         raise StructureError(f"tabulate has no format {format!r}", fix='format="text" or format="html"')
-
-
-def _of_places(rich: Any, model: Any, arguments: Any, format: str, width: int | None) -> str:
-    if arguments:
-        raise StructureError(
-            "tabulate with sharding=True shows where arrays lie, and does not call the model",
-            fix="leave out the arguments",
-        )
-    rows, total = rows_of_places(model)
+    rich, title = rich_modules(), type(model).__name__
+    if sharding:
+        if args or kwargs:
+            raise StructureError(
+                "tabulate with sharding=True shows where arrays lie, and does not call the model",
+                fix="leave out the arguments",
+            )
+        heads, (rows, total) = PLACE_HEADS, _of_places(model)
+    else:
+        heads, rows, total = _of_calls(model, record_calls(model, method, args, kwargs, costs), depth, costs)
     if format == "html":
-        return _page(rich, type(model).__name__, PLACE_HEADS, rows, total)
-    return _text(rich, type(model).__name__, PLACE_HEADS, rows, total, width)
+        return _page(rich, title, heads, rows, total)
+    return _text(rich, title, heads, rows, total, width)
+
+
+def _of_calls(model: Module, calls: list[Call], depth: int | None, costs: bool) -> tuple[list[str], Rows, list[str]]:
+    leaves = [leaf for leaf in iter_leaves(model) if hasattr(leaf.value, "shape")]
+    kinds = sorted({leaf.kind.__name__ for leaf in leaves})
+    rows: Rows = []
+    for call in calls:
+        # Calls below `depth` are recorded all the same, because a record is found by way of the calls around it.
+        if depth is None or call.depth <= depth:
+            counts = _counts_by_kind(_inside(leaves, call.path), kinds)
+            rows.append([call.place, call.type.__name__, call.inputs, call.outputs, *counts])
+            if costs:
+                each = (call.forward, call.backward)
+                rows[-1] += ["-" if cost is None else _short(cost.flops) for cost in each]
+                rows[-1] += ["-" if cost is None else _short(cost.bytes) for cost in each]
+    return HEADS + kinds + (COSTS if costs else []), rows, ["", "", "", "total", *_counts_by_kind(leaves, kinds)]
 
 
 def _inside(leaves: list[Leaf], path: Path | None) -> list[Leaf]:
@@ -132,17 +133,67 @@ def _counts_by_kind(leaves: list[Leaf], kinds: list[str]) -> list[str]:
     return cells
 
 
-def _cost_cells(call: Call) -> list[str]:
-    each = [call.forward, call.backward]
-    flops = ["-" if cost is None else _short(cost.flops) for cost in each]
-    return flops + ["-" if cost is None else _short(cost.bytes) for cost in each]
-
-
 def _short(number: int) -> str:
     for unit, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if number >= scale:
             return f"{number / scale:.3g} {unit}"
     return str(number)
+
+
+# --- where arrays lie ------------------------------------------------------------------------------------------------
+
+
+def _of_places(tree: Any) -> tuple[list[list[str]], list[str]]:
+    """Returns a row for each array of a tree, and the row of totals."""
+    leaves = [leaf for leaf in iter_leaves(tree, ("model",)) if leaf.dynamic and type(leaf.value) not in NUMBERS]
+    lies = {leaf.path: _sharding(leaf.value) for leaf in leaves}
+    if (rules := rules_in_force()) is not None:
+        # What nobody has placed is shown as the rules of the block would place it.
+        by_rules: dict[Path, Any] = {("model", *leaf.path): leaf.value for leaf in iter_leaves(rules.shardings(tree))}
+        lies = {path: by_rules[path] if where is None else where for path, where in lies.items()}
+    rows: list[list[str]] = []
+    sizes: list[list[int]] = []
+    for leaf in leaves:
+        sharding, shape = lies[leaf.path], np.shape(leaf.value)
+        own = shape if sharding is None else sharding.shard_shape(shape)
+        sizes.append([math.prod(each) * leaf.value.dtype.itemsize for each in (shape, own)])
+        place = _where(leaf.value, sharding)
+        rows.append([format_path(leaf.path), as_text(leaf.value), place, *map(bytes_as_text, sizes[-1])])
+    totals = [bytes_as_text(sum(column)) for column in zip(*sizes, strict=True)] or ["", ""]
+    return rows, ["total", "", "", *totals]
+
+
+def _sharding(value: Any) -> Any:
+    """The sharding of an array; None for an abstract one, and for one that lies where it was made by chance."""
+    if isinstance(value, Tracer):
+        return jax.typeof(value).sharding
+    return getattr(value, "sharding", None) if getattr(value, "committed", True) else None
+
+
+def _where(value: Any, sharding: Any) -> str:
+    if sharding is None:
+        return "nowhere: a shape" if isinstance(value, jax.ShapeDtypeStruct) else "one device"
+    if (
+        not (isinstance(value, Tracer) or isinstance(getattr(sharding, "mesh", None), AbstractMesh))
+        and len(sharding.device_set) == 1
+    ):
+        return "one device"
+    # Told apart from one device: a replicated array takes its bytes on each of them.
+    if sharding.is_fully_replicated:
+        return "every device, whole"
+    if isinstance(sharding, NamedSharding):
+        entries = (_entry(sharding, entry) for entry in sharding.spec)
+        return f"({', '.join(entries)})"
+    return str(sharding)
+
+
+def _entry(sharding: NamedSharding, entry: Any) -> str:
+    axes = entry if isinstance(entry, tuple) else () if entry is None else (entry,)
+    parts = math.prod(sharding.mesh.shape[axis] for axis in axes)
+    return f"{entry!r} / {parts}" if axes else "None"
+
+
+# --- drawing ---------------------------------------------------------------------------------------------------------
 
 
 def _text(rich: Any, title: str, heads: list[str], rows: Rows, total: list[str], width: int | None) -> str:

@@ -67,16 +67,21 @@ def _leaf(value: Any, is_object: Callable[[Any], bool]) -> str:
     return re.sub(r"\[(?=[a-zA-Z/@#])", r"\[", value if isinstance(value, str) else repr(value))
 
 
+def bytes_as_text(bytes: int) -> str:
+    """Formats a number of bytes."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
+        if bytes > scale:
+            return f"{bytes / scale:,.1f} {unit}"
+    return f"{bytes:,} B"
+
+
 def size_and_bytes(size: int, bytes: int) -> str:
     """Formats a count of numbers with its bytes.
 
     >>> size_and_bytes(1_200, 4_800)
     '1,200 (4.8 KB)'
     """
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
-        if bytes > scale:
-            return f"{size:,} ({bytes / scale:,.1f} {unit})"
-    return f"{size:,} ({bytes:,} B)"
+    return f"{size:,} ({bytes_as_text(bytes)})"
 
 
 def rich_modules() -> Any:

@@ -240,12 +240,3 @@ def test_arrays_longer_than_a_chunk_come_back(file, monkeypatch):
     assert {name: np.asarray(array).tolist() for name, array in restored.items()} == {
         name: np.asarray(array).tolist() for name, array in tree.items()
     }
-
-
-def test_a_configuration_that_no_reader_would_take_is_refused(file, monkeypatch):
-    from weft.modules.checkpoints import format as checkpoint_format
-
-    monkeypatch.setattr(checkpoint_format, "_LONGEST_HEADER", 2000)
-    with pytest.raises(CheckpointError, match="the header has 4"):
-        save_checkpoint(file, {"text": "a" * 4000, "w": jnp.ones(1)})
-    assert not file.exists()

@@ -19,7 +19,6 @@ START = """
 
     folder = sys.argv[1]
     atexit.register(lambda: print("an earlier function at exit", flush=True))
-    checkpoints = weft.Checkpoints(folder)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 
     def limit(size):
@@ -34,43 +33,63 @@ START = """
         except weft.CheckpointError as error:
             print(type(error.__cause__).__name__, str(error).replace("\\n", " "), flush=True)
 
-    save(0)
-    checkpoints.wait()
-    limit(20_000)
-    save(1)
+    def fail(run):
+        global checkpoints
+        limit(-1)
+        checkpoints = weft.Checkpoints(f"{folder}/{run}")
+        save(0)
+        checkpoints.wait()
+        limit(20_000)
+        save(1)
 """
-# What a program does after a save that fails for want of room, and what it prints.
-TOLD: dict[str, tuple[str, int]] = {
-    "it waits, makes room, and saves again": ("caught(checkpoints.wait); limit(-1); save(1); checkpoints.wait()", 0),
-    "it saves, and again": ("caught(lambda: save(2)); limit(-1); save(2); checkpoints.close()", 0),
-    "it closes": ("caught(checkpoints.close)", 0),
-    "it reads": ("caught(lambda: checkpoints.restore({'w': np.zeros(100_000)}))", 0),
-    "it ends": ("pass", 120),
-    "it drops its checkpoints": ("del checkpoints; gc.collect()", 120),
-    "it ends with a code of its own": ("sys.exit(3)", 120),
+# What a program does after a save that fails for want of room, by the run: it is told by the next call.
+CALLS = {
+    "waits": "caught(checkpoints.wait); limit(-1); save(1); checkpoints.close()",
+    "saves": "caught(lambda: save(2)); limit(-1); save(2); checkpoints.close()",
+    "closes": "caught(checkpoints.close)",
+    "reads": "caught(lambda: checkpoints.restore({'w': np.zeros(100_000)}))",
+}
+# Programs that make no further call.
+ENDS = {
+    "it ends": "pass",
+    "it drops its checkpoints": "del checkpoints; gc.collect()",
+    "it ends with a code of its own": "sys.exit(3)",
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("case", TOLD)
-def test_a_save_that_fails_is_told_once(case: str, tmp_path: Path):
-    program, code = TOLD[case]
-    command = [sys.executable, "-c", textwrap.dedent(START) + program, str(tmp_path / "run")]
+def ended(folder: Path, program: str) -> tuple[int, list[str], list[str]]:
+    """Runs a program; returns its exit code, what it prints, and its lines on standard error."""
+    command = [sys.executable, "-c", textwrap.dedent(START) + program, str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    told, printed = f"at: {tmp_path}/run/1: ", done.stdout.splitlines()
-    assert (done.returncode, printed[-1]) == (code, "an earlier function at exit"), done.stderr
-    lines = [line for line in done.stderr.splitlines() if not line.startswith("WARNING")]
-    if code == 0:
-        assert lines == []
-        assert printed[0].startswith("ValueError this checkpoint was not written")
-        text = printed[0]
-    else:
-        (text,) = lines
-        assert text.startswith("weft.CheckpointError: this checkpoint was not written; ")
-    assert told in text
-    assert "File too large" in text
-    assert "fix: make room" in text
-    weft.Checkpoints(tmp_path / "run").restore({"w": jnp.zeros(100_000)}, 0, dtype="like")
+    *printed, last = done.stdout.splitlines()
+    assert last == "an earlier function at exit", done.stderr
+    return done.returncode, printed, [line for line in done.stderr.splitlines() if not line.startswith("WARNING")]
+
+
+def assert_told(text: str, run: Path) -> None:
+    """Asserts that a text tells of step 1 of a run that failed for want of room, and that its step 0 is complete."""
+    for part in (f"at: {run}/1: ", "File too large", "fix: make room"):
+        assert part in text
+    weft.Checkpoints(run).restore({"w": jnp.zeros(100_000)}, 0, dtype="like")
+
+
+@pytest.mark.slow
+def test_a_save_that_fails_is_told_by_the_next_call_and_only_there(tmp_path: Path):
+    # One process for all: to start one takes longer than what it does.
+    code, printed, lines = ended(tmp_path, "\n".join(f"fail({run!r}); {call}" for run, call in CALLS.items()))
+    assert (code, lines) == (0, [])
+    for text, run in zip(printed, CALLS, strict=True):
+        assert text.startswith("ValueError this checkpoint was not written")
+        assert_told(text, tmp_path / run)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ENDS)
+def test_a_save_that_fails_last_is_a_line_and_the_exit_code(case: str, tmp_path: Path):
+    code, printed, (text,) = ended(tmp_path, f"fail('run'); {ENDS[case]}")
+    assert (code, printed) == (120, [])
+    assert text.startswith("weft.CheckpointError: this checkpoint was not written; ")
+    assert_told(text, tmp_path / "run")
 
 
 def test_a_folder_that_cannot_be_made_is_an_error_of_the_save(tmp_path: Path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import json
 import os
 import shutil
@@ -209,6 +210,20 @@ def test_to_open_and_to_read_a_folder_changes_nothing_in_it(tmp_path: Path):
         writer.save(3, {"w": jnp.ones(2)})
         assert writer.steps == [1, 3]
     assert sorted(place.name for place in tmp_path.iterdir()) == ["1", "3"]
+
+
+def test_checkpoints_that_are_dropped_are_closed_by_the_next_call_and_not_where_the_collector_runs(tmp_path: Path):
+    # It runs in the middle of any function, which may hold a lock that closing takes: the program hung.
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(0, {"w": jnp.ones(2)})
+    del checkpoints
+    gc.collect()
+    assert (tmp_path / ".writer").exists()
+    assert load_orbax(tmp_path / "0", {"w": jnp.zeros(2)})["w"].tolist() == [1.0, 1.0]
+    assert not (tmp_path / ".writer").exists()
+    with Checkpoints(tmp_path) as again:
+        again.save(1, {"w": jnp.ones(2)})
+        assert again.steps == [0, 1]
 
 
 def test_two_writers_of_one_folder_are_an_error_that_names_the_other(tmp_path: Path):
