@@ -49,7 +49,7 @@ def update(node: Any, state: Any, /, *states: Any) -> None:
         for i, (impl, part, key, value, _) in enumerate(entries):
             try:
                 impl.set_key(part, key, value)
-            except BaseException:
+            except BaseException:  # also after an interrupt
                 for impl, part, key, _, before in reversed(entries[:i]):
                     impl.pop_key(part, key) if before is _ABSENT else impl.set_key(part, key, before)
                 raise
