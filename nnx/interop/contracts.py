@@ -58,10 +58,6 @@ def _new(cls: type, attributes: Mapping[str, Any]) -> Any:
     return node
 
 
-def _set_attribute(node: Any, name: str, value: Any) -> None:
-    setattr(node, name, value if is_data(value) else static(value))
-
-
 # The shapes of layers' arrays, by their options: the annotations of the layers have no dims.
 SHAPES = {
     "Linear": {"kernel": "in_features out_features", "bias": "out_features"},
@@ -87,7 +83,7 @@ LAYER = objects.loaded(
         opened=lambda tree: to_tree(tree, check_aliasing=False),
         closed=from_tree,
         structure=structure,
-        set_attribute=_set_attribute,
+        set_attribute=lambda node, name, value: setattr(node, name, value if is_data(value) else static(value)),
         set_value=lambda box, value: box.set_raw_value(value),
         shapes=SHAPES,
         values="weft.nnx.interop.contract_values",

@@ -41,21 +41,18 @@ class _Alike:
 
     def finished(self) -> tuple[_Make, Callable[[Any], Any]]:
         """Returns a function that makes the attribute dicts, and one that selects the objects."""
-        return self._by_column() if len(self.rows) > len(self.names) else self._by_row(), picker(self.objects)
-
-    def _by_row(self) -> _Make:
-        # For a few objects with many attributes each, such as a long `List`.
-        names, rows = self.names, [picker(row) for row in self.rows]
-        return lambda pool: [dict(zip(names, row(pool), strict=True)) for row in rows]
-
-    def _by_column(self) -> _Make:
+        names, members = self.names, picker(self.objects)
+        if len(self.rows) <= len(names):
+            # A few objects with many attributes each, such as a long `List`.
+            rows = [picker(row) for row in self.rows]
+            return lambda pool: [dict(zip(names, row(pool), strict=True)) for row in rows], members
         # Generated code, because a dict display takes a third of the time of `dict(zip(names, values))`.
         source = Source()
-        items = ", ".join(f"{name!r}: a{i}" for i, name in enumerate(self.names))
+        items = ", ".join(f"{name!r}: a{i}" for i, name in enumerate(names))
         source.lines.append(f"return {{{items}}}")
-        make = source.function(", ".join(f"a{i}" for i in range(len(self.names))))
+        make = source.function(", ".join(f"a{i}" for i in range(len(names))))
         columns = [picker(column) for column in zip(*self.rows, strict=True)]
-        return lambda pool: map(make, *[column(pool) for column in columns])
+        return lambda pool: map(make, *[column(pool) for column in columns]), members
 
 
 class Assembly:

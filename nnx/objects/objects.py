@@ -194,7 +194,7 @@ OBJECT = GraphNodeImpl(
     flatten=_flatten_object,
     set_key=lambda node, key, value: node._graph_node_set_key(key, value),
     pop_key=lambda node, key: node._graph_node_pop_key(key),
-    create_empty=_empty_object,
+    create_empty=lambda metadata: new_object(*metadata),
     clear=_clear_object,
     init=fill_object,
 )
