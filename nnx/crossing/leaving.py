@@ -32,10 +32,9 @@ from weft.core.interpreter.rides import CARRIED, Along, Ride, read_with
 from weft.core.interpreter.values import FORWARDED
 from weft.core.paths import Path, format_path
 from weft.core.records.agree import Fixed
-from weft.nnx.crossing.calls import RefCall
+from weft.nnx.crossing.calls import Mode, RefCall
 from weft.nnx.crossing.flattening import ARRAY, NO_GRAPHS, Memory, Tree, check_levels, named, shape_of, take_apart
 from weft.nnx.crossing.looks import Look, Mark, Seen
-from weft.nnx.crossing.modes import Mode
 from weft.nnx.crossing.outcomes import RefOutcome, to_be_placed
 from weft.nnx.crossing.prefixes import finder, specs, without_functions
 from weft.nnx.errors import AliasError, DuplicateError, StructureError

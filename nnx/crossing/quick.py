@@ -20,9 +20,8 @@ from weft.core.interpreter.values import told_by
 from weft.core.records.agree import Fixed
 from weft.core.records.leaves import NUMBERS, is_array
 from weft.core.records.partition import Structure
-from weft.nnx.crossing.calls import RefCall
+from weft.nnx.crossing.calls import Mode, RefCall
 from weft.nnx.crossing.flattening import NODE, PLAIN_NODES, Tree
-from weft.nnx.crossing.modes import Mode
 from weft.nnx.crossing.outcomes import RefOutcome, hand_over, to_place
 from weft.nnx.graphs.nodes import is_graph_node
 from weft.nnx.graphs.plan import Plan, is_object, plan_of

@@ -13,9 +13,8 @@ import jax
 from weft.core.paths import Path
 from weft.core.records.leaves import is_array
 from weft.nnx.crossing.extract import from_tree, to_tree
-from weft.nnx.graphs.graph import flatten
 from weft.nnx.graphs.nodes import child_items, get_node_impl
-from weft.nnx.graphs.splitting import clone
+from weft.nnx.graphs.splitting import clone, flatten
 from weft.nnx.graphs.walk import iter_graph
 from weft.nnx.modules.pytree import Pytree
 from weft.nnx.objects.attributes import is_data, static

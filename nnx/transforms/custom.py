@@ -21,7 +21,7 @@ from weft.core.interpreter.interpret import interpret
 from weft.nnx.config import config
 from weft.nnx.crossing.references import References
 from weft.nnx.crossing.rides import DiffState
-from weft.nnx.missing import MISSING
+from weft.nnx.errors import MISSING
 from weft.nnx.transforms._wrap import boundary_of, checked_prefix, decorate, refuse_bound_method
 from weft.nnx.transforms.keywords import CustomVjpKeywords
 from weft.nnx.variable.variable import Variable

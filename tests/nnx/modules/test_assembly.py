@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 from weft import nnx
 from weft.core.edge import trees
-from weft.nnx.modules.assembly import Assembly, Unfit, assembly_of
+from weft.nnx.modules.packed import Assembly, Unfit, assembly_of
 from weft.nnx.variable.packed import is_boxed
 
 
