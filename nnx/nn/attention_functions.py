@@ -66,7 +66,15 @@ def dot_product_attention_weights(
     """
     # Checked in Python: without a key, the failure would come from inside of `jax.random`, which names no argument of
     # this call.
-    _check_dropout(dropout_rate, deterministic, dropout_rng)
+    if not 0.0 <= dropout_rate < 1.0:
+        raise ConfigError(
+            f"dropout_rate must be in the range [0, 1), got {dropout_rate!r}", fix="a rate of 1 would drop every weight"
+        )
+    if dropout_rate > 0 and not deterministic and dropout_rng is None:
+        raise ConfigError(
+            "dropout_rng is required: dropout of attention weights needs a key",
+            fix="pass dropout_rng=, or deterministic=True",
+        )
     query, key = promote_dtype((query, key), dtype=dtype)
     ops.check_attention(query, key)
     weights = ops.attention_weights(query, key, bias, mask, is_causal=is_causal, precision=precision)
@@ -76,18 +84,6 @@ def dot_product_attention_weights(
     if deterministic or dropout_rate == 0:
         return weights
     return ops.drop_weights(weights, cast(jax.Array, dropout_rng), rate=dropout_rate, broadcast=broadcast_dropout)
-
-
-def _check_dropout(rate: float, deterministic: bool, key: jax.Array | None) -> None:
-    if not 0.0 <= rate < 1.0:
-        raise ConfigError(
-            f"dropout_rate must be in the range [0, 1), got {rate!r}", fix="a rate of 1 would drop every weight"
-        )
-    if rate > 0 and not deterministic and key is None:
-        raise ConfigError(
-            "dropout_rng is required: dropout of attention weights needs a key",
-            fix="pass dropout_rng=, or deterministic=True",
-        )
 
 
 def dot_product_attention(

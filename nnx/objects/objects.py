@@ -169,11 +169,6 @@ def _flatten_object(node: Any) -> tuple[Items, Any]:
     return items, (type(node), node._pytree__nodes)
 
 
-def _empty_object(metadata: Any) -> Any:
-    kind, nodes = metadata
-    return new_object(kind, nodes)
-
-
 def _clear_object(node: Any) -> None:
     attributes_of(node).clear()
     touch(node)
