@@ -1,4 +1,7 @@
-"""Errors that only `weft.nnx` raises, and those of the core that NNX code catches."""
+"""Errors that only `weft.nnx` raises, and those of the core that NNX code catches.
+
+`MISSING` is the default of arguments for which None is a valid value, so that leaving one out can be an error.
+"""
 
 from __future__ import annotations
 
@@ -55,3 +58,10 @@ class DuplicateError(AliasError):
 
 class UnwrittenMethodError(WeftError, NotImplementedError):
     """Raised for a method that a subclass must define and does not."""
+
+
+class Missing:
+    """The type of `MISSING`."""
+
+
+MISSING = Missing()

@@ -135,8 +135,8 @@ def main() -> None:
         make()()  # modules of weft are imported at first use, and that is no depth
         program = make()
         for turn in range(times):
-            found = depth(program)
-            counts = f"{found.files:4} files {found.calls:6} calls {found.changes:5} changes of room"
+            measured = depth(program)
+            counts = f"{measured.files:4} files {measured.calls:6} calls {measured.changes:5} changes of room"
             print(f"{f'{name}, call {turn + 1}':34} {counts}")
     once = used_once()
     print(f"private functions used once {len(once)}, of at most 3 lines {sum(lines <= 3 for *_, lines in once)}")

@@ -169,7 +169,8 @@ class ToNNX(Module):
             if mutable is None or mutable is False:
                 return self.to_nnx__module.apply(variables, *args, rngs=keys, **options)
             out, changed = self.to_nnx__module.apply(variables, *args, rngs=keys, mutable=mutable, **options)
-        self._take(linen_vars_to_nnx_attrs(changed))
+        for name, value in linen_vars_to_nnx_attrs(changed).items():
+            setattr(self, name, _updated(attributes_of(self).get(name), value))
         return out
 
     def _keys(self, rngs: Any) -> Any:
@@ -181,11 +182,6 @@ class ToNNX(Module):
         if "params" not in keys and "default" in keys:
             keys["params"] = keys.pop("default")
         return keys
-
-    def _take(self, changed: dict[str, Any]) -> None:
-        for name, value in changed.items():
-            present = attributes_of(self).get(name)
-            setattr(self, name, _updated(present, value))
 
 
 def _updated(old: Any, new: Any) -> Any:

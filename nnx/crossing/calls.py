@@ -1,18 +1,43 @@
-"""A flattened call: the structure of its arguments together with the user's functions, as the key of its plan."""
+"""A flattened call: the structure of its arguments together with the user's functions, as the key of its plan.
+
+All parts of the references boundary read its options from one frozen record, a `Mode`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from weft.core.interpreter.boundary import Call
+from weft.core.interpreter.boundary import Call, parameter_names
 from weft.core.paths import Path
 from weft.core.records.agree import Described
 from weft.nnx.crossing.described import describe_arguments
 from weft.nnx.crossing.flattening import ARRAY, NODE, RefStructure, build, named, take_apart
-from weft.nnx.crossing.modes import Mode
 from weft.nnx.states.states import from_flat_state
+
+
+@dataclass(frozen=True)
+class Mode:
+    """The options of the references boundary, for one transform.
+
+    Attributes:
+        graph: whether objects are graphs, with sharing and cycles, or trees.
+        updates: whether structural changes reach the caller's objects.
+        copies: whether outputs are always new objects, also where they are arguments.
+        function: what the transform is called, for errors.
+        supplies: how many arguments the transform puts in front of the user's.
+    """
+
+    graph: bool
+    updates: bool
+    copies: bool
+    function: str
+    supplies: int = 0
+
+    def names(self, functions: Sequence[Callable[..., Any]]) -> Sequence[str]:
+        """The names of the user's arguments, with which paths in errors start."""
+        return parameter_names(functions[0])[self.supplies :]
 
 
 @dataclass(frozen=True)

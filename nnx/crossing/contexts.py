@@ -22,10 +22,9 @@ from weft.nnx.config import graph_mode, graph_updates_mode
 from weft.nnx.crossing.described import Identity, picture
 from weft.nnx.errors import StructureError
 from weft.nnx.graphs.definitions import GraphDef, IndexMap, RefMap
-from weft.nnx.graphs.graph import flatten, unflatten
 from weft.nnx.graphs.nodes import is_graph_node
 from weft.nnx.graphs.plan import Plan
-from weft.nnx.graphs.splitting import nested_or_leaf, sorted_leaves_of
+from weft.nnx.graphs.splitting import flatten, nested_or_leaf, sorted_leaves_of, unflatten
 from weft.nnx.graphs.walk import iter_graph
 from weft.nnx.states.states import FlatState, split_flat
 from weft.nnx.variable.variable import Variable

@@ -19,14 +19,11 @@ from weft.core.paths import Path, format_path
 from weft.nnx.config import graph_mode
 from weft.nnx.crossing.contexts import MergeContext, SplitContext, merge_context, split_context
 from weft.nnx.crossing.flattening import check_levels
-from weft.nnx.errors import AliasError, FilterError, StructureError
+from weft.nnx.errors import AliasError, FilterError, Missing, StructureError
 from weft.nnx.graphs.definitions import GraphDef, RefMap
-from weft.nnx.graphs.graph import flatten
-from weft.nnx.graphs.nodes import is_graph_node
-from weft.nnx.graphs.splitting import nested_or_leaf
-from weft.nnx.graphs.trees import nnx_path
+from weft.nnx.graphs.nodes import is_graph_node, jax_to_nnx_path
+from weft.nnx.graphs.splitting import flatten, nested_or_leaf
 from weft.nnx.graphs.walk import iter_graph
-from weft.nnx.missing import Missing
 from weft.nnx.modules.pytree import Pytree
 from weft.nnx.states.filters import Filter, to_predicate
 from weft.nnx.variable.variable import Variable
@@ -114,7 +111,7 @@ def default_split_fn(ctx: SplitContext, path: KeyPath, prefix: Any, leaf: Any) -
 def merge_tree_node(ctx: MergeContext, path: KeyPath, prefix: Any, leaf: Any) -> Any:
     """Rebuilds an object from its structure and states."""
     if not isinstance(leaf, NodeStates):
-        raise StructureError(f"Expected NodeStates, got {type(leaf).__name__}", at=format_path(nnx_path(path)))
+        raise StructureError(f"Expected NodeStates, got {type(leaf).__name__}", at=format_path(jax_to_nnx_path(path)))
     return ctx.merge(leaf.graphdef, *leaf.states)
 
 
@@ -177,7 +174,7 @@ def to_tree(
             # The path is empty without a prefix, or if the tree is one object: then no second prefix can contradict.
             is_object = is_graph_node(leaf)
             if is_object and path and check_aliasing:
-                check_consistent_aliasing(leaf, value_of_prefix, node_prefixes=places, base_path=nnx_path(path))
+                check_consistent_aliasing(leaf, value_of_prefix, node_prefixes=places, base_path=jax_to_nnx_path(path))
             out.append(split_fn(context, path, value_of_prefix, leaf) if is_object or map_non_graph_nodes else leaf)
     return treedef.unflatten(out)
 
@@ -329,12 +326,12 @@ def prefix(node: Any, filter_map: Mapping[Filter, Any] | Callable[..., Any], /, 
                 return value
             # One numbering for all objects: a transform, too, has one leaf for a Variable that two arguments share.
             graphdef, flat = flatten(value, ref_index=numbers, graph=True)
-            start = nnx_path(base)
+            start = jax_to_nnx_path(base)
             return TreeState(graphdef, nested_or_leaf(flat), Opaque(lambda path, leaf: value_at((*start, *path), leaf)))
 
         node = jax.tree.map_with_path(as_tree, node, is_leaf=is_graph_node)
     return jax.tree.map_with_path(
-        lambda path, leaf: value_at(tuple(part for part in nnx_path(path) if part != "__state__"), leaf),
+        lambda path, leaf: value_at(tuple(part for part in jax_to_nnx_path(path) if part != "__state__"), leaf),
         node,
         is_leaf=lambda leaf: isinstance(leaf, Variable),
     )

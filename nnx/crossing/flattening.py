@@ -152,7 +152,8 @@ def take_apart(graph: bool, tree: Any, plan: Plan | None = None) -> Tree:
     """
     shape = shape_of(graph, tree)
     plan = plan or plan_of([shape.flat[i] for i in shape.nodes]) if shape.nodes else _NO_PLAN
-    holders = tuple([_holder(leaf) for leaf in plan.leaves])
+    # By type and not by `isinstance`: a traced hijax Variable claims to be a Variable, but JAX passes it on as a value.
+    holders = tuple([Holder(type(v), v._nnx_metadata) if issubclass(type(v), Variable) else PLAIN for v in plan.leaves])
     starts = [*plan.starts, len(plan.leaves)]
     leaves: list[RefLeaf] = []
     paths: list[tuple[int, Path]] = []
@@ -229,11 +230,6 @@ _NO_PLAN = Plan(())
 
 def _item(value: Any) -> Any:
     return ARRAY if is_array(value) or type(value) in NUMBERS else Fixed(value)
-
-
-def _holder(leaf: Any) -> Holder:
-    # By type and not by `isinstance`: a traced hijax Variable claims to be a Variable, but JAX passes it on as a value.
-    return Holder(type(leaf), leaf._nnx_metadata) if issubclass(type(leaf), Variable) else PLAIN
 
 
 def named(path: Path, names: Sequence[str]) -> Path:

@@ -21,7 +21,7 @@ step. Nothing is written to the caller's objects here: `outcomes` does that outs
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from weft.core.errors import CarryError
@@ -32,10 +32,9 @@ from weft.core.interpreter.rides import CARRIED, Along, Ride, read_with
 from weft.core.interpreter.values import FORWARDED
 from weft.core.paths import Path, format_path
 from weft.core.records.agree import Fixed
-from weft.nnx.crossing.calls import RefCall
+from weft.nnx.crossing.calls import Mode, RefCall
 from weft.nnx.crossing.flattening import ARRAY, NO_GRAPHS, Memory, Tree, check_levels, named, shape_of, take_apart
 from weft.nnx.crossing.looks import Look, Mark, Seen
-from weft.nnx.crossing.modes import Mode
 from weft.nnx.crossing.outcomes import RefOutcome, to_be_placed
 from weft.nnx.crossing.prefixes import finder, specs, without_functions
 from weft.nnx.errors import AliasError, DuplicateError, StructureError
@@ -199,23 +198,23 @@ class Leaving:
     def _changed(self, i: int) -> Place | None:
         """The place in which an argument's Variable leaves with its new value, or None if it has not changed."""
         if i not in self.places:
-            value, ride = self.memory.holders[i]._raw_value, self.crossing.rides[i].update
-            if ride is None or not self._is_updated(i, value):
+            value, ride, updated = (
+                self.memory.holders[i]._raw_value,
+                self.crossing.rides[i].update,
+                self.departure.updated,
+            )
+            # A donated buffer is deleted even if its value is unchanged, and a sharded one must come back as asked for.
+            is_loud = id(self.crossing.rides[i]) in self.loud and not is_array_ref(value)
+            # Loops and branches learned the updates by an abstract trace. In the real trace JAX may wrap an unchanged
+            # value in another tracer, so identity would tell otherwise, and branches would return different sets.
+            is_same = same_value(value, self.values[i]) if updated is None else i not in updated
+            if ride is None or (is_same and not is_loud):
                 self.places[i] = None
             elif i in self.along:
                 self.places[i] = self.lanes.replace(self.along[i], value)
             else:
                 self.places[i] = self.lanes.update(ride, value, lambda: self._place(i))
         return self.places[i]
-
-    def _is_updated(self, i: int, value: Any) -> bool:
-        if id(self.crossing.rides[i]) in self.loud and not is_array_ref(value):
-            # A donated buffer is deleted even if its value is unchanged, and a sharded one must come back as asked for.
-            return True
-        # Loops and branches learned the updates by an abstract trace. In the real trace JAX may wrap an unchanged
-        # value in another tracer, so identity would tell otherwise, and branches would return different sets.
-        updated = self.departure.updated
-        return not same_value(value, self.values[i]) if updated is None else i in updated
 
     def _is_as_it_was(self) -> bool:
         """Whether it is certain that the structure and the metadata of the arguments have not changed."""
@@ -239,7 +238,13 @@ class Leaving:
             return None
         # The prefix is applied again, to the arguments as they are now: a Variable that the function has added rides
         # as a filter or a path of the prefix says.
-        leaves = [row for root in self._roots_now(arguments) for row in self._leaves_of(root)]
+        graph, prefix = self.mode.graph, without_functions(self.departure.arrive(self.live))
+        tree = shape_of(graph, self.live[1:])
+        by_item = specs(graph, prefix, tree, self.departure.read, "in_axes")
+        leaves: list[tuple[Path, Any, Ride]] = []
+        for place, seen in zip(tree.nodes, arguments, strict=True):
+            base = named(tree.bases[place], self.mode.names(self.live[0]))
+            leaves += self._leaves_of(self._root(base, seen, by_item[place], "in_axes"))
         return graphdef, tuple(self._source(leaf, ride, path) for path, leaf, ride in leaves)
 
     def _same_nodes(self, end: Mark) -> bool:
@@ -251,15 +256,6 @@ class Leaving:
         rows = zip(self.look.leaves[: end.leaves], self.memory.holders, self.values, self.crossing.rides, strict=False)
         moved = [variable is None and (leaf is not value or ride.gives_away) for leaf, variable, value, ride in rows]
         return not any(moved)
-
-    def _roots_now(self, arguments: Sequence[Seen]) -> Iterator[Root]:
-        """The graphs of the arguments as they are now, under the prefix of the call."""
-        graph, prefix = self.mode.graph, without_functions(self.departure.arrive(self.live))
-        tree = shape_of(graph, self.live[1:])
-        by_item = specs(graph, prefix, tree, self.departure.read, "in_axes")
-        for place, seen in zip(tree.nodes, arguments, strict=True):
-            base = named(tree.bases[place], self.mode.names(self.live[0]))
-            yield self._root(base, seen, by_item[place], "in_axes")
 
     def _root(self, base: Path, seen: Seen, spec: Any, option: str) -> Root:
         find = finder(spec, self.departure.read, option)

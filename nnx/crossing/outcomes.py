@@ -157,7 +157,10 @@ def hand_over(
         # A copy: building the output adds its new objects to the table, but `known` must have the caller's alone.
         index_ref = IndexMap(known)
         if outcome.arguments is not None:
-            index_ref = _rewrite(plan, outcome.arguments[0], attributes, known)
+            index_ref = IndexMap()
+            unflattener = Unflattener(outcome.arguments[0], attributes, index_ref, known)
+            for _ in plan.starts:
+                unflattener.node()
         write_all(variables, written)
         for variable, new in metadata:
             _store(variable, "_nnx_metadata", new)
@@ -204,14 +207,6 @@ def _is_committed(value: Any) -> bool:
 def _pick(source: tuple[int, int], values: Sequence[Any], groups: Groups) -> Any:
     lane, place = source
     return as_array(values[place]) if lane == FORWARDED else groups[lane][place]
-
-
-def _rewrite(plan: Plan, graphdef: GraphDef[Any], leaves: list[Any], known: IndexMap) -> IndexMap:
-    index_ref = IndexMap()
-    unflattener = Unflattener(graphdef, leaves, index_ref, known)
-    for _ in plan.starts:
-        unflattener.node()
-    return index_ref
 
 
 def build_output(

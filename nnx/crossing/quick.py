@@ -20,9 +20,8 @@ from weft.core.interpreter.values import told_by
 from weft.core.records.agree import Fixed
 from weft.core.records.leaves import NUMBERS, is_array
 from weft.core.records.partition import Structure
-from weft.nnx.crossing.calls import RefCall
+from weft.nnx.crossing.calls import Mode, RefCall
 from weft.nnx.crossing.flattening import NODE, PLAIN_NODES, Tree
-from weft.nnx.crossing.modes import Mode
 from weft.nnx.crossing.outcomes import RefOutcome, hand_over, to_place
 from weft.nnx.graphs.nodes import is_graph_node
 from weft.nnx.graphs.plan import Plan, is_object, plan_of
@@ -59,20 +58,22 @@ class QuickEntry:
             # A program with more outcomes retraces all the time. Preparing a writer costs little compared with a
             # retrace.
             self._known.clear()
-        # The entry keeps the outcome alive: a later object at the same address would be taken for it.
-        known = self._known[id(outcome)] = (outcome, self._prepared(outcome))
-        return known
-
-    def _prepared(self, outcome: RefOutcome) -> HandOver:
-        """Makes the function that applies this outcome, with everything computed that needs no arrays."""
         plan, order = self.plan, self.order
         if outcome.arguments is not None or outcome.metadata or outcome.carried or outcome.graphdef.nodes:
-            return lambda values, groups: hand_over(plan, outcome, values, groups, [plan.leaves[i] for i in order])
-        build = _output(outcome)
-        return build if not (outcome.updates or outcome.placed) else self._writer(outcome, build)
+
+            def apply(values: Sequence[Any], groups: Groups) -> Any:
+                return hand_over(plan, outcome, values, groups, [plan.leaves[i] for i in order])
+
+        else:
+            apply = self._writer(outcome, _output(outcome))
+        # The entry keeps the outcome alive: a later object at the same address would be taken for it.
+        known = self._known[id(outcome)] = (outcome, apply)
+        return known
 
     def _writer(self, outcome: RefOutcome, build: HandOver) -> HandOver:
         """Makes a function that writes an outcome's updates into the Variables and returns the output."""
+        if not (outcome.updates or outcome.placed):
+            return build
         # Grouped by lane, because `operator.itemgetter` picks all values of a lane in one step of C.
         lanes: dict[int, list[tuple[int, int]]] = {}
         for i, lane, place in outcome.updates:

@@ -22,7 +22,7 @@ from typing import Any
 from weft.core.interpreter.boundary import Arrival, Call, Crossing, Departure, Groups, QuickWay
 from weft.core.interpreter.rides import Read, Ride
 from weft.core.records.agree import Described
-from weft.nnx.crossing.calls import RefCall
+from weft.nnx.crossing.calls import Mode, RefCall
 from weft.nnx.crossing.described import describe_outcome, describe_tree
 from weft.nnx.crossing.flattening import (
     NODE,
@@ -37,7 +37,6 @@ from weft.nnx.crossing.flattening import (
     take_apart,
 )
 from weft.nnx.crossing.leaving import Leaving
-from weft.nnx.crossing.modes import Mode
 from weft.nnx.crossing.outcomes import RefOutcome, hand_over
 from weft.nnx.crossing.prefixes import rides_of, without_functions
 from weft.nnx.crossing.quick import quick_way, recognised

@@ -10,19 +10,14 @@ from typing import Any
 
 import jax
 import jax.tree_util as jtu
-from weft.core.edge.trees import key_part
 from weft.core.paths import Path, format_path
 from weft.nnx.errors import DuplicateError, StructureError
 from weft.nnx.foreign import refuse_foreign
 from weft.nnx.graphs.definitions import TreeNodeDef, VariableDef
+from weft.nnx.graphs.nodes import jax_to_nnx_path
 from weft.nnx.objects.attributes import GRAPH_TYPES
 from weft.nnx.variable.refs import is_array_ref
 from weft.nnx.variable.variable import Variable
-
-
-def nnx_path(path: Sequence[Any]) -> Path:
-    """Converts a JAX key path to a path of plain strings and ints."""
-    return tuple(map(key_part, path))
 
 
 def ways_out(function: str) -> str:
@@ -104,9 +99,9 @@ def _checked_leaf(
     def is_leaf(path: Any, value: Any) -> bool:
         is_variable = isinstance(value, Variable)
         if is_variable or is_array_ref(value):
-            check.meet(value, name(nnx_path(path)))
+            check.meet(value, name(jax_to_nnx_path(path)))
         elif type(value) in GRAPH_TYPES:
-            check_is_pytree(value, function, name(nnx_path(path)))
+            check_is_pytree(value, function, name(jax_to_nnx_path(path)))
         else:
             refuse_foreign(value)
         return is_variable
@@ -118,7 +113,7 @@ def tree_flatten(node: Any) -> tuple[list[Any], list[Any], tuple[Path, ...]]:
     """Returns a tree's definitions, its leaves sorted by path, and their paths."""
     is_leaf = _checked_leaf(SharingCheck("split"), "flatten")
     with_paths, treedef = jtu.tree_flatten_with_path(node, is_leaf=is_leaf, is_leaf_takes_path=True)
-    paths = [nnx_path(path) for path, _ in with_paths]
+    paths = [jax_to_nnx_path(path) for path, _ in with_paths]
     # NNX's states are sorted by path; JAX flattens objects in the order of their registered children.
     order = sorted(range(len(paths)), key=paths.__getitem__)
     nodes: list[Any] = [TreeNodeDef(type(node), treedef, tuple((paths[i], i) for i in order))]

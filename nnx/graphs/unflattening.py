@@ -19,14 +19,9 @@ from weft.nnx.graphs.definitions import (
 )
 from weft.nnx.graphs.nodes import impl_of_type
 from weft.nnx.objects.attributes import GRAPH_TYPES
-from weft.nnx.objects.objects import (
-    OBJECT,
-    GraphNodeImpl,
-    attributes_of,
-    new_object,
-)
+from weft.nnx.objects.objects import OBJECT, GraphNodeImpl, attributes_of, new_object
 from weft.nnx.variable.refs import MARKS, ArrayRefOutput, NoUpdate, Repeated, is_array_ref, is_plain_array
-from weft.nnx.variable.tracers import current_trace_state
+from weft.nnx.variable.tracers import TraceState, current_trace_state
 from weft.nnx.variable.variable import VARIABLE_TYPES, Variable
 
 _store = object.__setattr__
@@ -138,7 +133,11 @@ class Unflattener:
         if refdef is None and definition.outer_index is None and not self._copy:
             value = next(self._leaves)
             if self._recreate and type(value) not in VARIABLE_TYPES and not isinstance(value, Variable):
-                value = _new_variable(definition, value, self._now)
+                kind, metadata = definition.type, definition.metadata
+                is_box = metadata["hijax"]
+                value = (
+                    kind.from_metadata(value, metadata) if is_box else _new_variable(kind, value, metadata, self._now)
+                )
             self.index_ref[definition.index] = value
             return value
         if type(refdef) is NodeRef:
@@ -146,8 +145,10 @@ class Unflattener:
         else:
             value = next(self._leaves)
             is_variable = type(value) in VARIABLE_TYPES or isinstance(value, Variable)
-            if refdef is None and is_variable and self._copy and _copies_plainly(value):
-                value = _plain_copy(value, self._now)
+            # No ref, container, hijax or overridden `copy`: a copy is a new Variable around the same array.
+            is_plain = is_variable and type(value).copy is Variable.copy and is_plain_array(value._raw_value)
+            if refdef is None and self._copy and is_plain and not value.hijax:
+                value = _new_variable(type(value), value._raw_value, value._nnx_metadata, self._now)
             elif is_variable and self._copy:
                 value = value.copy(_copy_ref=not isinstance(value.get_raw_value(), MARKS))
             # A ref in the leaf is used as it is; an array that left a trace for a new ref becomes one again.
@@ -189,25 +190,10 @@ class Unflattener:
         return leaf
 
 
-def _copies_plainly(variable: Any) -> bool:
-    """Whether copying means a new Variable around the same array: no ref, container, hijax or overridden `copy`."""
-    return type(variable).copy is Variable.copy and is_plain_array(variable._raw_value) and not variable.hijax
-
-
-def _plain_copy(variable: Any, now: Any) -> Any:
+def _new_variable(kind: type[Variable[Any]], value: Any, metadata: Any, now: TraceState) -> Any:
     # Past `__init__` and `copy`, which run hooks and checks: `merge` copies every Variable of a model.
-    twin = object.__new__(type(variable))
-    _store(twin, "_raw_value", variable._raw_value)
-    _store(twin, "_nnx_metadata", variable._nnx_metadata)
-    _store(twin, "_trace_state", now)
-    return twin
-
-
-def _new_variable(definition: VariableDef[Any], value: Any, now: Any) -> Any:
-    if definition.metadata["hijax"]:
-        return definition.type.from_metadata(value, definition.metadata)
-    variable = object.__new__(definition.type)
+    variable = object.__new__(kind)
     _store(variable, "_raw_value", value)
-    _store(variable, "_nnx_metadata", definition.metadata)
+    _store(variable, "_nnx_metadata", metadata)
     _store(variable, "_trace_state", now)
     return variable

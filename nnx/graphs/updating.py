@@ -10,8 +10,8 @@ from weft.core.paths import Path, format_path
 from weft.nnx.config import graph_mode
 from weft.nnx.errors import ArgumentKindError, FilterError, StructureError
 from weft.nnx.foreign import refuse_foreign
-from weft.nnx.graphs.graph import flatten
 from weft.nnx.graphs.nodes import child_items, get_node_impl, is_node, is_node_leaf
+from weft.nnx.graphs.splitting import flatten
 from weft.nnx.objects.attributes import GRAPH_TYPES
 from weft.nnx.objects.objects import OBJECT, attributes_of
 from weft.nnx.states.filters import Filter, to_predicate
@@ -49,7 +49,7 @@ def update(node: Any, state: Any, /, *states: Any) -> None:
         for i, (impl, part, key, value, _) in enumerate(entries):
             try:
                 impl.set_key(part, key, value)
-            except BaseException:
+            except BaseException:  # also after an interrupt
                 for impl, part, key, _, before in reversed(entries[:i]):
                     impl.pop_key(part, key) if before is _ABSENT else impl.set_key(part, key, before)
                 raise

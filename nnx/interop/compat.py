@@ -14,8 +14,7 @@ from typing import Any, TypeVar, cast
 
 from weft.nnx import transforms
 from weft.nnx.crossing import contexts
-from weft.nnx.graphs import graph, walk
-from weft.nnx.graphs.splitting import clone, graphdef, split, state
+from weft.nnx.graphs import splitting, walk
 from weft.nnx.modules import module, views
 from weft.nnx.streams import rng_transforms
 from weft.nnx.transforms import partitioning
@@ -31,11 +30,11 @@ def _with_updates(function: F) -> F:
     return cast(F, functools.partial(function, graph=True, graph_updates=True))
 
 
-split = _on_graphs(split)
-state = _on_graphs(state)
-clone = _on_graphs(clone)
-graphdef = _on_graphs(graphdef)
-flatten = _on_graphs(graph.flatten)
+split = _on_graphs(splitting.split)
+state = _on_graphs(splitting.state)
+clone = _on_graphs(splitting.clone)
+graphdef = _on_graphs(splitting.graphdef)
+flatten = _on_graphs(splitting.flatten)
 iter_graph = _on_graphs(walk.iter_graph)
 recursive_map = _on_graphs(walk.recursive_map)
 cached_partial = _with_updates(contexts.cached_partial)

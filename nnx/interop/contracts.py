@@ -13,9 +13,8 @@ import jax
 from weft.core.paths import Path
 from weft.core.records.leaves import is_array
 from weft.nnx.crossing.extract import from_tree, to_tree
-from weft.nnx.graphs.graph import flatten
 from weft.nnx.graphs.nodes import child_items, get_node_impl
-from weft.nnx.graphs.splitting import clone
+from weft.nnx.graphs.splitting import clone, flatten
 from weft.nnx.graphs.walk import iter_graph
 from weft.nnx.modules.pytree import Pytree
 from weft.nnx.objects.attributes import is_data, static
@@ -58,10 +57,6 @@ def _new(cls: type, attributes: Mapping[str, Any]) -> Any:
     return node
 
 
-def _set_attribute(node: Any, name: str, value: Any) -> None:
-    setattr(node, name, value if is_data(value) else static(value))
-
-
 # The shapes of layers' arrays, by their options: the annotations of the layers have no dims.
 SHAPES = {
     "Linear": {"kernel": "in_features out_features", "bias": "out_features"},
@@ -87,7 +82,7 @@ LAYER = objects.loaded(
         opened=lambda tree: to_tree(tree, check_aliasing=False),
         closed=from_tree,
         structure=structure,
-        set_attribute=_set_attribute,
+        set_attribute=lambda node, name, value: setattr(node, name, value if is_data(value) else static(value)),
         set_value=lambda box, value: box.set_raw_value(value),
         shapes=SHAPES,
         values="weft.nnx.interop.contract_values",

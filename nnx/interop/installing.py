@@ -29,8 +29,7 @@ from weft.core.errors import WeftError
 from weft.nnx.config import config
 from weft.nnx.errors import ImmutableVariableError, TraceContextError
 from weft.nnx.foreign import real_nnx
-from weft.nnx.interop.imported import offer_imports
-from weft.nnx.interop.names import IN_ROOMS, SUBMODULES, NamesModule
+from weft.nnx.interop.names import IN_ROOMS, SUBMODULES, NamesModule, offer_imports
 
 NNX = "flax.nnx"
 OURS = "weft.nnx"

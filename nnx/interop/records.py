@@ -32,9 +32,9 @@ from weft.core.records.module import Module, static
 from weft.nnx.errors import StructureError
 from weft.nnx.foreign import refuse_foreign
 from weft.nnx.graphs.definitions import GraphDef
-from weft.nnx.graphs.graph import flatten, unflatten
 from weft.nnx.graphs.nodes import child_items, is_graph_node
 from weft.nnx.graphs.plan import is_object
+from weft.nnx.graphs.splitting import flatten, unflatten
 from weft.nnx.variable.refs import is_array_ref
 from weft.nnx.variable.variable import Variable
 from weft.transforms.transformed import named_like

@@ -22,10 +22,9 @@ from typing import Any, ClassVar, Self
 from typing_extensions import dataclass_transform
 from weft.core.edge._nodes import register_dispatched_node
 from weft.nnx.config import config
-from weft.nnx.errors import AttributeKindError, TraceContextError
+from weft.nnx.errors import MISSING, AttributeKindError, TraceContextError
 from weft.nnx.graphs import whereabouts
 from weft.nnx.graphs.splitting import merge, split
-from weft.nnx.missing import MISSING
 from weft.nnx.modules.packed import pack_object, unpack_object
 from weft.nnx.modules.pytree_state import PytreeState
 from weft.nnx.objects import attributes

@@ -13,17 +13,17 @@ from weft.modules import ops
 from weft.modules.construct import ConfigError
 from weft.nnx.modules.module import Module
 from weft.nnx.nn import dtypes
+from weft.nnx.nn.attention_functions import RoPE as RoPE
 from weft.nnx.nn.attention_functions import combine_masks as combine_masks
 from weft.nnx.nn.attention_functions import dot_product_attention as dot_product_attention
 from weft.nnx.nn.attention_functions import dot_product_attention_weights as dot_product_attention_weights
+from weft.nnx.nn.attention_functions import dot_product_attention_with_rope as dot_product_attention_with_rope
 from weft.nnx.nn.attention_functions import make_attention_mask as make_attention_mask
 from weft.nnx.nn.attention_functions import make_causal_mask as make_causal_mask
+from weft.nnx.nn.attention_functions import turns_by_position
 from weft.nnx.nn.construct import NO_METADATA, Metadata, Sizes, as_sizes, first_given, keep_options
 from weft.nnx.nn.linear import LinearGeneral, default_bias_init, default_kernel_init
 from weft.nnx.nn.normalization import LayerNorm
-from weft.nnx.nn.rope import RoPE as RoPE
-from weft.nnx.nn.rope import dot_product_attention_with_rope as dot_product_attention_with_rope
-from weft.nnx.nn.rope import turns_by_position
 from weft.nnx.objects.attributes import data
 from weft.nnx.streams.rngs import Rngs, RngStream
 from weft.nnx.types import DotGeneralT as DotGeneralT

@@ -33,15 +33,15 @@ def canonicalize_padding(padding: Any, rank: int) -> str | list[tuple[int, int]]
     if isinstance(padding, str):
         return padding
     pads = [padding] * rank if isinstance(padding, int) else padding
-    if not isinstance(pads, Sequence) or len(pads) != rank or not all(map(_is_pad, pads)):
+    if (
+        not isinstance(pads, Sequence)
+        or len(pads) != rank
+        or not all(isinstance(pad, int) or (isinstance(pad, tuple) and len(pad) == 2) for pad in pads)
+    ):
         raise ConfigError(
             f"Invalid padding format: {padding!r}", fix=f"pass a name, an int, or {rank} ints or pairs (low, high)"
         )
     return ops.lax_padding(list(pads), [1] * rank)  # pyright: ignore[reportReturnType]
-
-
-def _is_pad(pad: Any) -> bool:
-    return isinstance(pad, int) or (isinstance(pad, tuple) and len(pad) == 2)
 
 
 def conv_dimension_numbers(input_shape: Sequence[int]) -> lax.ConvDimensionNumbers:

@@ -109,13 +109,9 @@ class LoRA(Module):
             raise ConfigError(f"`self.base_module` must be callable, got a {type(base).__name__}", at="LoRA")
         # As in flax, the base module gets the promoted input.
         x, down, up = self.promote_dtype((x, self.lora_a[...], self.lora_b[...]), dtype=self.dtype)
-        out = ops.low_rank_product(x, down, up, promote=_as_they_are)
+        # Promoting again, by the product, could change their dtype.
+        out = ops.low_rank_product(x, down, up, promote=lambda *arrays, dtype=None: arrays)
         return out if base is None else out + base(x, **kwargs)
-
-
-# The inputs of the product were promoted by the layer's own `promote_dtype`; promoting again could change their dtype.
-def _as_they_are(*arrays: Any, dtype: Any = None) -> Any:
-    return arrays
 
 
 class LoRALinear(Linear):

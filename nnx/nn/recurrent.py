@@ -21,6 +21,7 @@ from weft.nnx.nn.affine import default_kernel_init as default_kernel_init
 from weft.nnx.nn.cell_base import Carry, RNNCellBase
 from weft.nnx.nn.cells import GRUCell, LSTMCell, OptimizedLSTMCell, SimpleCell
 from weft.nnx.nn.cells import modified_orthogonal as modified_orthogonal
+from weft.nnx.nn.construct import keep_options
 from weft.nnx.objects.attributes import HashableMapping, data
 from weft.nnx.states.filters import All, Filter
 from weft.nnx.streams.rng_transforms import split_rngs
@@ -89,12 +90,7 @@ class RNN(Module):
         broadcast_rngs: Filter = None,
         rngs: Rngs | RngStream | bool = True,
     ):
-        self.cell = cell
-        self.time_major = time_major
-        self.return_carry = return_carry
-        self.reverse = reverse
-        self.keep_order = keep_order
-        self.unroll = unroll
+        keep_options(self, locals(), but=("state_axes", "broadcast_rngs"))
         if not isinstance(rngs, bool | Rngs | RngStream):
             raise ConfigError(
                 "Expected rngs to be Rngs or a stream: "
@@ -299,11 +295,7 @@ class Bidirectional(Module):
         return_carry: bool = False,
         rngs: Rngs | RngStream | bool = True,
     ):
-        self.forward_rnn = forward_rnn
-        self.backward_rnn = backward_rnn
-        self.merge_fn = merge_fn
-        self.time_major = time_major
-        self.return_carry = return_carry
+        keep_options(self, locals())
         if not isinstance(rngs, bool | Rngs | RngStream):
             raise SeedError(
                 f"Bidirectional draws its initial carries from Rngs or a stream, got a {type(rngs).__name__}",
@@ -356,8 +348,5 @@ class Bidirectional(Module):
             inputs, initial_carry=second, reverse=True, keep_order=True, **shared
         )
         outputs = jax.tree.map(self.merge_fn, forward_outputs, backward_outputs)
-        return (
-            ((forward, backward), outputs)
-            if (return_carry or (return_carry is None and self.return_carry))
-            else outputs
-        )
+        return_carry = self.return_carry if return_carry is None else return_carry
+        return ((forward, backward), outputs) if return_carry else outputs

@@ -15,9 +15,8 @@ from typing import Annotated, Any, TypeVar
 
 import jax
 import numpy as np
-from weft.nnx.errors import AttributeKindError
+from weft.nnx.errors import MISSING, AttributeKindError, Missing
 from weft.nnx.foreign import is_foreign_type, refuse_foreign
-from weft.nnx.missing import MISSING, Missing
 from weft.nnx.variable.refs import ArrayRefOutput, NoUpdate, is_array_ref, is_plain_array
 from weft.nnx.variable.variable import VARIABLE_TYPES, Variable
 

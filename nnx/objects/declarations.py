@@ -19,7 +19,8 @@ def declared_attributes(cls: type) -> dict[str, bool]:
     try:
         hints = typing.get_type_hints(cls, {**globals()}, {cls.__name__: cls}, include_extras=True)
     except Exception:
-        # A hint may name a class that is defined later in the user's module.
+        # Python evaluates hints that are texts, and these may raise anything. A hint may name a class that is defined
+        # later in the user's module, for instance, which is no error. The hints are then read as they are.
         hints = inspect.get_annotations(cls)
     for name, hint in hints.items():
         marks = getattr(hint, "__metadata__", ())

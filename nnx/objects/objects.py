@@ -169,11 +169,6 @@ def _flatten_object(node: Any) -> tuple[Items, Any]:
     return items, (type(node), node._pytree__nodes)
 
 
-def _empty_object(metadata: Any) -> Any:
-    kind, nodes = metadata
-    return new_object(kind, nodes)
-
-
 def _clear_object(node: Any) -> None:
     attributes_of(node).clear()
     touch(node)
@@ -194,7 +189,7 @@ OBJECT = GraphNodeImpl(
     flatten=_flatten_object,
     set_key=lambda node, key, value: node._graph_node_set_key(key, value),
     pop_key=lambda node, key: node._graph_node_pop_key(key),
-    create_empty=_empty_object,
+    create_empty=lambda metadata: new_object(*metadata),
     clear=_clear_object,
     init=fill_object,
 )

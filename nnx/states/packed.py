@@ -6,13 +6,14 @@ read (see `State`). A training loop that passes it on never reads it.
 A State that a server passes to each call is read from a list of its Variables (`PackedVariables`). Its nested dicts may
 be mutated by any code with a reference to one. So if there is no other reference, the State drops its own reference to
 the dicts ("hides" them), which makes a mutation impossible, and takes it back when it is read. Dicts that were readable
-in between are compared with their former content, in C, before they are hidden again.
+in between are compared with their former content, in C, when they are hidden again.
 """
 
 from __future__ import annotations
 
 import operator
 import sys
+import sysconfig
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any
@@ -81,18 +82,22 @@ class PackedVariables:
         Returns:
             Whether the content is unchanged.
         """
-        if (
-            known["_mapping"] is not self._dicts[0]
-            or [*map(len, self._dicts)] != self._sizes
-            or [*chain.from_iterable(self._dicts)] != self._keys
-            or not all(map(operator.is_, chain.from_iterable(map(_values, self._dicts)), self._values))
-        ):
+        if known.get("_mapping") is not self._dicts[0]:
             return False
-        outer, *inner = map(sys.getrefcount, self._dicts)
-        # Each dict is referred to by its parent and by `_dicts`; all but the outermost are in `_values`, too.
-        if outer <= _TWO_REFERENCES and max(inner, default=0) <= _TWO_REFERENCES + 1:
-            del known["_mapping"]
-        return True
+        if COUNTS_ARE_EXACT:
+            # Another thread may read the State meanwhile, so the order matters. A read after the next line goes by
+            # `unpack`, which ends the hiding. A reference from an earlier read is counted. If that read has ended, the
+            # comparison, which comes last, sees what it changed.
+            known.pop("_mapping", None)
+            outer, *inner = map(sys.getrefcount, self._dicts)
+            # Inner dicts are referred to by their parent, by `_dicts` and by `_values`, the outermost by `_dicts`.
+            if outer >= _TWO_REFERENCES or max(inner, default=0) > _TWO_REFERENCES + 1:
+                known.setdefault("_mapping", self._dicts[0])
+        return (
+            [*map(len, self._dicts)] == self._sizes
+            and [*chain.from_iterable(self._dicts)] == self._keys
+            and all(map(operator.is_, chain.from_iterable(map(_values, self._dicts)), self._values))
+        )
 
     def read(self) -> Sequence[Any] | None:
         """Returns the leaves, or None if a Variable has new metadata, or a container for a value."""
@@ -116,6 +121,9 @@ def _counted() -> int:
 
 # The reference count of a dict that is in one dict and one list, measured: it differs between versions of Python.
 _TWO_REFERENCES = _counted()
+# Free-threaded Python counts the references of other threads apart, and may read an old count of theirs. No dict is
+# hidden there: each call compares the content of all of them, which takes up to twice the time of a call.
+COUNTS_ARE_EXACT = not sysconfig.get_config_var("Py_GIL_DISABLED")
 
 
 def pack_state(state: Any) -> tuple[Sequence[Any], Packing]:

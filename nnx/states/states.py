@@ -151,6 +151,9 @@ class State(MutableMapping[Any, Any], Representable):
         known = vars(self)
         packed = known.get("_packed")
         if packed is None:
+            # Another thread may have unpacked the State since Python found no mapping here.
+            if "_mapping" in known:
+                return known["_mapping"]
             raise AttributeError("this State has no mapping: its __init__ did not run")
         # `setdefault` is atomic: of two threads that read a packed State at once, both must get the same dicts.
         mapping = known.setdefault("_mapping", packed.unpack())

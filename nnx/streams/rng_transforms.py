@@ -18,9 +18,8 @@ import jax.tree_util as jtu
 from jax import random
 from weft.core.paths import Path, format_path
 from weft.nnx.config import graph_mode, graph_updates_mode
-from weft.nnx.errors import ArgumentKindError, AxisError, FilterError, ModeError, StructureError
+from weft.nnx.errors import MISSING, ArgumentKindError, AxisError, FilterError, ModeError, StructureError
 from weft.nnx.graphs.walk import iter_graph, recursive_map
-from weft.nnx.missing import MISSING
 from weft.nnx.states.filters import Filter, Predicate, to_predicate
 from weft.nnx.streams.rngs import Rngs, RngStream, Shape, rules_of
 

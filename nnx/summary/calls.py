@@ -121,12 +121,11 @@ def watch_calls(nodes: list[Any], watcher: Watcher) -> Iterator[None]:
 
 def recorded_nodes(obj: Any) -> list[tuple[Path, Any]]:
     """Returns the objects whose calls are recorded, with their paths; an object's number is its index in this list."""
-    return [(path, node) for path, node in iter_graph(obj, graph=True) if node is obj or _is_recorded(node)]
-
-
-def _is_recorded(node: Any) -> bool:
-    is_ours = isinstance(node, Pytree) and not isinstance(node, Rngs)
-    return is_ours and bool(methods_of(type(node)))
+    return [
+        (path, node)
+        for path, node in iter_graph(obj, graph=True)
+        if node is obj or (isinstance(node, Pytree) and not isinstance(node, Rngs) and methods_of(type(node)))
+    ]
 
 
 def _seen(name: str, method: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:

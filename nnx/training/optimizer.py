@@ -12,10 +12,9 @@ import jax
 import jax.numpy as jnp
 from weft.core.records import kinds
 from weft.modules.explicit import as_given
-from weft.nnx.errors import StructureError
+from weft.nnx.errors import MISSING, StructureError
 from weft.nnx.graphs.splitting import as_pure, state
 from weft.nnx.graphs.updating import update
-from weft.nnx.missing import MISSING
 from weft.nnx.modules.pytree import Pytree
 from weft.nnx.objects.attributes import data
 from weft.nnx.variable.kinds import Param

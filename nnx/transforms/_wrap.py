@@ -14,9 +14,8 @@ from weft.nnx.crossing.extract import TreeState
 from weft.nnx.crossing.prefixes import read_prefix
 from weft.nnx.crossing.references import References
 from weft.nnx.crossing.rides import DiffState
-from weft.nnx.errors import ArgumentKindError, OptionError, StructureError
+from weft.nnx.errors import ArgumentKindError, Missing, OptionError, StructureError
 from weft.nnx.graphs.nodes import is_graph_node
-from weft.nnx.missing import Missing
 from weft.nnx.variable.sharding import get_logical_axis_rules
 from weft.nnx.variable.variable import Variable
 from weft.transforms.arguments import as_tuple, by_position

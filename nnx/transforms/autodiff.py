@@ -11,7 +11,7 @@ from typing import Any, Literal, ParamSpec, TypeVar, Unpack, overload
 from weft.core.interpreter.interpret import interpret
 from weft.nnx.crossing.references import References
 from weft.nnx.crossing.rides import DiffState
-from weft.nnx.missing import MISSING, Missing
+from weft.nnx.errors import MISSING, Missing
 from weft.nnx.transforms._wrap import (
     argnums_and_filters,
     boundary_of,

@@ -15,8 +15,8 @@ from weft.nnx.config import graph_mode
 from weft.nnx.crossing.flattening import named
 from weft.nnx.crossing.references import References
 from weft.nnx.crossing.rides import StateSharding
+from weft.nnx.errors import MISSING
 from weft.nnx.graphs.trees import refuse_sharing
-from weft.nnx.missing import MISSING
 from weft.nnx.transforms._wrap import boundary_of, checked_prefix, decorate, over, refuse_bound_method
 from weft.nnx.transforms.keywords import JitKeywords, ShardMapKeywords
 from weft.nnx.transforms.names import _raise_bound_method_error as _raise_bound_method_error

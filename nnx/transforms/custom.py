@@ -21,7 +21,7 @@ from weft.core.interpreter.interpret import interpret
 from weft.nnx.config import config
 from weft.nnx.crossing.references import References
 from weft.nnx.crossing.rides import DiffState
-from weft.nnx.missing import MISSING
+from weft.nnx.errors import MISSING
 from weft.nnx.transforms._wrap import boundary_of, checked_prefix, decorate, refuse_bound_method
 from weft.nnx.transforms.keywords import CustomVjpKeywords
 from weft.nnx.variable.variable import Variable
@@ -54,17 +54,12 @@ class CustomVjp(CustomVjpOverValues[P, R]):
         rule, updates = options.rule, "dropped" if config.nnx_flax_faults else "zero"
         if self._boundary.updates:
             updates = "all"
-        # Whether the backward function gets cotangents of updates is read from its signature, as in flax.
-        elif _takes_updates(rule):
+        # Whether the backward function gets cotangents of updates is read from its signature, as in flax. One with
+        # `**kwargs` takes `updates_g` without naming it.
+        elif any(p.name == "updates_g" or p.kind is p.VAR_KEYWORD for p in inspect.signature(rule).parameters.values()):
             rule, updates = _by_name(rule), "taken"
         options = dataclasses.replace(options, rule=rule, updates=updates, filters=self._filters)
         return interpret(CUSTOM_VJP, self._boundary)(functions, options)
-
-
-def _takes_updates(backward: Callable[..., Any]) -> bool:
-    parameters = inspect.signature(backward).parameters
-    # A function with `**kwargs` takes `updates_g` without naming it.
-    return "updates_g" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
 def _by_name(backward: Callable[..., Any]) -> Callable[..., Any]:

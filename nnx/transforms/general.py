@@ -12,7 +12,7 @@ from typing import Any, TypeVar, overload
 
 from weft.nnx.crossing.contexts import update_context
 from weft.nnx.crossing.extract import clear_non_graph_nodes, from_tree, to_tree
-from weft.nnx.missing import MISSING
+from weft.nnx.errors import MISSING
 from weft.nnx.transforms._wrap import decorate
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -16,8 +16,7 @@ from weft.core.interpreter.interpret import interpret
 from weft.core.interpreter.rides import Along, Carry
 from weft.core.interpreter.rules import Rule
 from weft.nnx.crossing.rides import StateAxes
-from weft.nnx.errors import AxisError, PrefixError
-from weft.nnx.missing import MISSING
+from weft.nnx.errors import MISSING, AxisError, PrefixError
 from weft.nnx.transforms._wrap import boundary_of, checked_prefix, decorate, over, refuse_bound_method
 from weft.nnx.transforms.keywords import PmapKeywords, ScanKeywords, VmapKeywords
 from weft.nnx.transforms.metadata import transform_metadata, with_metadata_axes

@@ -11,8 +11,7 @@ from weft.core.interpreter.rides import axis_of, read_step
 from weft.nnx.crossing.flattening import take_apart
 from weft.nnx.crossing.prefixes import rides_of
 from weft.nnx.crossing.references import References
-from weft.nnx.errors import AxisError, StructureError
-from weft.nnx.missing import MISSING
+from weft.nnx.errors import MISSING, AxisError, StructureError
 from weft.nnx.transforms._wrap import boundary_of, decorate
 from weft.nnx.transforms.keywords import MetadataKeywords
 from weft.nnx.variable.sharding import PARTITION_NAME

@@ -13,9 +13,9 @@ from typing import Any, ParamSpec, TypeVar, Unpack, overload
 import jax
 from jax.experimental import checkify as jax_checkify
 from weft.core.errors import StructureError
+from weft.nnx.errors import MISSING
 from weft.nnx.graphs.nodes import is_graph_node
 from weft.nnx.graphs.walk import iter_graph
-from weft.nnx.missing import MISSING
 from weft.nnx.transforms._wrap import boundary_of, decorate, over, refuse_bound_method
 from weft.nnx.transforms.keywords import JaxprKeywords
 from weft.nnx.transforms.names import _SIMPLE_COND_FN_CACHE as _SIMPLE_COND_FN_CACHE

@@ -1,13 +1,18 @@
-"""HasMetadata: the methods of a Variable that read and change its metadata."""
+"""The methods of a Variable that read and change its metadata (`HasMetadata`), and that print it (`Shown`).
+
+The text of a Variable has its type, value, size in bytes, and metadata.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any
 
-from weft.nnx.errors import StructureError
-from weft.nnx.missing import MISSING
+from weft.nnx.config import config
+from weft.nnx.errors import MISSING, StructureError
+from weft.nnx.printing.reprlib import Attr, Object, Representable, SizeBytes
 from weft.nnx.variable.metadata import REQUIRED, Metadata, call_hooks, current_name, freeze, with_current_names
+from weft.nnx.variable.operators import ValueProtocols
 from weft.nnx.versions import structure_epoch
 
 _store = object.__setattr__
@@ -156,3 +161,35 @@ class HasMetadata:
     def remove_axis(self, axis_index: int, axis_name: str | None) -> None:
         """Calls the `on_remove_axis` hooks, because a transform has removed an axis of the value."""
         call_hooks(self._nnx_metadata.get("on_remove_axis", ()), self, axis_index, axis_name)
+
+
+class Shown(ValueProtocols, Representable):
+    """The methods of `Variable` that print it, as text and in treescope."""
+
+    __slots__ = ()
+
+    _raw_value: Any
+    _nnx_metadata: Metadata
+
+    def _shown(self) -> dict[str, Any]:
+        return {"value": self.get_value(), **shown_metadata(self._nnx_metadata)}
+
+    def __nnx_repr__(self):
+        size = SizeBytes.from_any(self._raw_value)
+        yield Object(type(self), comment=f" # {size}" if size else "")
+        for name, value in self._shown().items():
+            yield Attr(name, value)
+
+    def __treescope_repr__(self, path: Any, subtree_renderer: Any) -> Any:
+        from weft.nnx.printing.visualization import render_object_constructor
+
+        size = SizeBytes.from_any(self.get_value())
+        comment = f" # {size}" if size else None
+        return render_object_constructor(type(self), self._shown(), path, subtree_renderer, comment=comment)
+
+
+def shown_metadata(metadata: Metadata) -> dict[str, Any]:
+    """The metadata that the text shows: all but modes with their default value."""
+    # The defaults are read now and not at import: a program may change them by `config.update`.
+    usual = {"hijax": config.flax_hijax_variable, "ref": False, "eager_sharding": config.flax_always_shard_variable}
+    return {name: value for name, value in metadata.items() if name not in usual or usual[name] != value}

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from weft.core.records import kinds
-from weft.nnx.errors import StructureError
-from weft.nnx.missing import MISSING, Missing
+from weft.nnx.errors import MISSING, Missing, StructureError
 from weft.nnx.variable.variable import Variable
 
 A = TypeVar("A")

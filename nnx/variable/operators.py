@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from weft.nnx.errors import InPlaceError
-from weft.nnx.missing import MISSING
+from weft.nnx.errors import MISSING, InPlaceError
 
 _UNARY = ("neg", "pos", "abs", "invert", "complex", "int", "float", "index", "trunc", "floor", "ceil")
 _SYMBOLS = {

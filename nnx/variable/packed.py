@@ -27,8 +27,10 @@ _set_raw_value = Variable.__dict__["_raw_value"].__set__
 _set_trace_state = Variable.__dict__["_trace_state"].__set__
 _set_metadata = Variable.__dict__["_nnx_metadata"].__set__
 
-# Types of which a value was seen to be an array: `isinstance` with `jax.Array` is slow, a set look-up is not.
+# Types of which a value was seen to be an array: `isinstance` with `jax.Array` is slow, a set look-up is not. A program
+# has one to three of them. One that makes classes of arrays as it runs must not keep them all alive.
 _leaf_types: set[type] = set()
+_MOST_LEAF_TYPES = 32
 
 
 # A tree of one structure is packed at its third call: preparing costs as much as a few ordinary calls, and most
@@ -46,6 +48,8 @@ def all_leaves(values: Sequence[Any]) -> bool:
     types = set(map(type, values))
     if types <= _leaf_types:
         return True
+    if len(_leaf_types) > _MOST_LEAF_TYPES:
+        _leaf_types.clear()
     _leaf_types.update(type(value) for value in values if isinstance(value, jax.Array | np.ndarray))
     return types <= _leaf_types
 

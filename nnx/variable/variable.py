@@ -17,9 +17,8 @@ from typing import Any, Generic, TypeVar
 import jax
 import jax.tree_util as jtu
 from weft.nnx.config import hijax_default, ref_default, using_eager_sharding
-from weft.nnx.errors import StructureError, TraceContextError
-from weft.nnx.missing import MISSING
-from weft.nnx.variable.has_metadata import HasMetadata
+from weft.nnx.errors import MISSING, StructureError, TraceContextError
+from weft.nnx.variable.has_metadata import HasMetadata, Shown
 from weft.nnx.variable.metadata import (
     HOOKS,
     Metadata,
@@ -34,7 +33,6 @@ from weft.nnx.variable.modes import VariableMeta, as_its_mode
 from weft.nnx.variable.operators import install_operators
 from weft.nnx.variable.refs import copy_containers, fits, is_array_ref, is_plain_array
 from weft.nnx.variable.sharding import shard_value
-from weft.nnx.variable.texts import Shown
 from weft.nnx.variable.tracers import TraceState, current_trace_state, located
 from weft.nnx.versions import structure_epoch
 

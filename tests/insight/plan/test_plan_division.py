@@ -153,8 +153,8 @@ def test_a_fully_sharded_gpt_of_118_million_parameters_repeats_little_where_one_
 
     def block(key: Any) -> Any:
         mlp = lambda key: weft.GatedMLP(width, 2752, key=key, use_bias=False)  # noqa: E731
-        kept = {"causal": True, "norm": weft.RMSNorm, "mlp": mlp, "use_bias": False}
-        return weft.TransformerBlock(width, 8, key=key, **kept)
+        options = {"causal": True, "norm": weft.RMSNorm, "mlp": mlp, "use_bias": False}
+        return weft.TransformerBlock(width, 8, key=key, **options)
 
     def layers(key: Any) -> Any:
         head = weft.Linear(width, vocabulary, key=key, use_bias=False)

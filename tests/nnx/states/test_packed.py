@@ -1,15 +1,22 @@
 """Plain `jax.jit` over States and objects: hardly any Python in a compiled call, and nothing that a user could see."""
 
 import copy
+import gc
 import pickle
 import sys
+import threading
+import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import flax.nnx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from weft import nnx
 from weft.nnx.errors import TraceContextError
+from weft.nnx.states import packed
+from weft.nnx.variable.packed import all_leaves
 
 BLOCKS = 25
 
@@ -23,6 +30,11 @@ class Model(nnx.Module):
     def __init__(self, blocks=BLOCKS):
         self.blocks = nnx.List([Block(i) for i in range(blocks)])
         self.count = nnx.BatchStat(jnp.array(0))
+
+
+class Pair(nnx.Module):
+    def __init__(self):
+        self.b = nnx.Dict(y=nnx.Param(jnp.array(1.0)), x=nnx.Cache(jnp.array(2.0)))
 
 
 def example(nnx, value=1.0):
@@ -128,7 +140,10 @@ def test_every_change_of_a_state_is_seen_by_the_next_call(change, times):
         assert jax.tree.structure(state) in seen
 
 
-def test_a_part_that_somebody_holds_may_change_at_any_time():
+@pytest.mark.parametrize("counted", [True, False], ids=["counted", "without exact counts"])
+def test_a_part_that_somebody_holds_may_change_at_any_time(counted, monkeypatch):
+    if not counted:  # as in Python without a GIL
+        monkeypatch.setattr(packed, "COUNTS_ARE_EXACT", False)
     state, f = example(nnx), jax.jit(total)
     part, inner = state["b"], state.raw_mapping["b"]
     called(f, state)
@@ -141,6 +156,60 @@ def test_a_part_that_somebody_holds_may_change_at_any_time():
     called(f, state)
     whole["c"] = nnx.Param(jnp.array(1.0))
     assert float(f(state)) == 11.0
+
+
+def test_a_change_by_another_thread_during_a_call_is_seen_by_the_next_call():
+    # The other thread is played by a hook that changes the State before each call of a function of C's.
+    compiled, calls = jax.jit(total), []
+
+    def count(frame, event, _):
+        if event == "c_call" and frame.f_code.co_filename == packed.__file__:
+            calls.append(frame.f_lineno)
+            if len(calls) == moment:
+                sys.setprofile(None)
+                state["b"]["y"] = nnx.Param(jnp.array(float(moment)))
+
+    moment = 0
+    while moment == len(calls):
+        calls.clear()
+        moment, state = moment + 1, nnx.state(Pair())
+        called(compiled, state)
+        repr(state)
+        sys.setprofile(count)
+        try:
+            compiled(state)
+        finally:
+            sys.setprofile(None)
+        assert float(compiled(state)) == float(total(state))
+    assert moment > 8
+
+
+def test_threads_that_read_a_returned_state_at_once_get_the_same_variables():
+    f, barrier = jax.jit(step), threading.Barrier(4)
+    state = f(f(nnx.state(Model())))
+
+    def read(_):
+        barrier.wait()
+        return state["count"]
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            for _ in range(50):
+                assert len({*map(id, threads.map(read, range(4)))}) == 1
+                state = f(state)
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def test_classes_of_arrays_are_let_go_of():
+    classes = [type(f"Array{n}", (np.ndarray,), {}) for n in range(100)]
+    assert all(all_leaves([np.zeros(1).view(kind)]) for kind in classes)
+    alive = weakref.WeakSet(classes)
+    classes.clear()
+    gc.collect()
+    assert len(alive) < 50
 
 
 def change_attribute(model):

@@ -13,8 +13,9 @@ import jax.numpy as jnp
 import pytest
 import weft
 from weft import nnx
+from weft.core.caches import tables
 from weft.core.interpreter.values import VALUES
-from weft.transforms import _wrap
+from weft.transforms.transformed import interpreted_at_once
 from weft.transforms.branches import COND, COND_OPTIONS
 
 FACTOR = 2.0
@@ -169,9 +170,9 @@ def test_what_a_function_closes_over_is_free_after_the_call():
 
 
 def test_what_is_kept_of_functions_is_bounded():
-    for n in range(_wrap._at_once.most + 5):
-        _wrap.interpreted_at_once(COND, VALUES, (with_constant(n), with_constant(0)), COND_OPTIONS)
-    assert len(_wrap._at_once) == _wrap._at_once.most
+    for n in range(300):
+        interpreted_at_once(COND, VALUES, (with_constant(n), with_constant(0)), COND_OPTIONS)
+    assert [table.size() for table in tables() if table.name.endswith("_wrap, by text")] == [256]
 
 
 def with_constant(n: int) -> Callable[[Any], Any]:
