@@ -29,8 +29,7 @@ from typing import Any
 
 from ..language.siblings import is_test_or_script, sources_below
 from .config import Settings
-from .lines import Checked, from_json, to_json
-from .places import moved, places, places_in_texts
+from .lines import Checked, from_json, moved, places, places_in_texts, to_json
 from .sources import Node, Sources, digest, summary
 from .units import MACHINERY, WEFT, Unit, state_of
 

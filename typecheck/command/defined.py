@@ -11,9 +11,9 @@ from typing import Any
 from weft.typecheck.arguments.subclasses import is_abstract
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import Annotation, ArrayOf, BatchedOf, TreeOf, holds_arrays
-from weft.typecheck.language.forms import form_of, has_own_dims
-from weft.typecheck.language.objects import is_foreign_class
+from weft.typecheck.language.forms import form_of, has_own_dims, is_foreign_class
 from weft.typecheck.language.signatures import fields_of, signature_of
+from weft.typecheck.proofs.frames import place_of
 from weft.typecheck.proofs.targets import (
     function_in,
     is_annotated,
@@ -22,7 +22,6 @@ from weft.typecheck.proofs.targets import (
     public_methods,
     unbound_methods,
 )
-from weft.typecheck.proofs.whose import place_of
 
 
 def definitions(

@@ -22,10 +22,9 @@ from .baseline import Baseline
 from .config import Config, ConfigError, Settings, checked, nearest, read
 from .formats import FORMATS, Text, as_json, as_sarif, github
 from .lines import Checked, Line, joined
-from .markers import ignores_in
+from .running import watch
 from .shapes_front import add_shapes, show_shapes
-from .units import Unit, shown, units_of
-from .watching import watch
+from .units import Unit, ignores_in, shown, units_of
 
 # Judges units without workers: one list of parts for each unit, in order.
 Judge = Callable[[Sequence[Unit], Settings], Iterator[list[Checked]]]

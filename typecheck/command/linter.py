@@ -22,18 +22,15 @@ from typing import Any, TypeVar
 from weft.core.errors import ForeignObjectError, WeftError
 from weft.typecheck.command.config import Settings
 from weft.typecheck.command.defined import definitions, unjudged
-from weft.typecheck.command.flax_programs import flax_over_weft
 from weft.typecheck.command.lines import Checked, Fix, Line, joined, one_line, undecided
-from weft.typecheck.command.loading import import_below, importable, load
-from weft.typecheck.command.markers import ignore_of, skip_reason
-from weft.typecheck.command.units import Unit, installed_roots, shown, units_of
+from weft.typecheck.command.loading import flax_over_weft, import_below, importable, load
+from weft.typecheck.command.units import Unit, ignore_of, installed_roots, shown, skip_reason, units_of
 from weft.typecheck.errors import AnnotationError
-from weft.typecheck.proofs.budget import USUAL, Budget
-from weft.typecheck.proofs.following import listening
+from weft.typecheck.proofs.explaining import USUAL, Budget
+from weft.typecheck.proofs.frames import listening, place_of, text_of_fault
 from weft.typecheck.proofs.prover import Proof, proofs_of
 from weft.typecheck.proofs.report import Cause, Contract, Finding, Verdict
-from weft.typecheck.proofs.watched import forget_closures
-from weft.typecheck.proofs.whose import place_of, text_of_fault
+from weft.typecheck.proofs.watch import forget_closures
 
 PRIVATE = "it is private, and is checked only where checked public code calls it"
 Announce = Callable[[int, str, str, int], None]

@@ -9,8 +9,8 @@ from weft.typecheck.command.config import Settings
 from weft.typecheck.command.lines import Checked
 from weft.typecheck.command.linter import Steps, definitions, first_line, guarded, loaded, proofs_in
 from weft.typecheck.command.units import Unit
+from weft.typecheck.proofs.frames import place_of
 from weft.typecheck.proofs.prover import Proof
-from weft.typecheck.proofs.whose import place_of
 from weft.typecheck.shapes.notes import Shapes
 from weft.typecheck.shapes.reading import shapes_of
 from weft.typecheck.shapes.statements import Statements
