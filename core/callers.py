@@ -2,7 +2,7 @@
 
 There is one table of owners, which callers group by their own question. An error names the line of the user, or of a
 package such as optax that calls weft; a proof is about one program, for which optax is a library (see
-`typecheck/proofs/whose.py`).
+`typecheck/proofs/frames.py`).
 """
 
 from __future__ import annotations

@@ -21,19 +21,21 @@ from weft.typecheck.arguments.new_shapes import new_shape
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import ANY_DTYPE, Annotation, Anything, ArrayOf
 from weft.typecheck.language.dims import Shape
-from weft.typecheck.language.forms import MODULE, OBJECT, form_of_value, is_module
-from weft.typecheck.language.names import fields_in_holes, names_of_class
-from weft.typecheck.language.objects import (
+from weft.typecheck.language.forms import (
+    MODULE,
+    OBJECT,
     Layer,
     children_of,
+    form_of_value,
     is_library,
+    is_module,
     is_size,
     layer_of,
     objects_in,
     sizes_of_object,
     unboxed,
 )
-from weft.typecheck.language.signatures import fields_of
+from weft.typecheck.language.signatures import fields_in_holes, fields_of, names_of_class
 from weft.typecheck.matching.arrays import settle
 from weft.typecheck.matching.bindings import Bindings, Mismatch, Slot
 from weft.typecheck.matching.compiling import check_of

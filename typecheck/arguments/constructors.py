@@ -16,11 +16,16 @@ from weft.typecheck.arguments.builder import Assignment, Builder, Scope, key_dty
 from weft.typecheck.arguments.values import BY_NAME, holds_objects, load_values
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import NONE, Annotation, Anything, ArrayOf, Instance, members_of
-from weft.typecheck.language.forms import OBJECT, form_of
-from weft.typecheck.language.key_names import with_keys
-from weft.typecheck.language.names import names_of_class
-from weft.typecheck.language.objects import layer_of
-from weft.typecheck.language.signatures import Parameter, Signature, fields_of, has_converter, signature_of
+from weft.typecheck.language.forms import OBJECT, form_of, layer_of
+from weft.typecheck.language.signatures import (
+    Parameter,
+    Signature,
+    fields_of,
+    has_converter,
+    names_of_class,
+    signature_of,
+    with_keys,
+)
 
 
 @cached_by("class")

@@ -29,8 +29,7 @@ from weft.typecheck.arguments.records import build_module
 from weft.typecheck.arguments.values import BY_NAME, holds_objects
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import Anything, Instance
-from weft.typecheck.language.forms import form_of_value
-from weft.typecheck.language.objects import objects_in, opened
+from weft.typecheck.language.forms import form_of_value, objects_in, opened
 from weft.typecheck.language.signatures import Parameter
 from weft.typecheck.matching.policies import PROOF
 from weft.typecheck.matching.records import dims_of_instance

@@ -19,10 +19,8 @@ from weft.typecheck.arguments.stand_ins import any_callable
 from weft.typecheck.arguments.subclasses import concrete_subclasses, is_abstract
 from weft.typecheck.arguments.values import holds_objects, is_made_of_its_own, value_of
 from weft.typecheck.language.annotations import Instance, RecordOf, holds_arrays
-from weft.typecheck.language.forms import form_of, has_own_dims
-from weft.typecheck.language.names import names_of_class
-from weft.typecheck.language.objects import is_library
-from weft.typecheck.language.signatures import Parameter, fields_of
+from weft.typecheck.language.forms import form_of, has_own_dims, is_library
+from weft.typecheck.language.signatures import Parameter, fields_of, names_of_class
 from weft.typecheck.sizes.dim import Dim
 from weft.typecheck.sizes.space import Space
 

@@ -1,6 +1,6 @@
 """Builds values of plain classes, and objects of other layers such as NNX, for arguments annotated with the class.
 
-Another layer (see `objects`) says in a module of its own how to build its classes; this module imports it when the
+Another layer (see `forms.Layer`) says in a module of its own how to build its classes; this module imports it when the
 first such class appears, so that proofs without NNX do not load NNX.
 """
 
@@ -19,7 +19,7 @@ from weft.typecheck.arguments.builder import BUILDERS, Builder, Scope, Unbuildab
 from weft.typecheck.arguments.enumerations import items_of
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import Annotation, Instance, Opaque, members_of
-from weft.typecheck.language.objects import is_foreign_class, layer_of
+from weft.typecheck.language.forms import is_foreign_class, layer_of
 from weft.typecheck.language.reading import read
 from weft.typecheck.sizes.dim import is_same
 
@@ -135,7 +135,7 @@ def register(cls: type, build: ValueBuilder) -> None:
 
 ObjectBuilder = Callable[[Builder, Instance, str, Scope], Any]
 
-# How to build an argument of another layer's class (see `objects`); classes in `LAST` are built after other arguments.
+# How to build an argument of another layer's class (see `forms.Layer`); those in `LAST` are built after the others.
 OBJECTS: dict[type, ObjectBuilder] = {}
 LAST: set[type] = set()
 

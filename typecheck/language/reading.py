@@ -45,10 +45,8 @@ from weft.typecheck.language.annotations import (
     Variable,
     members_of,
 )
-from weft.typecheck.language.batched import Batching, Dims
-from weft.typecheck.language.dims import Shape
-from weft.typecheck.language.forms import form_of
-from weft.typecheck.language.objects import is_box_class
+from weft.typecheck.language.dims import ANY_SHAPE, Batching, Dims, Shape
+from weft.typecheck.language.forms import form_of, is_box_class
 
 
 @dataclass(frozen=True)
@@ -171,7 +169,7 @@ def _read_class(cls: type, scope: Scope) -> Annotation:
             return TreeOf(ANYTHING)
         return TreeOf(read(cls.leaftype, scope), tuple(cls.structure.split()) if cls.structure else ())
     if cls in (jax.Array, np.ndarray):
-        return ArrayOf(cls, ANY_DTYPE, Shape.parse("..."))
+        return ArrayOf(cls, ANY_DTYPE, ANY_SHAPE)
     if cls in (object, types.EllipsisType):
         return ANYTHING
     # A class without annotated fields is known by `isinstance` only.

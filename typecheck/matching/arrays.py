@@ -13,7 +13,7 @@ import numpy as np
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import ArrayOf
 from weft.typecheck.language.dims import AnyDim, Dim, FixedDim, NamedDim, SymbolicDim, UnboundDim, VariadicDim
-from weft.typecheck.language.objects import unboxed
+from weft.typecheck.language.forms import unboxed
 from weft.typecheck.matching.bindings import Bindings, Mismatch, Origin, Pending, PendingStructure, Variadic
 from weft.typecheck.matching.compiling import CASES, Check
 from weft.typecheck.matching.policies import Policy

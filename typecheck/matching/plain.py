@@ -21,7 +21,7 @@ from weft.typecheck.language.annotations import (
     Opaque,
     StreamOf,
 )
-from weft.typecheck.language.objects import is_size
+from weft.typecheck.language.forms import is_size
 from weft.typecheck.matching.bindings import Bindings, Mismatch
 from weft.typecheck.matching.compiling import CASES, Check
 from weft.typecheck.matching.policies import Policy

@@ -15,10 +15,9 @@ from typing import Any
 from weft.core.edge.generated import is_generated
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import RecordOf, Shell
-from weft.typecheck.language.batched import Dims
-from weft.typecheck.language.dims import NamedDim
-from weft.typecheck.language.forms import TYPEDDICT
-from weft.typecheck.language.names import shapes_in
+from weft.typecheck.language.dims import Dims, NamedDim
+from weft.typecheck.language.forms import TYPEDDICT, records_in
+from weft.typecheck.language.signatures import shapes_in
 from weft.typecheck.matching.arrays import check_axes
 from weft.typecheck.matching.bindings import Bindings, Mismatch, Origin, Slot
 from weft.typecheck.matching.compiling import CASES, Check, at
@@ -29,7 +28,6 @@ from weft.typecheck.matching.scopes import (
     dims_of,
     numbers_of,
     overmapped,
-    records_in,
     rows_of,
     run_fields,
     scope_of,

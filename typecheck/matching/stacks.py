@@ -28,8 +28,7 @@ from weft.core.records.kinds import Role, kind_of_array
 from weft.core.records.leaves import is_array
 from weft.typecheck.language.annotations import ArrayOf, BatchedOf, members_of
 from weft.typecheck.language.dims import FixedDim, Shape, VariadicDim
-from weft.typecheck.language.forms import is_module
-from weft.typecheck.language.objects import unboxed
+from weft.typecheck.language.forms import is_module, unboxed
 from weft.typecheck.matching.arrays import check_variadic, settle
 from weft.typecheck.matching.bindings import Bindings, Mismatch, Origin, Slot, Stack
 from weft.typecheck.matching.compiling import CASES, Check, check_of

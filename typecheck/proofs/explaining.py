@@ -1,8 +1,12 @@
-"""The search for needs under which a failing trial holds, tried one by one.
+"""The search for needs under which a failing trial holds, tried one by one, within a budget.
 
 A failure is a fault of the program unless a *need* explains it: a divisor, an order, a size fixed from outside, dims of
 two records that the program joins. Dims of one scope are never joined: that the code forces two names to be one size is
 exactly what a contract forbids. A need that lets the trace get further stays, and further needs are tried with it.
+
+Which trials a search makes, in which order, and what it concludes from them follow from the program alone: on any
+machine, idle or busy, with a small heap or a large one. The *budget* only says where a search ends. A search that ends
+there has decided nothing: its contract is *undecided*, which is no failure.
 """
 
 from __future__ import annotations
@@ -10,31 +14,93 @@ from __future__ import annotations
 import collections
 import copy
 import dataclasses
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from weft.typecheck.arguments.builder import Assignment, Unbuildable
-from weft.typecheck.errors import AnnotationError
-from weft.typecheck.proofs.beyond import needs_numbers
-from weft.typecheck.proofs.budget import Budget, Exhausted, Meter
-from weft.typecheck.proofs.endless import Endless
-from weft.typecheck.proofs.needs import Deal, Needs, ascending, assignment_for
-from weft.typecheck.proofs.of_no_size import of_no_size
-from weft.typecheck.proofs.options import (
+from weft.typecheck.errors import AnnotationError, BudgetError
+from weft.typecheck.proofs.beyond import Step, as_tried, is_out_of_hand, needs_numbers, weakened
+from weft.typecheck.proofs.frames import Endless
+from weft.typecheck.proofs.needs import Deal, Needs, Written, ascending, assignment_for, written_under
+from weft.typecheck.proofs.preconditions import of_no_size, preconditions
+from weft.typecheck.proofs.tracing import Target, run_trial
+from weft.typecheck.proofs.trial import (
+    Trial,
     asks_for_dtype,
     is_class,
     leaves_kinds_open,
     unpacks_items,
     untried_options,
 )
-from weft.typecheck.proofs.preconditions import preconditions
-from weft.typecheck.proofs.steps import Step, as_tried, is_out_of_hand, weakened
-from weft.typecheck.proofs.trial import Target, Trial, run_trial
-from weft.typecheck.proofs.under_needs import Written, written_under
 from weft.typecheck.proofs.violations import OF_KIND
 from weft.typecheck.sizes.clauses import Answer
 from weft.typecheck.sizes.deciding import Question, otherwise
 from weft.typecheck.sizes.space import Space
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The limits of one search.
+
+    Attributes:
+        trials: the most traces. The longest search over 200 collected programs took 183.
+        seconds: the most time by `clock`, far more than the trials should take: it ends what nobody would wait for.
+        clock: the time in seconds; by default this thread's processor time, in which other processes do not count.
+
+    Raises:
+        BudgetError: for a budget of no trials or no time.
+    """
+
+    # The limit is one of trials, since a trial takes longer in a process with a large heap: under a limit of processor
+    # time alone, right programs were undecided at the end of long runs.
+    trials: int = 1000
+    seconds: float = 300.0
+    clock: Callable[[], float] = time.thread_time
+
+    def __post_init__(self) -> None:
+        for name, amount in (("trials", self.trials), ("seconds", self.seconds)):
+            if not amount > 0:
+                raise BudgetError(f"a proof cannot be tried in {amount} {name}", fix=f"give it some: {name} > 0")
+
+
+USUAL = Budget()
+
+
+class Exhausted(Exception):
+    """A search has come to the end of its budget; the message says of which part.
+
+    Attributes:
+        of_time: whether time ran out, of which another machine may need less.
+    """
+
+    def __init__(self, message: str, *, of_time: bool = False):
+        super().__init__(message)
+        self.of_time = of_time
+
+
+class Meter:
+    """Counts what one search has used of its budget."""
+
+    def __init__(self, budget: Budget):
+        self.budget = budget
+        self.spent = 0
+        self._end = budget.clock() + budget.seconds
+
+    def spend(self) -> None:
+        """Pays for one trial.
+
+        Raises:
+            Exhausted: if no trials, or no seconds, are left.
+        """
+        if self.spent >= self.budget.trials:
+            raise Exhausted(f"{self.spent} trials (`trials=` of `verify`, `--trials` of `weft check`)")
+        if self.budget.clock() >= self._end:
+            limit = f"{self.budget.seconds:g} seconds (`seconds=` of `verify`, `--seconds` of `weft check`)"
+            raise Exhausted(f"{limit} and {self.spent} trials", of_time=True)
+        self.spent += 1
+
 
 # The most needs that are added one after the other to explain one failure.
 _DEPTH = 24

@@ -20,25 +20,21 @@ from typing import Any
 from weft.core.edge import names
 from weft.typecheck.arguments.builder import Unbuildable, Unwritten
 from weft.typecheck.arguments.generalise import generalise
-from weft.typecheck.arguments.uses import IN_A_TEXT
+from weft.typecheck.arguments.parameters import IN_A_TEXT
 from weft.typecheck.errors import AnnotationError, InternalError
 from weft.typecheck.proofs.beyond import NOT_ABSTRACT, beyond_annotations
-from weft.typecheck.proofs.budget import USUAL, Budget
-from weft.typecheck.proofs.drift import drifts
-from weft.typecheck.proofs.endless import Endless
-from weft.typecheck.proofs.following import listening
-from weft.typecheck.proofs.lints import lint
+from weft.typecheck.proofs.explaining import USUAL, Budget
+from weft.typecheck.proofs.frames import Endless, is_of_jax, listening
+from weft.typecheck.proofs.lints import drifts, lint
 from weft.typecheck.proofs.needs import DEALS, Needs, assignment_for
-from weft.typecheck.proofs.options import argument_of
 from weft.typecheck.proofs.programs import program_of
-from weft.typecheck.proofs.report import Cause, Contract, Finding, Report, Verdict
+from weft.typecheck.proofs.report import Cause, Contract, Finding, Report, Verdict, findings_of, in_names, shown
 from weft.typecheck.proofs.search import Outcome, Search
-from weft.typecheck.proofs.shown import findings_of, in_names, shown
 from weft.typecheck.proofs.targets import names_taken, targets_of
-from weft.typecheck.proofs.trial import Target, Trial, one_at_a_time
-from weft.typecheck.proofs.watched import forget_closures
-from weft.typecheck.proofs.whose import is_of_jax
-from weft.typecheck.proofs.wording import first_line
+from weft.typecheck.proofs.tracing import Target, one_at_a_time
+from weft.typecheck.proofs.trial import Trial, argument_of
+from weft.typecheck.proofs.violations import first_line
+from weft.typecheck.proofs.watch import forget_closures
 
 
 def verify(

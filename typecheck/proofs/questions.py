@@ -17,15 +17,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from weft.typecheck.arguments.builder import Unbuildable
-from weft.typecheck.proofs.changing import changed
 from weft.typecheck.proofs.explaining import Explainer
-from weft.typecheck.proofs.options import at_guard
+from weft.typecheck.proofs.frames import is_of_jax, is_users
+from weft.typecheck.proofs.needs import Written, written_under
 from weft.typecheck.proofs.preconditions import at_least
-from weft.typecheck.proofs.trial import DTYPE_NAMES, Trial
-from weft.typecheck.proofs.under_needs import Written, written_under
-from weft.typecheck.proofs.variations import Results
-from weft.typecheck.proofs.whose import is_of_jax, is_users
-from weft.typecheck.proofs.wording import in_short
+from weft.typecheck.proofs.trial import DTYPE_NAMES, Trial, at_guard
+from weft.typecheck.proofs.variations import Results, changed
+from weft.typecheck.proofs.violations import in_short
 from weft.typecheck.sizes.clauses import Answer, Clause, with_clause
 from weft.typecheck.sizes.deciding import Question, is_impossible, otherwise, question_of
 from weft.typecheck.sizes.polynomials import constant, dims_of, plus

@@ -1,43 +1,148 @@
 """Watching a trace: checks every annotated function of the user's that runs during it, decorated or not.
 
-`following` reports which functions run, with which arguments, and what they return. So local functions, methods, and
+`frames` reports which functions run, with which arguments, and what they return. So local functions, methods, and
 records that the program builds are checked against their annotations without any change of the program. A violation is
 recorded and the trace goes on, so that later violations are found as well.
-
-`whose` says which code is the user's, and `watched` makes the checks of a function from its annotations.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import inspect
-from collections.abc import Mapping
-from types import CodeType, FrameType
+from collections.abc import Callable, Mapping
+from types import CodeType, FrameType, FunctionType
 from typing import Any, Literal
 
 import equinox as eqx
 from weft.core.edge import names
+from weft.core.memory import Recent
 from weft.core.records.leaves import is_array
 from weft.core.records.module import Module
 from weft.typecheck.errors import AnnotationError
-from weft.typecheck.language.annotations import Anything, RecordOf, holds_arrays
-from weft.typecheck.language.forms import OBJECT, TYPEDDICT, form_of_value, has_own_dims
-from weft.typecheck.language.names import names_of_class
-from weft.typecheck.language.objects import is_size, note_sizes
-from weft.typecheck.language.signatures import Parameter
+from weft.typecheck.language.annotations import ANYTHING, Annotation, Anything, RecordOf, StreamOf, holds_arrays
+from weft.typecheck.language.forms import OBJECT, TYPEDDICT, form_of_value, has_own_dims, is_size, note_sizes
+from weft.typecheck.language.signatures import Parameter, Signature, names_of_class, signature_of
 from weft.typecheck.matching.arrays import settle
 from weft.typecheck.matching.bindings import Bindings, Mismatch, Slot
-from weft.typecheck.matching.policies import PROOF, UNSHARED
+from weft.typecheck.matching.compiling import Check, check_of
+from weft.typecheck.matching.policies import PROOF, UNSHARED, Policy
 from weft.typecheck.matching.record_plans import record_plan
 from weft.typecheck.matching.records import check_instance, dims_of_instance, refuse_stack
 from weft.typecheck.matching.scopes import bind_numbers
 from weft.typecheck.messages.fixes import likely_fix
-from weft.typecheck.proofs.endless import Depths, Endless
-from weft.typecheck.proofs.following import Ending, following
+from weft.typecheck.proofs.frames import (
+    Depths,
+    Ending,
+    Endless,
+    Whose,
+    file_of,
+    file_of_init,
+    following,
+    is_users,
+    place_of,
+)
 from weft.typecheck.proofs.violations import Violation, describe, inside_of, sizes_of, wants_subclass
-from weft.typecheck.proofs.watched import Watched, watched_of_code
-from weft.typecheck.proofs.whose import Whose, file_of, file_of_init, is_users, place_of
 from weft.typecheck.sizes.space import Space
+
+
+class Watched:
+    """A function whose calls are checked: its signature, and its checks, each made when it is first needed."""
+
+    def __init__(self, signature: Signature):
+        self.signature = signature
+        self.names = signature.names
+        self.place = place_of(signature.function)
+        self._checks: dict[tuple[Policy, str], tuple[Slot, Check | None]] = {}
+
+    def argument(self, parameter: Parameter, policy: Policy) -> tuple[Slot, Check | None]:
+        """The slot and the check of an argument; the check is None where the annotation allows anything."""
+        return self._row("argument", parameter.name, parameter.annotation, policy)
+
+    def result(self, role: Literal["return", "yield"], policy: Policy) -> tuple[Slot, Check | None]:
+        """The slot and the check of a returned or yielded value."""
+        return self._row(role, "", _annotation_of_result(self.signature, role), policy)
+
+    def _row(
+        self, role: Literal["argument", "return", "yield"], name: str, annotation: Annotation, policy: Policy
+    ) -> tuple[Slot, Check | None]:
+        key = policy, f"{role} {name}"
+        if key not in self._checks:
+            slot = Slot(role, name, self.signature.function, annotation)
+            self._checks[key] = slot, check_of(annotation, policy)
+        return self._checks[key]
+
+
+def _annotation_of_result(signature: Signature, role: Literal["return", "yield"]) -> Annotation:
+    returns = signature.returns
+    if signature.flavour == "generator" and isinstance(returns, StreamOf):
+        return returns.yields if role == "yield" else returns.returns
+    return returns if role == "return" and signature.flavour in ("function", "coroutine") else ANYTHING
+
+
+# By identity, since code objects of two files are equal if their text is. Each code is kept alive, for its `id`.
+_watched: Recent[int, tuple[CodeType, Callable[[FrameType], Watched | None]]] = Recent(
+    listed=("weft.typecheck.proofs.watch", "code")
+)
+
+# The ids of codes whose functions close over values or have defaults.
+_closures: set[int] = set()
+
+
+def watched_of_code(frame: FrameType) -> Watched | None:
+    """The function that a frame runs, if it has annotations, else None."""
+    code = frame.f_code
+    known = _watched.get(id(code))
+    if known is None:
+        known = _watched.add(id(code), (code, _find_function(frame)))
+    return known[1](frame)
+
+
+def forget_closures() -> None:
+    """Drops the functions that close over values, and so the arrays among these; called at the end of a proof."""
+    while _closures:
+        _watched.forget(_closures.pop())
+
+
+def _find_function(frame: FrameType) -> Callable[[FrameType], Watched | None]:
+    function = None if frame.f_code.co_name.startswith("<") else _function_of_code(frame)
+    # A wrapper has the annotations of the function that it wraps, and that one is checked when it runs.
+    if function is None or not getattr(function, "__annotations__", None) or hasattr(function, "__wrapped__"):
+        return lambda _: None
+    if function.__closure__ or function.__defaults__ or function.__kwdefaults__:
+        _closures.add(id(frame.f_code))
+    read: dict[type | None, Watched | None] = {}
+
+    def of_frame(frame: FrameType) -> Watched | None:
+        owner = _owner(frame)
+        if owner not in read:
+            signature = signature_of(function, owner)
+            read[owner] = Watched(signature) if signature.annotated else None
+        return read[owner]
+
+    return of_frame
+
+
+def _owner(frame: FrameType) -> type | None:
+    code = frame.f_code
+    first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount and code.co_varnames[0] == "self" else None
+    return None if first is None else type(first)
+
+
+def _function_of_code(frame: FrameType) -> FunctionType | None:
+    code, node = frame.f_code, None
+    if "<locals>" not in code.co_qualname:
+        scope: Any = frame.f_globals
+        for part in code.co_qualname.split("."):
+            node = scope.get(part)
+            scope = getattr(node, "__dict__", {})
+        node = getattr(node, "__func__", None) or getattr(node, "fget", None) or node
+        while node is not None and getattr(node, "__code__", None) is not code:
+            node = getattr(node, "__wrapped__", None)
+    if node is None:
+        # No name leads to a local function, or to one behind a decorator. The function is then what refers to the code.
+        node = next((one for one in gc.get_referrers(code) if isinstance(one, FunctionType)), None)
+    return node
 
 
 class Watch:

@@ -11,7 +11,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from weft.typecheck.matching.bindings import Bindings
-from weft.typecheck.proofs.following import Ending, paused
+from weft.typecheck.proofs.frames import Ending, paused
 from weft.typecheck.proofs.watch import Watch
 from weft.typecheck.shapes.statements import Assigned, Function, Statement, Statements
 from weft.typecheck.shapes.values import Value, value_of

@@ -15,13 +15,13 @@ from weft.core.paths import format_path
 from weft.typecheck.arguments.builder import Assignment, Unbuildable
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.matching.bindings import Bindings, Origin
-from weft.typecheck.proofs.budget import Budget
-from weft.typecheck.proofs.needs import DEALS, Needs, assignment_for
+from weft.typecheck.proofs.explaining import Budget
+from weft.typecheck.proofs.needs import DEALS, Needs, assignment_for, written_under
 from weft.typecheck.proofs.prover import reason_beyond, target_instead
+from weft.typecheck.proofs.report import findings_of
 from weft.typecheck.proofs.search import Search
-from weft.typecheck.proofs.shown import findings_of
-from weft.typecheck.proofs.trial import Target, Trial, run_trial
-from weft.typecheck.proofs.under_needs import written_under
+from weft.typecheck.proofs.tracing import Target, run_trial
+from weft.typecheck.proofs.trial import Trial
 from weft.typecheck.shapes.notes import Note, Shapes
 from weft.typecheck.shapes.reader import Reader
 from weft.typecheck.shapes.sizes import Names

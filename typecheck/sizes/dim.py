@@ -94,7 +94,7 @@ class Dim:
 
     # No subclass of `int`: C code would read the number of such a size, and no question would be recorded.
     __slots__ = ("_hash", "_number", "part", "space", "terms")
-    _weft_is_size = True  # see `language.objects.is_size`
+    _weft_is_size = True  # see `language.forms.is_size`
 
     def __init__(self, space: Space, terms: Terms):
         self.space, self.terms, self.part = space, terms, space.part
@@ -600,14 +600,7 @@ def known_to_python() -> AbstractContextManager[None]:
     # These are C functions: `math.sqrt(n)` would read the number of `n` and return a plain float, and Python makes an
     # `int` of whatever `__len__` returns.
     of_math = [(math, name, _of_floats) for name in _FUNCTIONS if hasattr(math, name)]
-    return patched(*of_math, (builtins, "len", _length), (np, "arange", _of_numbers))
-
-
-def _length(plain: Callable[[Any], int], of: Any, /) -> Any:
-    """`len`, but of a traced array the `Dim` of its first axis."""
-    if isinstance(of, edge.Tracer) and of.shape and type(of.shape[0]) is Dim:
-        return of.shape[0]
-    return plain(of)
+    return patched(*of_math, (builtins, "len", edge.length(Dim)), (np, "arange", _of_numbers))
 
 
 def _of_numbers(plain: Callable[..., Any], *inputs: Any, **options: Any) -> Any:
