@@ -261,7 +261,7 @@ def _enclosing_locals(qualname: str, module: str) -> list[Mapping[str, Any]]:
             snapshot = frame.f_locals
             names = dict(snapshot)
             if sys.version_info < (3, 13):
-                # Before Python 3.13 the frame keeps this snapshot, and all arrays in it, alive for as long as it runs.
+                # floor: before Python 3.13 the frame keeps this snapshot, and all arrays in it, alive while it runs.
                 snapshot.clear()
             return [names]
         frame = frame.f_back

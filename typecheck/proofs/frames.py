@@ -191,20 +191,26 @@ class Follower(Protocol):
 
 def following(follower: Follower) -> AbstractContextManager[None]:
     """Has a follower called for this thread's calls within a `with` block, in place of any earlier follower."""
-    return _monitored(follower) if sys.version_info >= (3, 12) else _traced(follower)
+    # floor: Python 3.11 has no `sys.monitoring`.
+    return _MONITOR.following(follower) if sys.version_info >= (3, 12) else _traced(follower)
+
+
+def listening() -> AbstractContextManager[None]:
+    """Keeps the events of `sys.monitoring` on within a block of several traces."""
+    return _MONITOR.listening()
 
 
 @contextlib.contextmanager
 def paused() -> Iterator[None]:
     """A context in which no calls are followed, for weft's own checks, which run in the middle of a trace."""
-    global _current
-    tracer, current = sys.gettrace(), _current
+    # floor: `sys.settrace` follows on Python 3.11.
+    tracer, current = sys.gettrace(), _MONITOR.current
     sys.settrace(None)
-    _current = None
+    _MONITOR.current = None
     try:
         yield
     finally:
-        _current = current
+        _MONITOR.current = current
         sys.settrace(tracer)
 
 
@@ -214,9 +220,12 @@ def among_jaxs_own() -> AbstractContextManager[None]:
     Under `sys.settrace` each call costs, and half of a trace's calls are in there. Under `sys.monitoring` the follower
     has to be called once for each place, so that the place is disabled; while it is paused, no place would ever be.
     """
+    # floor: `sys.settrace` follows on Python 3.11.
     return contextlib.nullcontext() if sys.version_info >= (3, 12) else paused()
 
 
+# floor: Python 3.11 has no `sys.monitoring`. `sys.settrace` reports a yielded value, an exception and a return as one
+# event, and the instruction that the frame is at tells them apart.
 @contextlib.contextmanager
 def _traced(follower: Follower) -> Iterator[None]:
     # `sys.settrace` and not `sys.setprofile`: that reports builtins, too, and each return whether it is wanted or not.
@@ -255,124 +264,130 @@ def _instruction(frame: FrameType) -> str:
     return dis.opname[frame.f_code.co_code[frame.f_lasti]]
 
 
-# The follower and its thread: `sys.monitoring` reports the calls of the whole process.
-_current: tuple[Follower, int] | None = None
-_lock = threading.Lock()
+class _Monitor:
+    """The use of `sys.monitoring`, which reports the calls of all threads: a process has one, and so has weft.
 
+    Attributes:
+        current: the follower, and its thread.
+        depth: how many `listening` blocks are open.
+        tool: weft's number while any is.
+        read: the functions whose lines are followed.
+        ignored: the `own` files for which places have been disabled.
+    """
 
-# How many `listening` blocks are open, and the tool's number while any is.
-_depth = 0
-_tool = -1
-# The functions whose lines are followed.
-_read: list[CodeType] = []
-# The `own` files for which places have been disabled.
-_ignored: frozenset[str] | None = None
+    def __init__(self) -> None:
+        self.monitoring: Any = getattr(sys, "monitoring", None)  # floor: Python 3.11 has none
+        self.current: tuple[Follower, int] | None = None
+        self.depth, self.tool = 0, -1
+        self.read: list[CodeType] = []
+        self.ignored: frozenset[str] | None = None
+        self._lock = threading.Lock()
 
-
-@contextlib.contextmanager
-def listening() -> Iterator[None]:
-    """Keeps the events of `sys.monitoring` on within a block of several traces."""
-    # Turning them on costs as much as a short trace, since Python rewrites the code of each function that runs.
-    global _depth, _tool, _ignored
-    monitoring: Any = getattr(sys, "monitoring", None)
-    with _lock:
-        _depth += 1
-        if _depth == 1 and monitoring is not None:
-            _tool, _ignored = _listen(monitoring), None
-    try:
-        yield
-    finally:
-        with _lock:
-            _depth -= 1
-            if _depth == 0 and monitoring is not None:
-                monitoring.set_events(_tool, 0)
-                monitoring.free_tool_id(_tool)
-
-
-@contextlib.contextmanager
-def _monitored(follower: Follower) -> Iterator[None]:
-    global _current, _ignored
-    with listening():
-        if follower.own != _ignored:
-            # Places disabled for one program's files may belong to the next program's: a place that stayed disabled
-            # would hide the calls of the very function that is judged.
-            _ignored = follower.own
-            sys.monitoring.restart_events()  # pyright: ignore[reportAttributeAccessIssue]
-        before, _current = _current, (follower, threading.get_ident())
-        count = len(_read)
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        # Turning the events on costs as much as a short trace, since Python rewrites the code of each function that
+        # runs. So they stay on for a block of several traces.
+        with self._lock:
+            self.depth += 1
+            if self.depth == 1 and self.monitoring is not None:
+                self._begin()
         try:
             yield
         finally:
-            _current = before
-            # Only those that this block has added: a follower may stand inside of another, whose lines are followed on.
-            while len(_read) > count:
-                sys.monitoring.set_local_events(_tool, _read.pop(), 0)  # pyright: ignore[reportAttributeAccessIssue]
+            with self._lock:
+                self.depth -= 1
+                if self.depth == 0 and self.monitoring is not None:
+                    self.monitoring.set_events(self.tool, 0)
+                    self.monitoring.free_tool_id(self.tool)
 
+    @contextlib.contextmanager
+    def following(self, follower: Follower) -> Iterator[None]:
+        with self.listening():
+            if follower.own != self.ignored:
+                # Places disabled for one program's files may belong to the next program's: a place that stayed disabled
+                # would hide the calls of the very function that is judged.
+                self.ignored = follower.own
+                self.monitoring.restart_events()
+            before, self.current = self.current, (follower, threading.get_ident())
+            count = len(self.read)
+            try:
+                yield
+            finally:
+                self.current = before
+                # Only those that this block has added: a follower may stand inside of another, whose lines are followed
+                # on.
+                while len(self.read) > count:
+                    self.monitoring.set_local_events(self.tool, self.read.pop(), 0)
 
-def _listen(monitoring: Any) -> int:
-    """Turns the events of `sys.monitoring` on, and returns weft's tool number there.
+    def _begin(self) -> None:
+        """Turns the events on.
 
-    Raises:
-        RuntimeError: if other tools use all six numbers.
-    """
-    # Numbers are tried from the top, since debuggers, coverage and profilers have fixed numbers at the bottom.
-    holders = [monitoring.get_tool(tool) for tool in range(6)]
-    tool = next((tool for tool in reversed(range(6)) if holders[tool] is None), None)
-    if tool is None:
-        raise RuntimeError(f"a proof needs a tool id of sys.monitoring, and all are taken: {', '.join(holders)}")
-    monitoring.use_tool_id(tool, "weft")
-    events = 0
-    for name, callback in _callbacks(monitoring, tool).items():
-        event = getattr(monitoring.events, name)
-        monitoring.register_callback(tool, event, callback)
-        events |= event
-    monitoring.set_events(tool, events)
-    return tool
+        Raises:
+            RuntimeError: if other tools use all six numbers.
+        """
+        monitoring = self.monitoring
+        # Numbers are tried from the top, since debuggers, coverage and profilers have fixed numbers at the bottom.
+        holders = [monitoring.get_tool(tool) for tool in range(6)]
+        tool = next((tool for tool in reversed(range(6)) if holders[tool] is None), None)
+        if tool is None:
+            raise RuntimeError(f"a proof needs a tool id of sys.monitoring, and all are taken: {', '.join(holders)}")
+        monitoring.use_tool_id(tool, "weft")
+        self.tool, self.ignored = tool, None
+        monitoring.register_callback(tool, monitoring.events.LINE, self._at_line)
+        events = 0
+        for name, callback in {
+            "PY_START": self._called(thrown=False),
+            "PY_RESUME": self._called(thrown=False),
+            "PY_THROW": self._called(thrown=True),
+            "PY_RETURN": self._ending("return"),
+            "PY_YIELD": self._ending("yield"),
+            "PY_UNWIND": self._ending("raises"),
+        }.items():
+            event = getattr(monitoring.events, name)
+            monitoring.register_callback(tool, event, callback)
+            events |= event
+        monitoring.set_events(tool, events)
 
+    # The events of exceptions cannot be disabled, and line events are local to a code.
 
-def _callbacks(monitoring: Any, tool: int) -> dict[str, Callable[..., Any]]:
-    """The callback of each event. The events of exceptions cannot be disabled, and line events are local to a code."""
-    disable = monitoring.DISABLE
+    def _called(self, *, thrown: bool) -> Callable[..., Any]:
+        disable = self.monitoring.DISABLE
 
-    def called(*, thrown: bool) -> Callable[..., Any]:
         def callback(code: CodeType, offset: int, error: object = None) -> Any:
-            if _current is None or _current[1] != threading.get_ident():
+            if self.current is None or self.current[1] != threading.get_ident():
                 return None
-            if _current[0].ignores(code):
+            follower = self.current[0]
+            if follower.ignores(code):
                 return None if thrown else disable
-            if _current[0].reads(code) and code not in _read:
-                _read.append(code)
-                monitoring.set_local_events(tool, code, monitoring.events.LINE)
-            return _current[0].called(sys._getframe(1), thrown=thrown)  # pyright: ignore[reportPrivateUsage]
+            if follower.reads(code) and code not in self.read:
+                self.read.append(code)
+                self.monitoring.set_local_events(self.tool, code, self.monitoring.events.LINE)
+            return follower.called(sys._getframe(1), thrown=thrown)  # pyright: ignore[reportPrivateUsage]
 
         return callback
 
-    def ending(how: Ending) -> Callable[..., Any]:
+    def _ending(self, how: Ending) -> Callable[..., Any]:
+        disable = self.monitoring.DISABLE
+
         def callback(code: CodeType, offset: int, value: Any) -> Any:
-            if _current is None or _current[1] != threading.get_ident():
+            if self.current is None or self.current[1] != threading.get_ident():
                 return None
-            if _current[0].ignores(code):
+            follower = self.current[0]
+            if follower.ignores(code):
                 return None if how == "raises" else disable
             frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-            if _current[0].wants(frame):
-                _current[0].ended(frame, how, value)
+            if follower.wants(frame):
+                follower.ended(frame, how, value)
             return None
 
         return callback
 
-    def at_line(code: CodeType, line: int) -> None:
-        if _current is not None and _current[1] == threading.get_ident() and _current[0].reads(code):
-            _current[0].at_line(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
+    def _at_line(self, code: CodeType, line: int) -> None:
+        if self.current is not None and self.current[1] == threading.get_ident() and self.current[0].reads(code):
+            self.current[0].at_line(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
 
-    monitoring.register_callback(tool, monitoring.events.LINE, at_line)
-    return {
-        "PY_START": called(thrown=False),
-        "PY_RESUME": called(thrown=False),
-        "PY_THROW": called(thrown=True),
-        "PY_RETURN": ending("return"),
-        "PY_YIELD": ending("yield"),
-        "PY_UNWIND": ending("raises"),
-    }
+
+_MONITOR = _Monitor()
 
 
 # The depth of nested calls of one function with like arguments after which the recursion counts as endless. A recursion
@@ -411,22 +426,26 @@ def _is_endless(frame: FrameType) -> bool:
     outer: FrameType | None = frame
     while outer is not None and count < _ALIKE:
         if outer.f_code is code:
-            if _arguments_of(outer) != arguments:
+            # Both are held while they are compared: a class may make new leaves whenever it is flattened, and those of
+            # two calls would have the same `id`.
+            others = _arguments_of(outer)
+            if arguments[1] != others[1] or not all(map(_are_alike, arguments[0], others[0])):
                 return False
             count += 1
         outer = outer.f_back
     return count == _ALIKE
 
 
-def _arguments_of(frame: FrameType) -> Any:
-    """A call's arguments, as far as a trace depends on them: treedefs, shapes, dtypes, and all leaves but arrays."""
+def _arguments_of(frame: FrameType) -> tuple[list[Any], Any]:
+    """The leaves of a call's arguments, and their treedef."""
     code = frame.f_code
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    leaves, structure = jax.tree.flatten([frame.f_locals.get(name) for name in names])
-    return structure, [_of_leaf(leaf) for leaf in leaves]
+    return jax.tree.flatten([frame.f_locals.get(name) for name in names])
 
 
-def _of_leaf(leaf: Any) -> Hashable:
-    if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
-        return tuple(leaf.shape), str(leaf.dtype)
-    return leaf if isinstance(leaf, bool | int | float | str) else id(leaf)
+def _are_alike(leaf: Any, other: Any) -> bool:
+    """Whether a trace does the same for two leaves: arrays of one shape and dtype, equal numbers, the same object."""
+    if all(hasattr(one, "shape") and hasattr(one, "dtype") for one in (leaf, other)):
+        return (tuple(leaf.shape), str(leaf.dtype)) == (tuple(other.shape), str(other.dtype))
+    are_plain = all(isinstance(one, bool | int | float | str) for one in (leaf, other))
+    return leaf == other if are_plain else leaf is other

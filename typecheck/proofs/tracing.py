@@ -179,7 +179,7 @@ def run_trial(
         guard=guard,
         progress=_progress(watch, ran.called, at[1]),
         jaxpr=ran.jaxpr,
-        names=frozenset[str]().union(*map(names_read, watch.codes)),
+        names=frozenset[str]().union(*map(names_read, watch.codes.values())),
         transformed=target.transformed,
         passing=(*{**target.passed_when_made, **passing.passed},),
         is_plain=ran.is_plain,

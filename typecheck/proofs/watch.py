@@ -85,8 +85,8 @@ _watched: Recent[int, tuple[CodeType, Callable[[FrameType], Watched | None]]] = 
     listed=("weft.typecheck.proofs.watch", "code")
 )
 
-# The ids of codes whose functions close over values or have defaults.
-_closures: set[int] = set()
+# The codes whose functions close over values or have defaults; by identity, too, and held for it.
+_closures: dict[int, CodeType] = {}
 
 
 def watched_of_code(frame: FrameType) -> Watched | None:
@@ -101,7 +101,7 @@ def watched_of_code(frame: FrameType) -> Watched | None:
 def forget_closures() -> None:
     """Drops the functions that close over values, and so the arrays among these; called at the end of a proof."""
     while _closures:
-        _watched.forget(_closures.pop())
+        _watched.forget(_closures.popitem()[0])
 
 
 def _find_function(frame: FrameType) -> Callable[[FrameType], Watched | None]:
@@ -110,7 +110,7 @@ def _find_function(frame: FrameType) -> Callable[[FrameType], Watched | None]:
     if function is None or not getattr(function, "__annotations__", None) or hasattr(function, "__wrapped__"):
         return lambda _: None
     if function.__closure__ or function.__defaults__ or function.__kwdefaults__:
-        _closures.add(id(frame.f_code))
+        _closures[id(frame.f_code)] = frame.f_code
     read: dict[type | None, Watched | None] = {}
 
     def of_frame(frame: FrameType) -> Watched | None:
@@ -158,7 +158,7 @@ class Watch:
         violations: the violations, in order.
         calls: pairs of a user's function and a place in the user's code that calls it, which measure how far a trace
             got. A loop or recursion that runs longer at larger sizes adds none.
-        codes: the codes of the user's functions that ran.
+        codes: the codes of the user's functions that ran, by `id`.
         calls_at_violation: the number of these pairs at the first violation.
         space: the space of the trace's sizes, if they are symbolic.
         endless: the endless recursion of the trace, if there was one; the program may have caught the error.
@@ -176,14 +176,16 @@ class Watch:
         self.unreadable: AnnotationError | None = None
         self.violations: list[Violation] = []
         self.calls: set[tuple[int, int, int]] = set()
-        self.codes: set[CodeType] = set()
+        # By identity, since code objects of two files are equal if their text is; held, for their `id` in `calls`.
+        self.codes: dict[int, CodeType] = {}
+        self._callers: dict[int, CodeType] = {}
         self.calls_at_violation: int | None = None
         self.space: Space | None = None
         self.endless: Endless | None = None
         self._depths = Depths()
-        self._open: dict[int, tuple[Watched, Bindings]] = {}
-        # Suspended generators. Their frames are kept alive, since `id` of a freed frame may be that of a later one.
-        self._suspended: dict[int, tuple[FrameType, tuple[Watched, Bindings]]] = {}
+        # Running calls, and suspended generators.
+        self._open: dict[FrameType, tuple[Watched, Bindings]] = {}
+        self._suspended: dict[FrameType, tuple[Watched, Bindings]] = {}
         self._whose = Whose(own)
 
     def __enter__(self) -> Watch:
@@ -201,13 +203,13 @@ class Watch:
 
     def wants(self, frame: FrameType) -> bool:
         # A record is checked when its constructor returns, which may be an `__init__` that a library defines.
-        return id(frame) in self._open or (
+        return frame in self._open or (
             frame.f_code.co_name == "__init__" and self._whose[file_of_init(frame)] != "plain"
         )
 
     def bindings_of(self, frame: FrameType) -> Bindings | None:
         """The bindings of the dims in a running call of an annotated function; None if it is not watched."""
-        opened = self._open.get(id(frame))
+        opened = self._open.get(frame)
         return None if opened is None else opened[1]
 
     def called(self, frame: FrameType, *, thrown: bool) -> None:
@@ -221,13 +223,19 @@ class Watch:
         pass
 
     def _called(self, frame: FrameType, thrown: bool) -> None:
-        if id(frame) in self._suspended:
+        if frame in self._suspended:
             if not thrown:  # an exception is thrown into a generator that is closed
-                _, self._open[id(frame)] = self._suspended.pop(id(frame))
+                self._open[frame] = self._suspended.pop(frame)
             return
-        site = (id(frame.f_code), *_site(frame.f_back, self._whose))
+        # The place in the user's code that the call comes from, through the frames of libraries.
+        outer = frame.f_back
+        while outer is not None and self._whose.of(outer.f_code) != "user":
+            outer = outer.f_back
+        site = (id(frame.f_code), *((0, 0) if outer is None else (id(outer.f_code), outer.f_lasti)))
         self.calls.add(site)
-        self.codes.add(frame.f_code)
+        self.codes[id(frame.f_code)] = frame.f_code
+        if outer is not None:
+            self._callers[id(outer.f_code)] = outer.f_code
         try:
             self._depths.called(site, frame)
         except Endless as endless:
@@ -252,7 +260,7 @@ class Watch:
             self._violated(watched.signature.function, mismatch)
         except AnnotationError as error:
             return self._cannot_read(watched, error)
-        self._open[id(frame)] = watched, bindings
+        self._open[frame] = watched, bindings
 
     def bindings_of_call(self, watched: Watched, arguments: dict[str, Any]) -> Bindings:
         """The bindings at the start of a call: the dims of the instance, then integer arguments named like a dim."""
@@ -291,7 +299,7 @@ class Watch:
                     raise
 
     def ended(self, frame: FrameType, how: Ending, value: Any) -> None:
-        opened = self._open.pop(id(frame), None)
+        opened = self._open.pop(frame, None)
         if how == "raises":
             return
         if frame.f_code.co_name == "__init__":
@@ -300,7 +308,7 @@ class Watch:
             # The generator's own dims stay bound until it resumes, so each value is checked with those of its
             # arguments.
             if how == "yield":
-                self._suspended[id(frame)] = frame, opened
+                self._suspended[frame] = opened
             self._result(frame, how, value, *opened)
 
     def _result(
@@ -430,13 +438,6 @@ def _is_wrapper(mismatch: Mismatch) -> bool:
 
 
 _VALUES = (bool, int, float, complex, str, tuple, list, dict, type(None))
-
-
-def _site(frame: FrameType | None, whose: Whose) -> tuple[int, int]:
-    """The place in the user's code that a call comes from, found through the frames of libraries."""
-    while frame is not None and whose.of(frame.f_code) != "user":
-        frame = frame.f_back
-    return (0, 0) if frame is None else (id(frame.f_code), frame.f_lasti)
 
 
 def _converted(record: Any) -> Any:

@@ -12,7 +12,9 @@ from weft.typecheck.proofs.frames import listening, paused
 MONITORS = sys.version_info >= (3, 12)
 WAYS = [
     pytest.param(frames._traced, marks=pytest.mark.skipif(MONITORS, reason="sys.monitoring is there, and used")),
-    pytest.param(frames._monitored, marks=pytest.mark.skipif(not MONITORS, reason="Python 3.12 and newer has it")),
+    pytest.param(
+        frames._MONITOR.following, marks=pytest.mark.skipif(not MONITORS, reason="Python 3.12 and newer has it")
+    ),
 ]
 
 
