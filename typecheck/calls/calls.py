@@ -121,7 +121,7 @@ def enter(
                 running.context.enter_context(sharing_dims(running.bindings))
             if current_mode() == "strict" and plan.signature.flavour == "function":
                 running.function = functools.partial(call_strictly, function)
-    # `fail` and `end` must run here as well: a caller gets no `Running` whose `end` it could call.
+    # `fail` and `end` must run here as well, whatever is raised: a caller gets no `Running` whose `end` it could call.
     except BaseException as error:
         if isinstance(error, Exception):
             running.fail(error)

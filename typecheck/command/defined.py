@@ -47,7 +47,7 @@ def definitions(
         try:
             if _is_checkable(module, value):
                 selected.append((place_of(value)[1], value.__qualname__ if isinstance(value, type) else name, value))
-        except Exception as error:
+        except Exception as error:  # an object of the module's may compute its attributes, and raise anything
             if failed is None:
                 raise
             failed[name] = error

@@ -219,7 +219,7 @@ def guarded(steps: Steps, place: Place, strict: bool, work: Callable[[], T]) -> 
         return undecided(file, line, name, Cause.RECURSION.value, strict=strict, lasting=True)
     except MemoryError:
         return undecided(file, line, name, "it needs more memory than there is", strict=strict)
-    except Exception as error:
+    except Exception as error:  # a fault of weft's: the other contracts are judged all the same
         return _crash((name, file, line), error)
     # `sys.exit` in a traced function is the program's own end, and must not end the run.
     except BaseException as error:

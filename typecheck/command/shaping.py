@@ -32,7 +32,7 @@ def shaped(unit: Unit, settings: Settings, text: str, lines: Sequence[range] | N
                 raise module
             file = str(module.__file__)  # as its code has it: a folder may be reached through a link
             source = Statements(file, text)
-        except BaseException as error:
+        except BaseException as error:  # whatever ends an import, a SystemExit too, is the answer about the file
             yield Shapes("import", 1, 1, reason=f"{type(error).__name__}: {first_line(error)}", traced=False)
             return
         proofs: list[Proof] = []

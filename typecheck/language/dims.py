@@ -155,7 +155,7 @@ class SymbolicDim:
         try:
             # `eval` adds Python's builtins to the empty globals, so `min(a, b)` works in a dim.
             return eval(_compiled(source), {}, dict(names))
-        except Exception as error:
+        except Exception as error:  # the expression is the user's, and may raise anything
             raise AnnotationError(
                 f"the dim expression {self.text!r} cannot be evaluated: {type(error).__name__}: {error}"
             ) from None

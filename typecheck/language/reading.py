@@ -134,7 +134,7 @@ def _read_string(text: str, scope: Scope) -> Annotation:
     # An error about a shape inside the string names the dim already.
     except AnnotationError:
         raise
-    except Exception as error:
+    except Exception as error:  # the hint is the user's, and may raise anything
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise AnnotationError(f"cannot read the annotation {text!r}: {reason}") from None
     return read(hint, dataclasses.replace(scope, within=scope.within | {text}))

@@ -227,7 +227,7 @@ def _run(target: Target, builder: Builder, watch: Watch, passing: Passing, share
             ran.jaxpr = trace(function, args, kwargs, around, target.axes)
     except Unbuildable:
         raise
-    except Exception as raised:
+    except Exception as raised:  # whatever the program raises is what the trial shows
         if is_of_weft(raised):
             raise InternalError(text_of_fault(raised)) from raised
         ran.error = raised
