@@ -36,11 +36,11 @@ _CHECKER = f"{_ROOT / 'typecheck'}{os.sep}"
 _OWN = tuple(f"{_ROOT / room}{os.sep}" for room in ("core", "transforms", "modules", "nnx"))
 
 
-# What a size answers to `isinstance`, `hash`, `str`, `float` and `operator.index` depends on who asks, and only the frame
-# tells that. A program asks to decide something: it gets what an integer would give it, and the dims are pinned. JAX
-# asks the same to find out whether a size is symbolic, to look into its caches, and to write errors. If JAX got the
-# number, it would take the size for a number, and return the result of an earlier trace. Two classes of sizes are no way
-# out, since both get the same object, in the shape of the same array.
+# What a size answers to `isinstance`, `hash`, `str`, `float` and `operator.index` depends on who asks, and only the
+# frame tells that. A program asks to decide something: it gets what an integer would give it, and the dims are pinned.
+# JAX asks the same to find out whether a size is symbolic, to look into its caches, and to write errors. If JAX got the
+# number, it would take the size for a number, and return the result of an earlier trace. Two classes of sizes are no
+# way out, since both get the same object, in the shape of the same array.
 
 
 def _is_silent(frame: FrameType) -> bool:
