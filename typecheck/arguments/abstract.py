@@ -83,7 +83,9 @@ def _opened(tree: Any, around: tuple[Any, ...]) -> Any:
             return leaf
         fields = {name: _opened(value, (*around, leaf)) for name, value in vars(leaf).items()}
         # A plain instance without arrays keeps its identity: a program may use it as a key or compare it by `is`.
-        if not dataclasses.is_dataclass(cls) and not any(map(_is_array_or_abstract, jax.tree.leaves(fields))):
+        if not dataclasses.is_dataclass(cls) and not any(
+            is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(fields)
+        ):
             return leaf
         return _Opened(fields, cls)
 
@@ -103,10 +105,6 @@ def closed(tree: Any) -> Any:
         return instance
 
     return forms.closed(jax.tree.map(close, tree, is_leaf=lambda node: isinstance(node, _Opened)))
-
-
-def _is_array_or_abstract(leaf: Any) -> bool:
-    return is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct)
 
 
 # Instances of classes from these packages stay leaves: their attributes are private to the package.

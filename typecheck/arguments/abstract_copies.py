@@ -152,18 +152,15 @@ def _record(builder: Builder, record: Any, path: str, clashing: frozenset[str]) 
     scope.values["self"] = MODULE.make(type(record), values)  # for expressions that read its integers
     for name, value in list(values.items()):
         # A static field without an annotated shape is configuration, and stays as it is.
-        if name in annotations or is_module(value) or not _is_static(record, name):
+        field = type(record).__dataclass_fields__.get(name)
+        is_static = field is not None and field.metadata.get("static", False)
+        if name in annotations or is_module(value) or not is_static:
             annotation = annotations.get(name, Anything())
             values[name] = _field(builder, annotation, value, f"{path}{name}", scope, clashing)
     for name, axes in scope.variadics.items():
         if isinstance(values.get(name), tuple) and len(values[name]) == len(axes):
             values[name] = axes  # a configured shape, such as LayerNorm's
     return MODULE.make(type(record), values)
-
-
-def _is_static(record: Any, name: str) -> bool:
-    field = type(record).__dataclass_fields__.get(name)
-    return field is not None and bool(field.metadata.get("static", False))
 
 
 def _field(

@@ -104,6 +104,10 @@ def _around_array(builder: Builder, spec: ArrayOf, cls: type, place: str, scope:
     raise Unbuildable(f"{place}: no {cls.__name__} can be made from a shape and a dtype alone")
 
 
+# Another dtype of each kind, and floats of 16 bits where floats alone are accepted.
+_OTHERS, _HALF = ("int32", "complex64", "bool"), ("bfloat16",)
+
+
 def _plain_array(builder: Builder, spec: ArrayOf, place: str, scope: Scope) -> Any:
     shape = builder.shape(spec.shape, place, scope)
     if any(type(size) is int and size < 0 for size in shape):
@@ -115,28 +119,18 @@ def _plain_array(builder: Builder, spec: ArrayOf, place: str, scope: Scope) -> A
         return jax.ShapeDtypeStruct(shape, jnp.result_type(int))
     named = (one for one in spec.dtype.accepted or () if isinstance(one, str))
     tried = (*_usual(builder, spec), *_DTYPES, *named)
-    accepted = spec.dtype.accepted_of((*tried, *_OTHERS))
+    accepted = spec.dtype.accepted_of((*tried, *_OTHERS, *_HALF))
     usual = accepted[0] if accepted else ""
     if usual not in tried:
         raise Unbuildable(f"{place}: weft knows no dtype that {spec.dtype.name} accepts")
     if spec.dtype.accepted is None and spec.shape == ANY_SHAPE:
         return jax.ShapeDtypeStruct(shape, jnp.dtype(usual))
     # All arrays of a family get the same dtype: JAX refuses many an operation of two.
-    others = _others_of_family(accepted, usual)
+    others = list[str]()
+    if usual in ("float32", "float64"):
+        others = [kind for kind in _OTHERS if kind in accepted] or [kind for kind in _HALF if kind in accepted]
     chosen = builder.one_of(f"{spec.dtype.name} arrays", (usual, *others), str)
     return jax.ShapeDtypeStruct(shape, jnp.dtype(chosen))
-
-
-# Another dtype of each kind; floats of 16 bits stand for the rest where floats alone are accepted.
-_OTHERS = ("int32", "complex64", "bool", "bfloat16")
-
-
-def _others_of_family(accepted: list[str], usual: str) -> list[str]:
-    """The dtypes to try besides the usual one, of those that a class of dtypes accepts."""
-    if usual not in ("float32", "float64"):
-        return []
-    *others, half = (kind if kind in accepted else None for kind in _OTHERS)
-    return list(filter(None, others)) or ([half] if half else [])
 
 
 def _usual(builder: Builder, spec: ArrayOf) -> tuple[str, ...]:

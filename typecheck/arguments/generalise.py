@@ -80,8 +80,10 @@ def _arguments(parameter: Parameter, instance: Any) -> Iterator[Any]:
         sure = [one for one in likely if type(one) is int]
         leaves = [leaf for leaf in jax.tree.leaves(opened(instance)) if is_array(leaf)]
         # An attribute of the parameter's name holds its value; without one, any size or integer of the instance may.
-        sizes = sorted({size for leaf in leaves for size in leaf.shape} | set(_static_numbers(instance)))
-        yield from dict.fromkeys(sure[:1] or sizes)
+        nodes = dict(objects_in(instance)).values() or (instance,)
+        fields = [form.values(node).values() for node in nodes if (form := form_of_value(node)) is not None]
+        numbers = {value for values in fields for value in values if type(value) is int}
+        yield from dict.fromkeys(sure[:1] or sorted(numbers.union(*(leaf.shape for leaf in leaves))))
         return
     if is_a_key(parameter.annotation):
         yield jax.ShapeDtypeStruct((), key_dtype())
@@ -97,11 +99,3 @@ def _arguments(parameter: Parameter, instance: Any) -> Iterator[Any]:
         yield parameter.default
     if parameter.annotation == Instance(bool):
         yield from (True, False)
-
-
-def _static_numbers(instance: Any) -> Iterator[int]:
-    """The integers among the fields of an instance, or of all objects in an object."""
-    for node in dict(objects_in(instance)).values() or (instance,):
-        form = form_of_value(node)
-        values = form.values(node).values() if form is not None else ()
-        yield from (value for value in values if type(value) is int)

@@ -94,13 +94,18 @@ def build_arguments(
     for parameter in signature.parameters:
         if not parameter.required and parameter.default is not inspect.Parameter.empty:
             scope.values.setdefault(parameter.name, parameter.default)
-    dims = signature.names | (_dims_of_owner(signature) if scope.path else frozenset())
+    dims, owner = signature.names, signature.owner
     if not scope.path:
         builder.written |= signature.variadics
+    elif owner is not None and (form := form_of(owner)) is not None:
+        dims |= names_of_class(owner) if form is OBJECT else names_of_fields(owner)
     # The annotation of a field reads another field as `{self.width}`, before there is a record.
     fields = scope.values.setdefault("self", types.SimpleNamespace()) if signature.owner is not None else None
     built: dict[str, list[Any]] = {}
-    for parameter in sorted(signature.with_keys, key=lambda one: _turn(one, signature.read_by_holes)):
+    # Flags and parameters that holes read come first, optimizers and such last.
+    early = {one.name for one in signature.parameters if isinstance(one.default, bool)} | signature.read_by_holes
+    turns = {one.name: 0 if one.name in early else 1 + is_last(one.annotation) for one in signature.with_keys}
+    for parameter in sorted(signature.with_keys, key=lambda one: turns[one.name]):
         if parameter.annotation is KEY and parameter.name not in (passed or {}):
             builder.by_name.add(scope.path + parameter.name)
         built[parameter.name] = _values(builder, parameter, scope, dims, passed or {})
@@ -119,15 +124,6 @@ def build_arguments(
     return tuple(args), kwargs
 
 
-def _dims_of_owner(signature: Signature) -> frozenset[str]:
-    if signature.owner is None:
-        return frozenset()
-    form = form_of(signature.owner)
-    if form is None:
-        return frozenset()
-    return names_of_class(signature.owner) if form is OBJECT else names_of_fields(signature.owner)
-
-
 def _values(
     builder: Builder, parameter: Parameter, scope: Scope, dims: frozenset[str], passed: Mapping[str, Any]
 ) -> list[Any]:
@@ -144,16 +140,12 @@ def _values(
         count = ITEMS[builder.choose(f"{place} length", len(ITEMS))]
         return [builder.build(annotation, f"{place}[{number}]", scope) for number in range(count)]
     if parameter.required:
-        return [_required(builder, parameter, place, scope)]
+        if isinstance(annotation, Anything) and not isinstance(annotation, Variable):
+            if name in BY_NAME:
+                return [BY_NAME[name](builder, place, scope)]
+            raise Unbuildable(f"{place}: it has no annotation and no default")
+        return [builder.build(annotation, place, scope)]
     return [defaulted(builder, parameter, place, scope, dims)]
-
-
-def _required(builder: Builder, parameter: Parameter, place: str, scope: Scope) -> Any:
-    if isinstance(parameter.annotation, Anything) and not isinstance(parameter.annotation, Variable):
-        if parameter.name in BY_NAME:
-            return BY_NAME[parameter.name](builder, place, scope)
-        raise Unbuildable(f"{place}: it has no annotation and no default")
-    return builder.build(parameter.annotation, place, scope)
 
 
 def defaulted(builder: Builder, parameter: Parameter, place: str, scope: Scope, dims: frozenset[str]) -> Any:
@@ -196,13 +188,6 @@ def _in_words(value: Any) -> str:
     """A value as somebody would write it who speaks of it."""
     name = str(value) if isinstance(value, enum.Enum) else getattr(value, "__name__", None)
     return textwrap.shorten(name if isinstance(name, str) else repr(value), 40, placeholder="...")
-
-
-def _turn(parameter: Parameter, read: frozenset[str]) -> int:
-    """The order in which a parameter is built: flags and parameters that holes read first, optimizers and such last."""
-    if isinstance(parameter.default, bool) or parameter.name in read:
-        return 0
-    return 2 if is_last(parameter.annotation) else 1
 
 
 def strings_compared(function: Callable[..., Any] | None, name: str) -> tuple[str, ...]:

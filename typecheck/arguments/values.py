@@ -81,15 +81,14 @@ def _of_function(builder: Builder, spec: Opaque, place: str, scope: Scope) -> An
     return value
 
 
-def _any_array(builder: Builder, place: str, scope: Scope) -> Any:
-    return builder.build(read(jax.Array), place, scope)
-
-
 # Functions that programs use as annotations for the arrays that these functions return.
 _MAKING: tuple[tuple[Any, ValueBuilder], ...] = (
     (jax.random.PRNGKey, lambda builder, place, scope: jax.ShapeDtypeStruct((2,), jnp.dtype("uint32"))),
     (jax.random.key, lambda builder, place, scope: jax.ShapeDtypeStruct((), key_dtype())),
-    *((one, _any_array) for one in (jnp.array, jnp.asarray, np.array, np.asarray)),
+    *(
+        (one, lambda builder, place, scope: builder.build(read(jax.Array), place, scope))
+        for one in (jnp.array, jnp.asarray, np.array, np.asarray)
+    ),
 )
 BUILDERS[Opaque] = _of_function
 

@@ -233,22 +233,17 @@ def decorate(tree: ast.Module, all_of_it: bool = False) -> None:
             if "no_type_check" in map(_name, node.decorator_list):
                 continue
             if all_of_it or not any(map(_has_checker, node.decorator_list)):
-                _decorate(node)
+                decorator = ast.copy_location(ast.Name(_NAME, ast.Load()), node)
+                # First in the list is outermost: `@dataclass` has added `__init__` when the decorator runs.
+                if isinstance(node, ast.ClassDef):
+                    node.decorator_list.insert(0, decorator)
+                # Last in the list is innermost: `jax.jit` and others then wrap the checked function.
+                elif node.returns is not None or any(
+                    isinstance(part, ast.arg) and part.annotation is not None for part in ast.walk(node.args)
+                ):
+                    node.decorator_list.append(decorator)
         pending += ast.iter_child_nodes(node)
     ast.fix_missing_locations(tree)
-
-
-def _decorate(node: _Definition) -> None:
-    decorator = ast.copy_location(ast.Name(_NAME, ast.Load()), node)
-    # First in the list is outermost: `@dataclass` has added `__init__` when the decorator runs.
-    if isinstance(node, ast.ClassDef):
-        node.decorator_list.insert(0, decorator)
-        return
-    arguments = node.args
-    parameters = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
-    if node.returns is not None or any(getattr(p, "annotation", None) is not None for p in parameters):
-        # Last in the list is innermost: `jax.jit` and others then wrap the checked function.
-        node.decorator_list.append(decorator)
 
 
 def _name(decorator: ast.expr) -> str:

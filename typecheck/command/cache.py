@@ -105,7 +105,12 @@ class Cache:
         self._sources_in = functools.cache(_sources_in)
         # The files that the valid outcomes of a unit depend on: a worker that judges the others does not read them.
         self._reads = dict[Unit, list[str]]()
-        self._delete_oldest()
+        # Each option and each renamed file adds some entries.
+        with contextlib.suppress(OSError):
+            entries = [*self.folder.glob("*.json"), *self.folder.glob("*.sources")]
+            if len(entries) > _MOST:
+                for entry in sorted(entries, key=lambda file: file.stat().st_mtime)[: -_MOST // 2]:
+                    entry.unlink()
 
     def _files(self, unit: Unit) -> tuple[str, ...]:
         """The unit's own file and those that it may depend on; the same tuple for all units of a package."""
@@ -226,14 +231,6 @@ class Cache:
             with contextlib.suppress(OSError):
                 _write_below_weft(file, json.dumps(summaries))
         return Sources(modules, summaries, {path: self._digest_of_file(path) for path in modules})
-
-    def _delete_oldest(self) -> None:
-        """Deletes the oldest entries if there are too many: each option and each renamed file adds some."""
-        with contextlib.suppress(OSError):
-            entries = [*self.folder.glob("*.json"), *self.folder.glob("*.sources")]
-            if len(entries) > _MOST:
-                for entry in sorted(entries, key=lambda file: file.stat().st_mtime)[: -_MOST // 2]:
-                    entry.unlink()
 
     def _file(self, unit: Unit) -> Path:
         # Paths in lines are relative to the current folder, so each folder has entries of its own.

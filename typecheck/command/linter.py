@@ -143,7 +143,13 @@ def loaded(unit: Unit, steps: Steps) -> Iterator[ModuleType | BaseException]:
 
 
 def _not_imported(unit: Unit, error: BaseException) -> Checked:
-    file, line = _raised_at(error, unit.file)
+    # The place is a syntax error's line, or the last line of the file itself in the traceback.
+    own = Path(unit.file).resolve()
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno or 0 for frame in frames if Path(frame.filename).resolve() == own]
+    file, line = shown(unit.file), lines[-1] if lines else 0
+    if isinstance(error, SyntaxError):
+        file, line = shown(error.filename or unit.file), error.lineno or 0
     missing = _missing(error)
     if missing:
         # An installed package may have modules for optional libraries. One's own file needs what it imports.
@@ -171,7 +177,8 @@ def _definition(unit: Unit, name: str, thing: Any, settings: Settings, steps: St
     for proof in proofs:
         place = proof.target.name, proof.target.file, proof.target.line
         if steps.enter(place):
-            yield from _verdict(steps, place, settings, proof.contract)
+            part = _skipped(place) or guarded(steps, place, settings.strict, proof.contract)
+            yield part if isinstance(part, Checked) else _part(part, settings.strict)
 
 
 def _skipped(place: Place) -> Checked | None:
@@ -196,12 +203,6 @@ def _value(written: Any) -> Any:
         return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise AnnotationError(f"[tool.weft.check] import = {written['import']!r} fails: {first_line(error)}") from None
-
-
-def _verdict(steps: Steps, place: Place, settings: Settings, prove: Callable[[], Contract]) -> Iterator[Checked]:
-    """The part for one contract."""
-    part = _skipped(place) or guarded(steps, place, settings.strict, prove)
-    yield part if isinstance(part, Checked) else _part(part, settings.strict)
 
 
 def guarded(steps: Steps, place: Place, strict: bool, work: Callable[[], T]) -> T | Checked:
@@ -320,13 +321,3 @@ def _missing(error: BaseException) -> str:
     if not top or importlib.util.find_spec(top) is not None:
         return ""
     return f"{top}, which is not installed" + (" (it is torch code: weft checks JAX code)" if top == "torch" else "")
-
-
-def _raised_at(error: BaseException, file: str) -> tuple[str, int]:
-    """The place of a failed import: a syntax error's line, or the last line of the file itself in the traceback."""
-    if isinstance(error, SyntaxError):
-        return shown(error.filename or file), error.lineno or 0
-    own = Path(file).resolve()
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno or 0 for frame in frames if Path(frame.filename).resolve() == own]
-    return shown(file), lines[-1] if lines else 0

@@ -35,8 +35,11 @@ def importable(unit: Unit) -> Iterator[None]:
     A function may import when it is called. Modules of an earlier unit's folder with the name of a module next to this
     unit are removed: two tutorials may each have a `utils.py`.
     """
-    root = Path(unit.root)
-    for name in sorted(_shadowed(root)):
+    root, installed = Path(unit.root), installed_roots()
+    for name in sorted({path.stem if path.suffix == ".py" else path.name for path in root.iterdir()}):
+        file = getattr(sys.modules.get(name), "__file__", None)
+        if file is None or Path(file).is_relative_to(root) or file.startswith(installed):
+            continue
         for known in [known for known in sys.modules if known == name or known.startswith(f"{name}.")]:
             del sys.modules[known]
     # First on the path, as the folder of a script is.
@@ -44,19 +47,9 @@ def importable(unit: Unit) -> Iterator[None]:
     try:
         yield
     finally:
-        if (
-            str(root) in sys.path
-        ):  # other entries that the unit has added stay, so that `worker.changed_since` sees them
+        # Other entries that the unit has added stay, so that `worker.changed_since` sees them.
+        if str(root) in sys.path:
             sys.path.remove(str(root))
-
-
-def _shadowed(root: Path) -> Iterator[str]:
-    """The imported modules that have the name of one in this folder, but come from another folder of the user's."""
-    installed = installed_roots()
-    for name in {path.stem if path.suffix == ".py" else path.name for path in root.iterdir()}:
-        file = getattr(sys.modules.get(name), "__file__", None)
-        if file is not None and not Path(file).is_relative_to(root) and not file.startswith(installed):
-            yield name
 
 
 def load(unit: Unit) -> ModuleType:

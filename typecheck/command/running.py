@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .cache import Cache, Group, sources_of
 from .config import Config, Settings, nearest
@@ -101,16 +101,14 @@ def judgement(conversation: Conversation, unit: Unit, known: Mapping[str, Group]
         elif "end" in message:
             reads = message["reads"]
         elif "died" in message:
-            group.parts.append(_died(unit.file, message, strict=conversation.settings.strict))
+            reason, step = message["died"], message["step"]
+            if step["at"] <= 1:
+                while_importing = f"{reason}, while the file was imported"
+                group.parts.append(one_line("unusable", unit.file, 0, "import", while_importing, "import"))
+            else:
+                strict = conversation.settings.strict
+                group.parts.append(undecided(step["file"], step["line"], step["name"], reason, strict=strict))
     return Judgement(groups, reads, conversation.carried)
-
-
-def _died(file: str, message: dict[str, Any], *, strict: bool) -> Checked:
-    """The part for a step at which a worker died."""
-    reason, step = message["died"], message["step"]
-    if step["at"] <= 1:
-        return one_line("unusable", file, 0, "import", f"{reason}, while the file was imported", "import")
-    return undecided(step["file"], step["line"], step["name"], reason, strict=strict)
 
 
 # Seconds between two looks at the files.

@@ -180,7 +180,9 @@ class Sources:
                 if base not in nodes:
                     nodes.add(base)
                     definition = self._definition(base)
-                    pending += self._mentioned(base)
+                    if base not in self._edges:
+                        self._edges[base] = self._resolved(base[0], definition["mentions"])
+                    pending += self._edges[base]
                     bases += self._resolved(base[0], definition["bases"])
             pending += self._below[node]
         return nodes
@@ -221,11 +223,6 @@ class Sources:
 
     def _definition(self, node: Node) -> Mapping[str, Any]:
         return self._summaries.get(node[0], _EMPTY)["definitions"].get(node[1], _NOTHING)
-
-    def _mentioned(self, node: Node) -> set[Node]:
-        if node not in self._edges:
-            self._edges[node] = self._resolved(node[0], self._definition(node)["mentions"])
-        return self._edges[node]
 
     def _resolved(self, file: str, chains: Iterable[Chain]) -> set[Node]:
         """The definitions that names in a file stand for."""

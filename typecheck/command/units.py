@@ -127,7 +127,10 @@ def units_of(names: Iterable[str], exclude: Iterable[str] = (), base: Path | Non
     patterns = [*map(_pattern, exclude)]
     # Two names for one file, such as a folder and a file in it, give one unit: the first name is shown.
     by_path = {path.resolve(): path for path in reversed(files)}
-    included = (path for path in dict.fromkeys(map(Path.resolve, files)) if not _excluded(path, base, patterns))
+    every = [path.resolve() for path in files]
+    shown = {path: path.relative_to(base).as_posix() for path in every if path.is_relative_to(base)}
+    excluded = {path for path, text in shown.items() if any(pattern.fullmatch(text) for pattern in patterns)}
+    included = (path for path in dict.fromkeys(every) if path not in excluded)
     units, twice = _once(unit_of(by_path[path]) for path in included)
     return units, Checked(tuple(line for part in (*troubles, *twice) for line in part.lines))
 
@@ -173,13 +176,6 @@ def _pattern(written: str) -> re.Pattern[str]:
     parts = re.split(r"(\*\*/|\*\*|\*|\?)", written.strip("/"))
     told = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
     return re.compile("".join(told.get(part, re.escape(part)) for part in parts) + "(/.*)?")
-
-
-def _excluded(path: Path, base: Path, patterns: Iterable[re.Pattern[str]]) -> bool:
-    if not path.is_relative_to(base):
-        return False
-    shown = path.relative_to(base).as_posix()
-    return any(pattern.fullmatch(shown) for pattern in patterns)
 
 
 def _once(units: Iterable[Unit]) -> tuple[list[Unit], list[Checked]]:

@@ -30,7 +30,7 @@ import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import CodeType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from weft.core.caches import cached_by
 from weft.typecheck.errors import AnnotationError
@@ -294,7 +294,12 @@ def _symbolic(body: str, broadcastable: bool, shape: str, word: str) -> Symbolic
         # Python's f-string parser splits text and holes, so quotes and braces inside holes follow Python's own rules.
         template = ast.parse(f"f{body!r}", mode="eval").body
         assert isinstance(template, ast.JoinedStr)
-        pieces = tuple(_piece(part) for part in template.values)
+        pieces = tuple(
+            str(part.value)
+            if isinstance(part, ast.Constant)
+            else Hole(source := ast.unparse(cast(ast.FormattedValue, part).value), _free_names(source))
+            for part in template.values
+        )
         filled = "".join(piece if isinstance(piece, str) else "_hole_" for piece in pieces)
         free = _free_names(_protect_keywords(filled))
     except (SyntaxError, ValueError, AssertionError, tokenize.TokenError):
@@ -303,14 +308,6 @@ def _symbolic(body: str, broadcastable: bool, shape: str, word: str) -> Symbolic
         raise _unreadable(shape, word, f"it is neither a name, a number nor an expression ({hint})") from None
     names = frozenset(name.removeprefix("_kw_") for name in free - {"_hole_"})
     return SymbolicDim(body, pieces, names, broadcastable)
-
-
-def _piece(part: ast.expr) -> str | Hole:
-    if isinstance(part, ast.Constant):
-        return str(part.value)
-    assert isinstance(part, ast.FormattedValue)
-    source = ast.unparse(part.value)
-    return Hole(source, _free_names(source))
 
 
 @cached_by("text")
@@ -399,7 +396,19 @@ class Dims:
     """
 
     def __init__(self, links: str):
-        self.links: tuple[tuple[str, Dim], ...] = tuple(_read_link(word, links) for word in links.split())
+        read = list[tuple[str, Dim]]()
+        for word in links.split():
+            # A word is split at its first `=`, because the parent's expression may contain `==`.
+            child, equals, parent = word.partition("=")
+            trouble = f"cannot read the link {word!r} in Dims({links!r})"
+            if not equals or not child.isidentifier():
+                raise AnnotationError(f"{trouble}: write it as child=parent")
+            dim = parse_dim(parent, links)
+            # `in=*batch` would link one size to several axes.
+            if isinstance(dim, VariadicDim) or (isinstance(dim, NamedDim) and not dim.name):
+                raise AnnotationError(f"{trouble}: the parent's dim must be one axis")
+            read.append((child, dim))
+        self.links = tuple(read)
 
     # The links are compared, not the text: other spaces between the words do not change the annotation.
     def __eq__(self, other: object) -> bool:
@@ -413,15 +422,3 @@ class Dims:
 
     def __repr__(self) -> str:
         return f"Dims({str(self)!r})"
-
-
-# A word is split at its first `=`, because the parent's expression may contain `==`.
-def _read_link(word: str, links: str) -> tuple[str, Dim]:
-    child, equals, parent = word.partition("=")
-    if not equals or not child.isidentifier():
-        raise AnnotationError(f"cannot read the link {word!r} in Dims({links!r}): write it as child=parent")
-    dim = parse_dim(parent, links)
-    # `in=*batch` would link one size to several axes.
-    if isinstance(dim, VariadicDim) or (isinstance(dim, NamedDim) and not dim.name):
-        raise AnnotationError(f"cannot read the link {word!r} in Dims({links!r}): the parent's dim must be one axis")
-    return child, dim

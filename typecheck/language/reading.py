@@ -163,7 +163,13 @@ def _read_class(cls: type, scope: Scope) -> Annotation:
         # `jaxtyping.AbstractArray` itself says nothing of a shape and a dtype.
         if not hasattr(cls, "dim_str"):
             return ANYTHING
-        return ArrayOf(_array_class(cls.array_type), _dtypes_of(cls), Shape.parse(cls.dim_str))
+        array, anything = cls.array_type, cast(Any, jaxtyping.Shaped)
+        # cloudpickle cannot import JAX's array class under its name and pickles a copy of it: an annotation from
+        # another process would accept no array.
+        named = getattr(array, "__module__", None), getattr(array, "__qualname__", None)
+        array = jax.Array if named == (jax.Array.__module__, jax.Array.__qualname__) else array
+        accepted = None if cls.dtypes is anything.dtypes else tuple(cls.dtypes)
+        return ArrayOf(array, Dtypes(cls.dtype.__name__, accepted), Shape.parse(cls.dim_str))
     if issubclass(cls, jaxtyping.PyTree):
         if not hasattr(cls, "leaftype"):
             return TreeOf(ANYTHING)
@@ -174,19 +180,6 @@ def _read_class(cls: type, scope: Scope) -> Annotation:
         return ANYTHING
     # A class without annotated fields is known by `isinstance` only.
     return Instance(cls) if form_of(cls) is None else RecordOf(cls)
-
-
-def _array_class(cls: Any) -> Any:
-    # cloudpickle cannot import JAX's array class under its name and pickles a copy of it: an annotation from another
-    # process would accept no array.
-    named = getattr(cls, "__module__", None), getattr(cls, "__qualname__", None)
-    return jax.Array if named == (jax.Array.__module__, jax.Array.__qualname__) else cls
-
-
-def _dtypes_of(cls: Any) -> Dtypes:
-    anything: Any = jaxtyping.Shaped
-    accepted = None if cls.dtypes is anything.dtypes else tuple(cls.dtypes)
-    return Dtypes(cls.dtype.__name__, accepted)
 
 
 def _read_annotated(hint: Any, scope: Scope) -> Annotation:

@@ -359,19 +359,16 @@ def names_in(annotation: Annotation, of_records: bool = True) -> frozenset[str]:
 
 
 def _names_of_arrays(annotation: Annotation, of_records: bool = True) -> Iterator[frozenset[str]]:
-    return map(_names_in_shape, shapes_in(annotation, lambda record: of_records and record.form.plain))
-
-
-def _names_in_shape(shape: Shape) -> frozenset[str]:
-    names: set[str] = set()
-    for dim in shape.dims:
-        if isinstance(dim, NamedDim):
-            names.add(dim.name)
-        elif isinstance(dim, VariadicDim) and dim.name:
-            names.add("*" + dim.name)
-        elif isinstance(dim, SymbolicDim):
-            names |= dim.names
-    return frozenset(names)
+    for shape in shapes_in(annotation, lambda record: of_records and record.form.plain):
+        names = set[str]()
+        for dim in shape.dims:
+            if isinstance(dim, NamedDim):
+                names.add(dim.name)
+            elif isinstance(dim, VariadicDim) and dim.name:
+                names.add("*" + dim.name)
+            elif isinstance(dim, SymbolicDim):
+                names |= dim.names
+        yield frozenset(names)
 
 
 def name_groups(signature: Signature) -> tuple[frozenset[str], ...]:
@@ -435,15 +432,13 @@ def with_keys(parameters: tuple[Parameter, ...]) -> tuple[Parameter, ...]:
     # Next to `query` or `value`, `key` is an array of attention: as a random key it could not be traced.
     if _WITH_OTHER_KEYS & {parameter.name for parameter in parameters}:
         return parameters
+    # Annotations that say at most that the value is an array, without dtype and shape.
+    unsaid = (Anything(), NONE, ArrayOf(jax.Array, ANY_DTYPE, ANY_SHAPE))
     return tuple(
         dataclasses.replace(parameter, annotation=KEY)
-        if _KEY_NAME.fullmatch(parameter.name) and _is_unsaid(parameter.annotation)
+        if _KEY_NAME.fullmatch(parameter.name)
+        and parameter.annotation != NONE
+        and all(member in unsaid for member in members_of(parameter.annotation))
         else parameter
         for parameter in parameters
     )
-
-
-def _is_unsaid(annotation: Annotation) -> bool:
-    """Whether an annotation says at most that the value is an array, without dtype and shape."""
-    unsaid = (Anything(), NONE, ArrayOf(jax.Array, ANY_DTYPE, ANY_SHAPE))
-    return annotation != NONE and all(member in unsaid for member in members_of(annotation))

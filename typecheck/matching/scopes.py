@@ -211,18 +211,15 @@ def stack_of(
     """
     checks = plan.fields if everything else plan.binding
     solution = solution_of(record, plan, checks, outer, sparse=sparse, shares=shares)
-    if solution.stack is not None:
-        _check_below(plan, plan.form.values(record), solution.stack)
-    return solution
-
-
-def _check_below(plan: RecordPlan, values: Mapping[str, Any], stack: Stack) -> None:
-    """Checks that the records inside a stacked record have the stack's leading axes."""
-    for name, value in values.items():
+    # The records inside have the stack's leading axes, too.
+    stack = solution.stack
+    for name, value in plan.form.values(record).items() if stack is not None else ():
+        assert stack is not None
         inside = replace(stack, role=_role(plan, name, value).inside(stack.role))
         for child in records_in(value, inside=False):
             with contextlib.suppress(AnnotationError):  # an unreadable annotation was reported when the record was made
                 stack_of(child, record_plan(type(child), plan.policy), inside)
+    return solution
 
 
 def rows_of(

@@ -65,10 +65,6 @@ def needs_numbers(trial: Trial) -> bool:
     return isinstance(trial.error, NOT_ABSTRACT) and not _tracers.asks_for_one_integer(trial.error)
 
 
-def _needs_values(trial: Trial) -> bool:
-    return needs_numbers(trial) or _ABSTRACT in first_line(trial.error)
-
-
 def _is_inside_transform(error: Exception) -> bool:
     """Whether JAX raised an error inside of a transform of the program's own, where no numbers would help."""
     files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
@@ -79,18 +75,23 @@ def _is_inside_transform(error: Exception) -> bool:
     return any(owner_of(file) == "jax" for file in inside)
 
 
-def _is_of_surroundings(trial: Trial) -> bool:
-    """Whether an error is about a device, a library or a file: JAX raises `RuntimeError` for a missing device."""
-    about_others = isinstance(trial.error, RuntimeError | OSError) and not isinstance(trial.error, RecursionError)
-    return about_others and not trial.guard
-
-
 # Failures that say nothing of a contract whatever arguments it is given, with the reason; the first that fits is told.
 _OF_NO_ARGUMENT: tuple[tuple[Callable[[Trial], bool], str], ...] = (
-    (_needs_values, "it needs the numbers in an array, not only its shape ({error})"),
+    (
+        lambda trial: needs_numbers(trial) or _ABSTRACT in first_line(trial.error),
+        "it needs the numbers in an array, not only its shape ({error})",
+    ),
     (lambda trial: names.OUTSIDE_ONLY in str(trial.error), "it makes a call that JAX refuses while tracing ({error})"),
     (lambda trial: isinstance(trial.error, NotImplementedError), "it is not implemented ({error})"),
-    (_is_of_surroundings, "it needs a device, a library or a file that is not here ({error})"),
+    (
+        # JAX raises `RuntimeError` for a missing device.
+        lambda trial: (
+            isinstance(trial.error, RuntimeError | OSError)
+            and not isinstance(trial.error, RecursionError)
+            and not trial.guard
+        ),
+        "it needs a device, a library or a file that is not here ({error})",
+    ),
     (
         lambda trial: trial.refused,
         "no arguments were found that the constructors of their classes accept ({error}); pass some in `args`",
@@ -110,19 +111,17 @@ def open_parts(trial: Trial) -> set[str]:
     return {place for made in made_up for place in made} | {argument_of(place) or place for place in places}
 
 
-def _folds_by_integers(trial: Trial) -> bool:
-    """Whether a reshape is refused whose new shape is made of integers alone that no annotation names."""
-    new = numbers_in(str(trial.error).partition(tracing.REFUSED)[2].partition("into shape ")[2].partition(")")[0])
-    return bool(new) and {trial.assignment.sizes[key] for key in trial.keys.configured}.issuperset(new)
-
-
 def _of_no_named_size(trial: Trial) -> str | None:
     """Why an error shows nothing: it is about no size that annotations name, and something else is open; else None.
 
     Nobody can annotate or guard what an installed package leaves open, so there every such error shows nothing.
     """
     spoken_of, error = trial.spoken_of, in_short(trial.error)
-    integers = trial.keys.configured if _folds_by_integers(trial) else frozenset[str]()
+    # A reshape may be refused whose new shape is made of integers alone that no annotation names.
+    new = numbers_in(str(trial.error).partition(tracing.REFUSED)[2].partition("into shape ")[2].partition(")")[0])
+    configured = trial.keys.configured
+    folds = bool(new) and {trial.assignment.sizes[key] for key in configured}.issuperset(new)
+    integers = configured if folds else frozenset[str]()
     places = {trial.keys.unnamed.get(key, key) for key in spoken_of if key in trial.keys.unnamed or key in integers}
     if not places and (spoken_of or sizes_that_disagree(str(trial.error))):
         return None

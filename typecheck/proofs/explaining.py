@@ -211,7 +211,11 @@ class Explainer:
             but: places whose options stay as they are.
         """
         for _ in range(_MOST_ROUNDS):
-            kinds = leaves_kinds_open(base) or unpacks_items(base) or self._may_be_for_others(base)
+            # A member of a union may be there for other classes that inherit the method, or for other functions that
+            # take the record.
+            unions = [place.removeprefix("self.") for place in base.options.values if place.endswith(" type")]
+            for_others = not base.violations and any(self.target.inherited or "." in place for place in unions)
+            kinds = leaves_kinds_open(base) or unpacks_items(base) or for_others
             kinds = kinds or needs_numbers(base)  # a program may ask for numbers only with this option
             if base.ok or not (base.guard or kinds or base.options.classes.keys() - but):
                 break
@@ -220,14 +224,6 @@ class Explainer:
                 break
             base = varied
         return base
-
-    def _may_be_for_others(self, base: Trial) -> bool:
-        """Whether some member of a union may not be meant for the target.
-
-        The union may be there for other classes that inherit the method, or for other functions that take the record.
-        """
-        places = [place.removeprefix("self.") for place in base.options.values if place.endswith(" type")]
-        return not base.violations and any(self.target.inherited or "." in place for place in places)
 
     def with_other_options(self, base: Trial, but: frozenset[str] = frozenset()) -> Trial:
         """The first trial that holds with one option changed, or two; else the trial that gets furthest.

@@ -138,17 +138,13 @@ def place_of(owner: Any) -> tuple[str, int]:
     owner = inspect.unwrap(owner)
     code = getattr(owner, "__code__", None)
     if code is not None:
-        return code.co_filename, _line_of_def(code)
+        # `co_firstlineno` is the first decorator's line; the body's first instruction sits on the `def` itself.
+        lines = [line for _, _, line in code.co_lines() if line is not None and line >= code.co_firstlineno]
+        return code.co_filename, min(lines, default=code.co_firstlineno)
     try:
         return inspect.getsourcefile(owner) or "", inspect.getsourcelines(owner)[1]
     except (OSError, TypeError):
         return "", 0
-
-
-def _line_of_def(code: CodeType) -> int:
-    # `co_firstlineno` is the first decorator's line; the body's first instruction sits on the `def` itself.
-    lines = [line for _, _, line in code.co_lines() if line is not None and line >= code.co_firstlineno]
-    return min(lines, default=code.co_firstlineno)
 
 
 @cached_by("class")

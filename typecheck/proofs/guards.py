@@ -49,8 +49,10 @@ def raised_at(error: BaseException, own: frozenset[str]) -> tuple[tuple[str, int
     by_checker = inner and (_CHECKS.search(text) or _CHECKERS.search(inner[-1].filename))
     if not by_statement and not by_checker:
         return place, ""
-    asked = _condition(last.filename, last.lineno or 0, text)
-    return place, f"guard at {Path(last.filename).name}:{last.lineno}: {asked}"
+    if text.startswith("raise"):  # the condition of a bare `raise` is the `if` on the line before
+        before = linecache.getline(last.filename, (last.lineno or 0) - 1).strip()
+        text = before.rstrip(":") if before.startswith(("if ", "elif ")) else text
+    return place, f"guard at {Path(last.filename).name}:{last.lineno}: {text}"
 
 
 def is_refused_by_library(error: Exception | None) -> bool:
@@ -77,14 +79,6 @@ def _packages(own: frozenset[str]) -> tuple[str, ...]:
             top, folder = folder, folder.parent
         tops += [f"{top}/"] if top is not None else []
     return tuple(tops)
-
-
-def _condition(file: str, line: int, text: str) -> str:
-    """The text by which a report shows a guard: its line, or of a bare `raise` the `if` on the line before."""
-    if not text.startswith("raise"):
-        return text
-    before = linecache.getline(file, line - 1).strip()
-    return before.rstrip(":") if before.startswith(("if ", "elif ")) else text
 
 
 class Passing:
@@ -118,7 +112,11 @@ class Passing:
             or not (is_users(file, self.own) or is_packages(file, self.own))
         ):
             return None
-        statements = [each for each in _statements(frame.f_code) if each.lineno <= frame.f_lineno <= _last_line(each)]
+        statements: list[ast.stmt] = []
+        for each in _statements(frame.f_code):
+            asks = each.test if isinstance(each, ast.If | ast.Assert) else each  # of a call, the whole statement
+            if each.lineno <= frame.f_lineno <= (asks.end_lineno or each.lineno):
+                statements.append(each)
         answers = {answer for each in statements for answer in _asked(each, frame.f_globals)}
         # If a line has two statements, or two numbers that would have to differ, nothing tells which of them asks.
         if len(statements) != 1 or len(answers) != 1 or None in answers:
@@ -158,12 +156,6 @@ def _statements(code: CodeType) -> tuple[ast.stmt, ...]:
     # The parser counts lines from the function's first one, a frame from the file's.
     ast.increment_lineno(tree, max(first, 1) - 1)
     return tuple(node for node in ast.walk(tree) if isinstance(node, ast.If | ast.Assert | ast.Expr))
-
-
-def _last_line(statement: ast.stmt) -> int:
-    """The last line of a statement's condition, or of the whole statement if it is a call."""
-    asks = statement.test if isinstance(statement, ast.If | ast.Assert) else statement
-    return asks.end_lineno or statement.lineno
 
 
 def _asked(statement: ast.stmt, names: Mapping[str, Any]) -> set[bool | None]:

@@ -83,8 +83,13 @@ class Needs:
         # Of a key that was tried at a few sizes only, these sizes are told. Its divisors and bounds are not: they were
         # guessed at these sizes.
         unknown, counted = dict(self.among), dict(self.counts)
+        alike = self.alike if self.of_one_shape else ()
+        # The owner of a nameless axis is an array without a shape, or the `...` of a shape.
+        parts = [key.partition("....") for pair in alike for key in reversed(pair)]
+        arrays = dict.fromkeys(array if dots else array_of(array.rpartition(".")[0]) for array, dots, _ in parts)
         yield from (
-            *self._merged_in_words(),
+            *(f"{key} = {root}" for key, root in self.merged if (key, root) not in alike),
+            *([f"{' and '.join(arrays)} are of one shape"] if arrays else []),
             *(f"{array_of(key)} is of {axes(rank)}" for key, rank in self.ranks),
             *(f"{factor} divides {key}" for key, factor in self.multiples if key not in unknown),
             *(f"{factor}*{times} divides {key}" for key, factor, times in self.products if key not in unknown),
@@ -136,14 +141,6 @@ class Needs:
         """Whether the needs leave every key many sizes: they fix none, and limit none to the sizes tried."""
         return not (self.equal or self.among)
 
-    def _merged_in_words(self) -> Iterator[str]:
-        """The keys that have the same size, in words."""
-        alike = self.alike if self.of_one_shape else ()
-        yield from (f"{key} = {root}" for key, root in self.merged if (key, root) not in alike)
-        if alike:
-            arrays = dict.fromkeys(_array_with(key) for key, root in alike for key in (root, key))
-            yield f"{' and '.join(arrays)} are of one shape"
-
     def allows(self, sizes: Mapping[str, int]) -> bool:
         """Whether sizes meet all of the needs, as far as the sizes are known."""
 
@@ -176,12 +173,6 @@ def array_of(key: str) -> str:
 def axes(rank: int) -> str:
     """A number of axes in words."""
     return "1 axis" if rank == 1 else f"{rank} axes"
-
-
-def _array_with(key: str) -> str:
-    """The words for the owner of a nameless axis: an array without a shape, or the `...` of a shape."""
-    array, dots, _ = key.partition("....")
-    return array if dots else array_of(key.rpartition(".")[0])
 
 
 def length_of(place: str) -> str:
@@ -418,8 +409,10 @@ def written_under(needs: Needs, sizes: Mapping[str, int], plain: Collection[str]
         below = next(((small, factor) for small, big, factor in needs.order if big == key and small in sizes), None)
         if factors:
             whole: Terms = {(): math.lcm(*(factor for factor in factors if isinstance(factor, int)))}
-            for factor in factors:
-                whole = _multiple_of_both(whole, size(factor, (*above, key))) if isinstance(factor, str) else whole
+            for other in (size(factor, (*above, key)) for factor in factors if isinstance(factor, str)):
+                # A multiple of both: the larger one if the other divides it, else their product.
+                if polynomials.divided(whole, other)[1]:
+                    whole = other if not polynomials.divided(other, whole)[1] else product(whole, other)
             number = polynomials.value(whole, written.numbers)
             if sizes[key] % number:
                 return size_of_number(key)  # two divisors share a factor, which their product would count twice
@@ -444,10 +437,3 @@ def written_under(needs: Needs, sizes: Mapping[str, int], plain: Collection[str]
     for key in sizes:
         size(key)
     return written
-
-
-def _multiple_of_both(first: Terms, second: Terms) -> Terms:
-    """A multiple of two polynomials: the larger one if the other divides it, else their product."""
-    if not polynomials.divided(first, second)[1]:
-        return first
-    return second if not polynomials.divided(second, first)[1] else product(first, second)

@@ -127,16 +127,11 @@ def _ranks(trial: Trial, needs: Needs) -> Iterator[Needs]:
         ranks = sorted(_RANKS) if of_record else _RANKS
         # The author of a `...` expects axes there, so no axes at all are tried only if a guard asks for them.
         needless = 0 if key.endswith("]") and not trial.guard else rank
-        others = (one for one in (*ranks, *_rank_of_error(trial, rank)) if one not in (rank, needless))
+        # JAX's error may name two numbers of axes that disagree.
+        told = numbers_in(str(trial.error).partition(names.UNLIKE_RANKS)[2])[:2] if is_of_jax(trial.error) else []
+        of_error = [rank + max(told) - min(told)] if told else []
+        others = (one for one in dict.fromkeys((*ranks, *of_error)) if one not in (rank, needless))
         yield from (needs.plus(ranks=(key, other)) for other in others)
-
-
-def _rank_of_error(trial: Trial, rank: int) -> Iterator[int]:
-    """The number of axes that an array needs according to JAX's error, if it names two numbers that disagree."""
-    ranks = numbers_in(str(trial.error).partition(names.UNLIKE_RANKS)[2])[:2] if is_of_jax(trial.error) else []
-    more = max(ranks) - min(ranks) if ranks else 0
-    if more and rank + more not in _RANKS:
-        yield rank + more
 
 
 # The number of last questions that are read. Several, since comparing two shapes asks a question for each axis.
@@ -186,7 +181,8 @@ class _Reader:
                 ordered = at_least(question, wanted, self.needs)
                 if ordered.asked == self.needs.asked:
                     yield ordered
-                elif self.trial.guard or not _is_bound(terms, wanted):
+                # JAX refuses sizes that are too small, never too large: of its orders an upper bound is none.
+                elif self.trial.guard or any((terms[one] > 0) is not wanted for one in terms if one):
                     yield self._clause(question, wanted)
         elif wanted:
             yield from self._equal(question, terms)
@@ -294,13 +290,10 @@ class _Reader:
             if all(isinstance(factor, str) for factor in (*by, *of)) and len(by) + (times > 1) <= 2:
                 # The last axes are tried first: they are those of features, which programs divide into parts.
                 for key in reversed(list(dict.fromkeys(of))):
-                    yield self._multiple(key, times, by)
+                    factors = (key, *([times] if times > 1 or not by else ()), *by)
+                    yield self.needs.plus(**{"products" if len(factors) > 2 else "multiples": factors})
                 return
         yield self._clause(question_of(False, {(Atom("%", frozen(dividend), frozen(divisor)),): 1}), True)
-
-    def _multiple(self, key: str, times: int, by: Monomial) -> Needs:
-        factors = (*([times] if times > 1 or not by else ()), *by)
-        return self.needs.plus(**{"products" if len(factors) > 1 else "multiples": (key, *factors)})
 
 
 def equation_of(question: Question) -> tuple[tuple[str, str] | None, tuple[str, int] | None]:
@@ -336,11 +329,6 @@ def at_least(question: Question, answer: bool, needs: Needs) -> Needs:
             order = needs.plus(order=(*pair, small[0][1]))
             return dataclasses.replace(order, strict=order.strict | {pair}) if number else order
     return dataclasses.replace(needs, asked=(*needs.asked, Clause(((question, answer),))))
-
-
-def _is_bound(terms: Terms, is_less: bool) -> bool:
-    """Whether an order is an upper bound on sizes; JAX refuses sizes that are too small, never too large."""
-    return all((factor > 0) is is_less for monomial, factor in terms.items() if monomial)
 
 
 def _single(terms: Terms) -> str | None:

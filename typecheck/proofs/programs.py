@@ -99,7 +99,9 @@ def _lines(
         call += f"  # {violation.message}"
     elif violation.place[:2] == (target.file, target.line) and name:
         # jaxtyping cannot decorate what `jit` has made of a function, so the program decorates the function as written.
-        wrappers = ".__wrapped__" * _number_of_wrappers(reached)
+        wrappers = ""
+        while hasattr(reached, "__wrapped__"):
+            reached, wrappers = reached.__wrapped__, f"{wrappers}.__wrapped__"
         call = f"jaxtyped(typechecker=beartype)({name}{wrappers}){call.removeprefix(name)}"
         before = ["from beartype import beartype", "from jaxtyping import jaxtyped"]
     else:
@@ -124,13 +126,6 @@ def _module_of(file: str) -> str:
         if (getattr(module, "__dict__", None) or {}).get("__file__") == file and name != "__main__":
             return name
     return ""
-
-
-def _number_of_wrappers(function: Any) -> int:
-    count = 0
-    while hasattr(function, "__wrapped__"):
-        function, count = function.__wrapped__, count + 1
-    return count
 
 
 # The prefix of names of modules that `weft check` has loaded by a file's path, outside of any package.

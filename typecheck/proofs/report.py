@@ -9,7 +9,7 @@ import ast
 import dataclasses
 import enum
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any, NamedTuple
@@ -138,7 +138,14 @@ class Contract:
     cause: Cause | None = None
 
     def __str__(self) -> str:
-        lines = [f"{self.name}: {self.verdict.value}{self._way()}"]
+        # The axes of a `*name` were tried in several numbers, so the name stands for all of them.
+        names = (one.partition("[")[0] if one.startswith("*") else one for one in map(spelled, self.symbolic))
+        way = f" for all {', '.join(dict.fromkeys(names))}" if self.symbolic else ""
+        if self.verdict is Verdict.HOLDS and self.sampled:
+            way += f"; on the sizes tried of {', '.join(map(spelled, self.sampled))}"
+        if self.verdict not in (Verdict.PROVED, Verdict.HOLDS):
+            way = ""
+        lines = [f"{self.name}: {self.verdict.value}{way}"]
         # A failure is reported at sizes that meet the conditions, so a reader needs them to repeat it.
         begins = "given" if self.verdict is Verdict.FAILS else "holds when"
         lines += [f"  {begins} {condition}" for condition in self.assumptions]
@@ -149,16 +156,6 @@ class Contract:
         if self.reason:
             lines.append(f"  {self.reason}")
         return "\n".join(lines)
-
-    def _way(self) -> str:
-        # The axes of a `*name` were tried in several numbers, so the name stands for all of them.
-        names = (one.partition("[")[0] if one.startswith("*") else one for one in map(spelled, self.symbolic))
-        all_of = f" for all {', '.join(dict.fromkeys(names))}" if self.symbolic else ""
-        if self.verdict is Verdict.PROVED or (self.verdict is Verdict.HOLDS and not self.sampled):
-            return all_of
-        if self.verdict is Verdict.HOLDS:
-            return f"{all_of}; on the sizes tried of {', '.join(map(spelled, self.sampled))}"
-        return ""
 
 
 @dataclass(frozen=True)
@@ -182,7 +179,17 @@ class Report:
     @property
     def failures(self) -> tuple[Finding, ...]:
         """All failures; under `strict` also the warnings and the undecided contracts."""
-        return tuple(self._findings())
+        of_all, first = list[Finding](), dict[tuple[Any, ...], Finding]()
+        for contract in self.contracts:
+            of_all += contract.failures
+            if self.strict:
+                of_all += contract.warnings
+                if contract.verdict is Verdict.UNDECIDED:
+                    of_all.append(Finding("undecided", contract.reason, contract.file, contract.line))
+        # A helper that several functions call breaks its annotation once, and not once for each of its callers.
+        for finding in of_all:
+            first.setdefault(finding.identity, finding)
+        return tuple(first.values())
 
     @property
     def warnings(self) -> tuple[Finding, ...]:
@@ -230,22 +237,6 @@ class Report:
     def __str__(self) -> str:
         return "\n".join(map(str, self.contracts)) or "nothing to verify: no annotation has an array in it"
 
-    def _findings(self) -> Iterator[Finding]:
-        seen: set[tuple[Any, ...]] = set()
-        for contract in self.contracts:
-            for finding in (*contract.failures, *(_strictly(contract) if self.strict else ())):
-                # A helper that several functions call breaks its annotation once, and not once for each of its callers.
-                if finding.identity not in seen:
-                    seen.add(finding.identity)
-                    yield finding
-
-
-def _strictly(contract: Contract) -> Iterator[Finding]:
-    """The findings that are failures under `strict` only."""
-    yield from contract.warnings
-    if contract.verdict is Verdict.UNDECIDED:
-        yield Finding("undecided", contract.reason, contract.file, contract.line)
-
 
 @dataclass(frozen=True)
 class Shown:
@@ -271,7 +262,10 @@ def shown(target: Target, trial: Trial, dims: Mapping[str, Any]) -> Shown:
     if trial.violations:
         # One more trial in this process answers whether jaxtyping would see the violation. Running the program instead
         # took processes without weft, and regular expressions over jaxtyping's messages.
-        seen = _seen_by_jaxtyping(target, trial, dims)
+        try:
+            seen = run_trial(target, trial.assignment, dims, AsJaxtyping)
+        except Unbuildable:
+            seen = trial
         by_weft = seen.ok or (bool(seen.violations) and seen.place != trial.place)
         if strangers and (seen.ok or trial.violations[0].reason in OF_INSTANCES):
             return Shown(
@@ -287,14 +281,6 @@ def shown(target: Target, trial: Trial, dims: Mapping[str, Any]) -> Shown:
     if strangers and not program.text:
         return Shown(findings, f"no program of a few lines shows it: {program.reason}")
     return Shown(findings)
-
-
-def _seen_by_jaxtyping(target: Target, trial: Trial, dims: Mapping[str, Any]) -> Trial:
-    """The same trial, watched as jaxtyping would: neither instances nor integers bind dims."""
-    try:
-        return run_trial(target, trial.assignment, dims, AsJaxtyping)
-    except Unbuildable:
-        return trial
 
 
 def findings_of(target: Target, trial: Trial) -> list[Finding]:

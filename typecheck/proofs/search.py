@@ -62,13 +62,6 @@ class Outcome:
     in_pairs: bool = False
 
 
-def _is_past_the_joined(nearest: Trial, further: Trial) -> bool:
-    """Whether a trial with joined sizes fails later than the trial without, and not of these sizes."""
-    joined = {*further.assignment.merged, *further.assignment.merged.values()}
-    is_later = further.progress > nearest.progress and further.place != nearest.place
-    return is_later and joined.isdisjoint(further.spoken_of)
-
-
 # How often options are varied anew, as the program has asked for further ones.
 _MOST_ROUNDS = 3
 
@@ -180,7 +173,11 @@ class Search(Explainer):
         varied = self.with_options_in_rounds(base)
         needs = Needs() if varied.ok else self.explain(varied, Needs(), ascending)
         if needs is not None:
-            base = self._as_usual(base, varied, needs)
+            usual = None
+            if varied is not base and needs != Needs():  # the usual options may hold under these needs, too
+                with contextlib.suppress(Unbuildable):
+                    usual = self.with_needs(base, needs, ascending)
+            base = usual if usual is not None and usual.ok else varied
             self.results.notes += self._chosen(base, needs)
         elif varied is not base:
             needs = self.explain(base, Needs(), ascending)
@@ -219,19 +216,15 @@ class Search(Explainer):
         further = self.furthest
         # But a trial with joined sizes, or with records that do not share dims, is no trial of what annotations say,
         # unless what fails there is about other sizes: then a right program has to join these as well.
-        joined = further is not None and further.joins_dims and not _is_past_the_joined(nearest, further)
+        joined = False
+        if further is not None and further.joins_dims:
+            merged = {*further.assignment.merged, *further.assignment.merged.values()}
+            is_later = further.progress > nearest.progress and further.place != nearest.place
+            joined = not is_later or not merged.isdisjoint(further.spoken_of)
         blamed = nearest if further is None or joined or further.assignment.names_per_record else further
         if blamed.error is not None and not blamed.guard and self.ran_through is not None:
             return self.ran_through  # the program ran to its end, and only its result is wrong
         return blamed
-
-    def _as_usual(self, base: Trial, varied: Trial, needs: Needs) -> Trial:
-        """The trial with the usual options if it holds under the needs that `varied` has, else `varied`."""
-        if varied is not base and needs != Needs():
-            with contextlib.suppress(Unbuildable):
-                usual = self.with_needs(base, needs, ascending)
-                return usual if usual.ok else varied
-        return varied
 
     def _dealt(self, base: Trial, needs: Needs, deals: Iterable[Deal]) -> bool:
         """Tries every deal of sizes, and adds needs where a deal fails; whether the trial then holds at all of them."""
@@ -302,7 +295,15 @@ def vary_ranks(explainer: Explainer, results: Results) -> None:
     """Tries other numbers of axes for each variadic name; for arrays without a shape together if each fails alone."""
     base = results.passed[0]
     if results.needs.of_one_shape:
-        _other_ranks_of_all(explainer, results)
+        # The `...` of several arrays, which have the same shape, change at once.
+        dots = {key.rpartition(".")[0] for pair in results.needs.alike for key in pair} & base.ranks.keys()
+        for count in (0, 2) if dots and all(key.endswith("]") for key in dots) else ():
+            with contextlib.suppress(Unbuildable):
+                trial = _of_ranks(explainer, base, dict.fromkeys(dots, count))
+                if trial.ok:
+                    results.passed.append(trial)
+                else:
+                    results.notes.append(f"{array_of(min(dots))} is not of {axes(count)}{at_guard(trial)}")
         return
     alone: dict[str, list[str]] = {}
     for key, (rank, is_unnamed, _) in base.ranks.items():
@@ -325,19 +326,6 @@ def vary_ranks(explainer: Explainer, results: Results) -> None:
                 alone = {key: notes for key, notes in alone.items() if key not in together}
                 results.notes.append(f"{' and '.join(map(array_of, together))} have the same number of axes, 2 at most")
     results.notes += [note for notes in alone.values() for note in notes]
-
-
-def _other_ranks_of_all(explainer: Explainer, results: Results) -> None:
-    """Tries other numbers of axes for the `...` of several arrays at once, which have the same shape."""
-    base = results.passed[0]
-    dots = {key.rpartition(".")[0] for pair in results.needs.alike for key in pair} & base.ranks.keys()
-    for count in (0, 2) if dots and all(key.endswith("]") for key in dots) else ():
-        with contextlib.suppress(Unbuildable):
-            trial = _of_ranks(explainer, base, dict.fromkeys(dots, count))
-            if trial.ok:
-                results.passed.append(trial)
-            else:
-                results.notes.append(f"{array_of(min(dots))} is not of {axes(count)}{at_guard(trial)}")
 
 
 def _other_ranks(explainer: Explainer, results: Results, key: str) -> list[str]:

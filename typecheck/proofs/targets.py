@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FunctionType
 from typing import Any
 
@@ -38,7 +38,7 @@ from weft.typecheck.language.annotations import (
     TreeOf,
     holds_arrays,
 )
-from weft.typecheck.language.dims import Dim, FixedDim, NamedDim, VariadicDim
+from weft.typecheck.language.dims import FixedDim, NamedDim, VariadicDim
 from weft.typecheck.language.forms import OBJECT, TYPEDDICT, form_of, has_own_dims, layer_of, opened, refuse_foreign
 from weft.typecheck.language.signatures import (
     Parameter,
@@ -81,7 +81,10 @@ def targets_of(thing: Any, supplied: Mapping[str, Any], generalise: Generaliser)
     if has_own_dims(type(thing)) and not hasattr(thing, "__wrapped__"):
         return _of_instance(thing, None, supplied, generalise)
     if isinstance(thing, eqx.Partial | functools.partial):
-        return _of_partial(thing, supplied)
+        # The arguments of a `partial` are used as they are, as if they had been passed in `args`.
+        inner = inspect.unwrap(thing.func)
+        bound = inspect.signature(inner).bind_partial(*thing.args, **thing.keywords).arguments
+        return [_of_function(inner, {**bound, **supplied})]
     if callable(thing):
         cls = _class_of(thing)
         return (
@@ -113,7 +116,11 @@ def _parameters(function: Callable[..., Any]) -> Iterable[inspect.Parameter]:
 def _of_function(function: Callable[..., Any], supplied: Mapping[str, Any]) -> Target:
     signature = signature_of(function)
     plain = signature.function
-    vectorized = _vectorized(function)
+    # Annotations of a vectorized function may be those of its callers, `"*batch n"`, or of its body, `"n"`. It takes
+    # both, so `vectorize` is not taken off, as `vmap` is.
+    vectorized: Any = function
+    while vectorized is not None and getattr(vectorized, "__code__", None) is not _VECTORIZED:
+        vectorized = getattr(vectorized, "__wrapped__", None)
     called = plain if vectorized is None else vectorized
     has_no_body = is_stub(plain)
 
@@ -147,17 +154,6 @@ def _of_function(function: Callable[..., Any], supplied: Mapping[str, Any]) -> T
 _VECTORIZED = jnp.vectorize(len).__code__
 
 
-def _vectorized(function: Any) -> Callable[..., Any] | None:
-    """The function that `jnp.vectorize` returned, if it is among the wrappers of a function, else None.
-
-    The function's annotations may be those of its callers, `"*batch n"`, or of its body, `"n"`. A vectorized function
-    takes both, so `vectorize` is not taken off, as `vmap` is.
-    """
-    while function is not None and getattr(function, "__code__", None) is not _VECTORIZED:
-        function = getattr(function, "__wrapped__", None)
-    return function
-
-
 def _class_of(method: Any) -> type | None:
     """The class of records in whose body a function was written, found by the function's qualified name, else None."""
     plain = inspect.unwrap(method)
@@ -180,13 +176,6 @@ def _has_fields(cls: type) -> bool:
 def is_made(cls: type) -> bool:
     """Whether instances of a class can be made: from its fields, or by its constructor."""
     return _has_fields(cls) or is_plain_class(cls)
-
-
-def _of_partial(partial: Any, supplied: Mapping[str, Any]) -> list[Target]:
-    # The arguments of a `partial` are used as they are, as if they had been passed in `args`.
-    inner = inspect.unwrap(partial.func)
-    bound = inspect.signature(inner).bind_partial(*partial.args, **partial.keywords).arguments
-    return [_of_function(inner, {**bound, **supplied})]
 
 
 def _of_class(cls: type, supplied: Mapping[str, Any], method: str | None = None) -> list[Target]:
@@ -254,7 +243,14 @@ def _of_method(
             builder.names |= own.sizes.keys()
             # Names that the class and the method share show that their authors mean the same dims; see `may_merge`.
             builder.names_outside |= own.sizes.keys() & signature.names
-        _bind_computed(builder, record, signature, scope)
+        # Many models have a property for their number of states; integers of fields bind dims elsewhere.
+        for name in sorted(signature.names - scope.bound.keys()):
+            if isinstance(inspect.getattr_static(type(record), name, None), property | functools.cached_property):
+                with contextlib.suppress(Exception):  # whatever it computes
+                    size = getattr(record, name)
+                    if isinstance(size, int) and not isinstance(size, bool) and size > 0:
+                        scope.bound[name] = size
+                        builder.used(size, scope)
         args, kwargs = build_arguments(builder, signature, scope, supplied)
         return attribute, (record, *args), kwargs
 
@@ -265,18 +261,6 @@ def _of_method(
     # A method that another package's base class defines calls hooks in this class's file, whose guards are there.
     own = target.own | {place_of(cls)[0]}
     return dataclasses.replace(target, own=own, inherited=function.__name__ not in vars(cls), transformed=transformed)
-
-
-def _bind_computed(builder: Builder, record: Any, signature: Signature, scope: Scope) -> None:
-    """Binds the dims of a method that are properties of its record, such as `state_dim` of a model."""
-    for name in sorted(signature.names - scope.bound.keys()):
-        if isinstance(inspect.getattr_static(type(record), name, None), property | functools.cached_property):
-            with contextlib.suppress(Exception):  # whatever it computes
-                size = getattr(record, name)
-                # Many models have a property for their number of states; integers of fields bind dims elsewhere.
-                if isinstance(size, int) and not isinstance(size, bool) and size > 0:
-                    scope.bound[name] = size
-                    builder.used(size, scope)
 
 
 def _of_unbound_methods(cls: type, supplied: Mapping[str, Any]) -> Iterator[Target]:
@@ -413,7 +397,9 @@ def as_narrowed(parameter: Parameter, method: str, cls: type) -> Parameter:
         return parameter
     # Unwrapped, since `jit` makes an object that is no function of a method.
     own = (inspect.unwrap(member) for member in vars(cls).values() if callable(member))
-    for function in (one for one in own if inspect.isfunction(one) and _is_overriding(one, cls)):
+    for function in filter(inspect.isfunction, own):
+        if not any(function.__name__ in vars(base) for base in cls.__mro__[1:]):
+            continue
         with contextlib.suppress(AnnotationError):  # reported where that method itself is judged
             for narrower in signature_of(function, cls).parameters:
                 if narrower.name == parameter.name and _is_narrower(narrower.annotation, parameter.annotation):
@@ -426,18 +412,15 @@ def _is_narrower(narrow: Annotation, wide: Annotation) -> bool:
     if _is_open(wide):
         return not _is_open(narrow)
     if isinstance(narrow, ArrayOf) and isinstance(wide, ArrayOf):
-        return narrow.shape != wide.shape and _fixes_axes(narrow.shape.dims, wide.shape.dims)
+        # Alike but for axes where the narrow shape has a number and the wide one a name: `1`, `states`.
+        dims, wide_dims = narrow.shape.dims, wide.shape.dims
+        return (dims != wide_dims and len(dims) == len(wide_dims)) and all(
+            one == other or (isinstance(one, FixedDim) and isinstance(other, NamedDim))
+            for one, other in zip(dims, wide_dims, strict=True)
+        )
     narrower, wider = (getattr(one, "cls", None) for one in (narrow, wide))
     # Not by `issubclass`, which a protocol may refuse to be asked.
     return isinstance(narrower, type) and isinstance(wider, type) and wider in narrower.__mro__[1:]
-
-
-def _fixes_axes(narrow: Sequence[Dim], wide: Sequence[Dim]) -> bool:
-    """Whether two shapes are alike but for axes where the first has a number and the second a name: `1`, `states`."""
-    return len(narrow) == len(wide) and all(
-        one == other or (isinstance(one, FixedDim) and isinstance(other, NamedDim))
-        for one, other in zip(narrow, wide, strict=True)
-    )
 
 
 def _is_open(annotation: Annotation) -> bool:
@@ -446,7 +429,3 @@ def _is_open(annotation: Annotation) -> bool:
         return isinstance(annotation, Anything)
     leaf = annotation.leaf
     return isinstance(leaf, Anything) or (isinstance(leaf, ArrayOf) and leaf.shape.dims == (VariadicDim(None),))
-
-
-def _is_overriding(function: Callable[..., Any], cls: type) -> bool:
-    return any(function.__name__ in vars(base) for base in cls.__mro__[1:])

@@ -132,12 +132,10 @@ def run_trial(
     """Traces a target under an assignment.
 
     Args:
-        target: the function to trace, with its arguments.
-        assignment: sizes, ranks and options.
+        target, assignment: what to trace; the sizes, ranks and options of its arguments.
         dims: sizes that are kept fixed.
         watching: the class of the watch that follows the trace.
-        space: the space of symbolic sizes, if the assignment has any. JAX's own functions are then traced anew, since a
-            trace that is reused asks no questions.
+        space: the space of symbolic sizes, if it has any. JAX's own functions are then traced anew, to ask questions.
 
     Raises:
         Unbuildable: if its arguments cannot be built.
@@ -221,7 +219,13 @@ def _run(target: Target, builder: Builder, watch: Watch, passing: Passing, share
             objects = [] if ran.is_plain else [one for _, one in objects_in((args, kwargs))]
             for module in (*records, *objects):
                 watch.check_module(module)
-            ran.empty_fields = _empty_fields([*records, *(made for made, *_ in builder.calls)])
+            # Also of plain objects, such as a graph that was made without edges.
+            ran.empty_fields = frozenset(
+                f"{type(one).__name__}.{name}"
+                for one in (*records, *(made for made, *_ in builder.calls))
+                for name, value in getattr(one, "__dict__", {}).items()
+                if isinstance(value, _COLLECTIONS) and not value
+            )
         around = functools.partial(_around, target, watch) if objects else _nothing_around
         with trial_context(next(_numbers)):
             ran.jaxpr = trace(function, args, kwargs, around, target.axes)
@@ -272,12 +276,6 @@ def _progress(watch: Watch, called: bool, line: int) -> tuple[int, int, int]:
         made = not called and not watch.violations[0].where.startswith("argument")
         line = sys.maxsize if made else 0
     return int(called), calls, line
-
-
-def _empty_fields(made: list[Any]) -> frozenset[str]:
-    """The fields that hold empty collections, also of plain objects, such as a graph that was made without edges."""
-    fields = ((type(one).__name__, *field) for one in made for field in getattr(one, "__dict__", {}).items())
-    return frozenset(f"{cls}.{name}" for cls, name, value in fields if isinstance(value, _COLLECTIONS) and not value)
 
 
 def _around(target: Target, watch: Watch, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[[], None]:

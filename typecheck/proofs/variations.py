@@ -140,7 +140,11 @@ def vary_classes(explainer: Explainer, results: Results) -> None:
             if trial.ok and few and _suits(explainer, results, further):
                 results.passed.append(trial)
                 results.needs = further
-                holding[option] = _further_options(base, trial, place)
+                # Besides the class, further options may have changed: ` (mask is given)`.
+                usual, chosen = base.assignment.options, trial.assignment.options.items()
+                more = {one: n for one, n in chosen if n and n != usual.get(one) and not is_class(one)}
+                said = ", ".join(phrases(trial.options, one, n).needed for one, n in more.items())
+                holding[option] = f" ({said})" if said else ""
             elif is_excused_by_nothing(explainer, trial):
                 results.failed.append(trial)
                 return
@@ -151,18 +155,6 @@ def vary_classes(explainer: Explainer, results: Results) -> None:
         listed = " or ".join(names[option] + holding[option] for option in sorted(holding))
         fails = f", not {' or '.join(failing)}" if failing else ""
         results.notes.append(f"{argument_of(place) or place} is {listed}{fails}")
-
-
-def _further_options(base: Trial, trial: Trial, place: str) -> str:
-    """The options besides the class that a trial changed to hold with that class, in brackets: ` (mask is given)`."""
-    usual = base.assignment.options
-    differing = {
-        choice: n
-        for choice, n in trial.assignment.options.items()
-        if n and n != usual.get(choice) and not is_class(choice)
-    }
-    said = ", ".join(phrases(trial.options, choice, option).needed for choice, option in differing.items())
-    return f" ({said})" if said else ""
 
 
 def vary_options(explainer: Explainer, results: Results) -> None:
@@ -363,13 +355,14 @@ def vary_together(explainer: Explainer, results: Results) -> None:
     reads_dtypes = any(not DTYPE_NAMES.isdisjoint(trial.names) for trial in results.passed)
     known = dict.fromkeys(frozenset(difference(base, passed).items()) for passed in results.passed[1:])
     # What was changed together, such as two arguments that are left out together, stays together.
-    changes = [change for change in known if reads_dtypes or not _is_of_dtypes(change)]
+    changes = [one for one in known if reads_dtypes or not any(place.endswith(" arrays") for (_, place), _ in one)]
     every = list(itertools.islice(_combinations(changes, len(changes)), _MOST + 1))
     results.in_pairs = len(every) > _MOST
     chosen = itertools.islice(_combinations(changes, 2), MOST_PAIRS) if results.in_pairs else every
     for several in (each for each in chosen if frozenset().union(*each) not in known):
-        trial = _together(explainer, results, [*map(dict, several)])
-        if trial is None:
+        try:
+            trial = with_changes(explainer, results.passed[0], results.needs, *map(dict, several))
+        except Unbuildable:
             continue
         if trial.ok:
             results.passed.append(trial)
@@ -385,10 +378,6 @@ def vary_together(explainer: Explainer, results: Results) -> None:
             results.notes.append(f"not both {in_words(trial, [*map(dict, several)])}{at_guard(trial)}")
 
 
-def _is_of_dtypes(change: frozenset[_Entry]) -> bool:
-    return any(place.endswith(" arrays") for (_, place), _ in change)
-
-
 def _combinations(changes: Sequence[frozenset[_Entry]], most: int) -> Iterator[tuple[frozenset[_Entry], ...]]:
     """Two changes or more, no two of which change the same entry; the fewest first."""
     for size in range(2, most + 1):
@@ -396,10 +385,3 @@ def _combinations(changes: Sequence[frozenset[_Entry]], most: int) -> Iterator[t
             entries = [entry for change in several for entry, _ in change]
             if len(entries) == len({*entries}):
                 yield several
-
-
-def _together(explainer: Explainer, results: Results, changes: Sequence[Change]) -> Trial | None:
-    """The first trial that held, with some changes made to it; None if no arguments can be made."""
-    with contextlib.suppress(Unbuildable):
-        return with_changes(explainer, results.passed[0], results.needs, *changes)
-    return None

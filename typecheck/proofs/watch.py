@@ -61,7 +61,12 @@ class Watched:
 
     def result(self, role: Literal["return", "yield"], policy: Policy) -> tuple[Slot, Check | None]:
         """The slot and the check of a returned or yielded value."""
-        return self._row(role, "", _annotation_of_result(self.signature, role), policy)
+        returns, flavour = self.signature.returns, self.signature.flavour
+        if flavour == "generator" and isinstance(returns, StreamOf):
+            returns = returns.yields if role == "yield" else returns.returns
+        elif role == "yield" or flavour not in ("function", "coroutine"):
+            returns = ANYTHING
+        return self._row(role, "", returns, policy)
 
     def _row(
         self, role: Literal["argument", "return", "yield"], name: str, annotation: Annotation, policy: Policy
@@ -71,13 +76,6 @@ class Watched:
             slot = Slot(role, name, self.signature.function, annotation)
             self._checks[key] = slot, check_of(annotation, policy)
         return self._checks[key]
-
-
-def _annotation_of_result(signature: Signature, role: Literal["return", "yield"]) -> Annotation:
-    returns = signature.returns
-    if signature.flavour == "generator" and isinstance(returns, StreamOf):
-        return returns.yields if role == "yield" else returns.returns
-    return returns if role == "return" and signature.flavour in ("function", "coroutine") else ANYTHING
 
 
 # By identity, since code objects of two files are equal if their text is. Each code is kept alive, for its `id`.
@@ -323,7 +321,10 @@ class Watch:
             # error of the annotation, which only the proof of that function reports.
             settle(bindings, finally_=role == "return" and watched.place == self.about)
             if role == "return":
-                self._check_arguments_again(frame)
+                # The call may have changed the objects among its arguments.
+                for name in frame.f_code.co_varnames[: frame.f_code.co_argcount]:
+                    if form_of_value(argument := frame.f_locals.get(name)) is OBJECT:
+                        self.check_module(argument)
         except Mismatch as mismatch:
             self._violated(watched.signature.function, mismatch)
         except AnnotationError as error:
@@ -332,12 +333,6 @@ class Watch:
     def _cannot_read(self, watched: Watched, error: AnnotationError) -> None:
         if self.unreadable is None and watched.place == self.about:
             self.unreadable = error
-
-    def _check_arguments_again(self, frame: FrameType) -> None:
-        """Checks the objects among a function's arguments again when it returns, since it may have changed them."""
-        for name in frame.f_code.co_varnames[: frame.f_code.co_argcount]:
-            if form_of_value(value := frame.f_locals.get(name)) is OBJECT:
-                self.check_module(value)
 
     def _constructed(self, frame: FrameType) -> None:
         code = frame.f_code
