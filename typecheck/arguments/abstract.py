@@ -2,9 +2,9 @@
 
 Arrays that a function closes over or finds in its module are made abstract like its arguments. A matrix of 8 by 8 in a
 closure would tie two dims to one size and hide their confusion. So arrays in cells and globals take sizes of their own
-while the function is traced: by their annotation where the module gives one, else each axis by itself, to be joined
-with the dims that the program uses it with. So do integers that are called like a dim. NumPy arrays stay as they are:
-they are often tables that the program computes with in Python.
+while the function is traced. An annotation in the module says which. Without one each axis has a size of its own, to be
+joined with the dims that the program uses it with. So do integers that are called like a dim. NumPy arrays stay as they
+are: they are often tables that the program computes with in Python.
 """
 
 from __future__ import annotations

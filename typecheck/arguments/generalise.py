@@ -1,7 +1,7 @@
 """Generalising an instance: its arrays become abstract ones of other sizes, so that equal sizes hide nothing.
 
-There are two ways. If the class, called with integers that can be read off the instance, gives an instance of the same
-structure and shapes, then those integers are what varies: the constructor knows how the sizes of submodules hang
+There are two ways. The class is called with integers that can be read off the instance. If that gives an instance of
+the same structure and shapes, those integers are what varies: the constructor knows how the sizes of submodules hang
 together. Otherwise each array takes the dims that its field's annotation declares (see `abstract_copies`), and what the
 program joins across submodules is found by the search.
 """

@@ -1,7 +1,7 @@
 """Builds values of plain classes, and objects of other layers such as NNX, for arguments annotated with the class.
 
-Another layer (see `forms.Layer`) says in a module of its own how to build its classes; this module imports it when the
-first such class appears, so that proofs without NNX do not load NNX.
+Another layer (see `forms.Layer`) says in a module of its own how to build its classes. It is imported when the first
+such class appears, so that proofs without NNX do not load NNX.
 """
 
 from __future__ import annotations

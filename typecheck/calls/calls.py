@@ -4,8 +4,8 @@ A function's *plan* (see `plans`) is made once. A call then binds the dims of th
 checks the arguments, runs the function and checks the result, all in one scope.
 Generators are checked as they yield, coroutines when they are awaited; both keep the scope of their call.
 
-Two kinds of functions are not checked here: transformed functions, whose copied signature is that of the function
-inside; and methods of records that are passed as functions, because they check themselves when they run.
+Two kinds of functions are not checked here. A transformed function has a copied signature, that of the function inside.
+A method of a record that is passed as a function checks itself when it runs.
 """
 
 from __future__ import annotations

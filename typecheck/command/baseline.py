@@ -1,8 +1,8 @@
 """`--baseline FILE`: accepts the failures of today, so that only new failures fail.
 
-A failure is recognised by its file, name, rule and message, without line numbers and without the sizes that showed it,
-and by how often it occurs, because lines may be added to its file. An entry without a failure is a warning, since it
-would hide the next failure of its kind.
+A failure is recognised by its file, name, rule and message, and by how often it occurs. Line numbers and the sizes that
+showed it do not count, because lines may be added to its file. An entry without a failure is a warning, since it would
+hide the next failure of its kind.
 """
 
 from __future__ import annotations

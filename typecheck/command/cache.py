@@ -1,14 +1,15 @@
 """Stores verdicts from run to run in `.weft/cache`, next to the `pyproject.toml`.
 
 An entry is for one unit and one set of options; in it, the outcomes of each definition (a function or a class) are
-valid by themselves. They are valid as long as these are unchanged: the definitions that they reach and the skeletons of
-all Python files of the unit's package, or of a script's folder (`sources`); the files that its worker read, and the
-modules outside of the package and of installed packages that it imported; the versions of Python and of installed
-packages; and weft's own sources. The lines of an outcome follow its definitions (`places`).
+valid by themselves. They are valid as long as what they depend on is unchanged. These are the definitions that they
+reach, and the skeletons of all Python files of the unit's package, or of a script's folder (`sources`). These are also
+the files that its worker read, and the modules that it imported from outside of the package and of installed packages.
+At last, the versions of Python and of installed packages count, and weft's own sources. The lines of an outcome follow
+its definitions (`lines.moved`).
 
-What a definition reaches is found twice: by the names in the sources, since a process runs a cached function once for
-many verdicts; and by the functions that ran while it was judged. A function that ran although no name leads to it, one
-that ran while modules were imported, and one whose results are kept, count for all later verdicts of its process.
+What a definition reaches is found twice. The names in the sources show it, since a process runs a cached function once
+for many verdicts. So do the functions that ran while it was judged. A function that ran although no name leads to it,
+one that ran while modules were imported, and one whose results are kept, count for all later verdicts of its process.
 
 An entry that cannot be read is ignored.
 """

@@ -1,11 +1,11 @@
 """The definitions of a package's files, and which of them a verdict may rest on.
 
 A file is divided into its top-level *definitions* (functions, classes, assigned names) and its *skeleton*: all of it
-but the bodies of functions and methods. A definition *reaches* the definitions that its source names, as its file's
-own names and imports resolve them, those in turn what they name, and the subclasses of each named class. So an edit
-inside of a function reaches the verdicts whose definitions lead to it. What names do not show, such as a function in
-a registry, is added from what ran (`inside.note_runs`), and the skeletons count for every verdict: they hold
-decorators, defaults, constants, imports and bases.
+but the bodies of functions and methods. A definition *reaches* the definitions that its source names, as its file's own
+names and imports resolve them, those in turn what they name, and the subclasses of each named class. So an edit inside
+of a function reaches the verdicts whose definitions lead to it. What names do not show, such as a function in a
+registry, is added from what ran (`inside.note_runs`). The skeletons count for every verdict: they hold decorators,
+defaults, constants, imports and bases.
 """
 
 from __future__ import annotations

@@ -382,8 +382,8 @@ else:
 class Dims:
     """Links dims of a child record to dims of its parent: `Annotated[Linear, Dims("in=width out=4*width")]`.
 
-    Each word is `child=parent`: a dim that the child's fields bind, and a name, number or expression over the dims of
-    the scope around the annotation (the record of the field, or the function's arguments).
+    Each word is `child=parent`. The child is a dim that the fields bind. The parent is a name, a number or an
+    expression over the dims of the scope around the annotation: the record of the field, or the function's arguments.
 
     Args:
         links: the words, separated by spaces.

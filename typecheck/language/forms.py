@@ -10,7 +10,7 @@ A new sort of record is one more row of `FORMS`: code that reads, makes and walk
 
 An *object* is a mutable module of another layer (`weft.nnx`). It has annotated attributes, as a record has fields, but
 it is mutated in place, may be shared, and keeps its arrays in *boxes* (Variables). This package does not import the
-layer: the core knows the name of the layer's module (`hooks.register_object_layer`), whose `LAYER` says how to read an
+layer: the core knows the name of its module (`hooks.register_object_layer`). The module's `LAYER` says how to read an
 object, open a box, and turn trees with objects into trees that JAX accepts.
 
 The sizes that an object's constructor received are dims of the object, whether or not it stores them: `Mlp(din, dout)`

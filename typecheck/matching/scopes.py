@@ -1,7 +1,7 @@
 """Scopes: the dims that the fields of one record bind.
 
-Every record is a scope of its own: its fields bind the dims of this instance, and integers among the fields do so as
-well (`Policy.integers`): `width: int` is the size of the dim `width`.
+Every record is a scope of its own: its fields bind the dims of this instance. Integers among the fields do so as well
+(`Policy.integers`): `width: int` is the size of the dim `width`.
 
 `scope_of` is fast, and expects a single record. `solution_of` finds out whether the record is a *stack* (see `stacks`),
 and over which axes. `dims_of` never fails: it returns the dims that fit.

@@ -2,7 +2,7 @@
 
 Whether a record is a single one or a stack is a question about all of its fields at once. No field alone answers it:
 `kernel: "*window group_in out"` accepts any number of axes, and only `bias: "out"` shows how many of them belong to the
-stack. So the leading axes are *solved for*: none at first, then as many as possible, until every field fits; the
+stack. So the leading axes are *solved for*: none at first, then as many as possible, until every field fits. The
 records inside are then checked for the same axes.
 
 Which arrays have the leading axes is decided by *role*, that is by kind and tags: `vmap(make, out_axes=axes({BatchStat:

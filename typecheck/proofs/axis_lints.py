@@ -1,8 +1,8 @@
 """The lints of axes: warnings about arrays of the right shape whose axes are not what their names say.
 
-They follow each axis through a jaxpr. An axis consists of *atoms*, outermost first: a dim is one atom, an axis
-that a reshape merged has several, and a part that a reshape split off a dim is an atom of its own. In a trace at
-distinct sizes an axis keeps its atoms through any operation that keeps its size, so only a few primitives need a rule.
+They follow each axis through a jaxpr. An axis consists of *atoms*, outermost first. A dim is one atom, and an axis that
+a reshape merged has several. A part that a reshape split off a dim is an atom of its own. In a trace at distinct sizes
+an axis keeps its atoms through any operation that keeps its size, so only a few primitives need a rule.
 
 `outer-product`: an elementwise operation pairs every element of a dim with every element of the same dim, by accident.
 One operand has an axis of size 1, from an annotation, a product or `keepdims`, and the rank of the other was promoted

@@ -4,7 +4,7 @@ A failure is a fault of the program unless a *need* explains it: a divisor, an o
 two records that the program joins. Dims of one scope are never joined: that the code forces two names to be one size is
 exactly what a contract forbids. A need that lets the trace get further stays, and further needs are tried with it.
 
-Which trials a search makes, in which order, and what it concludes from them follow from the program alone: on any
+Which trials a search makes, and what it concludes from them, follows from the program alone. It is the same on any
 machine, idle or busy, with a small heap or a large one. The *budget* only says where a search ends. A search that ends
 there has decided nothing: its contract is *undecided*, which is no failure.
 """

@@ -342,8 +342,8 @@ def may_merge(first: str, second: str, keys: Keys) -> bool:
 
     They may not if one scope uses both names, or if they differ in the instance that is proved. Where a function shares
     names with the Modules that it is given, its names are meant to agree with theirs. A name that no Module has may
-    still be another name of a Module's dim, but not if it is the leading axis of an array, the batch, which no Module
-    has a dim for.
+    still be another name of a Module's dim. The leading axis of an array is not: it is the batch, which no Module has a
+    dim for.
     """
     if keys.scopes_of(first) & keys.scopes_of(second):
         return False

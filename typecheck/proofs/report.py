@@ -334,7 +334,7 @@ def _place_of(violation: Violation) -> str:
 def in_names(explainer: Explainer, trial: Trial) -> Trial:
     """The failing trial with its error in the names of dims, if a trace over symbolic sizes raises the same error.
 
-    No text is edited. The trial is traced once more over symbolic sizes with the same numbers, and JAX writes the
+    No text is edited. The trial is traced once more over symbolic sizes with the same numbers. JAX then writes the
     sizes' names where it wrote numbers: `got (dec,) and (enc,)`, not `got (2,) and (1,)`.
     """
     if trial.violations or trial.error is None or isinstance(trial.error, RecursionError):

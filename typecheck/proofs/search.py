@@ -165,9 +165,9 @@ class Search(Explainer):
     def _started(self, base: Trial) -> tuple[Trial, Needs] | None:
         """The options and needs under which a failing trial holds; None, with the failure noted, if there are none.
 
-        The ways are tried in order, those that assume least first: other options with their needs; needs with the usual
-        options; other kinds of values for the trial that got furthest; needs behind a guard that a trial has passed;
-        records that do not share dims.
+        The ways that assume least are tried first. Other options come with their needs, and then needs with the usual
+        options. Other kinds of values follow, for the trial that got furthest. Needs behind a guard that a trial has
+        passed are next. Records that do not share dims are the last way.
         """
         self.pending = first = base
         varied = self.with_options_in_rounds(base)

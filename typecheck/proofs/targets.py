@@ -390,7 +390,7 @@ def _sizes(value: Any) -> Iterator[int]:
 def as_narrowed(parameter: Parameter, method: str, cls: type) -> Parameter:
     """A parameter of an inherited method, with the narrower annotation that the subclass's own methods give that name.
 
-    A base class may call its hooks on kernels of any kind, and a subclass annotate the same hooks for graph kernels; or
+    A base class may call its hooks on kernels of any kind, and a subclass annotate the same hooks for graph kernels. Or
     a base class passes any tree, where a subclass takes one array. The subclass's annotations say what it is for.
     """
     if method in vars(cls):

@@ -1,8 +1,8 @@
 """A trial, the result of one trace: what it noted about its arguments, what failed, and the options that it leaves.
 
-An option belongs to a *place*, an argument and what is open about it: `mask given`, `mask present` (not None), `x
-length`, `ys tree` (a tree, or one array), `x type` (a member of a union), `x dtype` (numbers or integers), `x[0]
-broadcast`; the place of a flag is its name. `floats width` is about all floats, where JAX makes them of 64 bits.
+An option belongs to a *place*, an argument and what is open about it. The places are `mask given`, `mask present` (not
+None), `x length`, `ys tree` (a tree, or one array), `x type` (a member of a union), `x dtype` (numbers or integers) and
+`x[0] broadcast`. The place of a flag is its name. `floats width` is about all floats, where JAX makes them of 64 bits.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The reader: follows a trace line by line and stores the shapes that the lines of one file assign.
 
-Under any transform of JAX a Python frame runs the function, and its names hold tracers with the shapes that the code is
+Under any transform of JAX a Python frame runs the function. Its names hold tracers with the shapes that the code is
 about: of one example inside `vmap`, of one slice inside `scan`. So the reader is a `Watch` that looks at frames.
 """
 
