@@ -130,9 +130,7 @@ class Explainer:
     """Trials of one target within a budget; equal trials are run, and paid for, once.
 
     Attributes:
-        first: the first trial of all.
         furthest: of the failing trials that no need explained, the trial that got furthest.
-        stuck: the last failing trial that no need explained.
         unbuilt: why no arguments could be made under some need; None if they always could.
         past_guard: the first trial that passed a guard without joining sizes, with its needs.
         ran_through: the first trial that ran to its end and broke only its promise, with no size fixed or joined.
@@ -143,9 +141,7 @@ class Explainer:
 
     def __init__(self, target: Target, dims: Mapping[str, Any], budget: Budget):
         self.target, self.dims = target, dims
-        self.first: Trial | None = None
         self.furthest: Trial | None = None
-        self.stuck: Trial | None = None
         self.unbuilt: Unbuildable | None = None
         self.past_guard: tuple[Trial, Needs] | None = None
         self.ran_through: Trial | None = None
@@ -170,7 +166,6 @@ class Explainer:
                 self._meter.spend()
             trial = run_trial(self.target, assignment, self.dims)
             self._known[key] = self._known[_key(trial.assignment)] = trial
-            self.first = self.first or trial
             self._endless += isinstance(trial.error, Endless)
             if self._endless == _MOST_ENDLESS and self._meter is not None:
                 raise Exhausted(f"{_MOST_ENDLESS} trials with a recursion that has no end")
@@ -184,6 +179,11 @@ class Explainer:
         """
         if self._meter is not None:
             self._meter.spend()
+
+    @property
+    def first(self) -> Trial | None:
+        """The first trial of all."""
+        return next(iter(self._known.values()), None)
 
     @property
     def keys(self) -> set[str]:
@@ -278,7 +278,12 @@ class Explainer:
         return of_other_kind if best is base else best
 
     def explain(self, trial: Trial, needs: Needs, deal: Deal) -> Needs | None:
-        """The needs under which a failing trial holds, or None where no needs explain it.
+        """The needs under which a failing trial holds, or None where no needs explain it."""
+        explanation = self.needs_or_stuck(trial, needs, deal)
+        return explanation if isinstance(explanation, Needs) else None
+
+    def needs_or_stuck(self, trial: Trial, needs: Needs, deal: Deal) -> Needs | Trial:
+        """The needs under which a failing trial holds, or the failing trial that no need got further.
 
         The search is greedy, since all pairs of needs would be too many: it adds each need to those that got the
         program further. `weakened` then drops needs that turn out to be needless.
@@ -350,7 +355,7 @@ class Explainer:
         denied = [question for question, answer in own if not answer and not question.is_order]
         return asked, pinned, denied
 
-    def _explained(self, trial: Trial, needs: Needs, deal: Deal) -> Needs | None:
+    def _explained(self, trial: Trial, needs: Needs, deal: Deal) -> Needs | Trial:
         complaints = {trial.complaint}
         first = trial
         for _ in range(_DEPTH):
@@ -378,14 +383,13 @@ class Explainer:
                 if trial.guard not in ("", result.guard) and not candidate.merged and further:
                     self.past_guard = self.past_guard or (result, candidate)
             if step.chosen is None:
-                self.stuck = trial
                 others = () if self.furthest is None else (self.furthest,)
                 ordered = (trial, *others) if needs_numbers(trial) else (*others, trial)
                 self.furthest = max(ordered, key=lambda one: one.progress)
-                return None
+                return trial
             trial, needs = step.chosen
             complaints.add(trial.complaint)
-        return None
+        return trial
 
     def explain_with_names_per_record(self, base: Trial) -> Needs | None:
         """The needs under which a trial holds if each record has dims of its own, or None.

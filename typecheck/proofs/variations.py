@@ -233,14 +233,13 @@ def with_option(explainer: Explainer, base: Trial, options: Mapping[str, int], n
         fresh = explainer.with_options_in_rounds(fresh, frozenset(options))
     if fresh.ok:
         return fresh, needs
-    further = explainer.explain(fresh, needs, ascending)
-    if further is None:
-        if of_class:
-            explainer.unmended.add((first.place, first.complaint))
-        stuck = explainer.stuck if of_class else None
-        # Joined sizes pass many a guard, and a later failure may come from the joining.
-        return (fresh if stuck is None or stuck.assignment.merged else stuck), needs
-    return explainer.with_needs(fresh, further, ascending), further
+    further = explainer.needs_or_stuck(fresh, needs, ascending)
+    if isinstance(further, Needs):
+        return explainer.with_needs(fresh, further, ascending), further
+    if of_class:
+        explainer.unmended.add((first.place, first.complaint))
+    # Joined sizes pass many a guard, and a later failure may come from the joining.
+    return (further if of_class and not further.assignment.merged else fresh), needs
 
 
 def _is_for_others(explainer: Explainer, trial: Trial, place: str) -> bool:
